@@ -1,0 +1,329 @@
+#include "runtime/comm/core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "nzcl/error.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/exchange.h"
+#include "runtime/placement/threads.h"
+#include "runtime/placement/topology.h"
+
+namespace nzcl::comm {
+
+using engine::Lane;
+using engine::Operation;
+using verbs::Clock;
+
+namespace {
+
+std::chrono::nanoseconds seconds(double s) { return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9)); }
+
+// Operations up to this size are express: channels of their own, one message up and one down.
+constexpr std::uint64_t kExpressSlotBytes = 8 << 10;
+
+// After a failure: how long the others may take to become quiet before buffers are given back regardless.
+constexpr auto kQuietTime = std::chrono::seconds(2);
+
+// A waiting caller polls, then gives way, then sleeps, ever longer.
+constexpr auto kYieldTime = std::chrono::microseconds(500);
+constexpr auto kShortestNap = std::chrono::microseconds(50);
+constexpr auto kLongestNap = std::chrono::milliseconds(1);
+
+engine::EngineConfig make_config(const Options& o, const Roll& roll, const verbs::Limits& limits) {
+  engine::EngineConfig config;
+  config.members = roll.members;
+  config.lanes = roll.lanes;
+  const std::uint64_t slot = std::min<std::uint64_t>(o.slot_bytes, limits.max_write_bytes) / 64 * 64;
+  config.classes[static_cast<std::size_t>(wire::Class::bulk)] = {slot, static_cast<std::uint32_t>(o.channel_slots)};
+  config.classes[static_cast<std::size_t>(wire::Class::express)] = {std::min(slot, kExpressSlotBytes),
+                                                                    static_cast<std::uint32_t>(o.channel_slots)};
+  config.max_segments = std::min(limits.max_segments, engine::kMaxSegments);
+  config.gather_bytes = o.gather_bytes ? o.gather_bytes : limits.gather_bytes;
+  config.direct_bytes = o.direct_bytes ? o.direct_bytes : limits.direct_bytes;
+  config.ordered = limits.ordered;
+  config.slice_bytes = o.slice_bytes;
+  return config;
+}
+
+std::shared_ptr<verbs::Device> open_transport(const Options& options, const Roll& roll) {
+  if (options.transport != "auto") return verbs::open_device({options.transport, options.interface});
+  if (!roll.one_host) return verbs::open_device({"tcp", options.interface});
+  return verbs::open_device({"shm", options.interface});
+}
+
+}  // namespace
+
+std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting, Seat seat,
+                                 std::shared_ptr<verbs::Device> device) {
+  const auto deadline = Clock::now() + seconds(options.bootstrap_timeout_s);
+  const auto topology = placement::read_topology();
+  Hello own = make_hello(options, seat.role, seat.index);
+  // How many lanes is agreed on by all, so it is planned before anybody knows who shares this host; cores are given out after.
+  own.lanes = options.lanes > 0 ? options.lanes : placement::auto_lanes(topology);
+  std::vector<Hello> hellos;
+  for (const std::string& text : meeting->allgather(own.encode(), deadline)) hellos.push_back(Hello::decode(text));
+  Roll roll = digest(hellos, meeting->rank());
+  if (roll.members.count() > wire::kMaxMembers) {
+    throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported", roll.members.count(), wire::kMaxMembers));
+  }
+  options.rank = roll.members.is_worker(roll.members.self) ? roll.members.self : -1;
+  options.world_size = roll.members.workers;
+  options.lanes = roll.lanes;
+
+  const auto placed = placement::plan(topology, {.local_rank = roll.local_index,
+                                                 .local_ranks = roll.local_members,
+                                                 .lanes = roll.lanes,
+                                                 .scan_threads = options.scan_threads,
+                                                 .pin = options.pin});
+  if (!device) device = open_transport(options, roll);
+  std::shared_ptr<Core> core(new Core(std::move(options), std::move(roll), std::move(device), placed));
+  Core* raw = core.get();
+  core->control_ = bootstrap::ControlPlane::join(*meeting, {.bind_host = "", .names = core->roll_.names}, deadline, [raw] {
+    for (const auto& lane : raw->lanes_) lane->halt();
+  });
+  core->open_lanes(*meeting, deadline);
+  core->start_threads();
+  log().info("{}", core->describe());
+  return core;
+}
+
+Core::Core(Options options, Roll roll, std::shared_ptr<verbs::Device> device, placement::Placement placement)
+    : options_(std::move(options)),
+      roll_(std::move(roll)),
+      device_(std::move(device)),
+      placement_(std::move(placement)),
+      registrations_(device_),
+      config_(make_config(options_, roll_, device_->limits())) {
+  for (int i = 0; i < roll_.lanes; ++i) {
+    engine::LaneOptions lane{.config = config_,
+                             .timeout = seconds(options_.timeout_s),
+                             .spin = placement_.spin,
+                             .on_failure = [this](const bootstrap::Failure& failure) { control_->abort(failure); }};
+    lane.config.lane = i;
+    lanes_.push_back(std::make_unique<Lane>(lane, device_));
+  }
+}
+
+void Core::open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
+  const int count = roll_.members.count();
+  std::vector<std::string> mine;  // lane by lane, member by member
+  for (const auto& lane : lanes_) {
+    for (int peer = 0; peer < count; ++peer) mine.push_back(lane->address_for(peer));
+  }
+  const auto all = meeting.allgather(pack_strings(mine), deadline);
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    std::vector<std::string> addresses;
+    for (int peer = 0; peer < count; ++peer) {
+      const auto theirs = unpack_strings(all[static_cast<std::size_t>(roll_.place_of[static_cast<std::size_t>(peer)])]);
+      addresses.push_back(theirs.at(l * static_cast<std::size_t>(count) + static_cast<std::size_t>(roll_.members.self)));
+    }
+    lanes_[l]->connect(addresses, deadline);
+  }
+  meeting.allgather("connected", deadline);  // nobody writes before everybody can receive
+}
+
+void Core::start_threads() {
+  scan_pool_ = std::make_unique<engine::ScanPool>(
+      roll_.members.is_worker(roll_.members.self) ? static_cast<int>(placement_.scan_cpus.size()) : 0, [this](int i) {
+        placement::name_thread(fmt::format("nzcl-scan-{}", i).c_str());
+        placement::pin_thread(placement_.scan_cpus[static_cast<std::size_t>(i)]);
+      });
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    threads_.emplace_back([this, i](std::stop_token stop) {
+      placement::name_thread(fmt::format("nzcl-lane-{}", i).c_str());
+      placement::pin_thread(placement_.lane_cpus[i]);
+      lanes_[i]->run(stop);
+      if (i == 0 && control_->failed()) come_to_rest();
+    });
+  }
+}
+
+Core::~Core() {
+  try {
+    close();
+  } catch (const std::exception& e) {
+    log().warn("closing: {}", e.what());
+  }
+}
+
+std::string Core::describe() const {
+  return fmt::format("{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB; {}",
+                     roll_.members.name(roll_.members.self), roll_.members.workers, roll_.members.aggregators(),
+                     roll_.members.dedicated ? "dedicated" : "colocated", device_->name(), lanes_.size(), placement_.scan_cpus.size(),
+                     options_.channel_slots, options_.slot_bytes >> 10, placement_.text);
+}
+
+std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
+  if (data == nullptr || bytes == 0) throw Error(ErrorCode::invalid_argument, "register_buffer: the range is empty");
+  if (kind != MemoryKind::host) {
+    throw Error(ErrorCode::unsupported, fmt::format("register_buffer: {} memory is not supported yet; copy the gradient to host memory", name_of(kind)));
+  }
+  return registrations_.add({static_cast<std::byte*>(data), bytes}, kind);
+}
+
+void Core::throw_if_failed() const {
+  if (const auto failure = control_->failure()) throw Error(failure->code, failure->text);
+}
+
+void Core::check_conflicts(const Prepared& p) const {
+  const auto overlap = [](std::span<const std::byte> a, std::span<const std::byte> b) {
+    return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+  };
+  for (const Flight& f : flights_) {
+    if (!f.operation || f.operation->finished()) continue;
+    if (overlap(p.output_bytes, f.output) || overlap(p.output_bytes, f.input) || overlap(p.input_bytes, f.output)) {
+      throw Error(ErrorCode::invalid_usage, fmt::format("allreduce: a buffer overlaps one of operation {}, which has not completed", f.operation->epoch));
+    }
+  }
+}
+
+std::shared_ptr<Operation> Core::start(Prepared p) {
+  std::unique_lock lock(start_mutex_);
+  Flight* flight = nullptr;
+  while (true) {
+    if (closed_) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
+    throw_if_failed();
+    flight = &flights_[next_epoch_ % flights_.size()];
+    if (!flight->operation || flight->operation->finished()) break;
+    const auto oldest = flight->operation;  // all places are taken: wait for the oldest
+    lock.unlock();
+    wait(*oldest, std::nullopt);
+    lock.lock();
+  }
+  check_conflicts(p);
+  const std::uint64_t epoch = next_epoch_;
+  const engine::SliceLayout layout({.epoch = epoch,
+                                    .count = p.record.count,
+                                    .element_bytes = element_bytes(static_cast<DataType>(p.record.type)),
+                                    .block_elems = p.record.block_elems,
+                                    .owners = config_.owners(),
+                                    .slice_bytes = config_.slice_bytes,
+                                    .slot_bytes = config_.of(wire::Class::bulk).slot_bytes,
+                                    .express_bytes = engine::express_bytes(config_)});
+  auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output, static_cast<int>(lanes_.size()));
+  operation->epoch = epoch;
+  operation->table_index = static_cast<std::uint32_t>(epoch % flights_.size());
+  switch (p.known) {
+    case Prepared::Input::scan: blocks_scanned_.fetch_add(layout.blocks(), std::memory_order_relaxed); break;
+    case Prepared::Input::all: operation->set_all_input(); break;
+    case Prepared::Input::bitmap: operation->set_input_bitmap(p.bitmap); break;
+  }
+  ++next_epoch_;
+  operations_.fetch_add(1, std::memory_order_relaxed);
+  *flight = {operation, p.input_bytes, p.output_bytes, std::move(p.registrations)};
+  if (p.known == Prepared::Input::scan && !layout.express()) scan_pool_->submit(operation);
+  for (const auto& lane : lanes_) lane->submit(operation.get());
+  lock.unlock();
+  drive();  // what can go out at once goes out at once
+  return operation;
+}
+
+bool Core::drive() {
+  bool moved = false;
+  for (const auto& lane : lanes_) moved |= lane->drive();
+  return moved;
+}
+
+bool Core::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
+  if (operation.finished()) return true;
+  struct Caller {
+    std::vector<std::unique_ptr<Lane>>& lanes;
+    explicit Caller(std::vector<std::unique_ptr<Lane>>& all) : lanes(all) {
+      for (const auto& lane : lanes) lane->enter_caller();
+    }
+    ~Caller() {
+      for (const auto& lane : lanes) lane->leave_caller();
+    }
+  } const caller(lanes_);
+
+  auto quiet_since = Clock::now();
+  while (!operation.finished()) {
+    const bool moved = drive();
+    const auto now = Clock::now();
+    if (deadline && now >= *deadline) return operation.finished();
+    if (moved) {
+      quiet_since = now;
+      continue;
+    }
+    const auto quiet = now - quiet_since;
+    if (quiet < placement_.spin) continue;
+    if (quiet < placement_.spin + kYieldTime) {
+      std::this_thread::yield();
+      continue;
+    }
+    auto nap = std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap, kLongestNap);
+    if (deadline) nap = std::min<std::chrono::nanoseconds>(nap, *deadline - now);
+    if (!operation.finished()) lanes_.front()->sleep(nap);
+  }
+  return true;
+}
+
+Statistics Core::statistics() const {
+  Statistics total;
+  total.operations = operations_.load(std::memory_order_relaxed);
+  total.blocks_scanned = blocks_scanned_.load(std::memory_order_relaxed);
+  for (const auto& lane : lanes_) {
+    const auto& s = lane->statistics();
+    total.messages_sent += s.messages_sent.load(std::memory_order_relaxed);
+    total.bytes_sent += s.bytes_sent.load(std::memory_order_relaxed);
+    total.bytes_received += s.bytes_received.load(std::memory_order_relaxed);
+    total.bytes_packed += s.bytes_packed.load(std::memory_order_relaxed);
+  }
+  return total;
+}
+
+void Core::come_to_rest() {
+  for (const auto& lane : lanes_) lane->shut_down();
+  control_->quiesced();
+  if (!control_->wait_quiesced(Clock::now() + kQuietTime)) log().warn("not every member came to rest in time; a late write may still land");
+  const auto failure = control_->failure().value_or(bootstrap::Failure{});
+  log().error("communicator failed: {}", failure.text);
+  const std::scoped_lock lock(start_mutex_);
+  for (const Flight& f : flights_) {
+    if (f.operation) f.operation->fail(failure);
+  }
+  at_rest_ = true;
+}
+
+void Core::stop_threads() {
+  for (auto& thread : threads_) thread.request_stop();
+  for (const auto& lane : lanes_) lane->ring();
+  threads_.clear();
+  scan_pool_.reset();
+  for (const auto& lane : lanes_) lane->shut_down();
+}
+
+void Core::close() {
+  std::vector<std::shared_ptr<Operation>> pending;
+  {
+    const std::scoped_lock lock(start_mutex_);
+    if (closed_) return;
+    closed_ = true;
+    for (const Flight& f : flights_) {
+      if (f.operation) pending.push_back(f.operation);
+    }
+  }
+  if (threads_.empty()) return;  // never got as far as having threads
+  for (const auto& operation : pending) wait(*operation, std::nullopt);
+  const bool together = control_->leave(Clock::now() + seconds(options_.close_timeout_s));
+  const bool failed = control_->failed();
+  stop_threads();
+  if (!together && !failed) {
+    throw Error(ErrorCode::timeout, fmt::format("close: not every member left within {:g} s", options_.close_timeout_s));
+  }
+}
+
+void Core::serve() {
+  const bool together = control_->leave(verbs::Deadline::max());
+  const auto failure = control_->failure();
+  {
+    const std::scoped_lock lock(start_mutex_);
+    closed_ = true;
+  }
+  stop_threads();
+  if (!together && failure) throw Error(failure->code, failure->text);
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,476 @@
+#include "runtime/engine/aggregator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/engine/worker.h"
+
+namespace nzcl::engine {
+
+using wire::Class;
+using wire::Direction;
+using wire::Header;
+using wire::Immediate;
+using wire::OperationRecord;
+
+namespace {
+
+std::string describe(const OperationRecord& r) {
+  return fmt::format("allreduce(count {}, {}, {}, blocks of {}{})", r.count, name_of(static_cast<DataType>(r.type)),
+                     name_of(static_cast<ReduceOp>(r.op)), r.block_elems, r.packed_result ? ", packed result" : "");
+}
+
+bool sane(const OperationRecord& r) {
+  return r.type < kDataTypes && r.op < kReduceOps && r.block_elems > 0 && r.packed_result <= 1;
+}
+
+}  // namespace
+
+Aggregator::Aggregator(LaneContext& context, Class size_class)
+    : context_(context),
+      class_(size_class),
+      ranks_(context.config.members.workers),
+      max_words_(context.config.of(size_class).slot_bytes / 2 / 8 + 1),
+      sources_(static_cast<std::size_t>(ranks_)),
+      bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]),
+      union_(new std::uint64_t[max_words_]),
+      edges_(new std::uint64_t[max_words_]),
+      pieces_for_local_(context.pool(size_class).size()) {
+  for (Source& source : sources_) {
+    source.queue = FixedQueue<const std::byte*>(context.config.of(size_class).slots);
+    source.outputs.resize(kWindow);
+    source.seen.resize(kWindow);
+  }
+  present_.reserve(static_cast<std::size_t>(ranks_));
+  pointers_.reserve(static_cast<std::size_t>(ranks_));
+}
+
+std::uint64_t* Aggregator::bits_of(std::uint64_t sequence, int rank) {
+  return bitmaps_.get() + (sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank)) * max_words_;
+}
+
+std::span<const std::uint64_t> Aggregator::bits_of(const Slice& s, int rank) const {
+  const std::uint64_t place = s.sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
+  return {bitmaps_.get() + place * max_words_, s.layout->words_of(s.slice)};
+}
+
+bool Aggregator::step() {
+  bool any = offer_local_pieces();
+  for (int rank = 0; rank < ranks_; ++rank) any |= receive(rank);
+  while (!context_.failure) {
+    Slice& s = slices_[head_ % kWindow];
+    if (!s.active || s.missing > 0) break;
+    if (!s.summing) begin_sum(s);
+    const Progress progress = sum_some(s);
+    if (progress == Progress::waiting) break;
+    any = true;
+    if (progress == Progress::slice_over) ++head_;
+    if (progress == Progress::flushed) break;  // let it be posted before the next piece is summed
+  }
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank != context_.config.members.self) {
+      context_.return_credit(class_, Direction::up, static_cast<std::uint16_t>(rank));
+    }
+  }
+  return any;
+}
+
+// --- Contributions come in
+
+bool Aggregator::receive(int rank) {
+  if (rank == context_.config.members.self) return false;
+  ReceiveChannel& channel = context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up;
+  bool any = false;
+  while (!context_.failure) {
+    const std::byte* message = channel.pop();
+    if (message == nullptr || !take(rank, message)) break;
+    any = true;
+  }
+  return any;
+}
+
+bool Aggregator::take(int rank, const std::byte* message) {
+  Header header;
+  std::memcpy(&header, message, sizeof header);
+  const bool with_bitmap = (header.flags & wire::kHasBitmap) != 0;
+  const std::uint64_t fixed = sizeof header + (with_bitmap ? sizeof(OperationRecord) : 0);
+  const std::uint64_t total = fixed + header.bitmap_bytes + header.payload_bytes;
+  if (header.magic != wire::kMagic || header.version != wire::kVersion || total > context_.config.of(class_).slot_bytes) {
+    context_.fail(ErrorCode::transport, fmt::format("rank {} sent a malformed contribution (sequence {})", rank, header.sequence));
+    return false;
+  }
+  Link& link = context_.link(class_, static_cast<std::uint16_t>(rank));
+  if (!link.send_down.credit(header.credit)) {
+    context_.fail(ErrorCode::transport, fmt::format("rank {} returned more credits than it was sent messages", rank));
+    return false;
+  }
+  LaneStatistics::add(context_.statistics.bytes_received, total);
+  if (with_bitmap) {
+    OperationRecord record;
+    std::memcpy(&record, message + sizeof header, sizeof record);
+    Slice* s = enter(rank, header, record);
+    if (s == nullptr) return false;
+    if (header.bitmap_bytes > 0) std::memcpy(bits_of(s->sequence, rank), message + fixed, header.bitmap_bytes);
+  }
+  if (header.payload_bytes > 0) {
+    sources_[static_cast<std::size_t>(rank)].queue.push_back(message);
+  } else {
+    link.receive_up.release(message);
+  }
+  return true;
+}
+
+/// Compares what the ranks believe an operation to be, over both classes and all slices.
+bool Aggregator::agree(int rank, std::uint64_t epoch, const OperationRecord& record) {
+  auto& known = context_.operations[epoch % context_.operations.size()];
+  if (!known.valid || known.epoch != epoch) {
+    known = {true, epoch, rank, record};
+  } else if (!known.record.same_operation(record)) {
+    context_.fail(ErrorCode::mismatch, fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
+                                                   describe(known.record), known.rank, describe(record), rank));
+    return false;
+  }
+  return true;
+}
+
+Aggregator::Slice* Aggregator::enter(int rank, const Header& header, const OperationRecord& record) {
+  if (!agree(rank, header.epoch, record)) return nullptr;
+  Slice& s = slices_[header.sequence % kWindow];
+  if (header.sequence < head_ || header.sequence >= head_ + kWindow || !sane(record)) {
+    context_.fail(ErrorCode::transport, fmt::format("rank {} sent a malformed bitmap (sequence {})", rank, header.sequence));
+    return nullptr;
+  }
+  if (!s.active) {
+    const auto& config = context_.config;
+    s = {};
+    s.active = true;
+    s.sequence = header.sequence;
+    s.epoch = header.epoch;
+    s.slice = header.slice;
+    s.record = record;
+    s.layout.emplace(LayoutRequest{.epoch = header.epoch,
+                                   .count = record.count,
+                                   .element_bytes = element_bytes(static_cast<DataType>(record.type)),
+                                   .block_elems = record.block_elems,
+                                   .owners = config.owners(),
+                                   .slice_bytes = config.slice_bytes,
+                                   .slot_bytes = config.of(Class::bulk).slot_bytes,
+                                   .express_bytes = express_bytes(config)});
+    s.missing = ranks_;
+    for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
+  }
+  if (s.epoch != header.epoch) {
+    context_.fail(ErrorCode::mismatch, fmt::format("ranks disagree: operation {}, {}, meets operation {}, {}, of rank {}", s.epoch,
+                                                   describe(s.record), header.epoch, describe(record), rank));
+    return nullptr;
+  }
+  Source& source = sources_[static_cast<std::size_t>(rank)];
+  const std::size_t place = s.sequence % kWindow;
+  if (s.slice != header.slice || s.slice >= s.layout->slices() || source.seen[place] ||
+      s.layout->express() != (class_ == Class::express) ||
+      header.bitmap_bytes != s.layout->words_of(s.slice) * 8) {
+    context_.fail(ErrorCode::transport, fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}", rank, s.epoch, s.slice));
+    return nullptr;
+  }
+  source.seen[place] = true;
+  source.outputs[place] = {record.output_address, record.output_key};
+  --s.missing;
+  return &s;
+}
+
+void Aggregator::offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice) {
+  const int rank = context_.config.members.self;
+  const auto bits = operation->input_bits(slice);
+  Header header{.epoch = operation->epoch, .slice = slice, .sequence = sequence};
+  header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
+  Slice* s = enter(rank, header, operation->record);
+  if (s == nullptr) return;
+  if (!bits.empty()) std::memcpy(bits_of(sequence, rank), bits.data(), bits.size_bytes());
+  s->local = operation;
+  if (operation->input.by_ordinal) s->local_ordinal = operation->first_ordinal(slice);
+}
+
+// --- Sums go out
+
+void Aggregator::begin_sum(Slice& s) {
+  const std::uint64_t words = s.layout->words_of(s.slice);
+  const std::uint64_t blocks = s.layout->blocks_of(s.slice);
+  std::fill_n(union_.get(), words, 0);
+  std::fill_n(edges_.get(), words, 0);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const std::uint64_t* bits = bits_of(s.sequence, rank);
+    for (std::uint64_t w = 0; w < words; ++w) {
+      union_[w] |= bits[w];
+      // Bit b of the difference: this rank holds one of the blocks b and b + 1 but not the other.
+      const std::uint64_t next = w + 1 < words ? bits[w + 1] : 0;
+      edges_[w] |= bits[w] ^ (bits[w] >> 1 | next << 63);
+    }
+  }
+  const std::span<const std::uint64_t> all{union_.get(), words};
+  s.union_bytes = stream_bytes(*s.layout, s.slice, all);
+  s.at.block = next_set(all, 0, blocks);
+  s.run_end = s.at.block;
+  const std::uint64_t runs = count_runs(all, blocks);
+  s.direct = s.record.packed_result == 0 && runs > 0 && s.union_bytes / runs >= context_.config.direct_bytes;
+  s.summing = true;
+}
+
+Aggregator::Progress Aggregator::sum_some(Slice& s) {
+  const std::span<const std::uint64_t> all{union_.get(), s.layout->words_of(s.slice)};
+  const std::uint64_t blocks = s.layout->blocks_of(s.slice);
+  const std::uint64_t block_bytes = s.layout->block_bytes();
+  const std::uint64_t first_block = s.layout->first_block(s.slice);
+
+  if (s.summed_bytes == s.union_bytes) return close_slice(s);
+  if (!piece_.open && !open_piece(s, s.direct ? Form::direct : Form::packed)) return Progress::waiting;
+  if (piece_.room == 0) return flush(s) ? Progress::flushed : Progress::waiting;
+
+  // The run of blocks from here that the same ranks hold.
+  if (s.run_end <= s.at.block) {
+    const std::span<const std::uint64_t> edges{edges_.get(), all.size()};
+    s.run_end = std::min(next_set(edges, s.at.block, blocks) + 1, blocks);
+  }
+  std::uint64_t end = s.run_end;
+  if (s.local != nullptr && s.local->input.by_ordinal) end = s.at.block + 1;
+  const std::uint64_t run = s.layout->bytes_of_blocks(first_block + s.at.block, end - s.at.block) - s.at.offset;
+  const std::uint64_t n = gather_sources(s, std::min(run, piece_.room));
+  if (n == 0) return Progress::waiting;
+
+  const auto type = static_cast<DataType>(s.record.type);
+  reduce_kernel(type, static_cast<ReduceOp>(s.record.op))(
+      piece_.at + piece_.bytes, pointers_.data(), pointers_.size(), n / element_bytes(type),
+      {.ranks = ranks_, .with_zero = static_cast<int>(pointers_.size()) < ranks_});
+  advance_sources(s, n);
+  piece_.bytes += n, piece_.room -= n, s.summed_bytes += n;
+  if (n == run) {
+    const std::uint64_t next = next_set(all, end, blocks);
+    if (s.direct && next != end) piece_.room = 0;  // the next block goes elsewhere
+    s.at = {next, 0};
+  } else {
+    const std::uint64_t position = s.at.offset + n;
+    s.at.block += position / block_bytes;
+    s.at.offset = position % block_bytes;
+  }
+  return Progress::summed;
+}
+
+/// All is summed, or there is nothing to sum: sends what is left, and tells every rank that the slice is complete.
+Aggregator::Progress Aggregator::close_slice(Slice& s) {
+  if (piece_.open && piece_.form == Form::direct && !flush(s)) return Progress::waiting;
+  // The last piece of a packed slice says all; an empty union and a direct slice need a message of their own.
+  if (!piece_.open && !open_piece(s, s.direct ? Form::notice : Form::packed)) return Progress::waiting;
+  if (!flush(s)) return Progress::waiting;
+  s.active = false;
+  return Progress::slice_over;
+}
+
+std::uint64_t Aggregator::gather_sources(Slice& s, std::uint64_t limit) {
+  present_.clear();
+  pointers_.clear();
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!test_bit(bits_of(s, rank), s.at.block)) continue;
+    if (rank == context_.config.members.self) {
+      const auto& input = s.local->input;
+      const std::uint64_t offset =
+          input.by_ordinal ? input.place[s.local_ordinal] * input.stride
+                           : (s.layout->first_block(s.slice) + s.at.block) * s.layout->block_bytes();
+      pointers_.push_back(input.base + offset + s.at.offset);
+    } else {
+      Source& source = sources_[static_cast<std::size_t>(rank)];
+      if (source.queue.empty()) return 0;
+      const std::byte* message = source.queue.front();
+      Header header;
+      std::memcpy(&header, message, sizeof header);
+      if (header.sequence != s.sequence) {
+        context_.fail(ErrorCode::transport, fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})",
+                                                        rank, s.epoch, s.slice));
+        return 0;
+      }
+      const std::uint64_t skip =
+          sizeof header + ((header.flags & wire::kHasBitmap) != 0 ? sizeof(OperationRecord) : 0) + header.bitmap_bytes;
+      pointers_.push_back(message + skip + source.used);
+      limit = std::min(limit, header.payload_bytes - source.used);
+    }
+    present_.push_back(rank);
+  }
+  return limit;
+}
+
+void Aggregator::advance_sources(Slice& s, std::uint64_t bytes) {
+  for (const int rank : present_) {
+    if (rank == context_.config.members.self) {
+      if (s.local->input.by_ordinal &&
+          s.at.offset + bytes == s.layout->bytes_of_blocks(s.layout->first_block(s.slice) + s.at.block, 1)) {
+        ++s.local_ordinal;
+      }
+      continue;
+    }
+    Source& source = sources_[static_cast<std::size_t>(rank)];
+    source.used += bytes;
+    Header header;
+    std::memcpy(&header, source.queue.front(), sizeof header);
+    if (source.used == header.payload_bytes) release(rank);
+  }
+}
+
+void Aggregator::release(int rank) {
+  Source& source = sources_[static_cast<std::size_t>(rank)];
+  context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(source.queue.front());
+  source.queue.pop_front();
+  source.used = 0;
+}
+
+bool Aggregator::open_piece(Slice& s, Form form) {
+  Piece p{.open = true, .form = form, .stream_offset = s.summed_bytes};
+  const std::uint64_t slot = context_.config.of(class_).slot_bytes;
+  if (form == Form::direct) {
+    p.tensor_offset = (s.layout->first_block(s.slice) + s.at.block) * s.layout->block_bytes() + s.at.offset;
+    p.room = slot;
+    if (s.local != nullptr) {  // summed in its final place here, and written from there to the others
+      p.at = s.local->output.base + p.tensor_offset;
+      piece_ = p;
+      return true;
+    }
+  }
+  // Half of the buffers at most wait for the local worker: it needs the others to send what it is waiting for.
+  StagingPool& pool = context_.pool(class_);
+  if (pool.available() == 0 || pieces_for_local_.size() >= std::max<std::size_t>(1, pool.size() / 2)) return false;
+  p.staging = pool.acquire();
+  p.at = pool.buffer(*p.staging);
+  if (form != Form::direct) {
+    p.first = form == Form::notice || s.summed_bytes == 0;
+    if (form == Form::notice) p.stream_offset = 0;
+    const std::uint64_t overhead = sizeof(Header) + (p.first ? s.layout->words_of(s.slice) * 8 : 0);
+    p.at += overhead;
+    p.room = slot - overhead;
+  }
+  piece_ = p;
+  return true;
+}
+
+/// Sends the open piece on its way to every rank. False: not now (a credit or room is missing); the piece stays open.
+bool Aggregator::flush(Slice& s) {
+  if (context_.outbox.room() < static_cast<std::uint32_t>(ranks_)) return false;
+  return piece_.form == Form::direct ? flush_direct(s) : flush_message(s);
+}
+
+bool Aggregator::flush_message(Slice& s) {
+  const int self = context_.config.members.self;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank != self && !context_.link(class_, static_cast<std::uint16_t>(rank)).send_down.ready()) return false;
+  }
+  const std::uint64_t bitmap_bytes = piece_.first ? s.layout->words_of(s.slice) * 8 : 0;
+  Header header{.epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
+  if (piece_.first) header.flags |= wire::kHasBitmap;
+  if (piece_.form == Form::notice) {
+    header.flags |= wire::kDirect;
+    header.direct_writes = context_.config.ordered ? 0 : s.direct_writes;
+  }
+  header.bitmap_bytes = static_cast<std::uint32_t>(bitmap_bytes);
+  header.payload_bytes = static_cast<std::uint32_t>(piece_.bytes);
+
+  StagingPool& pool = context_.pool(class_);
+  const StagingPool::Index staging = *piece_.staging;
+  std::byte* message = pool.buffer(staging);
+  std::memcpy(message, &header, sizeof header);
+  if (bitmap_bytes > 0) std::memcpy(message + sizeof header, union_.get(), bitmap_bytes);
+  const std::uint64_t bytes = sizeof header + bitmap_bytes + header.payload_bytes;
+  piece_ = {};
+
+  const verbs::Segment segment{message, static_cast<std::uint32_t>(bytes), pool.region()};
+  for (int i = 1; i <= ranks_; ++i) {  // starting behind the own rank: aggregators do not all write to the same rank first
+    const int rank = (self + i) % ranks_;
+    if (rank == self) continue;
+    SendChannel& channel = context_.link(class_, static_cast<std::uint16_t>(rank)).send_down;
+    pool.add_reference(staging);
+    context_.push({.peer = static_cast<verbs::PeerId>(rank),
+                   .segments = {},
+                   .target = channel.target(),
+                   .immediate = context_.immediate(Immediate::Kind::message, Direction::down, class_, channel.slot()),
+                   .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
+                  {&segment, 1});
+    channel.advance();
+  }
+  if (s.local != nullptr) {
+    pieces_for_local_.push_back(staging);
+    offer_local_pieces();
+  } else {
+    pool.release(staging);
+  }
+  return true;
+}
+
+/// Writes the open piece to its place in every other rank's output.
+bool Aggregator::flush_direct(Slice& s) {
+  StagingPool& pool = context_.pool(class_);
+  const verbs::Segment segment{piece_.at, static_cast<std::uint32_t>(piece_.bytes),
+                               piece_.staging ? pool.region() : s.local->output.region};
+  for (int i = 1; i <= ranks_; ++i) {
+    const int rank = (context_.config.members.self + i) % ranks_;
+    if (rank == context_.config.members.self) continue;
+    WriteContext context;
+    if (piece_.staging) {
+      pool.add_reference(*piece_.staging);
+      context = {WriteContext::Kind::staging, class_, *piece_.staging};
+    } else {
+      s.local->local_write_started();
+      context = {WriteContext::Kind::operation, class_, s.local->table_index};
+    }
+    verbs::Write write{.peer = static_cast<verbs::PeerId>(rank),
+                       .segments = {},
+                       .target = sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow].offset(piece_.tensor_offset),
+                       .immediate = std::nullopt,
+                       .context = context.encode()};
+    if (!context_.config.ordered) {
+      write.immediate = context_.immediate(Immediate::Kind::direct, Direction::down, class_, static_cast<std::uint16_t>(s.sequence));
+    }
+    context_.push(write, {&segment, 1});
+  }
+  ++s.direct_writes;
+  if (piece_.staging) pool.release(*piece_.staging);
+  piece_ = {};
+  return true;
+}
+
+bool Aggregator::offer_local_pieces() {
+  bool any = false;
+  while (!pieces_for_local_.empty()) {
+    const StagingPool::Index staging = pieces_for_local_.front();
+    const std::byte* message = context_.pool(class_).buffer(staging);
+    Header header;
+    std::memcpy(&header, message, sizeof header);
+    if (!local_->consume_local(header, message + sizeof header)) break;
+    pieces_for_local_.pop_front();
+    context_.pool(class_).release(staging);
+    any = true;
+  }
+  return any;
+}
+
+std::string Aggregator::waiting_for() const {
+  const Slice& s = current();
+  if (!s.active) return {};
+  std::string absent, silent, full;
+  const auto add = [](std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); };
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const Source& source = sources_[static_cast<std::size_t>(rank)];
+    const bool self = rank == context_.config.members.self;
+    if (!source.seen[s.sequence % kWindow]) {
+      add(absent, rank);
+    } else if (s.summing && s.at.block < s.layout->blocks_of(s.slice) && test_bit(bits_of(s, rank), s.at.block) && !self &&
+               source.queue.empty()) {
+      add(silent, rank);
+    }
+    if (!self && !context_.links[static_cast<std::size_t>(class_)][static_cast<std::size_t>(rank)].send_down.ready()) add(full, rank);
+  }
+  std::string text = fmt::format("operation {}, {}:", s.epoch, describe(s.record));
+  if (!absent.empty()) text += fmt::format(" rank(s) {} did not join;", absent);
+  if (!silent.empty()) text += fmt::format(" rank(s) {} stopped sending;", silent);
+  if (absent.empty() && silent.empty() && !full.empty()) text += fmt::format(" rank(s) {} stopped taking results;", full);
+  text.pop_back();
+  return text;
+}
+
+}  // namespace nzcl::engine

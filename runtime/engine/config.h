@@ -1,0 +1,52 @@
+// What the engines of one lane are told once, and never changes. Equal on all members where it shapes the wire.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "runtime/engine/members.h"
+#include "runtime/wire/immediate.h"
+#include "runtime/wire/message.h"
+
+namespace nzcl::engine {
+
+/// Operations that may be in flight on a communicator; a further call waits for a place.
+inline constexpr std::uint32_t kMaxOperations = 64;
+
+/// Slices that a worker may have started with one owner in one class and not seen complete. It bounds the aggregator's bitmaps
+/// (window x ranks x slot/2 bytes) and is enough for the next slices' bitmaps to be there before the current one is summed.
+inline constexpr std::uint64_t kWindow = 16;
+static_assert(65536 % kWindow == 0, "direct immediates name a slice by its sequence modulo 2^16");
+
+/// How far bitmaps that do not fit one message with their data run ahead of the data.
+inline constexpr std::uint64_t kBitmapsAhead = 2;
+
+/// Gather entries per write that the engines ever use.
+inline constexpr std::size_t kMaxSegments = 16;
+
+struct ClassConfig {
+  std::uint64_t slot_bytes = 0;  // multiple of 64
+  std::uint32_t slots = 0;       // per channel, 1 .. 32768
+};
+
+struct EngineConfig {
+  Members members;
+  int lane = 0;
+  int lanes = 1;
+  std::array<ClassConfig, wire::kClasses> classes;  // by wire::Class
+  std::size_t max_segments = 1;                     // 1 .. kMaxSegments
+  std::uint64_t gather_bytes = 4096;
+  std::uint64_t direct_bytes = 16384;
+  bool ordered = false;  // the transport shows writes in order (verbs::Limits::ordered)
+  std::uint64_t slice_bytes = 0;
+
+  const ClassConfig& of(wire::Class c) const { return classes[static_cast<std::size_t>(c)]; }
+  std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
+};
+
+/// The largest tensor that travels as one express slice: with its bitmap and a message's fixed parts it fills a slot.
+inline std::uint64_t express_bytes(const EngineConfig& config) {
+  return config.of(wire::Class::express).slot_bytes - wire::kMaxOverhead;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,34 @@
+// A first-in-first-out queue of bounded size that never allocates after construction. One thread.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace nzcl::engine {
+
+template <typename T>
+class FixedQueue {
+ public:
+  FixedQueue() = default;
+  explicit FixedQueue(std::size_t capacity) : items_(capacity) {}
+
+  bool empty() const { return count_ == 0; }
+  std::size_t size() const { return count_; }
+  T& front() { return items_[first_]; }
+  const T& front() const { return items_[first_]; }
+  /// Precondition: size() < capacity.
+  void push_back(T item) {
+    items_[(first_ + count_) % items_.size()] = item;
+    ++count_;
+  }
+  void pop_front() {
+    first_ = (first_ + 1) % items_.size();
+    --count_;
+  }
+
+ private:
+  std::vector<T> items_;
+  std::size_t first_ = 0, count_ = 0;
+};
+
+}  // namespace nzcl::engine

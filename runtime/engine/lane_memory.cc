@@ -1,0 +1,108 @@
+#include "runtime/engine/lane_memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "nzcl/error.h"
+
+namespace nzcl::engine {
+namespace {
+
+using wire::ChannelId;
+using wire::Class;
+using wire::Direction;
+
+// A cache line each: the byte that peers' credit writes land on, and the byte that ours come from.
+constexpr std::uint64_t kCreditSink = 0;
+constexpr std::uint64_t kCreditSource = 64;
+constexpr std::uint64_t kRings = 128;
+
+bool exists(const Members& members, int receiver, const ChannelId& from) {
+  if (from.member == receiver) return false;
+  return from.direction == Direction::up ? members.is_worker(from.member) && members.is_aggregator(receiver)
+                                         : members.is_aggregator(from.member) && members.is_worker(receiver);
+}
+
+/// Calls visit(channel, offset) for every ring of `receiver`; returns where they end.
+template <typename Visit>
+std::uint64_t for_each_ring(const EngineConfig& config, int receiver, Visit visit) {
+  std::uint64_t offset = kRings;
+  for (int member = 0; member < config.members.count(); ++member) {
+    for (const Direction direction : {Direction::up, Direction::down}) {
+      for (const Class c : {Class::bulk, Class::express}) {
+        const ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
+        if (!exists(config.members, receiver, channel)) continue;
+        visit(channel, offset);
+        offset += config.of(c).slot_bytes * config.of(c).slots;
+      }
+    }
+  }
+  return offset;
+}
+
+}  // namespace
+
+std::uint64_t ring_offset(const EngineConfig& config, int receiver, const ChannelId& from) {
+  std::uint64_t found = 0;
+  for_each_ring(config, receiver, [&](const ChannelId& channel, std::uint64_t offset) {
+    if (channel == from) found = offset;
+  });
+  return found;
+}
+
+std::uint64_t lane_memory_bytes(const EngineConfig& config) {
+  std::uint64_t bytes = for_each_ring(config, config.members.self, [](const ChannelId&, std::uint64_t) {});
+  for (const ClassConfig& c : config.classes) bytes += c.slot_bytes * kStagingBuffers;
+  return bytes;
+}
+
+void LaneMemory::Unmap::operator()(std::byte* p) const { ::munmap(p, bytes); }
+
+LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
+  const std::size_t bytes = lane_memory_bytes(config);
+  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) {
+    throw Error(ErrorCode::system, fmt::format("no memory for the channels of {} members ({} MiB): {}; lower slot_bytes or channel_slots",
+                                               config.members.count(), bytes >> 20, std::strerror(errno)));
+  }
+  bytes_ = {static_cast<std::byte*>(p), Unmap{bytes}};
+  region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
+}
+
+void LaneMemory::attach(LaneContext& context) const {
+  const EngineConfig& config = context.config;
+  std::byte* base = bytes_.get();
+  context.credit_source = {base + kCreditSource, 1, region_.get()};
+  context.credit_sinks.resize(static_cast<std::size_t>(config.members.count()));
+  for (auto& links : context.links) links.resize(static_cast<std::size_t>(config.members.count()));
+  std::uint64_t offset = for_each_ring(config, config.members.self, [&](const ChannelId& channel, std::uint64_t at) {
+    const ClassConfig& c = config.of(channel.size_class);
+    Link& link = context.link(channel.size_class, channel.member);
+    (channel.direction == Direction::up ? link.receive_up : link.receive_down) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
+  });
+  for (std::size_t i = 0; i < config.classes.size(); ++i) {
+    const ClassConfig& c = config.classes[i];
+    context.staging[i] = StagingPool(base + offset, c.slot_bytes, kStagingBuffers, region_.get());
+    offset += c.slot_bytes * kStagingBuffers;
+  }
+}
+
+void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory) {
+  const EngineConfig& config = context.config;
+  const std::uint16_t self = context.self();
+  context.credit_sinks[static_cast<std::size_t>(member)] = memory.offset(kCreditSink);
+  for (const Direction direction : {Direction::up, Direction::down}) {
+    for (const Class c : {Class::bulk, Class::express}) {
+      const ChannelId mine{self, direction, c};
+      if (!exists(config.members, member, mine)) continue;
+      Link& link = context.link(c, static_cast<std::uint16_t>(member));
+      (direction == Direction::up ? link.send_up : link.send_down) =
+          SendChannel(memory.offset(ring_offset(config, member, mine)), config.of(c).slot_bytes, config.of(c).slots);
+    }
+  }
+}
+
+}  // namespace nzcl::engine

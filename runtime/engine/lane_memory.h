@@ -1,0 +1,42 @@
+// One lane's registered memory: receive rings, staging buffers and the bytes that credit writes use. Every member computes the
+// same layout, so only its start and key are exchanged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/engine/config.h"
+#include "runtime/engine/lane_context.h"
+#include "verbs/transport.h"
+
+namespace nzcl::engine {
+
+/// Staging buffers per class: enough to keep the transport busy while messages are composed, few enough to stay in cache.
+inline constexpr std::uint32_t kStagingBuffers = 16;
+
+/// Offset of the ring that `receiver` has for the channel `from` (member, direction, class), and the size of all its memory.
+std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
+std::uint64_t lane_memory_bytes(const EngineConfig& config);
+
+/// Owns the memory and its registration. Zero pages until touched: the lane's thread places them on its NUMA node.
+class LaneMemory {
+ public:
+  LaneMemory(const EngineConfig& config, verbs::Device& device);
+
+  verbs::RemoteMemory remote() const { return region_->remote(); }
+  /// Fills in everything of `context` that does not depend on the peers' memory.
+  void attach(LaneContext& context) const;
+  /// Fills in the channels to `member`, whose lane memory starts at `memory`.
+  static void attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory);
+
+ private:
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(std::byte* p) const;
+  };
+  std::unique_ptr<std::byte, Unmap> bytes_;
+  std::unique_ptr<verbs::MemoryRegion> region_;
+};
+
+}  // namespace nzcl::engine

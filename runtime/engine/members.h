@@ -1,0 +1,32 @@
+// Who is who in a communicator. Members are numbered: workers first (member = rank), then dedicated aggregators.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace nzcl::engine {
+
+struct Members {
+  int self = 0;
+  int workers = 1;
+  int dedicated = 0;  // dedicated aggregators; 0 = every worker is an aggregator too
+
+  int count() const { return workers + dedicated; }
+  int aggregators() const { return dedicated ? dedicated : workers; }
+  int aggregator_member(int aggregator) const { return dedicated ? workers + aggregator : aggregator; }
+  bool is_worker(int member) const { return member < workers; }
+  bool is_aggregator(int member) const { return dedicated ? member >= workers : true; }
+
+  /// "rank 3", "aggregator 1".
+  std::string name(int member) const {
+    return is_worker(member) ? "rank " + std::to_string(member) : "aggregator " + std::to_string(member - workers);
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (int member = 0; member < count(); ++member) all.push_back(name(member));
+    return all;
+  }
+};
+
+}  // namespace nzcl::engine

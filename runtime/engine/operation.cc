@@ -1,0 +1,162 @@
+#include "runtime/engine/operation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/engine/bits.h"
+#include "runtime/kernels/scan.h"
+
+namespace nzcl::engine {
+
+Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecord& operation_record, InputView in,
+                     OutputView out, int lanes)
+    : layout(slice_layout),
+      record(operation_record),
+      input(std::move(in)),
+      output(out),
+      input_words_(layout.slices() * layout.words_per_slice()),
+      union_words_(layout.slices() * layout.words_per_slice()),
+      scan_(std::make_unique<std::atomic<std::uint8_t>[]>(layout.slices())),
+      parts_left_(layout.slices()) {
+  if (output.packed) {
+    union_counts_ = std::make_unique<std::atomic<std::int64_t>[]>(layout.slices());
+    for (std::uint64_t s = 0; s < layout.slices(); ++s) union_counts_[s].store(-1, std::memory_order_relaxed);
+    cursors_.resize(static_cast<std::size_t>(lanes));
+  }
+}
+
+void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
+  if (input.by_ordinal) first_ordinal_.resize(layout.slices());
+  std::uint64_t total = 0;
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    const std::span words{input_words_.data() + s * layout.words_per_slice(), layout.words_of(s)};
+    copy_bits(words, 0, bits, layout.first_block(s), layout.blocks_of(s));
+    scan_[s].store(kScanned, std::memory_order_relaxed);
+    if (input.by_ordinal) first_ordinal_[s] = total;
+    total += count_bits(words);
+  }
+  input_blocks = total;
+}
+
+void Operation::set_all_input() {
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    fill_ones({input_words_.data() + s * layout.words_per_slice(), layout.words_of(s)}, layout.blocks_of(s));
+    scan_[s].store(kScanned, std::memory_order_relaxed);
+  }
+  input_blocks = layout.blocks();
+}
+
+bool Operation::ensure_scanned(std::uint64_t slice) {
+  std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
+  if (state == kScanned) return true;
+  if (state == kScanning || !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
+    return state == kScanned;
+  }
+  const std::span words{input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
+  const std::uint64_t first = layout.first_block(slice);
+  scan_blocks(input.base + first * layout.block_bytes(), layout.bytes_of_blocks(first, layout.blocks_of(slice)),
+              layout.block_bytes(), words);
+  input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
+  scan_[slice].store(kScanned, std::memory_order_release);
+  return true;
+}
+
+std::span<const std::uint64_t> Operation::input_bits(std::uint64_t slice) const {
+  return {input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
+}
+
+std::span<std::uint64_t> Operation::union_bits(std::uint64_t slice) {
+  return {union_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
+}
+
+std::uint64_t Operation::stream_bytes(std::uint64_t slice, std::span<const std::uint64_t> bits) const {
+  return engine::stream_bytes(layout, slice, bits);
+}
+
+void Operation::union_known(std::uint64_t slice, std::uint64_t blocks) {
+  union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+  if (output.packed) union_counts_[slice].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
+}
+
+std::optional<std::uint64_t> Operation::packed_place(std::uint64_t slice, int lane) {
+  PackedCursor& cursor = cursors_[static_cast<std::size_t>(lane)];
+  if (cursor.slice > slice) cursor = {};  // slices of one lane come almost in order; start again when they do not
+  for (; cursor.slice < slice; ++cursor.slice) {
+    const std::int64_t blocks = union_counts_[cursor.slice].load(std::memory_order_acquire);
+    if (blocks < 0) return std::nullopt;
+    cursor.blocks += static_cast<std::uint64_t>(blocks);
+  }
+  return cursor.blocks;
+}
+
+void Operation::part_done() {
+  if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) finish();
+}
+
+void Operation::finish() {
+  const std::uint64_t blocks = union_blocks.load(std::memory_order_relaxed);
+  if (output.packed && blocks > output.capacity) {
+    const std::scoped_lock lock(failure_mutex_);
+    if (!failure_) {
+      failure_ = {ErrorCode::invalid_argument,
+                  fmt::format("operation {}: the packed result has {} blocks, packed_capacity is {}", epoch, blocks,
+                              output.capacity)};
+    }
+  }
+  finished_.store(true, std::memory_order_release);
+  finished_.notify_all();
+}
+
+void Operation::fail(const bootstrap::Failure& failure) {
+  // The input goes back to its owner: no scan may start, and those that run must end.
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    std::uint8_t state = kUnscanned;
+    while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {
+      if (state == kScanning) std::this_thread::yield();
+      state = kUnscanned;
+    }
+  }
+  {
+    const std::scoped_lock lock(failure_mutex_);
+    if (finished() || failure_) return;
+    failure_ = failure;
+  }
+  finished_.store(true, std::memory_order_release);
+  finished_.notify_all();
+}
+
+std::optional<bootstrap::Failure> Operation::failure() const {
+  const std::scoped_lock lock(failure_mutex_);
+  return failure_;
+}
+
+std::span<const std::uint64_t> Operation::union_bitmap() {
+  // Slices of whole words lie one after the other already.
+  if (layout.slices() == 1 || layout.slice_blocks() % 64 == 0) {
+    return {union_words_.data(), words_for(layout.blocks())};
+  }
+  std::call_once(bitmap_once_, [this] {
+    bitmap_.resize(words_for(layout.blocks()));
+    for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+      copy_bits(bitmap_, layout.first_block(s), union_bits(s), 0, layout.blocks_of(s));
+    }
+  });
+  return bitmap_;
+}
+
+std::span<const std::int64_t> Operation::packed_indices() {
+  if (!output.packed) return {};
+  std::call_once(indices_once_, [this] {
+    const auto bits = union_bitmap();
+    indices_.reserve(union_blocks.load(std::memory_order_relaxed));
+    for (auto b = next_set(bits, 0, layout.blocks()); b < layout.blocks(); b = next_set(bits, b + 1, layout.blocks())) {
+      indices_.push_back(static_cast<std::int64_t>(b));
+    }
+  });
+  return indices_;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,63 @@
+// Composes the payload of a contribution: long runs stay where they are, short ones are packed beside the header.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "runtime/engine/config.h"
+#include "verbs/transport.h"
+
+namespace nzcl::engine {
+
+/// A gather list over one staging buffer and the user's memory, in message order. No ownership.
+class PayloadBuilder {
+ public:
+  PayloadBuilder(const EngineConfig& config, std::byte* staging, const verbs::MemoryRegion* staging_region)
+      : config_(config), staging_(staging), staging_region_(staging_region) {}
+
+  /// Room in the staging buffer for a part of the message that is composed in place.
+  std::byte* reserve(std::uint32_t bytes) {
+    std::byte* at = staging_ + staged_;
+    extend_staged(bytes);
+    return at;
+  }
+  /// Adds a run. `left` is what the message may still take, this run included; false: no gather entry is left.
+  bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region, std::uint64_t left) {
+    const std::size_t free_segments = config_.max_segments - count_;
+    // A gather entry is worth it for a long run, if at this rate the entries that are left would not end the message half empty.
+    if (free_segments > 0 && bytes >= config_.gather_bytes && bytes * free_segments >= left / 2) {
+      segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
+      last_is_staged_ = false;
+      return true;
+    }
+    if (!last_is_staged_ && free_segments == 0) return false;
+    std::memcpy(reserve(static_cast<std::uint32_t>(bytes)), data, bytes);
+    packed_ += bytes;
+    return true;
+  }
+  std::span<const verbs::Segment> segments() const { return {segments_.data(), count_}; }
+  std::uint64_t packed() const { return packed_; }
+
+ private:
+  void extend_staged(std::uint32_t bytes) {
+    if (last_is_staged_) {
+      segments_[count_ - 1].bytes += bytes;
+    } else {
+      segments_[count_++] = {staging_ + staged_, bytes, staging_region_};
+      last_is_staged_ = true;
+    }
+    staged_ += bytes;
+  }
+
+  const EngineConfig& config_;
+  std::byte* staging_;
+  const verbs::MemoryRegion* staging_region_;
+  std::array<verbs::Segment, kMaxSegments> segments_{};
+  std::size_t count_ = 0;
+  std::uint64_t staged_ = 0, packed_ = 0;
+  bool last_is_staged_ = false;
+};
+
+}  // namespace nzcl::engine

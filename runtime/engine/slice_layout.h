@@ -1,0 +1,55 @@
+// How a tensor is cut: blocks into slices, slices onto owners. A pure function of what all ranks agree on.
+#pragma once
+
+#include <cstdint>
+
+namespace nzcl::engine {
+
+/// An owner is one lane of one aggregator. Owner o is lane o % lanes of aggregator o / lanes.
+struct LayoutRequest {
+  std::uint64_t epoch = 0;
+  std::uint64_t count = 0;        // elements
+  std::uint64_t element_bytes = 4;
+  std::uint64_t block_elems = 256;
+  std::uint32_t owners = 1;
+  std::uint64_t slice_bytes = 0;   // wanted dense bytes per slice; 0 = chosen from the size
+  std::uint64_t slot_bytes = 0;    // a slice's bitmap takes at most half of a slot
+  std::uint64_t express_bytes = 0; // the largest tensor that is one slice of the express class
+};
+
+/// Slices are dealt to owners in rows of `owners` consecutive slices; every row is rotated by a hash of (epoch, row),
+/// so each owner gets one slice of every row, and neither a hot region nor a stride lands on one owner. Slice 0 depends on the epoch
+/// alone: ranks that disagree about an operation still meet at one owner.
+class SliceLayout {
+ public:
+  explicit SliceLayout(const LayoutRequest& request);
+
+  std::uint64_t tensor_bytes() const { return tensor_bytes_; }
+  std::uint64_t block_bytes() const { return block_bytes_; }
+  std::uint64_t blocks() const { return blocks_; }
+  std::uint64_t slices() const { return slices_; }              // at least 1, also for an empty tensor
+  std::uint64_t slice_blocks() const { return slice_blocks_; }  // blocks of every slice but the last
+  bool express() const { return express_; }
+
+  std::uint64_t first_block(std::uint64_t slice) const { return slice * slice_blocks_; }
+  std::uint64_t blocks_of(std::uint64_t slice) const;           // blocks of this slice
+  std::uint64_t words_per_slice() const { return (slice_blocks_ + 63) / 64; }
+  std::uint64_t words_of(std::uint64_t slice) const { return (blocks_of(slice) + 63) / 64; }
+  /// Bytes of the tensor's block range [first, first + n).
+  std::uint64_t bytes_of_blocks(std::uint64_t first, std::uint64_t n) const;
+
+  std::uint32_t owners() const { return owners_; }
+  std::uint32_t owner(std::uint64_t slice) const;
+  /// Number of slices of `owner`, and its k-th one in ascending order.
+  std::uint64_t owned(std::uint32_t owner) const;
+  std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const { return k * owners_ + column(owner, k); }
+
+ private:
+  std::uint32_t column(std::uint32_t owner, std::uint64_t row) const;
+
+  std::uint64_t epoch_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
+  std::uint32_t owners_;
+  bool express_;
+};
+
+}  // namespace nzcl::engine

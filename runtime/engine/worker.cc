@@ -1,0 +1,336 @@
+#include "runtime/engine/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/engine/aggregator.h"
+#include "runtime/engine/payload.h"
+
+namespace nzcl::engine {
+
+using wire::Class;
+using wire::Direction;
+using wire::Header;
+using wire::Immediate;
+
+Worker::Worker(LaneContext& context, Class size_class) : context_(context), class_(size_class) {
+  const auto& members = context.config.members;
+  uplinks_.resize(static_cast<std::size_t>(members.aggregators()));
+  for (int i = 0; i < members.aggregators(); ++i) {
+    // Every worker starts with another owner, so that not all send to the same one at once.
+    const int aggregator = (members.self + i) % members.aggregators();
+    Uplink& uplink = uplinks_[static_cast<std::size_t>(i)];
+    uplink.member = static_cast<std::uint16_t>(members.aggregator_member(aggregator));
+    uplink.owner = static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane);
+  }
+}
+
+void Worker::submit(Operation* operation) {
+  for (Uplink& uplink : uplinks_) {
+    const std::uint64_t owned = operation->layout.owned(uplink.owner);
+    if (owned == 0) continue;
+    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {operation, 0, owned};
+    busy_slices_ += owned;
+  }
+}
+
+bool Worker::step() {
+  bool any = false;
+  for (Uplink& uplink : uplinks_) any |= pull(uplink);
+  // One message per owner and turn: they all get their share of the wire.
+  for (bool more = busy(); more;) {
+    more = false;
+    for (Uplink& uplink : uplinks_) more |= push(uplink);
+    any |= more;
+  }
+  return any;
+}
+
+// --- Up
+
+bool Worker::push(Uplink& uplink) { return start_slice(uplink) || send_data(uplink); }
+
+bool Worker::may_compose(const Uplink& uplink) {
+  // The last staging buffer is the aggregator's: results must never wait for contributions.
+  return context_.link(class_, uplink.member).send_up.ready() && context_.pool(class_).available() > 1 &&
+         context_.outbox.room() > 0;
+}
+
+bool Worker::start_slice(Uplink& uplink) {
+  if (uplink.pending_count == 0 || uplink.started - uplink.oldest >= kWindow) return false;
+  if (uplink.started - uplink.sending > kBitmapsAhead) return false;
+  Pending& pending = uplink.pending[uplink.first_pending];
+  Operation* op = pending.operation;
+  const std::uint64_t slice = op->layout.owned_slice(uplink.owner, pending.next);
+  if (!op->ensure_scanned(slice)) return false;
+
+  const auto bits = op->input_bits(slice);
+  const std::uint64_t stream = op->stream_bytes(slice, bits);
+  const bool local = uplink.member == context_.self();
+  const bool turn = uplink.sending == uplink.started;
+  const bool one_message =
+      wire::kMaxOverhead + bits.size_bytes() + stream <= context_.config.of(class_).slot_bytes;
+  if (!local) {
+    if (!turn && one_message) return false;  // its bitmap travels with its data
+    if (!may_compose(uplink)) return false;
+  }
+
+  const std::uint64_t sequence = uplink.started++;
+  Transfer& t = uplink.at(sequence);
+  t = {};
+  t.operation = op;
+  t.slice = slice;
+  t.active = true;
+  t.stream_bytes = stream;
+  t.up.block = next_set(bits, 0, op->layout.blocks_of(slice));
+  if (op->input.by_ordinal) t.ordinal = op->first_ordinal(slice);
+  if (++pending.next == pending.owned) {
+    uplink.first_pending = (uplink.first_pending + 1) % kMaxOperations;
+    --uplink.pending_count;
+  }
+  if (local) {
+    t.sent_bytes = stream;
+    skip_sent(uplink);
+    local_->offer_local(sequence, op, slice);
+  } else {
+    compose(uplink, sequence, true, turn);
+  }
+  return true;
+}
+
+bool Worker::send_data(Uplink& uplink) {
+  if (uplink.sending == uplink.started || !may_compose(uplink)) return false;
+  compose(uplink, uplink.sending, false, true);
+  return true;
+}
+
+void Worker::skip_sent(Uplink& uplink) {
+  while (uplink.sending < uplink.started && uplink.at(uplink.sending).sent_bytes == uplink.at(uplink.sending).stream_bytes) {
+    ++uplink.sending;
+  }
+}
+
+void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data) {
+  Transfer& t = uplink.at(sequence);
+  Operation& op = *t.operation;
+  const auto bits = op.input_bits(t.slice);
+  const std::uint64_t blocks = op.layout.blocks_of(t.slice);
+  const std::uint64_t first_block = op.layout.first_block(t.slice);
+  Link& link = context_.link(class_, uplink.member);
+  StagingPool& pool = context_.pool(class_);
+  const auto staging = pool.acquire();
+  PayloadBuilder message(context_.config, pool.buffer(staging), pool.region());
+
+  Header header{.flags = 0,
+                .credit = link.receive_down.take_credit(),
+                .epoch = op.epoch,
+                .slice = t.slice,
+                .sequence = sequence,
+                .stream_offset = t.sent_bytes};
+  std::byte* header_at = message.reserve(sizeof(Header));
+  std::uint64_t used = sizeof(Header);
+  if (with_bitmap) {
+    header.flags = wire::kHasBitmap;
+    header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
+    std::memcpy(message.reserve(sizeof(op.record)), &op.record, sizeof(op.record));
+    if (!bits.empty()) std::memcpy(message.reserve(header.bitmap_bytes), bits.data(), bits.size_bytes());
+    used += sizeof(op.record) + bits.size_bytes();
+  }
+  std::uint64_t room = with_data ? context_.config.of(class_).slot_bytes - used : 0;
+  std::uint64_t payload = 0;
+  while (room > 0 && t.sent_bytes < t.stream_bytes) {
+    const std::uint64_t end = op.input.by_ordinal ? t.up.block + 1 : next_clear(bits, t.up.block, blocks);
+    const std::uint64_t run = op.layout.bytes_of_blocks(first_block + t.up.block, end - t.up.block) - t.up.offset;
+    const std::uint64_t n = std::min(run, room);
+    const std::byte* source =
+        op.input.base +
+        (op.input.by_ordinal ? op.input.place[t.ordinal] * op.input.stride
+                             : (first_block + t.up.block) * op.layout.block_bytes()) +
+        t.up.offset;
+    if (!message.add(source, n, op.input.region, std::min(room, t.stream_bytes - t.sent_bytes))) break;
+    room -= n, payload += n, t.sent_bytes += n;
+    if (n == run) {
+      t.up = {next_set(bits, end, blocks), 0};
+      ++t.ordinal;
+    } else {
+      const std::uint64_t position = t.up.offset + n;
+      t.up.block += position / op.layout.block_bytes();
+      t.up.offset = position % op.layout.block_bytes();
+    }
+  }
+  header.payload_bytes = static_cast<std::uint32_t>(payload);
+  std::memcpy(header_at, &header, sizeof header);
+
+  op.bytes_sent.fetch_add(used + payload, std::memory_order_relaxed);
+  LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
+  context_.push({.peer = uplink.member,
+                 .segments = {},
+                 .target = link.send_up.target(),
+                 .immediate = context_.immediate(Immediate::Kind::message, Direction::up, class_, link.send_up.slot()),
+                 .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
+                message.segments());
+  link.send_up.advance();
+  skip_sent(uplink);
+}
+
+// --- Down
+
+bool Worker::pull(Uplink& uplink) {
+  if (uplink.member == context_.self()) return false;
+  ReceiveChannel& channel = context_.link(class_, uplink.member).receive_down;
+  bool any = false;
+  while (!context_.failure) {
+    if (!uplink.held) uplink.held = channel.pop();
+    if (!uplink.held) break;
+    Header header;
+    std::memcpy(&header, uplink.held, sizeof header);
+    if (!valid(header)) {
+      context_.fail(ErrorCode::transport, fmt::format("{} sent a malformed result (sequence {})",
+                                                      context_.config.members.name(uplink.member), header.sequence));
+      break;
+    }
+    if (!consume(uplink, header, uplink.held + sizeof header)) break;
+    channel.release(uplink.held);
+    uplink.held = nullptr;
+    any = true;
+  }
+  context_.return_credit(class_, Direction::down, uplink.member);
+  return any;
+}
+
+bool Worker::valid(const Header& h) const {
+  return h.magic == wire::kMagic && h.version == wire::kVersion &&
+         sizeof h + std::uint64_t{h.bitmap_bytes} + h.payload_bytes <= context_.config.of(class_).slot_bytes;
+}
+
+bool Worker::consume_local(const Header& header, const std::byte* body) {
+  return consume(uplinks_.front(), header, body);  // uplinks start with the own aggregator
+}
+
+bool Worker::consume(Uplink& uplink, const Header& header, const std::byte* body) {
+  Transfer& t = uplink.at(header.sequence);
+  if (!t.active || header.sequence < uplink.oldest || header.sequence >= uplink.started ||
+      t.operation->epoch != header.epoch || t.slice != header.slice) {
+    context_.fail(ErrorCode::transport, fmt::format("{} sent a result for operation {} slice {}, which is not running",
+                                                    context_.config.members.name(uplink.member), header.epoch, header.slice));
+    return true;
+  }
+  Operation& op = *t.operation;
+  if ((header.flags & wire::kHasBitmap) != 0 && !t.have_union && !take_union(t, header, body)) return true;
+  if (!t.have_union || header.stream_offset != t.received_bytes || t.received_bytes + header.payload_bytes > t.union_bytes) {
+    context_.fail(ErrorCode::transport, fmt::format("{} sent a result out of order for operation {} slice {}",
+                                                    context_.config.members.name(uplink.member), header.epoch, header.slice));
+    return true;
+  }
+  std::uint64_t place = 0;
+  if (op.output.packed) {
+    const auto packed = op.packed_place(t.slice, context_.config.lane);
+    if (!packed) return false;
+    place = *packed;
+  }
+  const std::uint64_t received = sizeof header + header.bitmap_bytes + header.payload_bytes;
+  if (uplink.member != context_.self()) {
+    op.bytes_received.fetch_add(received, std::memory_order_relaxed);
+    LaneStatistics::add(context_.statistics.bytes_received, received);
+  }
+  if (header.payload_bytes > 0) scatter(t, body + header.bitmap_bytes, header.payload_bytes, place);
+  if ((header.flags & wire::kDirect) != 0) {
+    t.direct = true;
+    t.direct_expected = header.direct_writes;
+    if (uplink.member != context_.self()) op.bytes_received.fetch_add(t.union_bytes, std::memory_order_relaxed);
+  }
+  complete_if_done(uplink, t);
+  return true;
+}
+
+bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitmap) {
+  Operation& op = *t.operation;
+  const auto bits = op.union_bits(t.slice);
+  if (header.bitmap_bytes != bits.size_bytes()) {
+    context_.fail(ErrorCode::transport, fmt::format("a result for operation {} slice {} has a bitmap of {} bytes, not {}",
+                                                    header.epoch, header.slice, header.bitmap_bytes, bits.size_bytes()));
+    return false;
+  }
+  if (!bits.empty()) std::memcpy(bits.data(), bitmap, bits.size_bytes());
+  t.have_union = true;
+  t.union_bytes = op.stream_bytes(t.slice, bits);
+  const std::uint64_t blocks = op.layout.blocks_of(t.slice);
+  t.down.block = next_set(bits, 0, blocks);
+  op.union_known(t.slice, count_bits(bits));
+  // Dense result, out of place: what is in no rank's bitmap is zero.
+  if (!op.output.packed && !op.in_place()) {
+    const std::uint64_t first = op.layout.first_block(t.slice);
+    for (std::uint64_t b = next_clear(bits, 0, blocks); b < blocks;) {
+      const std::uint64_t end = next_set(bits, b, blocks);
+      std::memset(op.output.base + (first + b) * op.layout.block_bytes(), 0, op.layout.bytes_of_blocks(first + b, end - b));
+      b = next_clear(bits, end, blocks);
+    }
+  }
+  return true;
+}
+
+void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes, std::uint64_t place) {
+  Operation& op = *t.operation;
+  const auto bits = op.union_bits(t.slice);
+  const std::uint64_t blocks = op.layout.blocks_of(t.slice);
+  const std::uint64_t first = op.layout.first_block(t.slice);
+  t.received_bytes += bytes;
+  while (bytes > 0) {
+    const std::uint64_t end = op.output.packed ? t.down.block + 1 : next_clear(bits, t.down.block, blocks);
+    const std::uint64_t run = op.layout.bytes_of_blocks(first + t.down.block, end - t.down.block) - t.down.offset;
+    const std::uint64_t n = std::min(run, bytes);
+    if (!op.output.packed) {
+      std::memcpy(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload, n);
+    } else if (place + t.packed_block < op.output.capacity) {
+      std::memcpy(op.output.base + (place + t.packed_block) * op.output.stride + t.down.offset, payload, n);
+    }
+    payload += n, bytes -= n;
+    if (n == run) {
+      t.down = {next_set(bits, end, blocks), 0};
+      ++t.packed_block;
+    } else {
+      const std::uint64_t position = t.down.offset + n;
+      t.down.block += position / op.layout.block_bytes();
+      t.down.offset = position % op.layout.block_bytes();
+    }
+  }
+}
+
+void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
+  for (Uplink& uplink : uplinks_) {
+    if (uplink.member != member) continue;
+    Transfer& t = uplink.at(sequence);
+    if (!t.active) {
+      context_.fail(ErrorCode::transport,
+                    fmt::format("{} announced a direct write for a slice that is not running", context_.config.members.name(member)));
+      return;
+    }
+    ++t.direct_seen;
+    complete_if_done(uplink, t);
+    return;
+  }
+}
+
+void Worker::complete_if_done(Uplink& uplink, Transfer& t) {
+  const bool done = t.have_union && (t.direct ? t.direct_seen == t.direct_expected : t.received_bytes == t.union_bytes);
+  if (!done) return;
+  t.active = false;
+  --busy_slices_;
+  while (uplink.oldest < uplink.started && !uplink.at(uplink.oldest).active) ++uplink.oldest;
+  t.operation->slice_done();  // last: the operation may be gone afterwards
+}
+
+std::string Worker::waiting_for() const {
+  std::string text;
+  for (const Uplink& uplink : uplinks_) {
+    if (uplink.started == uplink.oldest) continue;
+    const Transfer& t = uplink.transfers[uplink.oldest % kWindow];
+    text += fmt::format("{}{} (operation {}, slice {})", text.empty() ? "" : ", ", context_.config.members.name(uplink.member),
+                        t.operation->epoch, t.slice);
+  }
+  return text;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,54 @@
+// The 32 bits of immediate data that tell a receiver what has arrived. Bytes on the wire: runtime/wire/README.md.
+#pragma once
+
+#include <cstdint>
+
+namespace nzcl::wire {
+
+/// Which way a channel runs between a worker and an aggregator.
+enum class Direction : std::uint8_t { up = 0, down = 1 };
+
+/// Small operations have channels of their own, so that they overtake large ones.
+enum class Class : std::uint8_t { bulk = 0, express = 1 };
+inline constexpr int kClasses = 2;
+
+/// The names of the four channels between two members, from one of them: the other member, the direction, the class.
+struct ChannelId {
+  std::uint16_t member = 0;
+  Direction direction = Direction::up;
+  Class size_class = Class::bulk;
+  friend bool operator==(const ChannelId&, const ChannelId&) = default;
+};
+
+/// Members that a communicator can have: what fits the immediate.
+inline constexpr int kMaxMembers = 4096;
+
+/// 31   30 29                    18 17        16    15            0
+/// [ kind ][ member: 12 bits       ][ dir ][ class ][ value: 16    ]
+struct Immediate {
+  enum class Kind : std::uint8_t {
+    message = 0,  // a message lies in slot `value` of the channel that comes from `member`
+    direct = 1,   // a direct write of the slice with sequence number `value` (mod 2^16) has arrived from `member`
+    credit = 2,   // `member` has released `value` slots (mod 2^16, counted from the start) of the channel that goes to it
+  };
+  Kind kind = Kind::message;
+  ChannelId channel;
+  std::uint16_t value = 0;
+  friend bool operator==(const Immediate&, const Immediate&) = default;
+};
+
+constexpr std::uint32_t encode(const Immediate& imm) {
+  return static_cast<std::uint32_t>(imm.kind) << 30 | static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
+         static_cast<std::uint32_t>(imm.channel.direction) << 17 |
+         static_cast<std::uint32_t>(imm.channel.size_class) << 16 | imm.value;
+}
+
+/// Any 32 bits decode; kind 3 does not exist and is the caller's to refuse.
+constexpr Immediate decode(std::uint32_t bits) {
+  return {static_cast<Immediate::Kind>(bits >> 30),
+          {static_cast<std::uint16_t>(bits >> 18 & 0xfff), static_cast<Direction>(bits >> 17 & 1),
+           static_cast<Class>(bits >> 16 & 1)},
+          static_cast<std::uint16_t>(bits)};
+}
+
+}  // namespace nzcl::wire
