@@ -37,6 +37,8 @@ class MemoryRegion {
   virtual std::span<std::byte> bytes() const noexcept = 0;
   /// What a peer needs to write at the region's first byte.
   virtual RemoteMemory remote() const noexcept = 0;
+  /// The backend's own handle, for its endpoints.
+  virtual void* local_descriptor() const noexcept { return nullptr; }
 };
 
 /// One entry of a gather list. `data` lies inside `region`.

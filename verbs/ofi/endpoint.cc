@@ -1,0 +1,156 @@
+#include "verbs/ofi/endpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace nzcl::verbs::ofi {
+namespace {
+
+constexpr std::size_t kMaxSegments = 16;  // of a gather list here, whatever the provider grants
+constexpr std::size_t kBurst = 64;        // completions read per call
+
+}  // namespace
+
+OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name, const Limits& limits,
+                         const EndpointOptions& options)
+    : fabric_(fabric), device_name_(std::move(device_name)), limits_(limits), peers_(options.peers, FI_ADDR_NOTAVAIL), in_flight_(limits.max_posted) {
+  for (InFlight& f : in_flight_) {
+    f.next_free = free_;
+    free_ = &f;
+  }
+  // A descriptor to sleep on if the provider has one; shm has none that works between processes and is polled in steps.
+  fi_cq_attr cq_attr{};
+  cq_attr.format = FI_CQ_FORMAT_DATA;
+  cq_attr.size = limits.max_posted + options.arrivals;
+  cq_attr.wait_obj = FI_WAIT_FD;
+  fid_cq* cq = nullptr;
+  const bool shm = std::strcmp(info->fabric_attr->prov_name, "shm") == 0;
+  if (shm || fi_cq_open(domain, &cq_attr, &cq, nullptr) != 0) {
+    cq_attr.wait_obj = FI_WAIT_NONE;
+    check(fi_cq_open(domain, &cq_attr, &cq, nullptr), device_name_ + ": opening a completion queue");
+    queue_.reset(cq);
+  } else {
+    queue_.reset(cq);
+    if (fi_control(&cq->fid, FI_GETWAIT, &wait_fd_) != 0) wait_fd_ = -1;
+  }
+  fi_av_attr av_attr{};
+  av_attr.type = FI_AV_TABLE;
+  av_attr.count = options.peers;
+  fid_av* av = nullptr;
+  check(fi_av_open(domain, &av_attr, &av, nullptr), device_name_ + ": opening an address vector");
+  addresses_.reset(av);
+  fid_ep* ep = nullptr;
+  check(fi_endpoint(domain, info, &ep, nullptr), device_name_ + ": opening an endpoint");
+  endpoint_.reset(ep);
+  check(fi_ep_bind(ep, &av->fid, 0), device_name_ + ": binding the address vector");
+  check(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), device_name_ + ": binding the completion queue");
+  check(fi_enable(ep), device_name_ + ": enabling the endpoint");
+}
+
+std::string OfiEndpoint::address_for(PeerId) {
+  std::string name(256, '\0');
+  std::size_t bytes = name.size();
+  check(fi_getname(&endpoint_->fid, name.data(), &bytes), device_name_ + ": asking for the endpoint's address");
+  name.resize(bytes);
+  return name;
+}
+
+void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (addresses[i].empty()) continue;
+    if (fi_av_insert(addresses_.get(), addresses[i].data(), 1, &peers_[i], 0, nullptr) != 1) {
+      throw Error(ErrorCode::transport, fmt::format("{}: the address of peer {} was refused", device_name_, i));
+    }
+  }
+}
+
+std::size_t OfiEndpoint::post(std::span<const Write> writes) noexcept {
+  std::size_t n = 0;
+  while (n < writes.size() && free_ != nullptr && !broken_ && post_one(writes[n])) ++n;
+  return n;
+}
+
+bool OfiEndpoint::post_one(const Write& write) noexcept {
+  std::array<iovec, kMaxSegments> iov;
+  std::array<void*, kMaxSegments> descriptors;
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < write.segments.size(); ++i) {
+    const Segment& s = write.segments[i];
+    iov[i] = {const_cast<std::byte*>(s.data), s.bytes};
+    descriptors[i] = s.region->local_descriptor();
+    bytes += s.bytes;
+  }
+  const fi_rma_iov target{.addr = write.target.address, .len = bytes, .key = write.target.key};
+  InFlight* f = free_;
+  const fi_msg_rma message{.msg_iov = iov.data(),
+                           .desc = descriptors.data(),
+                           .iov_count = write.segments.size(),
+                           .addr = peers_[write.peer],
+                           .rma_iov = &target,
+                           .rma_iov_count = 1,
+                           .context = &f->provider,
+                           .data = write.immediate.value_or(0)};
+  const auto code = fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | (write.immediate ? FI_REMOTE_CQ_DATA : 0));
+  if (code == -FI_EAGAIN) return false;
+  if (code != 0) {
+    broken_ = true;
+    broken_peer_ = write.peer;
+    failure_ = fmt::format("{}: write of {} bytes to peer {}: {}", device_name_, bytes, write.peer, fi_strerror(static_cast<int>(-code)));
+    return false;
+  }
+  free_ = f->next_free;
+  f->context = write.context;
+  f->peer = write.peer;
+  return true;
+}
+
+std::size_t OfiEndpoint::poll(std::span<Completion> out) noexcept {
+  if (out.empty()) return 0;
+  if (broken_) {
+    broken_ = false;
+    out[0] = {.kind = Completion::Kind::failed, .peer = broken_peer_, .immediate = 0, .context = 0};
+    return 1;
+  }
+  std::array<fi_cq_data_entry, kBurst> entries;
+  const auto n = fi_cq_read(queue_.get(), entries.data(), std::min(out.size(), entries.size()));
+  if (n == -FI_EAGAIN || n == 0) return 0;
+  if (n < 0) {
+    out[0] = take_error();
+    return 1;
+  }
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+    const fi_cq_data_entry& e = entries[i];
+    if ((e.flags & FI_REMOTE_CQ_DATA) != 0) {
+      out[i] = {.kind = Completion::Kind::arrived, .peer = Completion::kNoPeer, .immediate = static_cast<std::uint32_t>(e.data), .context = 0};
+    } else {
+      auto* f = static_cast<InFlight*>(e.op_context);
+      out[i] = {.kind = Completion::Kind::written, .peer = f->peer, .immediate = 0, .context = f->context};
+      f->next_free = free_;
+      free_ = f;
+    }
+  }
+  return static_cast<std::size_t>(n);
+}
+
+Completion OfiEndpoint::take_error() noexcept {
+  fi_cq_err_entry error{};
+  PeerId peer = Completion::kNoPeer;
+  if (fi_cq_readerr(queue_.get(), &error, 0) > 0) {
+    if (error.op_context != nullptr) peer = static_cast<InFlight*>(error.op_context)->peer;
+    std::array<char, 256> text{};
+    fi_cq_strerror(queue_.get(), error.prov_errno, error.err_data, text.data(), text.size());
+    failure_ = fmt::format("{}: {}{} ({})", device_name_, peer == Completion::kNoPeer ? "" : fmt::format("write to peer {}: ", peer),
+                           fi_strerror(error.err), text.data());
+  } else {
+    failure_ = device_name_ + ": the completion queue failed";
+  }
+  return {.kind = Completion::Kind::failed, .peer = peer, .immediate = 0, .context = 0};
+}
+
+bool OfiEndpoint::prepare_wait() noexcept {
+  fid* fids[] = {&queue_->fid};
+  return fi_trywait(fabric_, fids, 1) == FI_SUCCESS;
+}
+
+}  // namespace nzcl::verbs::ofi

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <vector>
+
+#include "verbs/ofi/handles.h"
+#include "verbs/transport.h"
+
+namespace nzcl::verbs::ofi {
+
+/// One RDM endpoint with its own completion queue and address vector. All progress of these providers is made inside poll().
+class OfiEndpoint final : public Endpoint {
+ public:
+  OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name, const Limits& limits, const EndpointOptions& options);
+
+  std::string address_for(PeerId peer) override;
+  void connect(std::span<const std::string> addresses, Deadline deadline) override;
+  std::size_t post(std::span<const Write> writes) noexcept override;
+  std::size_t poll(std::span<Completion> out) noexcept override;
+  std::string failure() const override { return failure_; }
+  int wait_fd() const noexcept override { return wait_fd_; }
+  bool prepare_wait() noexcept override;
+
+ private:
+  /// A write in flight. libfabric owns `provider` until its completion.
+  struct InFlight {
+    fi_context2 provider{};
+    std::uint64_t context = 0;
+    PeerId peer = 0;
+    InFlight* next_free = nullptr;
+  };
+  bool post_one(const Write& write) noexcept;
+  Completion take_error() noexcept;
+
+  fid_fabric* fabric_;
+  const std::string device_name_;
+  const Limits limits_;
+  Handle<fid_cq> queue_;       // the endpoint goes first
+  Handle<fid_av> addresses_;
+  Handle<fid_ep> endpoint_;
+  int wait_fd_ = -1;
+  std::vector<fi_addr_t> peers_;
+  std::vector<InFlight> in_flight_;
+  InFlight* free_ = nullptr;
+  std::string failure_;
+  bool broken_ = false;        // a post failed: reported by the next poll
+  PeerId broken_peer_ = Completion::kNoPeer;
+};
+
+}  // namespace nzcl::verbs::ofi

@@ -1,0 +1,36 @@
+// One owning handle per libfabric object, and the one place that turns its return codes into errors.
+#pragma once
+
+#include <fmt/format.h>
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <memory>
+#include <string>
+
+#include "nzcl/error.h"
+
+namespace nzcl::verbs::ofi {
+
+struct CloseFid {
+  template <typename T>
+  void operator()(T* object) const { fi_close(&object->fid); }
+};
+template <typename T>
+using Handle = std::unique_ptr<T, CloseFid>;
+
+struct FreeInfo {
+  void operator()(fi_info* info) const { fi_freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, FreeInfo>;
+
+/// libfabric returns 0 or a negative errno.
+inline void check(int code, const std::string& what, ErrorCode kind = ErrorCode::transport) {
+  if (code < 0) throw Error(kind, fmt::format("{}: {}", what, fi_strerror(-code)));
+}
+
+}  // namespace nzcl::verbs::ofi
