@@ -1,0 +1,113 @@
+# shellcheck shell=bash disable=SC2034
+# What the scripts in this folder share. Sourced, never run.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+install=yes  # --no-install of the scripts sets it to "no"
+
+say() { printf '==> %s\n' "$*"; }
+
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# Names of the packages of the groups given (see packages.txt).
+packages_of() {
+  local group package rest wanted=" $* "
+  while read -r group package rest; do
+    if [[ $wanted == *" $group "* ]]; then echo "$package"; fi
+  done <"$root/scripts/packages.txt"
+}
+
+# Those of the packages given that are not installed.
+missing_of() {
+  local installed package
+  installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
+  for package in "$@"; do
+    grep -qxF "installed $package" <<<"$installed" || echo "$package"
+  done
+}
+
+is_debian() {
+  local ID='' ID_LIKE=''
+  # shellcheck source=/dev/null
+  [[ ! -r /etc/os-release ]] || . /etc/os-release
+  [[ " $ID $ID_LIKE " == *" debian "* ]] && command -v apt-get dpkg-query >/dev/null
+}
+
+as_root() {
+  if ((EUID == 0)); then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "this needs root, and there is no sudo. As root, run: $*"
+  fi
+}
+
+apt_install() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"
+}
+
+apt_update() {
+  say "apt-get update"
+  as_root apt-get update -qq -o DPkg::Lock::Timeout=300
+}
+
+# True if apt knows where to get every package given.
+apt_knows() {
+  local package
+  for package in "$@"; do
+    LC_ALL=C apt-cache policy "$package" | grep -q '^  Candidate: [0-9]' || return 1
+  done
+}
+
+# Installs what is missing of the groups given. Says what it does; does nothing if all is there.
+install_packages() {
+  [[ $install == yes ]] || return 0
+  local wanted missing
+  mapfile -t wanted < <(packages_of "$@")
+  if ! is_debian; then
+    printf '%s\n' "This is not Debian or Ubuntu. Install what these Debian packages contain:" \
+      "${wanted[@]/#/  }" "Then run this again with --no-install." >&2
+    exit 1
+  fi
+  mapfile -t missing < <(missing_of "${wanted[@]}")
+  ((${#missing[@]})) || return 0
+  say "Installing with apt-get: ${missing[*]}"
+  apt_knows "${missing[@]}" || apt_update
+  # Stale package lists name files that no longer exist: then update, and try once more.
+  apt_install "${missing[@]}" || { apt_update && apt_install "${missing[@]}"; } ||
+    die "apt-get could not install: ${missing[*]}"
+}
+
+# run_for PRESET COMMAND...: gcc's TSan needs the classic memory layout, which kernels with much address randomisation
+# do not give, for the tests and for the build, which asks each test program for its list of tests.
+run_for() {
+  local preset=$1
+  shift
+  if [[ $preset == tsan ]] && setarch -R true 2>/dev/null; then
+    setarch -R "$@"
+  else
+    "$@"
+  fi
+}
+
+# build_preset PRESET [CMAKE --BUILD OPTIONS]: configures, when needed (later ninja repeats it by itself), and builds.
+build_preset() {
+  local preset=$1 log
+  shift
+  local dir=$root/build/$preset
+  if [[ ! -e $dir/build.ninja || $root/CMakePresets.json -nt $dir/build.ninja ]]; then
+    say "Configuring build/$preset"
+    mkdir -p "$dir"
+    log=$dir/configure.log
+    (cd "$root" && cmake --preset "$preset") >"$log" 2>&1 || {
+      cat "$log" >&2
+      die "cmake --preset $preset failed"
+    }
+  fi
+  say "Building build/$preset"
+  (cd "$root" && run_for "$preset" cmake --build --preset "$preset" -j "$(nproc)" "$@")
+}
