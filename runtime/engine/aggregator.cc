@@ -323,7 +323,10 @@ void Aggregator::release(int rank) {
 }
 
 bool Aggregator::open_piece(Slice& s, Form form) {
-  Piece p{.open = true, .form = form, .stream_offset = s.summed_bytes};
+  Piece p;
+  p.open = true;
+  p.form = form;
+  p.stream_offset = s.summed_bytes;
   const std::uint64_t slot = context_.config.of(class_).slot_bytes;
   if (form == Form::direct) {
     p.tensor_offset = (s.layout->first_block(s.slice) + s.at.block) * s.layout->block_bytes() + s.at.offset;

@@ -38,12 +38,6 @@ std::uint32_t immediates_bound(const EngineConfig& config) {
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(per_peer * static_cast<std::uint64_t>(config.members.count()), 1 << 20));
 }
 
-LaneContext make_context(const EngineConfig& config) {
-  LaneContext context;
-  context.config = config;
-  return context;
-}
-
 /// What members tell each other about a lane: where its memory is, then the endpoint's own address.
 struct LaneAddress {
   verbs::RemoteMemory memory;
@@ -54,7 +48,7 @@ struct LaneAddress {
 Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
     : options_(options),
       device_(std::move(device)),
-      context_(make_context(options.config)),
+      context_(options.config),
       memory_(options.config, *device_),
       endpoint_(device_->open_endpoint({.self = static_cast<verbs::PeerId>(options.config.members.self),
                                         .peers = static_cast<std::size_t>(options.config.members.count()),

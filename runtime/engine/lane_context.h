@@ -37,7 +37,9 @@ struct KnownOperation {
 };
 
 struct LaneContext {
-  EngineConfig config;
+  explicit LaneContext(const EngineConfig& engine_config) : config(engine_config) {}
+
+  const EngineConfig config;
   std::array<KnownOperation, kMaxOperations> operations;  // aggregator: by epoch
   Outbox outbox;
   std::array<StagingPool, wire::kClasses> staging;

@@ -238,8 +238,10 @@ bool Worker::consume(Uplink& uplink, const Header& header, const std::byte* body
   if (header.payload_bytes > 0) scatter(t, body + header.bitmap_bytes, header.payload_bytes, place);
   if ((header.flags & wire::kDirect) != 0) {
     t.direct = true;
-    t.direct_expected = header.direct_writes;
-    if (uplink.member != context_.self()) op.bytes_received.fetch_add(t.union_bytes, std::memory_order_relaxed);
+    if (uplink.member != context_.self()) {  // the local aggregator has summed in place
+      t.direct_expected = header.direct_writes;
+      op.bytes_received.fetch_add(t.union_bytes, std::memory_order_relaxed);
+    }
   }
   complete_if_done(uplink, t);
   return true;

@@ -1,0 +1,226 @@
+#include "runtime/kernels/scan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+// Highway compiles the part above HWY_ONCE once per instruction set; the order of these three lines matters.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/scan.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+#ifndef NZCL_SCAN_COMMON
+#define NZCL_SCAN_COMMON
+namespace nzcl {
+
+/// A block of this size or more is tested by itself; of smaller ones many are tested at once. Also the unit
+/// in which a large block is read: one cache line.
+inline constexpr std::uint64_t kLine = 64;
+
+/// Lines that are read between two tests for non-zero: enough that the test costs nothing beside the loads,
+/// few enough that a block is left early.
+inline constexpr std::uint64_t kLinesPerTest = 8;
+
+/// Blocks below this size are tested several at once, about so many bytes.
+inline constexpr std::uint64_t kTogether = 1024;
+
+/// Appends bits to a bitmap, word by word.
+class BitWriter {
+ public:
+  explicit BitWriter(std::uint64_t* words) : next_(words) {}
+
+  /// `bits` has nothing set from bit `count` up; 1 <= count <= 64.
+  void push(std::uint64_t bits, std::uint64_t count) {
+    word_ |= bits << used_;
+    if (used_ + count < 64) {
+      used_ += count;
+      return;
+    }
+    *next_++ = word_;
+    word_ = used_ == 0 ? 0 : bits >> (64 - used_);
+    used_ = used_ + count - 64;
+  }
+
+  void finish() {
+    if (used_ > 0) *next_ = word_;
+  }
+
+ private:
+  std::uint64_t* next_;
+  std::uint64_t word_ = 0;
+  std::uint64_t used_ = 0;  // bits in word_, below 64
+};
+
+/// For pieces that are too short for vectors.
+inline bool any_byte(const std::byte* p, std::uint64_t bytes) {
+  std::uint64_t all = 0, word = 0;
+  for (; bytes >= sizeof(word); p += sizeof(word), bytes -= sizeof(word)) {
+    std::memcpy(&word, p, sizeof(word));
+    all |= word;
+  }
+  for (; bytes > 0; ++p, --bytes) all |= std::to_integer<std::uint64_t>(*p);
+  return all != 0;
+}
+
+}  // namespace nzcl
+#endif  // NZCL_SCAN_COMMON
+
+HWY_BEFORE_NAMESPACE();
+namespace nzcl::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Vectors no wider than a line, so that a whole number of them makes a line.
+using Words = hn::CappedTag<std::uint64_t, kLine / 8>;
+
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const std::byte* p) {
+#if HWY_TARGET == HWY_SCALAR
+  hn::TFromD<D> lane;
+  std::memcpy(&lane, p, sizeof(lane));
+  return hn::Set(d, lane);
+#else
+  // By way of bytes: p need not be aligned to the lane.
+  return hn::BitCast(d,
+                     hn::LoadU(hn::Repartition<std::uint8_t, D>(), reinterpret_cast<const std::uint8_t*>(p)));
+#endif
+}
+
+template <class D>
+HWY_INLINE bool any(D d, hn::Vec<D> v) {
+  return !hn::AllTrue(d, hn::Eq(v, hn::Zero(d)));
+}
+
+/// ORs one line into `all`.
+HWY_INLINE hn::Vec<Words> or_line(hn::Vec<Words> all, const std::byte* p) {
+  const Words d;
+  for (std::size_t at = 0; at < kLine; at += hn::Lanes(d) * 8) all = hn::Or(all, load(d, p + at));
+  return all;
+}
+
+/// For bytes >= kLine.
+HWY_INLINE bool any_in_block(const std::byte* p, std::uint64_t bytes) {
+  const Words d;
+  // A block that is not zero mostly shows it at once (a row of an embedding is dense): do not read on.
+  if (any(d, or_line(hn::Zero(d), p))) return true;
+  std::uint64_t at = kLine;
+  for (; at + kLinesPerTest * kLine <= bytes; at += kLinesPerTest * kLine) {
+    auto even = hn::Zero(d), odd = hn::Zero(d);
+    for (std::uint64_t line = 0; line < kLinesPerTest; line += 2) {
+      even = or_line(even, p + at + line * kLine);
+      odd = or_line(odd, p + at + (line + 1) * kLine);
+    }
+    if (any(d, hn::Or(even, odd))) return true;
+  }
+  auto rest = hn::Zero(d);
+  for (; at + kLine <= bytes; at += kLine) rest = or_line(rest, p + at);
+  if (at < bytes) rest = or_line(rest, p + bytes - kLine);  // overlaps what was read: no scalar tail
+  return any(d, rest);
+}
+
+/// Bit i: lane i of the 64 lanes of type T at p is not zero.
+template <typename T>
+HWY_INLINE std::uint64_t lane_bits(const std::byte* p) {
+  const hn::CappedTag<T, 64> d;
+  auto all = hn::Zero(d);
+  for (std::size_t lane = 0; lane < 64; lane += hn::Lanes(d))
+    all = hn::Or(all, load(d, p + lane * sizeof(T)));
+  if (!any(d, all)) return 0;
+  std::uint64_t bits = 0;
+  for (std::size_t lane = 0; lane < 64; lane += hn::Lanes(d)) {
+    std::uint8_t part[8] = {};
+    std::uint64_t word;
+    hn::StoreMaskBits(d, hn::Ne(load(d, p + lane * sizeof(T)), hn::Zero(d)), part);
+    std::memcpy(&word, part, sizeof(word));
+    bits |= word << lane;
+  }
+  return bits;
+}
+
+/// Blocks of `lanes` lanes of type T, 1 <= lanes < 64: compares 64 lanes at a time and then folds each
+/// block's bits into one. Stops where 64 lanes would reach beyond the data. Returns the number of blocks that
+/// were done.
+template <typename T>
+HWY_INLINE std::uint64_t scan_lanes(const std::byte* data, std::uint64_t bytes, std::uint64_t lanes,
+                                    BitWriter& out) {
+  const std::uint64_t blocks = 64 / lanes;  // per step
+  const std::uint64_t step = blocks * lanes * sizeof(T);
+  const std::uint64_t block_mask = ~std::uint64_t{0} >> (64 - lanes);
+  std::uint64_t done = 0;
+  for (std::uint64_t at = 0; at + 64 * sizeof(T) <= bytes; at += step, done += blocks) {
+    std::uint64_t bits = lane_bits<T>(data + at);
+    if (lanes > 1 && bits != 0) {
+      std::uint64_t folded = 0;
+      for (std::uint64_t block = 0; block < blocks; ++block, bits >>= lanes) {
+        folded |= std::uint64_t{(bits & block_mask) != 0} << block;
+      }
+      bits = folded;
+    }
+    out.push(bits, blocks);
+  }
+  return done;
+}
+
+std::uint64_t scan_small(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
+                         BitWriter& out) {
+  // The widest lane of which a block is a whole number.
+  switch (std::countr_zero(block_bytes)) {
+    case 0:
+      return scan_lanes<std::uint8_t>(data, bytes, block_bytes, out);
+    case 1:
+      return scan_lanes<std::uint16_t>(data, bytes, block_bytes / 2, out);
+    case 2:
+      return scan_lanes<std::uint32_t>(data, bytes, block_bytes / 4, out);
+    default:
+      return scan_lanes<std::uint64_t>(data, bytes, block_bytes / 8, out);
+  }
+}
+
+/// Blocks of kLine or more. Stops before a partial block. Returns the number of blocks that were done.
+std::uint64_t scan_large(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
+                         BitWriter& out) {
+  // Several blocks that are a few lines each are tested together first: mostly they are all zero.
+  const std::uint64_t group = block_bytes < kTogether ? kTogether / block_bytes : 1;
+  const std::uint64_t blocks = bytes / block_bytes;
+  std::uint64_t done = 0;
+  for (; blocks - done >= group; done += group) {
+    const std::byte* p = data + done * block_bytes;
+    if (!any_in_block(p, group * block_bytes)) {
+      out.push(0, group);
+    } else if (group == 1) {
+      out.push(1, 1);
+    } else {
+      for (std::uint64_t i = 0; i < group; ++i) out.push(any_in_block(p + i * block_bytes, block_bytes), 1);
+    }
+  }
+  for (; done < blocks; ++done) out.push(any_in_block(data + done * block_bytes, block_bytes), 1);
+  return done;
+}
+
+void scan(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t* bitmap) {
+  BitWriter out(bitmap);
+  const auto whole = block_bytes < kLine ? scan_small : scan_large;
+  std::uint64_t at = whole(data, bytes, block_bytes, out) * block_bytes;
+  while (at < bytes) {  // small blocks near the end, and a partial one
+    const std::uint64_t size = std::min(block_bytes, bytes - at);
+    out.push(size < kLine ? any_byte(data + at, size) : any_in_block(data + at, size), 1);
+    at += size;
+  }
+  out.finish();
+}
+
+}  // namespace nzcl::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nzcl {
+
+HWY_EXPORT(scan);
+
+void scan_blocks(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
+                 std::span<std::uint64_t> bitmap) noexcept {
+  HWY_DYNAMIC_DISPATCH(scan)(data, bytes, block_bytes, bitmap.data());
+}
+
+}  // namespace nzcl
+#endif  // HWY_ONCE

@@ -1,0 +1,97 @@
+// All ranks of a communicator in one thread: lanes over the loopback network, driven in turn. Deterministic for a seed.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/lane.h"
+#include "verbs/loopback/network.h"
+
+namespace nzcl::test {
+
+struct ClusterOptions {
+  int workers = 2;
+  int dedicated = 0;
+  int lanes = 1;
+  std::uint64_t slot_bytes = 4096;
+  std::uint64_t express_slot_bytes = 1024;
+  std::uint32_t slots = 4;
+  std::uint64_t slice_bytes = 0;
+  std::uint64_t gather_bytes = 512;
+  std::uint64_t direct_bytes = 2048;
+  verbs::LoopbackOptions loopback;
+};
+
+class Cluster {
+ public:
+  explicit Cluster(const ClusterOptions& options) : options_(options) {
+    engine::EngineConfig config;
+    config.members = {.self = 0, .workers = options.workers, .dedicated = options.dedicated};
+    config.lanes = options.lanes;
+    config.classes = {engine::ClassConfig{options.slot_bytes, options.slots}, engine::ClassConfig{options.express_slot_bytes, options.slots}};
+    config.max_segments = options.loopback.limits.max_segments;
+    config.gather_bytes = options.gather_bytes;
+    config.direct_bytes = options.direct_bytes;
+    config.ordered = options.loopback.limits.ordered;
+    config.slice_bytes = options.slice_bytes;
+    config_ = config;
+    const int members = config.members.count();
+    for (int m = 0; m < members; ++m) {
+      devices_.push_back(network_.device(options.loopback));
+      for (int l = 0; l < options.lanes; ++l) {
+        engine::LaneOptions lane{.config = config, .timeout = std::chrono::hours(1), .spin = {}, .on_failure = [this](const bootstrap::Failure& f) {
+                                   if (!failure_) failure_ = f;
+                                 }};
+        lane.config.members.self = m;
+        lane.config.lane = l;
+        lanes_.push_back(std::make_unique<engine::Lane>(lane, devices_.back()));
+      }
+    }
+    for (int l = 0; l < options.lanes; ++l) {
+      for (int m = 0; m < members; ++m) {
+        std::vector<std::string> addresses;
+        for (int peer = 0; peer < members; ++peer) addresses.push_back(lane(peer, l).address_for(m));
+        lane(m, l).connect(addresses, verbs::Clock::now());
+      }
+    }
+  }
+
+  engine::Lane& lane(int member, int l) { return *lanes_[static_cast<std::size_t>(member * options_.lanes + l)]; }
+  verbs::Device& device(int member) { return *devices_[static_cast<std::size_t>(member)]; }
+  const engine::EngineConfig& config() const { return config_; }
+  const std::optional<bootstrap::Failure>& failure() const { return failure_; }
+
+  engine::SliceLayout layout(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes, std::uint64_t block_elems) const {
+    return engine::SliceLayout({.epoch = epoch, .count = count, .element_bytes = element_bytes, .block_elems = block_elems,
+                                .owners = config_.owners(), .slice_bytes = config_.slice_bytes,
+                                .slot_bytes = config_.of(wire::Class::bulk).slot_bytes, .express_bytes = engine::express_bytes(config_)});
+  }
+  void submit(int rank, engine::Operation& operation) {
+    for (int l = 0; l < options_.lanes; ++l) lane(rank, l).submit(&operation);
+  }
+  /// Rounds until nothing has moved for a while. Returns the number of rounds.
+  int run() {
+    int quiet = 0, rounds = 0;
+    while (quiet < 200 && !failure_) {
+      bool moved = false;
+      for (const auto& lane : lanes_) moved |= lane->drive();
+      quiet = moved ? 0 : quiet + 1;
+      ++rounds;
+    }
+    return rounds;
+  }
+
+ private:
+  ClusterOptions options_;
+  engine::EngineConfig config_;
+  verbs::LoopbackNetwork network_;
+  std::optional<bootstrap::Failure> failure_;
+  std::vector<std::shared_ptr<verbs::Device>> devices_;
+  std::vector<std::unique_ptr<engine::Lane>> lanes_;
+};
+
+}  // namespace nzcl::test

@@ -1,0 +1,135 @@
+// The protocol from end to end without threads: every combination of class, path and edge against a plain sum.
+#include "tests/engine/cluster.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+
+#include "runtime/base/bitmap.h"
+
+namespace nzcl::test {
+namespace {
+
+using engine::InputView;
+using engine::Operation;
+using engine::OutputView;
+
+struct Case {
+  const char* name;
+  ClusterOptions cluster;
+  std::uint64_t count;
+  std::uint64_t block;
+  double density;
+  bool in_place;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+/// One rank's buffers and registrations for an int32 allreduce.
+struct RankBuffers {
+  std::vector<std::int32_t> input, output;
+  std::unique_ptr<verbs::MemoryRegion> in_region, out_region;
+  std::unique_ptr<Operation> operation;
+};
+
+std::span<std::byte> bytes_of(std::vector<std::int32_t>& v) { return std::as_writable_bytes(std::span(v)); }
+
+class ClusterTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ClusterTest, SumsAreRight) {
+  const Case& c = GetParam();
+  Cluster cluster(c.cluster);
+  std::mt19937 random(42);
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    const auto layout = cluster.layout(epoch, c.count, 4, c.block);
+    std::vector<RankBuffers> ranks(static_cast<std::size_t>(c.cluster.workers));
+    std::vector<std::int32_t> expected(c.count);
+    std::vector<std::uint64_t> expected_bits(words_for(layout.blocks()));
+    for (int r = 0; r < c.cluster.workers; ++r) {
+      RankBuffers& b = ranks[static_cast<std::size_t>(r)];
+      b.input.assign(std::max<std::uint64_t>(c.count, 1), 0);
+      b.output.assign(b.input.size(), -77);
+      for (std::uint64_t block = 0; block < layout.blocks(); ++block) {
+        if (std::uniform_real_distribution<>()(random) >= c.density) continue;
+        set_bit(std::span(expected_bits), block);
+        for (std::uint64_t i = block * c.block; i < std::min(c.count, (block + 1) * c.block); ++i) {
+          b.input[i] = static_cast<std::int32_t>(i * 31 + static_cast<std::uint64_t>(r) * 1000003 + epoch + 1);
+          expected[i] += b.input[i];
+        }
+      }
+      auto& out = c.in_place ? b.input : b.output;
+      b.in_region = cluster.device(r).register_memory(bytes_of(b.input), MemoryKind::host);
+      b.out_region = cluster.device(r).register_memory(bytes_of(out), MemoryKind::host);
+      wire::OperationRecord record;
+      record.count = c.count;
+      record.block_elems = c.block;
+      record.type = static_cast<std::uint8_t>(DataType::int32);
+      record.output_address = b.out_region->remote().address;
+      record.output_key = b.out_region->remote().key;
+      b.operation = std::make_unique<Operation>(
+          layout, record, InputView{.base = bytes_of(b.input).data(), .region = b.in_region.get(), .by_ordinal = false, .place = {}, .stride = 0},
+          OutputView{.base = bytes_of(out).data(), .region = b.out_region.get()}, c.cluster.lanes);
+      b.operation->epoch = epoch;
+      b.operation->table_index = static_cast<std::uint32_t>(epoch);
+      cluster.submit(r, *b.operation);
+      cluster.run();  // the others are late: nothing may be wrong or lost
+      if (r + 1 < c.cluster.workers) {
+        EXPECT_FALSE(b.operation->finished());
+      }
+    }
+    cluster.run();
+    ASSERT_FALSE(cluster.failure()) << cluster.failure()->text;
+    for (int r = 0; r < c.cluster.workers; ++r) {
+      RankBuffers& b = ranks[static_cast<std::size_t>(r)];
+      ASSERT_TRUE(b.operation->finished()) << "rank " << r << " epoch " << epoch;
+      auto& out = c.in_place ? b.input : b.output;
+      for (std::uint64_t i = 0; i < c.count; ++i) ASSERT_EQ(out[i], expected[i]) << "rank " << r << " element " << i;
+      const auto bits = b.operation->union_bitmap();
+      EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected_bits.begin(), expected_bits.end()));
+    }
+  }
+}
+
+ClusterOptions options(int workers, int dedicated = 0, int lanes = 1) {
+  ClusterOptions o;
+  o.workers = workers;
+  o.dedicated = dedicated;
+  o.lanes = lanes;
+  return o;
+}
+ClusterOptions with(ClusterOptions o, const std::function<void(ClusterOptions&)>& change) {
+  change(o);
+  return o;
+}
+const auto kReorder = [](ClusterOptions& o) { o.loopback.faults.delay_polls = 7; o.loopback.faults.accept_at_most = 3; };
+const auto kTight = [](ClusterOptions& o) {
+  o.slots = 1;
+  o.slot_bytes = 512;
+  o.express_slot_bytes = 256;
+  o.loopback.limits.max_segments = 1;
+  o.loopback.limits.max_posted = 2;
+};
+const auto kOrdered = [](ClusterOptions& o) { o.loopback.limits.ordered = true; o.loopback.faults.delay_polls = 5; };
+
+INSTANTIATE_TEST_SUITE_P(
+    Paths, ClusterTest,
+    ::testing::Values(Case{"one_rank", options(1), 10000, 64, 0.5, true}, Case{"express", options(2), 100, 8, 0.5, true},
+                      Case{"empty_tensor", options(3), 0, 8, 0.5, true}, Case{"one_element", options(3), 1, 256, 1, true},
+                      Case{"all_zero", options(3), 20000, 64, 0, false}, Case{"dense_direct", options(3), 50000, 64, 1, true},
+                      Case{"dense_direct_out_of_place", options(3), 50001, 64, 1, false}, Case{"sparse_packed", options(4), 50001, 16, 0.1, true},
+                      Case{"sparse_out_of_place", options(4), 50001, 16, 0.1, false}, Case{"one_element_blocks", options(3), 9999, 1, 0.3, true},
+                      Case{"block_larger_than_slot", options(3), 30011, 5000, 0.6, true},
+                      Case{"dedicated", options(3, 2), 50001, 16, 0.2, false}, Case{"dedicated_dense", options(3, 2), 50001, 16, 1, true},
+                      Case{"lanes", options(3, 0, 2), 50001, 16, 0.2, true}, Case{"lanes_dedicated", options(2, 1, 3), 50001, 16, 0.9, true},
+                      Case{"reordered", with(options(4), kReorder), 50001, 16, 0.3, true},
+                      Case{"reordered_dense", with(options(4), kReorder), 50001, 16, 1, true},
+                      Case{"reordered_dedicated", with(options(3, 2), kReorder), 50001, 16, 0.9, false},
+                      Case{"tight", with(options(3), kTight), 5001, 16, 0.4, true}, Case{"tight_dense", with(options(3), kTight), 5001, 16, 1, true},
+                      Case{"tight_reordered", with(with(options(3), kTight), kReorder), 5001, 16, 0.4, false},
+                      Case{"ordered", with(options(4), kOrdered), 50001, 16, 1, true},
+                      Case{"eight", options(8), 70001, 16, 0.2, true},
+                      Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }), 20001, 16, 0.5, true}),
+    [](const auto& param) { return param.param.name; });
+
+}  // namespace
+}  // namespace nzcl::test

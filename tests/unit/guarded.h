@@ -1,0 +1,41 @@
+// Memory that faults on the first byte read or written beyond its end, in every build.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <new>
+#include <span>
+
+namespace nzcl::test {
+
+/// `bytes` zeroed bytes whose end is the end of a page; the next page is out of bounds. So the begin is
+/// aligned only as far as the size is: odd sizes test odd addresses.
+class Guarded {
+ public:
+  explicit Guarded(std::size_t bytes) : bytes_(bytes) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t inner = (bytes + page - 1) / page * page;
+    mapped_ = inner + page;
+    base_ = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base_ == MAP_FAILED) throw std::bad_alloc();
+    if (mprotect(static_cast<std::byte*>(base_) + inner, page, PROT_NONE) != 0) throw std::bad_alloc();
+    data_ = static_cast<std::byte*>(base_) + inner - bytes;
+  }
+  ~Guarded() { munmap(base_, mapped_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+
+  std::byte* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return bytes_; }
+  std::span<std::byte> bytes() const noexcept { return {data_, bytes_}; }
+
+ private:
+  std::size_t bytes_;
+  std::size_t mapped_ = 0;
+  void* base_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+}  // namespace nzcl::test

@@ -1,0 +1,98 @@
+#include "runtime/kernels/scan.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "each_target.h"
+#include "guarded.h"
+#include "runtime/base/bitmap.h"
+
+namespace nzcl {
+namespace {
+
+using test::Guarded;
+using Words = std::vector<std::uint64_t>;
+
+constexpr std::uint64_t kUntouched = 0x5555555555555555;
+
+Words naive_scan(std::span<const std::byte> data, std::uint64_t block_bytes) {
+  const std::uint64_t blocks = (data.size() + block_bytes - 1) / block_bytes;
+  Words bitmap(words_for(blocks) + 1);
+  bitmap.back() = kUntouched;
+  for (std::uint64_t i = 0; i < data.size(); ++i) {
+    if (data[i] != std::byte{0}) set_bit(bitmap, i / block_bytes);
+  }
+  return bitmap;
+}
+
+/// With one word more than is to be written.
+Words scan(std::span<const std::byte> data, std::uint64_t block_bytes) {
+  Words bitmap(words_for((data.size() + block_bytes - 1) / block_bytes) + 1, kUntouched);
+  scan_blocks(data.data(), data.size(), block_bytes, bitmap);
+  return bitmap;
+}
+
+TEST(Scan, Empty) {
+  test::on_each_target([] { EXPECT_EQ(scan({}, 16), (Words{kUntouched})); });
+}
+
+TEST(Scan, NegativeZeroIsNotZero) {
+  const float values[] = {0.0f, -0.0f, 0.0f};
+  test::on_each_target([&] { EXPECT_EQ(scan(std::as_bytes(std::span(values)), 4)[0], 0b010u); });
+}
+
+// Every byte counts, wherever it is in its block, and for no other block.
+TEST(Scan, FindsASingleByteAnywhere) {
+  for (const std::uint64_t block : {1, 2, 3, 4, 8, 12, 16, 24, 63, 64, 65, 100, 512, 600, 1024, 1100}) {
+    const Guarded buffer(2 * block + 1100 + block / 2);
+    test::on_each_target([&] {
+      for (std::size_t i = 0; i < buffer.size(); ++i) {
+        buffer.bytes()[i] = std::byte{0x80};
+        ASSERT_EQ(scan(buffer.bytes(), block), naive_scan(buffer.bytes(), block))
+            << "byte " << i << ", block " << block;
+        buffer.bytes()[i] = std::byte{0};
+      }
+    });
+  }
+}
+
+TEST(Scan, DoesNotSeeTheNeighbours) {
+  const Guarded buffer(5000);
+  std::ranges::fill(buffer.bytes(), std::byte{1});
+  const auto middle = buffer.bytes().subspan(1001, 2999);
+  std::ranges::fill(middle, std::byte{0});
+  test::on_each_target([&] {
+    for (const std::uint64_t block : {1, 4, 8, 24, 60, 64, 192, 1000, 2999, 4000}) {
+      EXPECT_EQ(scan(middle, block), naive_scan(middle, block)) << block;
+    }
+  });
+}
+
+RC_GTEST_PROP(Scan, AgreesWithANaiveLoop, ()) {
+  const auto element = *rc::gen::element<std::uint64_t>(1, 2, 4, 8);
+  const auto count =
+      *rc::gen::oneOf(rc::gen::inRange<std::uint64_t>(1, 40), rc::gen::inRange<std::uint64_t>(1, 1500));
+  const std::uint64_t block = element * count;
+  const auto bytes = *rc::gen::inRange<std::uint64_t>(0, std::min<std::uint64_t>(block * 300, 60'000) + 1);
+  const auto offset = *rc::gen::inRange<std::uint64_t>(0, std::min<std::uint64_t>(bytes, 70) + 1);
+  const auto density = *rc::gen::element(0.0, 0.001, 0.02, 0.5, 1.0);  // of bytes
+
+  std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
+  const Guarded buffer(bytes);
+  for (std::byte& byte : buffer.bytes()) {
+    if (std::uniform_real_distribution()(random) < density) byte = static_cast<std::byte>(random() % 255 + 1);
+  }
+  const auto data = buffer.bytes().subspan(offset);
+  const Words expected = naive_scan(data, block);
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    const test::ForcedTarget forced(target);
+    RC_ASSERT(scan(data, block) == expected);
+  }
+}
+
+}  // namespace
+}  // namespace nzcl
