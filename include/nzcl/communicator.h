@@ -48,7 +48,7 @@ struct AllreduceRequest {
   std::uint64_t block_elems = 256;  ///< elements per block, any from 1 up; the last block may be partial
   /// Optional: bit b set (word b/64, bit b%64) = block b may be non-zero. Blocks without a bit must be all zero and are not
   /// looked at. Empty: nzcl scans. Copied by the call.
-  std::span<const std::uint64_t> bitmap;
+  std::span<const std::uint64_t> bitmap = {};  // "= {}": no warning about a missing designated initialiser
   bool dense = false;            ///< sparsity off: every block is sent, nothing is scanned
 };
 
@@ -56,7 +56,7 @@ struct AllreduceRequest {
 /// dense tensor, are unique within a rank and may come in any order; every index is below the block count.
 struct SparseAllreduceRequest {
   const void* values = nullptr;             ///< block i: block_elems elements at values + i * block_elems, registered
-  std::span<const std::int64_t> indices;    ///< copied by the call
+  std::span<const std::int64_t> indices = {};  ///< copied by the call
   std::uint64_t count = 0;                  ///< elements of the dense tensor
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
