@@ -8,9 +8,10 @@
 namespace nzcl {
 
 struct ReduceSpec {
-  int ranks;  ///< avg divides by this: all ranks of the communicator, also those that skipped the block; >=
-              ///< source_count
-  bool with_zero;  ///< a rank skipped the block: min and max see one more source of +0, the last one
+  /// avg divides by this: all ranks of the communicator, also those that skipped the block; >= source_count.
+  int ranks;
+  /// A rank skipped the block: min and max see one more source of +0, the last one.
+  bool with_zero;
 };
 
 /// dst[i] = ((s0[i] op s1[i]) op s2[i]) ..., strictly in the order of the sources, with the same bits on

@@ -13,17 +13,18 @@
 #ifndef NZCL_SCAN_COMMON
 #define NZCL_SCAN_COMMON
 namespace nzcl {
+namespace {
 
 /// A block of this size or more is tested by itself; of smaller ones many are tested at once. Also the unit
 /// in which a large block is read: one cache line.
-inline constexpr std::uint64_t kLine = 64;
+constexpr std::uint64_t kLine = 64;
 
 /// Lines that are read between two tests for non-zero: enough that the test costs nothing beside the loads,
 /// few enough that a block is left early.
-inline constexpr std::uint64_t kLinesPerTest = 8;
+constexpr std::uint64_t kLinesPerTest = 8;
 
 /// Blocks below this size are tested several at once, about so many bytes.
-inline constexpr std::uint64_t kTogether = 1024;
+constexpr std::uint64_t kTogether = 1024;
 
 /// Appends bits to a bitmap, word by word.
 class BitWriter {
@@ -53,7 +54,7 @@ class BitWriter {
 };
 
 /// For pieces that are too short for vectors.
-inline bool any_byte(const std::byte* p, std::uint64_t bytes) {
+bool any_byte(const std::byte* p, std::uint64_t bytes) {
   std::uint64_t all = 0, word = 0;
   for (; bytes >= sizeof(word); p += sizeof(word), bytes -= sizeof(word)) {
     std::memcpy(&word, p, sizeof(word));
@@ -63,6 +64,7 @@ inline bool any_byte(const std::byte* p, std::uint64_t bytes) {
   return all != 0;
 }
 
+}  // namespace
 }  // namespace nzcl
 #endif  // NZCL_SCAN_COMMON
 
