@@ -45,9 +45,15 @@ as_root() {
   fi
 }
 
+# Quiet: shows what apt-get said only if it failed.
 apt_install() {
+  local log status=0
+  log=$(mktemp)
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 "$@"
+    -o DPkg::Lock::Timeout=300 "$@" >"$log" 2>&1 || status=$?
+  ((status == 0)) || cat "$log" >&2
+  rm -f "$log"
+  return "$status"
 }
 
 apt_update() {
@@ -75,7 +81,7 @@ install_packages() {
   fi
   mapfile -t missing < <(missing_of "${wanted[@]}")
   ((${#missing[@]})) || return 0
-  say "Installing with apt-get: ${missing[*]}"
+  say "Installing with apt-get, which may take some minutes: ${missing[*]}"
   apt_knows "${missing[@]}" || apt_update
   # Stale package lists name files that no longer exist: then update, and try once more.
   apt_install "${missing[@]}" || { apt_update && apt_install "${missing[@]}"; } ||
