@@ -60,6 +60,20 @@ TEST(Scan, FindsASingleByteAnywhere) {
   }
 }
 
+// Of every length up to some steps of every code path: the buffer ends where memory ends.
+TEST(Scan, ReadsNothingBeyondTheEnd) {
+  const Guarded buffer(1300);
+  buffer.bytes().back() = std::byte{1};
+  test::on_each_target([&] {
+    for (const std::uint64_t block : {1, 2, 4, 8, 24, 60, 64, 100, 700}) {
+      for (std::size_t length = 1; length <= buffer.size(); ++length) {
+        const auto data = buffer.bytes().last(length);
+        ASSERT_EQ(scan(data, block), naive_scan(data, block)) << length << " bytes, block " << block;
+      }
+    }
+  });
+}
+
 TEST(Scan, DoesNotSeeTheNeighbours) {
   const Guarded buffer(5000);
   std::ranges::fill(buffer.bytes(), std::byte{1});
