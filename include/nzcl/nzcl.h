@@ -1,0 +1,131 @@
+/* The C API. Names and habits are NCCL's: opaque handles, a status from every call, a unique id to meet by. Binary-stable: structures
+ * that may grow begin with their size. Semantics, threads and ownership are those of the C++ API (nzcl/communicator.h). */
+#ifndef NZCL_NZCL_H_
+#define NZCL_NZCL_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NZCL_C_API __attribute__((visibility("default")))
+
+/* Same numbers as nzcl::ErrorCode. */
+typedef enum {
+  nzclSuccess = 0,
+  nzclInvalidArgument = 1,
+  nzclInvalidUsage = 2,
+  nzclUnsupported = 3,
+  nzclUnavailable = 4,
+  nzclMismatch = 5,
+  nzclTimeout = 6,
+  nzclPeerFailed = 7,
+  nzclAborted = 8,
+  nzclTransportError = 9,
+  nzclDenied = 10,
+  nzclSystemError = 11,
+  nzclInternalError = 12,
+  nzclInProgress = 13 /* nzclWorkWait: the time was over first */
+} nzclResult_t;
+
+typedef enum {
+  nzclFloat32 = 0,
+  nzclFloat64 = 1,
+  nzclFloat16 = 2,
+  nzclBfloat16 = 3,
+  nzclInt32 = 4,
+  nzclInt64 = 5,
+  nzclUint8 = 6
+} nzclDataType_t;
+
+typedef enum { nzclSum = 0, nzclAvg = 1, nzclMin = 2, nzclMax = 3 } nzclRedOp_t;
+
+typedef struct nzclComm* nzclComm_t;
+typedef struct nzclWork* nzclWork_t;
+typedef struct nzclBuffer* nzclBuffer_t;
+
+/* Made by one process, given to all ranks by any means: whoever has it can join. */
+typedef struct {
+  char internal[128];
+} nzclUniqueId;
+
+/* Gathers `bytes` bytes from every rank into recv, in rank order. Returns 0, or anything else for failure. */
+typedef int (*nzclAllgather_t)(const void* send, void* recv, size_t bytes, void* context);
+
+NZCL_C_API const char* nzclGetVersion(void);
+/* A sentence for the status alone. */
+NZCL_C_API const char* nzclGetErrorString(nzclResult_t result);
+/* What went wrong in the last call of this thread that failed: names the peer, the operation and the cause. Valid until its next failure. */
+NZCL_C_API const char* nzclGetLastError(void);
+
+/* --- Making and ending a communicator. All are collective. Options come from NZCL_* variables. */
+
+/* The ranks as the launcher set them up (torchrun-style variables, PMIx, ...). */
+NZCL_C_API nzclResult_t nzclCommInitEnv(nzclComm_t* comm);
+/* Call nzclGetUniqueId in the process that will be rank 0, or on its host. */
+NZCL_C_API nzclResult_t nzclGetUniqueId(nzclUniqueId* id);
+NZCL_C_API nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int rank);
+/* By the caller's own trusted allgather. */
+NZCL_C_API nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather, void* context);
+/* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. */
+NZCL_C_API nzclResult_t nzclCommDestroy(nzclComm_t comm);
+/* Fails all pending and later operations on every rank; the communicator must still be destroyed. */
+NZCL_C_API nzclResult_t nzclCommAbort(nzclComm_t comm, const char* reason);
+/* *async is the error that failed the communicator, or nzclSuccess. */
+NZCL_C_API nzclResult_t nzclCommGetAsyncError(nzclComm_t comm, nzclResult_t* async);
+NZCL_C_API nzclResult_t nzclCommCount(nzclComm_t comm, int* count);
+NZCL_C_API nzclResult_t nzclCommUserRank(nzclComm_t comm, int* rank);
+
+/* --- Buffers: register once, without a copy; free the memory after nzclCommDeregister. */
+NZCL_C_API nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t bytes, nzclBuffer_t* buffer);
+NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer);
+
+/* --- Operations. *work must be freed by nzclWorkFree, which does not cancel. */
+
+/* Blocks of 256 elements; in place if send == recv. */
+NZCL_C_API nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
+                                      nzclWork_t* work);
+
+typedef struct {
+  size_t size; /* sizeof(nzclAllReduceArgs) */
+  const void* send;
+  void* recv;
+  uint64_t count;
+  nzclDataType_t type;
+  nzclRedOp_t op;
+  uint64_t block_elems;    /* 0 = 256 */
+  const uint64_t* bitmap;  /* NULL, or bit b (word b/64, bit b%64) = block b may be non-zero */
+  size_t bitmap_words;
+  int dense; /* 1: sparsity off */
+} nzclAllReduceArgs;
+NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
+
+/* NCCLX's form: block i is the block_length elements at send + i * block_length and belongs to block indices[i] of the dense tensor of
+ * recv_count elements. Indices are unique within a rank. The result is dense. */
+NZCL_C_API nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count, size_t block_length, void* recv,
+                                                 size_t recv_count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work);
+/* The same with a packed result: the union's blocks in ascending order; nzclWorkPackedIndices gives their indices. */
+NZCL_C_API nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* indices, size_t block_count, size_t block_length,
+                                                       void* recv, size_t recv_block_capacity, size_t count, nzclDataType_t type, nzclRedOp_t op,
+                                                       nzclComm_t comm, nzclWork_t* work);
+NZCL_C_API nzclResult_t nzclBarrier(nzclComm_t comm);
+
+NZCL_C_API nzclResult_t nzclWorkTest(nzclWork_t work, int* done);
+/* timeout_ns < 0: for ever (the operation itself ends within the configured timeout). */
+NZCL_C_API nzclResult_t nzclWorkWait(nzclWork_t work, int64_t timeout_ns);
+NZCL_C_API nzclResult_t nzclWorkUnionBitmap(nzclWork_t work, const uint64_t** words, size_t* blocks);
+NZCL_C_API nzclResult_t nzclWorkPackedIndices(nzclWork_t work, const int64_t** indices, size_t* blocks);
+NZCL_C_API nzclResult_t nzclWorkFree(nzclWork_t work);
+
+typedef struct {
+  size_t size; /* sizeof(nzclStatistics) */
+  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_packed, blocks_scanned;
+} nzclStatistics;
+NZCL_C_API nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* NZCL_NZCL_H_ */

@@ -1,0 +1,86 @@
+#include "runtime/capi/unique_id.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <openssl/rand.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+#include "nzcl/error.h"
+#include "nzcl/options.h"
+
+namespace nzcl::capi {
+namespace {
+
+constexpr std::string_view kMark = "nzcl1 ";
+
+std::string own_address() {
+  const std::string configured = options_from_environment().master_addr;
+  if (!configured.empty()) return configured;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "127.0.0.1";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, ::freeifaddrs);
+  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    if ((i->ifa_flags & IFF_LOOPBACK) != 0 || (i->ifa_flags & IFF_UP) == 0) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text.data(), text.size());
+    return text.data();
+  }
+  return "127.0.0.1";
+}
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t bytes = sizeof address;
+  const bool good = fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&address), bytes) == 0 &&
+                    ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (!good) throw Error(ErrorCode::system, fmt::format("no free TCP port: {}", std::strerror(error)));
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+MeetingPlace make_meeting_place() {
+  std::array<unsigned char, 32> random{};
+  if (RAND_bytes(random.data(), static_cast<int>(random.size())) != 1) throw Error(ErrorCode::system, "no random bytes for a secret");
+  std::string secret;
+  for (const unsigned char byte : random) secret += fmt::format("{:02x}", byte);
+  return {own_address(), free_port(), secret};
+}
+
+void write_unique_id(const MeetingPlace& place, nzclUniqueId& id) {
+  const std::string text = fmt::format("{}{} {} {}", kMark, place.secret, place.port, place.host);
+  if (text.size() >= sizeof id.internal) throw Error(ErrorCode::invalid_argument, fmt::format("the address {} is too long for a unique id", place.host));
+  std::memset(id.internal, 0, sizeof id.internal);
+  std::memcpy(id.internal, text.data(), text.size());
+}
+
+MeetingPlace read_unique_id(const nzclUniqueId& id) {
+  const std::string_view text(id.internal, ::strnlen(id.internal, sizeof id.internal));
+  const auto secret_end = text.find(' ', kMark.size());
+  const auto port_end = secret_end == text.npos ? text.npos : text.find(' ', secret_end + 1);
+  MeetingPlace place;
+  if (text.starts_with(kMark) && port_end != text.npos) {
+    place.secret = text.substr(kMark.size(), secret_end - kMark.size());
+    std::from_chars(text.data() + secret_end + 1, text.data() + port_end, place.port);
+    place.host = text.substr(port_end + 1);
+  }
+  if (place.port <= 0 || place.host.empty()) throw Error(ErrorCode::invalid_argument, "the unique id was not made by nzclGetUniqueId");
+  return place;
+}
+
+}  // namespace nzcl::capi

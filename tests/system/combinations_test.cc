@@ -1,0 +1,210 @@
+// Every transport, rank count and placement, with every type, operation, size, sparsity and form of call, against a plain sum.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "tests/system/oracle.h"
+#include "tests/system/ranks.h"
+
+namespace nzcl::test {
+namespace {
+
+struct Where {
+  std::string transport;
+  int ranks;
+  int dedicated = 0;
+  int lanes = 1;
+};
+
+class CombinationsTest : public ::testing::TestWithParam<Where> {
+ protected:
+  Setting setting() const {
+    Setting s{.transport = GetParam().transport, .ranks = GetParam().ranks, .dedicated = GetParam().dedicated, .options = {}};
+    s.options.lanes = GetParam().lanes;
+    s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
+    s.options.slot_bytes = 16 << 10;  // many messages from little data
+    s.options.pin = "off";
+    s.options.timeout_s = 60;
+    s.options.log_level = "off";
+    return s;
+  }
+  void check_errors(const std::vector<std::string>& errors) {
+    for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
+  }
+};
+
+enum class Form { in_place, out_of_place, with_bitmap, dense_flag };
+
+/// One operation on one rank, checked to the bit. The first few differences are reported.
+void run_one(Communicator& communicator, const Problem& p, const Expected& expected, Form form) {
+  std::vector<std::byte> input = make_input(p, communicator.rank());
+  std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
+  if (p.bytes() == 0) {
+    communicator.allreduce(AllreduceRequest{.type = p.type, .op = p.op, .block_elems = p.block}).wait();
+    return;
+  }
+  const bool in_place = form != Form::out_of_place;
+  auto& result = in_place ? input : output;
+  const auto in = communicator.register_buffer(input.data(), input.size());
+  const auto out = communicator.register_buffer(output.data(), output.size());
+  std::vector<std::uint64_t> bitmap;
+  AllreduceRequest request{.input = input.data(), .output = result.data(), .count = p.count, .type = p.type, .op = p.op, .block_elems = p.block};
+  if (form == Form::with_bitmap) {
+    bitmap.assign(words_for(p.blocks()), 0);
+    for (std::uint64_t b = 0; b < p.blocks(); ++b) {
+      if (holds(p, communicator.rank(), b)) set_bit(std::span(bitmap), b);
+    }
+    request.bitmap = bitmap;
+  }
+  request.dense = form == Form::dense_flag;
+  Work work = communicator.allreduce(request);
+  work.wait();
+  // Dense: zeros are sent too, so the union is everything, and min and max see the same zeros as without.
+  if (form != Form::dense_flag) {
+    const auto bits = work.union_bitmap();
+    EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end())) << p.text();
+    EXPECT_EQ(work.statistics().union_blocks, count_bits(expected.bits)) << p.text();
+  }
+  EXPECT_EQ(first_difference(result, expected.data), -1) << p.text() << ", form " << static_cast<int>(form) << ", rank " << communicator.rank();
+}
+
+TEST_P(CombinationsTest, EveryTypeAndOperation) {
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (int type = 0; type < kDataTypes; ++type) {
+    for (int op = 0; op < kReduceOps; ++op) {
+      Problem p{.type = static_cast<DataType>(type), .op = static_cast<ReduceOp>(op), .count = 10007, .block = 64, .ranks = GetParam().ranks};
+      problems.emplace_back(p, make_expected(p));
+    }
+  }
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    for (const auto& [p, expected] : problems) run_one(c, p, expected, Form::in_place);
+  }));
+}
+
+TEST_P(CombinationsTest, EverySizeSparsityAndForm) {
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (const std::uint64_t count : {0, 1, 97, 255, 256, 257, 4999, 120011}) {
+    for (const Sparsity sparsity : kSparsities) {
+      for (const std::uint64_t block : {1, 16, 256}) {
+        if (block == 1 && count > 5000) continue;
+        Problem p{.count = count, .block = block, .sparsity = sparsity, .ranks = GetParam().ranks};
+        problems.emplace_back(p, make_expected(p));
+      }
+    }
+  }
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    int turn = 0;
+    for (const auto& [p, expected] : problems) {
+      run_one(c, p, expected, Form::in_place);
+      run_one(c, p, expected, turn++ % 2 ? Form::out_of_place : Form::with_bitmap);
+      if (p.sparsity == Sparsity::random) run_one(c, p, expected, Form::dense_flag);
+    }
+  }));
+}
+
+TEST_P(CombinationsTest, BlocksLargerThanASlot) {
+  Problem p{.count = 50021, .block = 9001, .sparsity = Sparsity::disjoint, .ranks = GetParam().ranks};
+  const Expected expected = make_expected(p);
+  check_errors(run_ranks(setting(), [&](Communicator& c) { run_one(c, p, expected, Form::in_place); }));
+}
+
+TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (const Sparsity sparsity : kSparsities) {
+    for (const std::uint64_t count : {1, 300, 60013}) {
+      Problem p{.count = count, .block = 32, .sparsity = sparsity, .ranks = GetParam().ranks};
+      problems.emplace_back(p, make_expected(p));
+    }
+  }
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    for (const auto& [p, expected] : problems) {
+      // Values in descending order of their indices, so that the order of the call is not the order of the tensor.
+      const std::vector<std::byte> dense = make_input(p, c.rank());
+      const std::uint64_t block_bytes = p.block * element_bytes(p.type);
+      std::vector<std::int64_t> indices;
+      std::vector<std::byte> values;
+      for (std::uint64_t b = p.blocks(); b-- > 0;) {
+        if (!holds(p, c.rank(), b)) continue;
+        indices.push_back(static_cast<std::int64_t>(b));
+        const std::uint64_t n = std::min(block_bytes, p.bytes() - b * block_bytes);
+        values.insert(values.end(), dense.begin() + static_cast<long>(b * block_bytes), dense.begin() + static_cast<long>(b * block_bytes + n));
+        values.resize(indices.size() * block_bytes);
+      }
+      values.resize(std::max<std::size_t>(values.size(), 8));
+      std::vector<std::byte> output(p.bytes(), std::byte{0x77});
+      const auto v = c.register_buffer(values.data(), values.size());
+      const auto o = c.register_buffer(output.data(), output.size());
+      c.allreduce(SparseAllreduceRequest{.values = values.data(), .indices = indices, .count = p.count, .block_elems = p.block, .output = output.data()})
+          .wait();
+      EXPECT_EQ(first_difference(output, expected.data), -1) << p.text() << " dense result";
+
+      const std::uint64_t capacity = std::max<std::uint64_t>(1, count_bits(expected.bits));
+      std::vector<std::byte> packed(capacity * block_bytes);
+      const auto k = c.register_buffer(packed.data(), packed.size());
+      Work work = c.allreduce(SparseAllreduceRequest{.values = values.data(), .indices = indices, .count = p.count, .block_elems = p.block,
+                                                     .packed_values = packed.data(), .packed_capacity = capacity});
+      work.wait();
+      const auto found = work.packed_indices();
+      ASSERT_EQ(found.size(), count_bits(expected.bits)) << p.text();
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const auto b = static_cast<std::uint64_t>(found[i]);
+        ASSERT_TRUE(test_bit(std::span<const std::uint64_t>(expected.bits), b)) << p.text();
+        ASSERT_TRUE(i == 0 || found[i - 1] < found[i]);
+        const std::uint64_t n = std::min(block_bytes, p.bytes() - b * block_bytes);
+        ASSERT_EQ(std::memcmp(packed.data() + i * block_bytes, expected.data.data() + b * block_bytes, n), 0) << p.text() << " block " << b;
+      }
+    }
+  }));
+}
+
+TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
+  constexpr int kOperations = 100;  // more than may be in flight
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (int i = 0; i < kOperations; ++i) {
+    Problem p{.count = static_cast<std::uint64_t>(i % 3 == 0 ? 20011 : 50 + i), .block = 16, .sparsity = kSparsities[i % 6],
+              .ranks = GetParam().ranks, .seed = static_cast<unsigned>(i)};
+    problems.emplace_back(p, make_expected(p));
+  }
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    std::vector<std::vector<std::byte>> buffers;
+    std::vector<RegisteredBuffer> registered;
+    std::vector<Work> works;
+    for (const auto& [p, expected] : problems) {
+      buffers.push_back(make_input(p, c.rank()));
+      registered.push_back(c.register_buffer(buffers.back().data(), buffers.back().size()));
+      works.push_back(c.allreduce({.input = buffers.back().data(), .output = buffers.back().data(), .count = p.count, .block_elems = p.block}));
+    }
+    for (std::size_t i = works.size(); i-- > 0;) {  // waited for in another order
+      works[i].wait();
+      EXPECT_EQ(first_difference(buffers[i], problems[i].second.data), -1) << problems[i].first.text();
+    }
+    c.barrier();
+  }));
+}
+
+std::vector<Where> places() {
+  std::vector<Where> all;
+  for (const int ranks : {1, 2, 3, 5, 8}) all.push_back({"loopback", ranks});
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const int ranks : {1, 2, 3, 5, 8}) all.push_back({transport, ranks});
+  }
+  all.push_back({"loopback", 1, 1});
+  all.push_back({"loopback", 3, 1});
+  all.push_back({"loopback", 3, 2});
+  all.push_back({"loopback", 2, 5});
+  all.push_back({"loopback", 3, 0, 2});
+  all.push_back({"loopback", 2, 2, 2});
+  all.push_back({"shm", 3, 0, 2});
+  all.push_back({"tcp", 2, 0, 2});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, CombinationsTest, ::testing::ValuesIn(places()), [](const auto& param) {
+  const Where& w = param.param;
+  return w.transport + "_" + std::to_string(w.ranks) + (w.dedicated ? "_dedicated_" + std::to_string(w.dedicated) : "") +
+         (w.lanes > 1 ? "_lanes_" + std::to_string(w.lanes) : "");
+});
+
+}  // namespace
+}  // namespace nzcl::test

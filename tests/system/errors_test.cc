@@ -1,0 +1,261 @@
+// Every misuse and every failure ends with an error that names the thing, on every rank, and never with a hang.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <future>
+
+#include "tests/system/ranks.h"
+
+namespace nzcl::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+Setting quick(int ranks, int dedicated = 0) {
+  Setting s{.transport = "loopback", .ranks = ranks, .dedicated = dedicated, .options = {}};
+  s.options.timeout_s = 1;
+  s.options.close_timeout_s = 20;
+  s.options.pin = "off";
+  s.options.log_level = "off";
+  return s;
+}
+
+struct Buffer {
+  explicit Buffer(Communicator& c, std::size_t n = 10000) : data(n, 1.0f), registered(c.register_buffer(data.data(), n * 4)) {}
+  AllreduceRequest request() { return {.input = data.data(), .output = data.data(), .count = data.size()}; }
+  std::vector<float> data;
+  RegisteredBuffer registered;
+};
+
+/// The error's code and text, or {0, ""}.
+std::pair<int, std::string> error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return {static_cast<int>(e.code()), e.what()};
+  }
+  return {0, ""};
+}
+
+TEST(ArgumentTest, EachBadArgumentIsNamedAndNothingIsStarted) {
+  const auto errors = run_ranks(quick(1), [](Communicator& c) {
+    Buffer b(c);
+    const auto refused = [&](const std::function<void(AllreduceRequest&)>& change) {
+      AllreduceRequest r = b.request();
+      change(r);
+      return error_of([&] { c.allreduce(r); });
+    };
+    const int invalid = static_cast<int>(ErrorCode::invalid_argument);
+    std::vector<float> foreign(10000);
+    std::vector<std::uint64_t> short_bitmap(0 + 1);
+    using Pair = std::pair<int, std::string>;
+    const auto is = [&](const char* text) { return ::testing::Matcher<const Pair&>(::testing::Pair(invalid, HasSubstr(text))); };
+    EXPECT_THAT(refused([](auto& r) { r.input = nullptr; }), is("input is null"));
+    EXPECT_THAT(refused([](auto& r) { r.output = nullptr; }), is("output is null"));
+    EXPECT_THAT(refused([](auto& r) { r.block_elems = 0; }), is("block_elems is 0"));
+    EXPECT_THAT(refused([](auto& r) { r.count = ~std::uint64_t{0}; }), is("larger than memory"));
+    EXPECT_THAT(refused([](auto& r) { r.count += 1; }), is("not inside a registered buffer"));
+    EXPECT_THAT(refused([&](auto& r) { r.input = foreign.data(); }), is("input (40000 bytes"));
+    EXPECT_THAT(refused([&](auto& r) { r.output = b.data.data() + 1; r.count = 100; }), is("overlap without being the same"));
+    EXPECT_THAT(refused([&](auto& r) { r.output = r.input = reinterpret_cast<const std::byte*>(b.data.data()) + 1 ? reinterpret_cast<std::byte*>(b.data.data()) + 1 : nullptr; r.count = 8; }), is("not aligned"));
+    EXPECT_THAT(refused([&](auto& r) { r.bitmap = short_bitmap; r.block_elems = 1; }), is("bitmap has 1 words"));
+    EXPECT_THAT(refused([&](auto& r) { r.bitmap = short_bitmap; r.dense = true; }), is("exclude each other"));
+    EXPECT_THAT(refused([](auto& r) { r.type = static_cast<DataType>(99); }), is("type 99"));
+    EXPECT_THAT(refused([](auto& r) { r.op = static_cast<ReduceOp>(9); }), is("op 9"));
+
+    const std::array<std::int64_t, 2> twice{3, 3}, beyond{0, 40}, negative{-1, 2};
+    const auto sparse = [&](std::span<const std::int64_t> indices) {
+      return error_of([&] { c.allreduce(SparseAllreduceRequest{.values = b.data.data(), .indices = indices, .count = 10000}); });
+    };
+    EXPECT_THAT(sparse(twice), is("block index 3 is there twice"));
+    EXPECT_THAT(sparse(beyond), is("block index 40 is not below the block count 40"));
+    EXPECT_THAT(sparse(negative), is("block index -1"));
+
+    EXPECT_THAT(error_of([&] { c.register_buffer(nullptr, 5); }), is("the range is empty"));
+    EXPECT_EQ(error_of([&] { c.register_buffer(foreign.data(), 4, MemoryKind::device); }).first, static_cast<int>(ErrorCode::unsupported));
+
+    EXPECT_EQ(c.statistics().operations, 0u);
+    c.allreduce(b.request()).wait();  // all is still well
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(ArgumentTest, BuffersOfARunningOperationAreRefused) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c);
+    if (c.rank() == 0) {
+      Work first = c.allreduce(b.request());  // the other rank is not there yet: it can't have completed
+      const auto error = error_of([&] { c.allreduce(b.request()); });
+      EXPECT_EQ(error.first, static_cast<int>(ErrorCode::invalid_usage));
+      EXPECT_THAT(error.second, HasSubstr("operation 0"));
+      EXPECT_EQ(error_of([&] { first.union_bitmap(); }).first, static_cast<int>(ErrorCode::invalid_usage));
+      first.wait();
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      c.allreduce(b.request()).wait();
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(ArgumentTest, AfterCloseNothingStarts) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    c.barrier();
+    c.close();
+    EXPECT_THAT(error_of([&] { c.barrier(); }).second, HasSubstr("closed"));
+    c.close();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(PackedTest, ATooSmallResultBufferFailsThatOperationOnly) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c, 256 * 8);
+    std::vector<float> packed(256 * 2);
+    const auto p = c.register_buffer(packed.data(), packed.size() * 4);
+    const std::array<std::int64_t, 2> mine{c.rank() * 2, c.rank() * 2 + 1};
+    Work work = c.allreduce(SparseAllreduceRequest{.values = b.data.data(), .indices = mine, .count = 256 * 100, .packed_values = packed.data(),
+                                                   .packed_capacity = 2});
+    EXPECT_THAT(error_of([&] { work.wait(); }).second, AllOf(HasSubstr("4 blocks"), HasSubstr("packed_capacity is 2")));
+    c.allreduce(b.request()).wait();
+    EXPECT_EQ(b.data[0], 2.0f);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+struct Disagreement {
+  const char* name;
+  std::function<void(AllreduceRequest&)> change;
+  const char* text;
+};
+
+class MismatchTest : public ::testing::TestWithParam<Disagreement> {};
+
+TEST_P(MismatchTest, FailsOnEveryRankNamingWhatAndWho) {
+  for (const int dedicated : {0, 1}) {
+    auto errors = run_ranks(quick(3, dedicated), [](Communicator& c) {
+      Buffer b(c);
+      c.allreduce(b.request()).wait();
+      AllreduceRequest r = b.request();
+      if (c.rank() == 1) GetParam().change(r);
+      c.allreduce(r).wait();
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1"), HasSubstr(GetParam().text))));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, MismatchTest,
+                         ::testing::Values(Disagreement{"count", [](auto& r) { r.count -= 1; }, "count 9999"},
+                                           Disagreement{"tiny_count", [](auto& r) { r.count = 3; }, "count 3"},
+                                           Disagreement{"no_count", [](auto& r) { r.count = 0; }, "count 0"},
+                                           Disagreement{"type", [](auto& r) { r.type = DataType::int32; }, "int32"},
+                                           Disagreement{"op", [](auto& r) { r.op = ReduceOp::max; }, "max"},
+                                           Disagreement{"block", [](auto& r) { r.block_elems = 128; }, "blocks of 128"}),
+                         [](const auto& param) { return param.param.name; });
+
+TEST(TimeoutTest, ARankThatNeverJoinsIsNamed) {
+  for (const char* transport : {"loopback", "shm", "tcp"}) {
+    Setting s = quick(3);
+    s.transport = transport;
+    std::promise<void> over;
+    auto done = over.get_future().share();
+    std::atomic<int> failed{0};
+    const auto errors = run_ranks(s, [&](Communicator& c) {
+      Buffer b(c);
+      c.allreduce(b.request()).wait();
+      if (c.rank() == 2) {  // alive, but does not call
+        done.wait();
+        c.barrier();
+        return;
+      }
+      const auto guard = std::shared_ptr<void>(nullptr, [&](void*) {
+        if (++failed == 2) over.set_value();
+      });
+      c.allreduce(b.request()).wait();
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("operation 1"), HasSubstr("rank(s) 2 did not join")))) << transport;
+  }
+}
+
+TEST(AbortTest, ReachesAllAndLaterCallsReportIt) {
+  const auto errors = run_ranks(quick(3), [](Communicator& c) {
+    Buffer b(c);
+    c.allreduce(b.request()).wait();
+    if (c.rank() == 1) c.abort("the loss is NaN");
+    const std::string first = error_of([&] {
+                                while (true) c.allreduce(b.request()).wait();
+                              }).second;
+    EXPECT_THAT(first, AllOf(HasSubstr("aborted by rank 1"), HasSubstr("the loss is NaN")));
+    EXPECT_EQ(error_of([&] { c.barrier(); }).second, first);
+    ASSERT_TRUE(c.async_error());
+    EXPECT_EQ(c.async_error()->what(), first);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(IndependenceTest, AFailedCommunicatorDoesNotDisturbAnother) {
+  LocalGroup good(2), bad(2);
+  Options options;
+  options.timeout_s = 1;
+  options.pin = "off";
+  options.log_level = "off";
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      Communicator a(good, r, options), b(bad, r, options);
+      Buffer x(a), y(b);
+      if (r == 0) b.abort("on purpose");
+      EXPECT_NE(error_of([&] {
+                  while (true) b.allreduce(y.request()).wait();
+                }).second,
+                "");
+      for (int i = 0; i < 20; ++i) a.allreduce(x.request()).wait();
+      EXPECT_EQ(x.data[5], static_cast<float>(1 << 20));
+    });
+  }
+}
+
+TEST(ThreadsTest, SeveralThreadsMayWaitAndTest) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    for (int turn = 0; turn < 50; ++turn) {
+      Buffer x(c, 5000), y(c, 50);
+      Work a = c.allreduce(x.request()), b = c.allreduce(y.request());
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < 3; ++t) {
+        threads.emplace_back([&, t] {
+          Work mine = t % 2 ? a : b;
+          if (t == 2) {
+            while (!mine.test()) std::this_thread::yield();
+          } else {
+            mine.wait();
+          }
+        });
+      }
+      threads.clear();
+      EXPECT_EQ(x.data[4999], 2.0f);
+      EXPECT_EQ(y.data[49], 2.0f);
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(WaitTest, ATimeLimitedWaitReturnsAndGoesOn) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c);
+    if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    Work work = c.allreduce(b.request());
+    if (c.rank() == 0) {
+      EXPECT_FALSE(work.wait(std::chrono::milliseconds(1)));
+    }
+    work.wait();
+    EXPECT_TRUE(work.test());
+    EXPECT_TRUE(work.wait(std::chrono::nanoseconds(0)));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace nzcl::test
