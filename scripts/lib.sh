@@ -36,13 +36,7 @@ is_debian() {
 }
 
 as_root() {
-  if ((EUID == 0)); then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo "$@"
-  else
-    die "this needs root, and there is no sudo. As root, run: $*"
-  fi
+  if ((EUID == 0)); then "$@"; else sudo "$@"; fi
 }
 
 # Quiet: shows what apt-get said only if it failed.
@@ -81,6 +75,8 @@ install_packages() {
   fi
   mapfile -t missing < <(missing_of "${wanted[@]}")
   ((${#missing[@]})) || return 0
+  ((EUID == 0)) || command -v sudo >/dev/null ||
+    die "packages are missing, and there is no sudo. As root, run: apt-get install ${missing[*]}"
   say "Installing with apt-get, which may take some minutes: ${missing[*]}"
   apt_knows "${missing[@]}" || apt_update
   # Stale package lists name files that no longer exist: then update, and try once more.
@@ -107,12 +103,12 @@ build_preset() {
   local dir=$root/build/$preset
   if [[ ! -e $dir/build.ninja || $root/CMakePresets.json -nt $dir/build.ninja ]]; then
     say "Configuring build/$preset"
-    mkdir -p "$dir"
-    log=$dir/configure.log
+    log=$(mktemp)
     (cd "$root" && cmake --preset "$preset") >"$log" 2>&1 || {
       cat "$log" >&2
       die "cmake --preset $preset failed"
     }
+    rm -f "$log"
   fi
   say "Building build/$preset"
   (cd "$root" && run_for "$preset" cmake --build --preset "$preset" -j "$(nproc)" "$@")
