@@ -60,7 +60,8 @@ TEST(ArgumentTest, EachBadArgumentIsNamedAndNothingIsStarted) {
     EXPECT_THAT(refused([](auto& r) { r.count += 1; }), is("not inside a registered buffer"));
     EXPECT_THAT(refused([&](auto& r) { r.input = foreign.data(); }), is("input (40000 bytes"));
     EXPECT_THAT(refused([&](auto& r) { r.output = b.data.data() + 1; r.count = 100; }), is("overlap without being the same"));
-    EXPECT_THAT(refused([&](auto& r) { r.output = r.input = reinterpret_cast<const std::byte*>(b.data.data()) + 1 ? reinterpret_cast<std::byte*>(b.data.data()) + 1 : nullptr; r.count = 8; }), is("not aligned"));
+    std::byte* const odd = reinterpret_cast<std::byte*>(b.data.data()) + 1;
+    EXPECT_THAT(refused([&](auto& r) { r.input = r.output = odd; r.count = 8; }), is("not aligned"));
     EXPECT_THAT(refused([&](auto& r) { r.bitmap = short_bitmap; r.block_elems = 1; }), is("bitmap has 1 words"));
     EXPECT_THAT(refused([&](auto& r) { r.bitmap = short_bitmap; r.dense = true; }), is("exclude each other"));
     EXPECT_THAT(refused([](auto& r) { r.type = static_cast<DataType>(99); }), is("type 99"));

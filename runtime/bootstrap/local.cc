@@ -1,0 +1,111 @@
+#include "runtime/bootstrap/local.h"
+
+#include <fmt/format.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+
+#include "nzcl/error.h"
+
+namespace nzcl::bootstrap {
+
+class LocalMeetingState {
+ public:
+  explicit LocalMeetingState(int members) : parts_(static_cast<std::size_t>(members)) {}
+  int size() const { return static_cast<int>(parts_.size()); }
+
+  std::vector<std::string> allgather(int rank, std::string_view mine, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    const auto wait = [&](const char* what, auto ready) {
+      if (!changed_.wait_until(lock, deadline, ready)) throw Error(ErrorCode::timeout, fmt::format("threads of the group did not {} in time: {}", what, missing()));
+    };
+    auto& part = parts_[static_cast<std::size_t>(rank)];
+    wait("finish the last round", [&] { return !part.has_value() && !leaving_; });  // from the round before
+    part = std::string(mine);
+    if (++present_ == size()) leaving_ = true;
+    changed_.notify_all();
+    wait("come", [&] { return leaving_; });
+    std::vector<std::string> all;
+    for (const auto& p : parts_) all.push_back(*p);
+    if (--present_ == 0) {  // the last one to read clears the table
+      for (auto& p : parts_) p.reset();
+      leaving_ = false;
+      changed_.notify_all();
+    }
+    return all;
+  }
+
+ private:
+  std::string missing() const {
+    std::string list;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (!parts_[i]) list += fmt::format("{}member {}", list.empty() ? "" : ", ", i);
+    }
+    return list;
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::optional<std::string>> parts_;
+  int present_ = 0;
+  bool leaving_ = false;
+};
+
+LocalMeeting::LocalMeeting(int members) : state_(std::make_shared<LocalMeetingState>(members)) {}
+
+namespace {
+
+class LocalBootstrap final : public Bootstrap {
+ public:
+  LocalBootstrap(std::shared_ptr<LocalMeetingState> state, int rank) : state_(std::move(state)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return state_->size(); }
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override { return state_->allgather(rank_, mine, deadline); }
+  std::string describe() const override { return "threads of one process"; }
+
+ private:
+  std::shared_ptr<LocalMeetingState> state_;
+  int rank_;
+};
+
+class SelfBootstrap final : public Bootstrap {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  std::vector<std::string> allgather(std::string_view mine, Deadline) override { return {std::string(mine)}; }
+  std::string describe() const override { return "a single rank"; }
+};
+
+class CallbackBootstrap final : public Bootstrap {
+ public:
+  CallbackBootstrap(int rank, int size, AllgatherCallback allgather) : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::vector<std::string> allgather(std::string_view mine, Deadline) override {
+    auto all = allgather_(mine);
+    if (static_cast<int>(all.size()) != size_ || all[static_cast<std::size_t>(rank_)] != mine) {
+      throw Error(ErrorCode::invalid_argument, fmt::format("the caller's allgather returned {} parts for {} ranks, or not in rank order", all.size(), size_));
+    }
+    return all;
+  }
+  std::string describe() const override { return "the caller's allgather"; }
+
+ private:
+  int rank_, size_;
+  AllgatherCallback allgather_;
+};
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalMeeting> meeting, int rank) {
+  return std::make_unique<LocalBootstrap>(meeting->state_, rank);
+}
+std::unique_ptr<Bootstrap> make_self_bootstrap() { return std::make_unique<SelfBootstrap>(); }
+std::unique_ptr<Bootstrap> make_callback_bootstrap(int rank, int size, AllgatherCallback allgather) {
+  if (size < 1 || rank < 0 || rank >= size || !allgather) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} with {} allgather is no place in a communicator", rank, size, allgather ? "an" : "no"));
+  }
+  return std::make_unique<CallbackBootstrap>(rank, size, std::move(allgather));
+}
+
+}  // namespace nzcl::bootstrap

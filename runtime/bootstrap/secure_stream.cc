@@ -1,0 +1,97 @@
+#include "runtime/bootstrap/secure_stream.h"
+
+#include <fmt/format.h>
+#include <netinet/tcp.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "nzcl/error.h"
+
+namespace nzcl::bootstrap {
+namespace {
+
+constexpr const char* kIdentity = "nzcl";
+using Key = std::array<unsigned char, 32>;
+
+/// The key travels with its SSL_CTX and dies with it.
+int key_index() {
+  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr,
+                                                    [](void*, void* key, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Key*>(key); });
+  return index;
+}
+
+unsigned copy_key(SSL* ssl, unsigned char* psk, unsigned limit) {
+  const auto* key = static_cast<const Key*>(SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), key_index()));
+  if (key == nullptr || limit < key->size()) return 0;
+  std::copy(key->begin(), key->end(), psk);
+  return static_cast<unsigned>(key->size());
+}
+
+unsigned client_key(SSL* ssl, const char*, char* identity, unsigned identity_limit, unsigned char* psk, unsigned psk_limit) {
+  if (identity_limit <= std::strlen(kIdentity)) return 0;
+  std::strcpy(identity, kIdentity);
+  return copy_key(ssl, psk, psk_limit);
+}
+
+unsigned server_key(SSL* ssl, const char* identity, unsigned char* psk, unsigned psk_limit) {
+  return std::strcmp(identity, kIdentity) == 0 ? copy_key(ssl, psk, psk_limit) : 0;
+}
+
+}  // namespace
+
+std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
+  auto context = std::make_unique<asio::ssl::context>(asio::ssl::context::tlsv13);
+  SSL_CTX* ctx = context->native_handle();
+  auto key = std::make_unique<Key>();
+  const std::string material = "nzcl pre-shared key 1\n" + std::string(secret);
+  unsigned bytes = 0;
+  if (EVP_Digest(material.data(), material.size(), key->data(), &bytes, EVP_sha256(), nullptr) != 1 || bytes != key->size() ||
+      SSL_CTX_set_ex_data(ctx, key_index(), key.get()) != 1) {
+    throw Error(ErrorCode::internal, "OpenSSL: deriving the pre-shared key failed");
+  }
+  key.release();
+  SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
+  SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256");  // the hash that OpenSSL binds such a key to
+  SSL_CTX_set_num_tickets(ctx, 0);
+  SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_psk_client_callback(ctx, client_key);
+  SSL_CTX_set_psk_server_callback(ctx, server_key);
+  return context;
+}
+
+void watch_for_death(Tcp::socket& socket) {
+  const auto set = [&](int level, int name, int value) { ::setsockopt(socket.native_handle(), level, name, &value, sizeof value); };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10000);
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
+  std::uint32_t bytes = 0;
+  co_await asio::async_read(stream, asio::buffer(&bytes, sizeof bytes), asio::use_awaitable);
+  if (bytes > limit) throw Error(ErrorCode::denied, fmt::format("a frame of {} bytes came; at most {} are allowed", bytes, limit));
+  std::string text(bytes, '\0');
+  co_await asio::async_read(stream, asio::buffer(text), asio::use_awaitable);
+  co_return text;
+}
+
+asio::awaitable<void> write_frame(Stream& stream, std::string bytes) {
+  const auto size = static_cast<std::uint32_t>(bytes.size());
+  const std::array<asio::const_buffer, 2> parts{asio::buffer(&size, sizeof size), asio::buffer(bytes)};
+  co_await asio::async_write(stream, parts, asio::use_awaitable);
+}
+
+std::string peer_text(const Tcp::socket& socket) {
+  asio::error_code error;
+  const auto endpoint = socket.remote_endpoint(error);
+  return error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
+}
+
+}  // namespace nzcl::bootstrap
