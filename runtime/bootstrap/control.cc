@@ -23,12 +23,15 @@ namespace {
 
 using nlohmann::json;
 
+// A stranger may not hold a connection open for longer without proving the key.
+constexpr std::chrono::seconds kStrangersTime{10};
+// An address that swallows packets is given up for the next one.
+constexpr std::chrono::seconds kConnectTime{3};
+
 /// One connection of the star. Lives on the control thread, kept alive by its own coroutines.
 struct Link {
-  Link(Tcp::socket socket, asio::ssl::context& context) : stream(std::move(socket), context), wake(stream.get_executor()) {
-    wake.expires_at(Clock::time_point::max());
-  }
-  Stream stream;
+  explicit Link(std::shared_ptr<Stream> s) : stream(std::move(s)), wake(stream->get_executor()) { wake.expires_at(Clock::time_point::max()); }
+  const std::shared_ptr<Stream> stream;
   std::deque<std::string> outgoing;
   asio::steady_timer wake;  // cancelled when `outgoing` or `closed` changes
   bool closed = false;
@@ -41,7 +44,7 @@ struct Link {
     closed = true;
     wake.cancel();
     asio::error_code ignored;
-    stream.lowest_layer().close(ignored);
+    stream->lowest_layer().close(ignored);
   }
 };
 
@@ -55,7 +58,7 @@ asio::awaitable<void> write_loop(std::shared_ptr<Link> link) {
       }
       std::string frame = std::move(link->outgoing.front());
       link->outgoing.pop_front();
-      co_await write_frame(link->stream, std::move(frame));
+      co_await write_frame(*link->stream, std::move(frame));
     }
   } catch (const std::exception&) {
     // The reader sees the broken connection too, and says what it means.
@@ -191,32 +194,26 @@ class StarControl final : public ControlPlane {
       asio::error_code error;
       Tcp::socket socket = co_await acceptor_->async_accept(asio::redirect_error(asio::use_awaitable, error));
       if (error) break;
-      asio::co_spawn(io_, greet(std::make_shared<Link>(std::move(socket), *context_)), asio::detached);
+      asio::co_spawn(io_, greet(std::move(socket)), asio::detached);
     }
     asio::error_code ignored;
     acceptor_->close(ignored);
   }
 
-  asio::awaitable<void> greet(std::shared_ptr<Link> link) {
-    const std::string who = peer_text(link->stream.next_layer());
-    asio::steady_timer limit(io_, std::chrono::seconds(10));  // a stranger may not hold a connection open for longer
-    limit.async_wait([link](asio::error_code error) {
-      if (!error) link->close();
-    });
+  asio::awaitable<void> greet(Tcp::socket socket) {
+    const std::string who = peer_text(socket);
+    std::shared_ptr<Link> link;
     std::size_t index = 0;
     try {
-      co_await link->stream.async_handshake(asio::ssl::stream_base::server, asio::use_awaitable);
-      index = json::parse(co_await read_frame(link->stream, kHelloLimit)).at("member");
+      link = std::make_shared<Link>(co_await accept_secure(*context_, std::move(socket), kStrangersTime));
+      index = json::parse(co_await read_frame(*link->stream, kHelloLimit)).at("member");
       if (index == 0 || index >= members_.size() || members_[index].link) throw Error(ErrorCode::denied, fmt::format("it claims to be member {}", index));
     } catch (const std::exception& e) {
       log().warn("control plane: refused a connection from {}: {}", who, e.what());
-      link->close();
       co_return;
     }
-    limit.cancel();
-    watch_for_death(link->stream.next_layer());
     members_[index].link = link;
-    link->send({{"type", "welcome"}});
+    link->send(welcome());
     asio::co_spawn(io_, write_loop(link), asio::detached);
     asio::co_spawn(io_, read_loop(link, index), asio::detached);
     if (++connected_ + 1 == members_.size()) {
@@ -225,23 +222,17 @@ class StarControl final : public ControlPlane {
     }
   }
 
+  // gcc 12 cannot compile initialiser lists of json within coroutines.
+  std::string hello() const { return json{{"member", self_}}.dump(); }
+  static json welcome() { return {{"type", "welcome"}}; }
+
   asio::awaitable<void> connect_to_hub(std::vector<std::string> hosts, int port, Deadline deadline) {
     for (std::size_t turn = 0; Clock::now() < deadline; ++turn) {
       try {
-        Tcp::socket socket(io_);
-        const auto address = asio::ip::make_address(hosts[turn % hosts.size()]);
-        asio::steady_timer limit(io_, std::chrono::seconds(3));  // an address that swallows packets
-        limit.async_wait([&socket](asio::error_code error) {
-          asio::error_code ignored;
-          if (!error) socket.close(ignored);
-        });
-        co_await socket.async_connect({address, static_cast<unsigned short>(port)}, asio::use_awaitable);
-        limit.cancel();
-        auto link = std::make_shared<Link>(std::move(socket), *context_);
-        co_await link->stream.async_handshake(asio::ssl::stream_base::client, asio::use_awaitable);
-        co_await write_frame(link->stream, json{{"member", self_}}.dump());
-        co_await read_frame(link->stream, kHelloLimit);  // welcome
-        watch_for_death(link->stream.next_layer());
+        const Tcp::endpoint hub(asio::ip::make_address(hosts[turn % hosts.size()]), static_cast<unsigned short>(port));
+        auto link = std::make_shared<Link>(co_await connect_secure(*context_, hub, kConnectTime));
+        co_await write_frame(*link->stream, hello());
+        co_await read_frame(*link->stream, kHelloLimit);  // welcome
         members_[0].link = link;
         asio::co_spawn(io_, write_loop(link), asio::detached);
         asio::co_spawn(io_, read_loop(link, 0), asio::detached);
@@ -261,7 +252,7 @@ class StarControl final : public ControlPlane {
     std::string why = "its connection closed";
     try {
       while (true) {
-        const json frame = json::parse(co_await read_frame(link->stream, kFrameLimit));
+        const json frame = json::parse(co_await read_frame(*link->stream, kFrameLimit));
         self_ == 0 ? hub_frame(index, frame) : member_frame(frame);
       }
     } catch (const std::system_error& e) {

@@ -63,6 +63,9 @@ std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
   return context;
 }
 
+namespace {
+
+/// A dead peer's connection ends within seconds, even when its host has vanished.
 void watch_for_death(Tcp::socket& socket) {
   const auto set = [&](int level, int name, int value) { ::setsockopt(socket.native_handle(), level, name, &value, sizeof value); };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -71,6 +74,46 @@ void watch_for_death(Tcp::socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10000);
   set(IPPROTO_TCP, TCP_NODELAY, 1);
+}
+
+/// Closes the connection when the time is over, so that what is under way ends with an error. Cancelled by the caller.
+std::shared_ptr<asio::steady_timer> limit_time(const std::shared_ptr<Stream>& stream, std::chrono::seconds limit) {
+  auto timer = std::make_shared<asio::steady_timer>(stream->get_executor(), limit);
+  timer->async_wait([stream, timer](asio::error_code error) {
+    asio::error_code ignored;
+    if (!error) stream->lowest_layer().close(ignored);
+  });
+  return timer;
+}
+
+asio::awaitable<void> shake_hands(Stream& stream, asio::ssl::stream_base::handshake_type side) {
+  try {
+    co_await stream.async_handshake(side, asio::use_awaitable);
+  } catch (const std::system_error& e) {
+    if (e.code().category() != asio::error::get_ssl_category()) throw;
+    throw Error(ErrorCode::denied, fmt::format("the other side does not know this job's secret, or is not nzcl ({})", e.what()));
+  }
+}
+
+}  // namespace
+
+asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint, std::chrono::seconds limit) {
+  auto stream = std::make_shared<Stream>(Tcp::socket(co_await asio::this_coro::executor), context);
+  const auto timer = limit_time(stream, limit);
+  const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
+  co_await stream->lowest_layer().async_connect(endpoint, asio::use_awaitable);
+  co_await shake_hands(*stream, asio::ssl::stream_base::client);
+  watch_for_death(stream->next_layer());
+  co_return stream;
+}
+
+asio::awaitable<std::shared_ptr<Stream>> accept_secure(asio::ssl::context& context, Tcp::socket socket, std::chrono::seconds limit) {
+  auto stream = std::make_shared<Stream>(std::move(socket), context);
+  const auto timer = limit_time(stream, limit);
+  const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
+  co_await shake_hands(*stream, asio::ssl::stream_base::server);
+  watch_for_death(stream->next_layer());
+  co_return stream;
 }
 
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {

@@ -14,10 +14,10 @@ using comm::Role;
 
 class LocalGroupState {
  public:
-  LocalGroupState(int workers, int aggregators)
-      : workers(workers),
-        aggregators(aggregators),
-        meeting(std::make_shared<bootstrap::LocalMeeting>(workers + aggregators)),
+  LocalGroupState(int worker_count, int aggregator_count)
+      : workers(worker_count),
+        aggregators(aggregator_count),
+        meeting(std::make_shared<bootstrap::LocalMeeting>(worker_count + aggregator_count)),
         network(std::make_shared<verbs::LoopbackNetwork>()) {}
   const int workers, aggregators;
   std::shared_ptr<bootstrap::LocalMeeting> meeting;

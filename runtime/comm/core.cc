@@ -6,7 +6,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/log.h"
-#include "runtime/comm/exchange.h"
+#include "runtime/bootstrap/pack_strings.h"
 #include "runtime/placement/threads.h"
 #include "runtime/placement/topology.h"
 
@@ -60,8 +60,8 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   const auto deadline = Clock::now() + seconds(options.bootstrap_timeout_s);
   const auto topology = placement::read_topology();
   Hello own = make_hello(options, seat.role, seat.index);
-  // How many lanes is agreed on by all, so it is planned before anybody knows who shares this host; cores are given out after.
-  own.lanes = options.lanes > 0 ? options.lanes : placement::auto_lanes(topology);
+  own.cores = static_cast<int>(topology.cores.size());
+  own.cpus = topology.cpus;
   std::vector<Hello> hellos;
   for (const std::string& text : meeting->allgather(own.encode(), deadline)) hellos.push_back(Hello::decode(text));
   Roll roll = digest(hellos, meeting->rank());
@@ -112,11 +112,11 @@ void Core::open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   for (const auto& lane : lanes_) {
     for (int peer = 0; peer < count; ++peer) mine.push_back(lane->address_for(peer));
   }
-  const auto all = meeting.allgather(pack_strings(mine), deadline);
+  const auto all = meeting.allgather(bootstrap::pack_strings(mine), deadline);
   for (std::size_t l = 0; l < lanes_.size(); ++l) {
     std::vector<std::string> addresses;
     for (int peer = 0; peer < count; ++peer) {
-      const auto theirs = unpack_strings(all[static_cast<std::size_t>(roll_.place_of[static_cast<std::size_t>(peer)])]);
+      const auto theirs = bootstrap::unpack_strings(all[static_cast<std::size_t>(roll_.place_of[static_cast<std::size_t>(peer)])]);
       addresses.push_back(theirs.at(l * static_cast<std::size_t>(count) + static_cast<std::size_t>(roll_.members.self)));
     }
     lanes_[l]->connect(addresses, deadline);

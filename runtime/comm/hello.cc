@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nzcl/error.h"
+#include "runtime/placement/plan.h"
 #include "runtime/wire/message.h"
 
 namespace nzcl::comm {
@@ -43,13 +44,22 @@ std::string shared_memory_domain() {
   return boot_id() + (n > 0 ? std::string(target.data(), static_cast<std::size_t>(n)) : std::string());
 }
 
+bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
+
+int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
+  if (h.lanes > 0) return h.lanes;
+  const auto sharers = std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) { return share_cores(h, other); });
+  return placement::auto_lanes(h.cores / static_cast<int>(sharers));
+}
+
 }  // namespace
 
 std::string Hello::encode() const {
   return json{{"version", wire::kVersion}, {"role", role == Role::worker ? "worker" : "aggregator"},
               {"index", index},           {"host", host},
               {"host_name", host_name},   {"pid", pid},
-              {"lanes", lanes},           {"options", shared_options(options)}}
+              {"lanes", lanes},           {"cores", cores},
+              {"cpus", cpus},             {"options", shared_options(options)}}
       .dump();
 }
 
@@ -67,6 +77,8 @@ Hello Hello::decode(const std::string& text) {
     h.host_name = j.at("host_name");
     h.pid = j.at("pid");
     h.lanes = j.at("lanes");
+    h.cores = j.at("cores");
+    h.cpus = j.at("cpus");
     const json& o = j.at("options");
     h.options.transport = o.at("transport");
     h.options.aggregators = o.at("aggregators");
@@ -86,7 +98,9 @@ Hello make_hello(const Options& options, Role role, int index) {
           .host = shared_memory_domain(),
           .host_name = host_name(),
           .pid = static_cast<int>(::getpid()),
-          .lanes = 1,
+          .lanes = options.lanes,
+          .cores = 1,
+          .cpus = {},
           .options = options};
 }
 
@@ -132,14 +146,12 @@ Roll digest(const std::vector<Hello>& hellos, int own_place) {
     throw Error(ErrorCode::mismatch, fmt::format("option aggregators is {}, but {} dedicated aggregators came", own.options.aggregators,
                                                  roll.members.dedicated));
   }
-  roll.lanes = own.lanes;
   roll.local_members = 0;
   for (std::size_t place = 0; place < hellos.size(); ++place) {
-    roll.lanes = std::min(roll.lanes, hellos[place].lanes);
-    if (hellos[place].host != own.host) {
-      roll.one_host = false;
-      continue;
-    }
+    const int lanes = planned_lanes(hellos, hellos[place]);
+    roll.lanes = place == 0 ? lanes : std::min(roll.lanes, lanes);
+    if (hellos[place].host != own.host) roll.one_host = false;
+    if (!share_cores(hellos[place], own)) continue;
     if (roll.member_of[place] < roll.members.self) ++roll.local_index;
     ++roll.local_members;
   }

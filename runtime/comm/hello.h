@@ -18,7 +18,9 @@ struct Hello {
   std::string host;       // equal on members that can share memory
   std::string host_name;  // for people
   int pid = 0;
-  int lanes = 1;          // as planned here
+  int lanes = 0;          // as asked for here; 0: from the cores
+  int cores = 1;          // that the process may use
+  std::string cpus;       // which: members of one host with the same share them
   Options options;        // of which only what shapes the wire is sent
 
   std::string encode() const;
@@ -33,9 +35,9 @@ struct Roll {  // everybody's hellos, digested
   std::vector<int> member_of;   // by place in the meeting
   std::vector<int> place_of;    // by member
   std::vector<std::string> names;  // by place, for the control plane: "rank 3 (pid 17 on host x)"
-  int local_index = 0, local_members = 1;  // among the members on this host
+  int local_index = 0, local_members = 1;  // among the members that share this one's cores
   bool one_host = true;
-  int lanes = 1;                // the smallest plan
+  int lanes = 1;                // of every member: the smallest plan
 };
 
 /// Throws Error{mismatch} naming who differs in what.

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-namespace nzcl::comm {
+namespace nzcl::bootstrap {
 
 std::string pack_strings(const std::vector<std::string>& parts);
 /// Throws Error{mismatch} when `text` was not made by pack_strings.
 std::vector<std::string> unpack_strings(std::string_view text);
 
-}  // namespace nzcl::comm
+}  // namespace nzcl::bootstrap

@@ -1,11 +1,11 @@
-#include "runtime/comm/exchange.h"
+#include "runtime/bootstrap/pack_strings.h"
 
 #include <cstdint>
 #include <cstring>
 
 #include "nzcl/error.h"
 
-namespace nzcl::comm {
+namespace nzcl::bootstrap {
 
 std::string pack_strings(const std::vector<std::string>& parts) {
   std::string text;
@@ -22,11 +22,11 @@ std::vector<std::string> unpack_strings(std::string_view text) {
   while (!text.empty()) {
     std::uint32_t size = 0;
     if (text.size() >= sizeof size) std::memcpy(&size, text.data(), sizeof size);
-    if (text.size() < sizeof size + size) throw Error(ErrorCode::mismatch, "a member sent a list of addresses that is cut short");
+    if (text.size() < sizeof size + size) throw Error(ErrorCode::mismatch, "a member sent a list of texts that is cut short");
     parts.emplace_back(text.substr(sizeof size, size));
     text.remove_prefix(sizeof size + size);
   }
   return parts;
 }
 
-}  // namespace nzcl::comm
+}  // namespace nzcl::bootstrap

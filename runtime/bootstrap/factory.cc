@@ -1,0 +1,154 @@
+#include "runtime/bootstrap/factory.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <asio.hpp>
+#include <cstdlib>
+
+#include "nzcl/error.h"
+#include "runtime/bootstrap/file_meeting.h"
+#include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/local.h"
+#include "runtime/bootstrap/pmix_meeting.h"
+#include "runtime/bootstrap/star.h"
+
+namespace nzcl::bootstrap {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, "bootstrap: " + text); }
+
+/// Index and size in a meeting that has no order of its own.
+void take_seat(Choice& c, const Options& o, const LaunchEnvironment& e, Role role, int number) {
+  const bool own_numbers = o.rank >= 0 || o.world_size > 0;
+  if (e.counts_everything && !own_numbers) {  // the launcher started workers and aggregators together
+    c.index = e.rank;
+    c.size = e.size;
+    return;
+  }
+  const int workers = o.world_size > 0 ? o.world_size : e.size;
+  const int rank = o.rank >= 0 ? o.rank : workers == 1 ? 0 : e.rank;
+  if (workers < 1 || (role == Role::worker && rank < 0)) {
+    refuse("nothing says which rank this process is. Start it with mpirun, srun or torchrun; or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; or "
+           "NZCL_WORLD_SIZE=1 to run alone");
+  }
+  c.size = workers + o.aggregators;
+  if (role == Role::worker) {
+    if (rank >= workers) refuse(fmt::format("rank {} of {} workers does not exist (they count from 0)", rank, workers));
+    c.index = rank;
+  } else {
+    if (number < 0 || number >= o.aggregators) {
+      refuse(fmt::format("aggregator {} of {} does not exist: set NZCL_AGGREGATORS, and number them from 0", number, o.aggregators));
+    }
+    c.index = workers + number;
+  }
+}
+
+void choose_socket(Choice& c, const Options& o, const LaunchEnvironment& e) {
+  c.kind = Choice::Kind::socket;
+  c.host = !o.master_addr.empty() ? o.master_addr : e.master_addr;
+  c.port = o.master_port;
+  c.why = !o.master_addr.empty() ? "from NZCL_MASTER_ADDR" : "from MASTER_ADDR";
+  // torchrun's own store listens on MASTER_PORT.
+  if (c.port == 0 && e.master_port > 0) c.port = e.torchrun ? e.master_port + 1 : e.master_port;
+  if (c.host.empty() || c.port <= 0 || c.port > 65535) refuse("sockets need MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port there");
+}
+
+void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& e) {
+  if (c.size == 1) {
+    c.kind = Choice::Kind::self;
+  } else if (!o.rendezvous_file.empty()) {
+    c.kind = Choice::Kind::file;
+    c.path = o.rendezvous_file;
+  } else if (!o.master_addr.empty() || !e.master_addr.empty()) {
+    choose_socket(c, o, e);
+  } else if (e.counts_everything && e.local_size == e.size) {
+    c.kind = Choice::Kind::file;
+    c.why = "all processes of " + e.launcher + " are on this host";
+  } else {
+    refuse(fmt::format("this is process {} of {}, but nothing says where they meet: set MASTER_ADDR and MASTER_PORT (with NZCL_SECRET beyond one host), or "
+                       "NZCL_RENDEZVOUS_FILE",
+                       c.index, c.size));
+  }
+}
+
+std::string own_name() {
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("pid {} on {}", ::getpid(), host);
+}
+
+bool is_loopback(const std::string& host, bool& v6) {
+  asio::io_context io;
+  try {
+    const auto address = asio::ip::tcp::resolver(io).resolve(host, "").begin()->endpoint().address();
+    v6 = address.is_v6();
+    return address.is_loopback();
+  } catch (const std::system_error& e) {
+    throw Error(ErrorCode::unavailable, fmt::format("bootstrap: cannot resolve the host {}: {}", host, e.code().message()));
+  }
+}
+
+std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, const Choice& c, const std::string& secret) {
+  bool v6 = false;
+  const bool loopback = is_loopback(c.host, v6);
+  if (secret.empty() && !loopback) {
+    throw Error(ErrorCode::denied, fmt::format("bootstrap: {} is not a loopback address, so the job's secret is needed: set NZCL_SECRET to the same long random "
+                                               "text on every rank",
+                                               c.host));
+  }
+  settings.place = fmt::format("{}:{} ({})", c.host, c.port, c.why);
+  if (settings.index != 0) {
+    const MeetingPlace place{.hosts = {c.host}, .port = c.port, .secret = secret};
+    return make_star_member(std::move(settings), [place] { return std::optional(place); }, true);
+  }
+  // MASTER_ADDR may be an address that only others see this host by, so all interfaces are listened on, unless it is loopback.
+  const std::string listen_on = loopback ? c.host : v6 ? "::" : "";
+  return make_star_hub(std::move(settings), {.hosts = {listen_on}, .port = c.port, .secret = secret});
+}
+
+}  // namespace
+
+Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int number) {
+  Choice c;
+  const bool told = o.rank >= 0 || o.world_size > 0 || !o.rendezvous_file.empty() || !o.master_addr.empty();
+  if (o.bootstrap == "pmix" || (o.bootstrap == "auto" && e.pmix && !told && !e.torchrun)) {
+    if (!e.pmix) refuse("no PMIx server started this process (PMIX_RANK is not set): use mpirun.openmpi, or srun --mpi=pmix");
+    c.kind = Choice::Kind::pmix;
+    return c;
+  }
+  take_seat(c, o, e, role, number);
+  if (o.bootstrap == "socket") {
+    choose_socket(c, o, e);
+  } else if (o.bootstrap == "file") {
+    if (o.rendezvous_file.empty()) refuse("file needs NZCL_RENDEZVOUS_FILE: a path that all ranks can read");
+    c.kind = Choice::Kind::file;
+    c.path = o.rendezvous_file;
+  } else {
+    choose_automatically(c, o, e);
+  }
+  return c;
+}
+
+std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int number) {
+  const LaunchEnvironment environment = read_launch_environment([](const char* name) {
+    const char* value = std::getenv(name);
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  });
+  const Choice c = choose(options, environment, role, number);
+  if (c.kind == Choice::Kind::pmix) return make_pmix_bootstrap(options.session);
+  if (c.size == 1) return make_self_bootstrap();
+
+  StarSettings settings{.index = c.index, .size = c.size, .session = options.session, .who = {}, .name = {}, .place = {}};
+  const int workers = c.size - options.aggregators;
+  const bool by_role = !environment.counts_everything || options.rank >= 0 || options.world_size > 0;
+  settings.name = [workers, by_role](int index) {
+    if (!by_role) return fmt::format("process {}", index);
+    return index < workers ? fmt::format("rank {}", index) : fmt::format("aggregator {}", index - workers);
+  };
+  settings.who = fmt::format("{} ({})", settings.name(c.index), own_name());
+  if (c.kind == Choice::Kind::socket) return make_socket_bootstrap(std::move(settings), c, options.secret);
+  return make_file_bootstrap(std::move(settings), c.path.empty() ? job_file(environment.job, options.session) : c.path);
+}
+
+}  // namespace nzcl::bootstrap

@@ -1,0 +1,148 @@
+#include "runtime/bootstrap/pmix_meeting.h"
+
+#include <fmt/format.h>
+#include <pmix.h>
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "nzcl/error.h"
+
+namespace nzcl::bootstrap {
+namespace {
+
+void check(pmix_status_t status, const std::string& what) {
+  if (status != PMIX_SUCCESS) throw Error(ErrorCode::unavailable, fmt::format("PMIx: {}: {}", what, PMIx_Error_string(status)));
+}
+
+struct ReleaseValue {
+  void operator()(pmix_value_t* value) const { PMIX_VALUE_RELEASE(value); }
+};
+using Value = std::unique_ptr<pmix_value_t, ReleaseValue>;
+
+/// The process is a PMIx client for as long as this lives (PMIx counts, so others in the process may be clients too).
+class Client {
+ public:
+  Client() { check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server"); }
+  ~Client() { PMIx_Finalize(nullptr, 0); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+  const pmix_proc_t& self() const { return self_; }
+
+ private:
+  pmix_proc_t self_{};
+};
+
+Value get(const pmix_proc_t& of, const std::string& key, const std::string& what) {
+  pmix_value_t* value = nullptr;
+  check(PMIx_Get(&of, key.c_str(), nullptr, 0, &value), what);
+  return Value(value);
+}
+
+/// A fence that can be given up: the server's answer may come after the waiting thread has left.
+class Fence {
+ public:
+  bool wait(const pmix_proc_t& everybody, Deadline deadline) {
+    pmix_info_t collect;
+    PMIX_INFO_CONSTRUCT(&collect);
+    bool yes = true;
+    PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
+    auto* raw = new std::shared_ptr<State>(state_);  // owned by the callback
+    const pmix_status_t status = PMIx_Fence_nb(&everybody, 1, &collect, 1, &Fence::done, raw);
+    if (status == PMIX_OPERATION_SUCCEEDED) {  // no callback will come
+      delete raw;
+      return true;
+    }
+    if (status != PMIX_SUCCESS) {
+      delete raw;
+      check(status, "fence");
+    }
+    std::unique_lock lock(state_->mutex);
+    if (!state_->changed.wait_until(lock, deadline, [this] { return state_->status.has_value(); })) return false;
+    check(*state_->status, "fence");
+    return true;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<pmix_status_t> status;
+  };
+  static void done(pmix_status_t status, void* context) {
+    const std::unique_ptr<std::shared_ptr<State>> state(static_cast<std::shared_ptr<State>*>(context));
+    {
+      const std::scoped_lock lock((*state)->mutex);
+      (*state)->status = status;
+    }
+    (*state)->changed.notify_all();
+  }
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+/// What all meetings of this process share: their order, since keys once put cannot be taken back.
+struct Shared {
+  std::mutex meeting;
+  std::map<std::string, int> made;  // meetings so far, by session
+};
+Shared& shared() {
+  static Shared instance;
+  return instance;
+}
+
+class PmixBootstrap final : public Bootstrap {
+ public:
+  explicit PmixBootstrap(const std::string& session) : turn_(shared().meeting) {
+    const pmix_proc_t everybody = wildcard();
+    const Value size = get(everybody, PMIX_JOB_SIZE, "the launcher does not tell how many processes there are");
+    size_ = static_cast<int>(size->data.uint32);
+    prefix_ = fmt::format("nzcl.{}.{}", session, shared().made[session]++);
+  }
+  int rank() const override { return static_cast<int>(client_.self().rank); }
+  int size() const override { return size_; }
+  std::string describe() const override { return fmt::format("PMIx namespace {}", client_.self().nspace); }
+
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    const std::string key = fmt::format("{}.{}", prefix_, round_++);
+    std::string copy(mine);
+    pmix_value_t value;
+    PMIX_VALUE_CONSTRUCT(&value);
+    value.type = PMIX_BYTE_OBJECT;
+    value.data.bo = {copy.data(), copy.size()};
+    check(PMIx_Put(PMIX_GLOBAL, key.c_str(), &value), "put");
+    check(PMIx_Commit(), "commit");
+    if (!Fence().wait(wildcard(), deadline)) {
+      throw Error(ErrorCode::timeout, fmt::format("not all of the {} processes of {} came to the meeting within the bootstrap timeout (PMIx does not tell who)",
+                                                  size_, describe()));
+    }
+    std::vector<std::string> parts;
+    for (int r = 0; r < size_; ++r) {
+      pmix_proc_t peer = client_.self();
+      peer.rank = static_cast<pmix_rank_t>(r);
+      const Value part = get(peer, key, fmt::format("process {} did not give {}: are communicators made in the same order everywhere?", r, key));
+      if (part->type != PMIX_BYTE_OBJECT) throw Error(ErrorCode::mismatch, fmt::format("PMIx: {} of process {} is no byte object", key, r));
+      parts.emplace_back(part->data.bo.bytes, part->data.bo.size);
+    }
+    return parts;
+  }
+
+ private:
+  pmix_proc_t wildcard() const {
+    pmix_proc_t everybody = client_.self();
+    everybody.rank = PMIX_RANK_WILDCARD;
+    return everybody;
+  }
+  std::unique_lock<std::mutex> turn_;
+  Client client_;
+  std::string prefix_;
+  int size_ = 0;
+  int round_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> make_pmix_bootstrap(const std::string& session) { return std::make_unique<PmixBootstrap>(session); }
+
+}  // namespace nzcl::bootstrap

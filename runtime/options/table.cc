@@ -1,0 +1,183 @@
+#include "runtime/options/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <optional>
+
+#include "nzcl/error.h"
+
+namespace nzcl {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A slot holds at least a header, an operation record and a bitmap of some thousand blocks; 16 MiB is far above what any transport gains from.
+constexpr double kLeastSlot = 4 << 10, kMostSlot = 16 << 20;
+
+constexpr std::array kSettings = {
+    Setting{"rank", &Options::rank, SettingKind::number, -1, 4094, "", "This worker's rank; -1: from the launcher"},
+    Setting{"world_size", &Options::world_size, SettingKind::number, -1, 4095, "", "Number of workers; -1: from the launcher"},
+    Setting{"bootstrap", &Options::bootstrap, SettingKind::choice, 0, 0, "auto|socket|file|pmix", "How ranks meet; auto: as the launcher offers it"},
+    Setting{"master_addr", &Options::master_addr, SettingKind::text, 0, kInfinity, "", "socket: host of rank 0; empty: MASTER_ADDR"},
+    Setting{"master_port", &Options::master_port, SettingKind::number, 0, 65535, "", "socket: TCP port of rank 0; 0: MASTER_PORT"},
+    Setting{"secret", &Options::secret, SettingKind::secret, 0, kInfinity, "", "socket: the job's secret; without one only loopback addresses are accepted"},
+    Setting{"rendezvous_file", &Options::rendezvous_file, SettingKind::text, 0, kInfinity, "", "file: a path that all ranks can read and rank 0 can write"},
+    Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "", "Tells apart communicators that meet at the same place at the same time"},
+    Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "", "auto, shm, tcp, or a libfabric provider by name; auto: shm on one host, else tcp"},
+    Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "", "Network interface or address for tcp; empty: the provider's choice"},
+    Setting{"aggregators", &Options::aggregators, SettingKind::number, 0, 1024, "", "Dedicated aggregator processes; 0: colocated in every worker"},
+    Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "", "Engine threads per process, each with its own endpoint; 0: from the cores"},
+    Setting{"scan_threads", &Options::scan_threads, SettingKind::number, -1, 64, "", "More threads that look for non-zero blocks; -1: from the cores"},
+    Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off", "Pin engine threads to cores; auto: where each can have its own"},
+    Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "", "Largest message, and size of a channel's slots"},
+    Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 2, 1024, "", "Slots per channel: the credits of its sender"},
+    Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "", "Dense bytes per slice; 0: from the tensor's size"},
+    Setting{"gather_bytes", &Options::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "", "Runs from this size up leave from the user's buffer, shorter ones are packed; 0: the transport's own"},
+    Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "", "Results with runs from this size up on average are written in place; 0: the transport's own"},
+    Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "", "An operation without progress for this long fails"},
+    Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "", "Time for all ranks to meet"},
+    Setting{"close_timeout_s", &Options::close_timeout_s, SettingKind::seconds, 0.001, 86400, "", "Time for all ranks to leave"},
+    Setting{"log_level", &Options::log_level, SettingKind::choice, 0, 0, "trace|debug|info|warn|error|off", "How much goes to standard error"},
+};
+
+std::string bytes_text(std::uint64_t bytes) {
+  for (const auto& [unit, shift] : {std::pair{'G', 30}, {'M', 20}, {'K', 10}}) {
+    if (bytes >> shift && bytes % (1ull << shift) == 0) return fmt::format("{}{}", bytes >> shift, unit);
+  }
+  return std::to_string(bytes);
+}
+
+std::string number_text(SettingKind kind, double value) {
+  return kind == SettingKind::bytes ? bytes_text(static_cast<std::uint64_t>(value)) : fmt::format("{:g}", value);
+}
+
+template <typename T>
+std::optional<T> parse(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// "131072", "128K", "128KiB", "1M": powers of 1024.
+std::optional<std::uint64_t> parse_bytes(std::string_view text) {
+  for (const std::string_view ending : {"iB", "B"}) {
+    if (text.ends_with(ending)) {
+      text.remove_suffix(ending.size());
+      break;
+    }
+  }
+  int shift = 0;
+  if (!text.empty()) {
+    switch (std::toupper(static_cast<unsigned char>(text.back()))) {
+      case 'K': shift = 10; break;
+      case 'M': shift = 20; break;
+      case 'G': shift = 30; break;
+      case 'T': shift = 40; break;
+      default: break;
+    }
+  }
+  if (shift) text.remove_suffix(1);
+  const auto value = parse<std::uint64_t>(text);
+  if (!value || *value > (~std::uint64_t{0} >> shift)) return std::nullopt;
+  return *value << shift;
+}
+
+bool is_choice(std::string_view choices, std::string_view value) {
+  while (true) {
+    const auto bar = choices.find('|');
+    if (choices.substr(0, bar) == value) return true;
+    if (bar == std::string_view::npos) return false;
+    choices.remove_prefix(bar + 1);
+  }
+}
+
+[[noreturn]] void refuse(const Setting& s, std::string_view shown, std::string_view origin) {
+  const std::string range = s.range();
+  throw Error(ErrorCode::invalid_argument, fmt::format("option {} ({}): \"{}\" is not {}{}{}", s.name, origin, shown, s.type(),
+                                                       range.empty() ? "" : s.kind == SettingKind::choice ? " of " : " in ", range));
+}
+
+}  // namespace
+
+std::span<const Setting> settings() { return kSettings; }
+
+const Setting* find_setting(std::string_view name) {
+  const auto found = std::find_if(kSettings.begin(), kSettings.end(), [&](const Setting& s) { return s.name == name; });
+  return found == kSettings.end() ? nullptr : &*found;
+}
+
+std::string Setting::variable() const {
+  std::string text = "NZCL_";
+  for (const char c : name) text += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return text;
+}
+
+std::string Setting::type() const {
+  switch (kind) {
+    case SettingKind::number: return "a number";
+    case SettingKind::bytes: return "a number of bytes";
+    case SettingKind::seconds: return "seconds";
+    case SettingKind::text: return "a text";
+    case SettingKind::choice: return "one";
+    case SettingKind::secret: return "a secret text";
+  }
+  return "?";
+}
+
+std::string Setting::range() const {
+  if (kind == SettingKind::choice) return std::string(choices);
+  if (kind == SettingKind::text || kind == SettingKind::secret) return "";
+  return fmt::format("{} .. {}", number_text(kind, low), number_text(kind, high));
+}
+
+std::string Setting::text(const Options& options) const {
+  const auto format = [this](const auto& value) -> std::string {
+    using T = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, std::string>) {
+      return kind == SettingKind::secret && !value.empty() ? "(set)" : value;
+    } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+      return bytes_text(value);
+    } else {
+      return fmt::format("{}", value);
+    }
+  };
+  return std::visit([&](auto member) { return format(options.*member); }, field);
+}
+
+void Setting::set(Options& options, std::string_view value, std::string_view origin) const {
+  const auto assign = [&]<typename T>(T Options::*member) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      options.*member = std::string(value);
+    } else {
+      std::optional<T> number;
+      if constexpr (std::is_same_v<T, std::uint64_t>) {
+        number = parse_bytes(value);
+      } else {
+        number = parse<T>(value);
+      }
+      if (!number) refuse(*this, value, origin);
+      options.*member = *number;
+    }
+  };
+  std::visit(assign, field);
+  check(options, origin);
+}
+
+void Setting::check(const Options& options, std::string_view origin) const {
+  const auto good = [&]<typename T>(T Options::*member) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      return kind != SettingKind::choice || is_choice(choices, options.*member);
+    } else {
+      const auto value = static_cast<double>(options.*member);
+      return value >= low && value <= high;  // false for NaN
+    }
+  };
+  if (!std::visit(good, field)) refuse(*this, text(options), origin);
+}
+
+}  // namespace nzcl

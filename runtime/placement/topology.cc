@@ -1,0 +1,87 @@
+#include "runtime/placement/topology.h"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <type_traits>
+
+#include "nzcl/error.h"
+
+namespace nzcl::placement {
+namespace {
+
+struct Destroy {
+  void operator()(hwloc_topology_t t) const { hwloc_topology_destroy(t); }
+};
+using Handle = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, Destroy>;
+
+Handle make() {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) throw Error(ErrorCode::system, "hwloc_topology_init failed");
+  return Handle(raw);
+}
+
+std::string list_text(hwloc_const_bitmap_t set) {
+  char* text = nullptr;
+  if (hwloc_bitmap_list_asprintf(&text, set) < 0) return {};
+  const std::unique_ptr<char, decltype(&std::free)> owner(text, std::free);
+  return text;
+}
+
+std::string plural(int n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
+Topology digest(hwloc_topology_t t) {
+  Topology result;
+  const auto count = [&](hwloc_obj_type_t type) { return std::max(0, hwloc_get_nbobjs_by_type(t, type)); };
+  // A machine description without cores (some VMs) still has processing units.
+  const hwloc_obj_type_t unit = count(HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  std::set<int> nodes;
+  for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_type(t, unit, core)) != nullptr;) {
+    const int cpu = hwloc_bitmap_first(core->cpuset);
+    if (cpu < 0) continue;
+    int node = 0;
+    for (hwloc_obj_t n = nullptr; (n = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, n)) != nullptr;) {
+      if (n->cpuset && hwloc_bitmap_isset(n->cpuset, static_cast<unsigned>(cpu))) {
+        node = static_cast<int>(n->logical_index);
+        break;
+      }
+    }
+    nodes.insert(node);
+    result.cores.push_back({.node = node, .cpu = cpu});
+  }
+  if (result.cores.empty()) result.cores.push_back({});
+  std::stable_sort(result.cores.begin(), result.cores.end(), [](const Core& a, const Core& b) { return a.node < b.node; });
+  result.nodes = std::max(1, static_cast<int>(nodes.size()));
+  result.cpus = list_text(hwloc_topology_get_topology_cpuset(t));
+  result.text = fmt::format("{}, {}, {}, {}", plural(count(HWLOC_OBJ_PACKAGE), "package"), plural(static_cast<int>(result.cores.size()), "core"),
+                            plural(count(HWLOC_OBJ_PU), "hardware thread"), plural(result.nodes, "NUMA node"));
+  return result;
+}
+
+}  // namespace
+
+Topology read_topology() {
+  const Handle handle = make();
+  // Looking at the affinity of the process must not change that of the calling thread.
+  hwloc_topology_set_flags(handle.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
+  if (hwloc_topology_load(handle.get()) != 0) throw Error(ErrorCode::system, "hwloc could not read the machine's topology");
+  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  if (hwloc_get_cpubind(handle.get(), bound.get(), HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(bound.get())) {
+    hwloc_topology_restrict(handle.get(), bound.get(), 0);
+  }
+  return digest(handle.get());
+}
+
+Topology read_topology_file(const std::string& path) {
+  const Handle handle = make();
+  if (hwloc_topology_set_xml(handle.get(), path.c_str()) != 0 || hwloc_topology_load(handle.get()) != 0) {
+    throw Error(ErrorCode::invalid_argument, fmt::format("{} is not a topology in hwloc's XML", path));
+  }
+  return digest(handle.get());
+}
+
+}  // namespace nzcl::placement

@@ -1,0 +1,27 @@
+// What hwloc says about the machine, reduced to what placement needs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace nzcl::placement {
+
+struct Core {
+  int node = 0;  // NUMA node (logical number)
+  int cpu = 0;   // its first hardware thread, as the operating system numbers it
+  friend bool operator==(const Core&, const Core&) = default;
+};
+
+struct Topology {
+  std::vector<Core> cores;  // those this process may use, neighbours side by side
+  int nodes = 1;            // NUMA nodes that have such a core
+  std::string cpus;         // all usable hardware threads, "0-3,8": equal on processes that share them
+  std::string text;         // for people: "1 package, 2 cores, 2 threads, 1 NUMA node"
+};
+
+/// This machine, within the process's CPU affinity (taskset, mpirun's binding, cgroups). Throws Error{system}.
+Topology read_topology();
+/// A saved one, in hwloc's XML (lstopo machine.xml). Throws Error{invalid_argument}.
+Topology read_topology_file(const std::string& path);
+
+}  // namespace nzcl::placement
