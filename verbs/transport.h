@@ -101,6 +101,8 @@ class Endpoint {
   /// Text for the last `failed` completion: device, peer, operation, provider's own words.
   virtual std::string failure() const = 0;
 
+  /// Writes that were accepted and whose completion poll() has not returned yet. Transports need an endpoint's peers alive until then.
+  virtual std::size_t in_flight() const noexcept = 0;
   /// File descriptor that becomes readable when poll() may return something; -1: there is none, sleep in small steps.
   virtual int wait_fd() const noexcept { return -1; }
   /// Arms wait_fd. False: do not sleep, poll again.

@@ -27,22 +27,36 @@ using nlohmann::json;
 constexpr std::chrono::seconds kStrangersTime{10};
 // An address that swallows packets is given up for the next one.
 constexpr std::chrono::seconds kConnectTime{3};
+// What is left to say at the end is said in this time or not at all.
+constexpr std::chrono::seconds kFlushTime{1};
 
 /// One connection of the star. Lives on the control thread, kept alive by its own coroutines.
-struct Link {
-  explicit Link(std::shared_ptr<Stream> s) : stream(std::move(s)), wake(stream->get_executor()) { wake.expires_at(Clock::time_point::max()); }
+struct Link : std::enable_shared_from_this<Link> {
+  explicit Link(std::shared_ptr<Stream> s) : stream(std::move(s)), wake(stream->get_executor()), limit(stream->get_executor()) { wake.expires_at(Clock::time_point::max()); }
   const std::shared_ptr<Stream> stream;
   std::deque<std::string> outgoing;
-  asio::steady_timer wake;  // cancelled when `outgoing` or `closed` changes
+  asio::steady_timer wake;  // cancelled when something of the below changes
+  asio::steady_timer limit;  // of finishing
+  bool finishing = false;   // close when all is sent
   bool closed = false;
 
   void send(const json& frame) {
     outgoing.push_back(frame.dump());
     wake.cancel();
   }
+  void finish() {
+    if (closed) return;
+    finishing = true;
+    wake.cancel();
+    limit.expires_after(kFlushTime);
+    limit.async_wait([self = shared_from_this()](asio::error_code error) {
+      if (!error) self->close();
+    });
+  }
   void close() {
     closed = true;
     wake.cancel();
+    limit.cancel();
     asio::error_code ignored;
     stream->lowest_layer().close(ignored);
   }
@@ -52,6 +66,8 @@ asio::awaitable<void> write_loop(std::shared_ptr<Link> link) {
   try {
     while (!link->closed) {
       if (link->outgoing.empty()) {
+        if (link->finishing) link->close();
+        if (link->closed) break;
         asio::error_code ignored;
         co_await link->wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;
@@ -82,7 +98,7 @@ class StarControl final : public ControlPlane {
       shut_ = true;
       if (acceptor_) acceptor_->close();
       for (Member& m : members_) {
-        if (m.link) m.link->close();
+        if (m.link) m.link->finish();
       }
       work_.reset();
     });
@@ -291,7 +307,11 @@ class StarControl final : public ControlPlane {
   void lost(std::size_t index, const std::string& why) {
     Member& m = members_[index];
     m.gone = true;
-    if (shut_ || is_set(all_bye_)) return;
+    if (shut_) return;
+    if (is_set(all_bye_)) {  // leaving in good order
+      self_ == 0 ? check_all() : set_flag(all_quiet_);
+      return;
+    }
     if (self_ != 0) {
       set_failure({ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)});
     } else if (!m.bye) {
@@ -324,7 +344,7 @@ class StarControl final : public ControlPlane {
       }
       return true;
     };
-    if (!is_set(all_quiet_) && is_failed() && all(&Member::quiet)) {
+    if (!is_set(all_quiet_) && (is_failed() || is_set(all_bye_)) && all(&Member::quiet)) {
       broadcast({{"type", "all_quiet"}});
       set_flag(all_quiet_);
     }

@@ -40,7 +40,7 @@ class ControlPlane {
   virtual std::optional<Failure> failure() const = 0;
 
   virtual void quiesced() = 0;
-  /// True when every living member is quiet; false when the deadline came first. Only after failed().
+  /// True when every living member is quiet; false when the deadline came first. After failed(), or after leave() returned true.
   virtual bool wait_quiesced(Deadline deadline) = 0;
 
   /// Collective goodbye: true when all members have said it. After it a lost connection is no failure. Until it returns, members

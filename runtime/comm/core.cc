@@ -23,7 +23,10 @@ std::chrono::nanoseconds seconds(double s) { return std::chrono::nanoseconds(sta
 // Operations up to this size are express: channels of their own, one message up and one down.
 constexpr std::uint64_t kExpressSlotBytes = 8 << 10;
 
-// After a failure: how long the others may take to become quiet before buffers are given back regardless.
+// How long writes to a peer that may be dead are waited for.
+constexpr auto kDrainTime = std::chrono::milliseconds(500);
+
+// How long the others may take to become quiet before buffers are given back regardless.
 constexpr auto kQuietTime = std::chrono::seconds(2);
 
 // A waiting caller polls, then gives way, then sleeps, ever longer.
@@ -135,7 +138,9 @@ void Core::start_threads() {
       placement::name_thread(fmt::format("nzcl-lane-{}", i).c_str());
       placement::pin_thread(placement_.lane_cpus[i]);
       lanes_[i]->run(stop);
-      if (i == 0 && control_->failed()) come_to_rest();
+      if (i != 0 || !control_->failed()) return;
+      come_to_rest();
+      fail_operations();
     });
   }
 }
@@ -274,10 +279,30 @@ Statistics Core::statistics() const {
   return total;
 }
 
+/// Nothing is posted any more. Let the last writes complete here and everywhere, then end all traffic.
 void Core::come_to_rest() {
-  for (const auto& lane : lanes_) lane->shut_down();
+  const auto drain = [this] {
+    bool drained = true;
+    for (const auto& lane : lanes_) drained &= lane->drain();
+    return drained;
+  };
+  const auto deadline = Clock::now() + kDrainTime;
+  while (!drain() && Clock::now() < deadline) std::this_thread::sleep_for(kShortestNap);
+  if (!drain()) {
+    for (const auto& lane : lanes_) lane->shut_down();  // to a dead peer: ends what is under way
+  }
   control_->quiesced();
-  if (!control_->wait_quiesced(Clock::now() + kQuietTime)) log().warn("not every member came to rest in time; a late write may still land");
+  const auto patience = Clock::now() + kQuietTime;
+  while (!control_->wait_quiesced(Clock::now() + kLongestNap)) {
+    drain();
+    if (Clock::now() < patience) continue;
+    log().warn("not every member came to rest in time; a late write may still land");
+    break;
+  }
+  for (const auto& lane : lanes_) lane->shut_down();
+}
+
+void Core::fail_operations() {
   const auto failure = control_->failure().value_or(bootstrap::Failure{});
   log().error("communicator failed: {}", failure.text);
   const std::scoped_lock lock(start_mutex_);
@@ -292,7 +317,6 @@ void Core::stop_threads() {
   for (const auto& lane : lanes_) lane->ring();
   threads_.clear();
   scan_pool_.reset();
-  for (const auto& lane : lanes_) lane->shut_down();
 }
 
 void Core::close() {
@@ -310,6 +334,8 @@ void Core::close() {
   const bool together = control_->leave(Clock::now() + seconds(options_.close_timeout_s));
   const bool failed = control_->failed();
   stop_threads();
+  if (together && !failed) come_to_rest();
+  for (const auto& lane : lanes_) lane->shut_down();
   if (!together && !failed) {
     throw Error(ErrorCode::timeout, fmt::format("close: not every member left within {:g} s", options_.close_timeout_s));
   }
@@ -323,6 +349,8 @@ void Core::serve() {
     closed_ = true;
   }
   stop_threads();
+  if (together) come_to_rest();
+  for (const auto& lane : lanes_) lane->shut_down();
   if (!together && failure) throw Error(failure->code, failure->text);
 }
 

@@ -25,8 +25,8 @@ namespace nzcl::comm {
 
 /// Shared by the Communicator and its Works. Thread-safe.
 ///
-/// Threads: one per lane ("nzcl-lane-N"), scan threads as planned, the control plane's own. Lane 0's thread also brings a failed communicator to rest:
-/// shut the lanes down, tell the others, wait until they are quiet too, and only then hand the buffers back by failing the operations.
+/// Threads: one per lane ("nzcl-lane-N"), scan threads as planned, the control plane's own. Lane 0's thread also brings a failed communicator to rest,
+/// and only then hands the buffers back by failing the operations.
 class Core {
  public:
   struct Seat {  // what this process is to be
@@ -74,6 +74,7 @@ class Core {
   void check_conflicts(const Prepared& prepared) const;
   void throw_if_failed() const;
   void come_to_rest();
+  void fail_operations();
   void stop_threads();
 
   const Options options_;

@@ -293,6 +293,15 @@ void Lane::halt() noexcept {
   doorbell_.ring();
 }
 
+bool Lane::drain() {
+  const std::scoped_lock lock(drive_);
+  if (!endpoint_) return true;
+  std::array<verbs::Completion, kBurst> ignored;
+  while (endpoint_->poll(ignored) > 0) {
+  }
+  return endpoint_->in_flight() == 0;
+}
+
 void Lane::shut_down() {
   const std::scoped_lock lock(drive_);
   endpoint_.reset();

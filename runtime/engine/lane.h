@@ -56,6 +56,9 @@ class Lane {
   void run(std::stop_token stop);
   /// The communicator has failed: no more rounds.
   void halt() noexcept;
+  /// After halt() or when no operation is left: one round that posts nothing and forgets what comes, until the last write's completion is in.
+  /// Peers may depend on it until they have drained too. True: nothing of this lane is under way any more.
+  bool drain();
   /// Ends all traffic: afterwards nothing is posted, and (as far as the transport can promise) nothing of a peer's lands.
   void shut_down();
 

@@ -184,8 +184,10 @@ TEST(TimeoutTest, ARankThatNeverJoinsIsNamed) {
 TEST(AbortTest, ReachesAllAndLaterCallsReportIt) {
   const auto errors = run_ranks(quick(3), [](Communicator& c) {
     Buffer b(c);
-    c.allreduce(b.request()).wait();
-    if (c.rank() == 1) c.abort("the loss is NaN");
+    if (c.rank() == 1) {
+      c.allreduce(b.request()).wait();  // the others' may still be under way when the abort reaches them
+      c.abort("the loss is NaN");
+    }
     const std::string first = error_of([&] {
                                 while (true) c.allreduce(b.request()).wait();
                               }).second;

@@ -100,6 +100,7 @@ bool OfiEndpoint::post_one(const Write& write) noexcept {
     return false;
   }
   free_ = f->next_free;
+  ++used_;
   f->context = write.context;
   f->peer = write.peer;
   return true;
@@ -126,18 +127,26 @@ std::size_t OfiEndpoint::poll(std::span<Completion> out) noexcept {
     } else {
       auto* f = static_cast<InFlight*>(e.op_context);
       out[i] = {.kind = Completion::Kind::written, .peer = f->peer, .immediate = 0, .context = f->context};
-      f->next_free = free_;
-      free_ = f;
+      give_back(f);
     }
   }
   return static_cast<std::size_t>(n);
+}
+
+void OfiEndpoint::give_back(InFlight* write) noexcept {
+  write->next_free = free_;
+  free_ = write;
+  --used_;
 }
 
 Completion OfiEndpoint::take_error() noexcept {
   fi_cq_err_entry error{};
   PeerId peer = Completion::kNoPeer;
   if (fi_cq_readerr(queue_.get(), &error, 0) > 0) {
-    if (error.op_context != nullptr) peer = static_cast<InFlight*>(error.op_context)->peer;
+    if (auto* write = static_cast<InFlight*>(error.op_context)) {
+      peer = write->peer;
+      give_back(write);
+    }
     std::array<char, 256> text{};
     fi_cq_strerror(queue_.get(), error.prov_errno, error.err_data, text.data(), text.size());
     failure_ = fmt::format("{}: {}{} ({})", device_name_, peer == Completion::kNoPeer ? "" : fmt::format("write to peer {}: ", peer),

@@ -17,6 +17,7 @@ class OfiEndpoint final : public Endpoint {
   std::size_t post(std::span<const Write> writes) noexcept override;
   std::size_t poll(std::span<Completion> out) noexcept override;
   std::string failure() const override { return failure_; }
+  std::size_t in_flight() const noexcept override { return used_; }
   int wait_fd() const noexcept override { return wait_fd_; }
   bool prepare_wait() noexcept override;
 
@@ -29,6 +30,7 @@ class OfiEndpoint final : public Endpoint {
     InFlight* next_free = nullptr;
   };
   bool post_one(const Write& write) noexcept;
+  void give_back(InFlight* write) noexcept;
   Completion take_error() noexcept;
 
   fid_fabric* fabric_;
@@ -41,6 +43,7 @@ class OfiEndpoint final : public Endpoint {
   std::vector<fi_addr_t> peers_;
   std::vector<InFlight> in_flight_;
   InFlight* free_ = nullptr;
+  std::size_t used_ = 0;
   std::string failure_;
   bool broken_ = false;        // a post failed: reported by the next poll
   PeerId broken_peer_ = Completion::kNoPeer;

@@ -1,0 +1,104 @@
+// nzcl_info: what nzcl finds on this machine and what it would do with it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "nzcl/error.h"
+#include "nzcl/nzcl.h"
+#include "runtime/bootstrap/factory.h"
+#include "runtime/kernels/targets.h"
+#include "runtime/options/help.h"
+#include "runtime/options/resolve.h"
+#include "runtime/placement/plan.h"
+#include "runtime/placement/topology.h"
+#include "verbs/transport.h"
+
+namespace nzcl {
+namespace {
+
+struct Arguments {
+  bool markdown = false;
+  std::string topology;  // "": this machine
+  int local_ranks = 0;   // 0: from the launcher, else 1
+};
+
+void print_transports() {
+  fmt::print("Transports\n");
+  for (const auto& t : verbs::list_transports()) fmt::print("  {:<14} {:<4} {}\n", t.name, t.available ? "yes" : "no", t.detail);
+}
+
+void print_kernels() {
+  std::string others;
+  for (const std::string& target : kernel_targets()) others += " " + target;
+  fmt::print("\nKernels\n  {} (usable here:{})\n", active_kernel_target(), others);
+}
+
+void print_placement(const Arguments& arguments, const Options& options, const bootstrap::LaunchEnvironment& launch) {
+  const auto topology = arguments.topology.empty() ? placement::read_topology() : placement::read_topology_file(arguments.topology);
+  fmt::print("\nTopology\n  {}; cpus {}\n", topology.text, topology.cpus);
+  const int ranks = arguments.local_ranks > 0 ? arguments.local_ranks : std::max(1, launch.local_size);
+  fmt::print("\nPlacement of {} rank(s) on these cores\n", ranks);
+  for (int r = 0; r < ranks; ++r) {
+    const auto plan = placement::plan(
+        topology, {.local_rank = r, .local_ranks = ranks, .lanes = options.lanes, .scan_threads = options.scan_threads, .pin = options.pin});
+    fmt::print("  rank {}: {}\n", r, plan.text);
+  }
+}
+
+void print_bootstrap(const Options& options, const bootstrap::LaunchEnvironment& launch) {
+  fmt::print("\nBootstrap\n  launcher: {}{}\n", launch.launcher.empty() ? "none seen" : launch.launcher, launch.pmix ? ", with PMIx" : "");
+  try {
+    const auto choice = bootstrap::choose(options, launch, bootstrap::Role::worker, -1);
+    using Kind = bootstrap::Choice::Kind;
+    switch (choice.kind) {
+      case Kind::self: fmt::print("  a single rank\n"); break;
+      case Kind::socket: fmt::print("  place {} of {}, socket {}:{} ({})\n", choice.index, choice.size, choice.host, choice.port, choice.why); break;
+      case Kind::file: fmt::print("  place {} of {}, file {}\n", choice.index, choice.size, choice.path.empty() ? choice.why : choice.path); break;
+      case Kind::pmix: fmt::print("  through PMIx\n"); break;
+    }
+  } catch (const Error& e) {
+    fmt::print("  {}\n", e.what());
+  }
+}
+
+void print_options(const Resolved& resolved) {
+  fmt::print("\nOptions\n{}", describe_options(resolved));
+  for (const std::string& warning : resolved.warnings) fmt::print("  warning: {}\n", warning);
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Shows transports (and why one is not available), kernels, topology, placement, bootstrap, and options with their origins.", "nzcl_info");
+  app.add_flag("--options-markdown", arguments.markdown, "Print only the table of options, in Markdown");
+  app.add_option("--topology", arguments.topology, "Plan for a saved machine (hwloc's XML, from lstopo) instead of this one");
+  app.add_option("--local-ranks", arguments.local_ranks, "Plan for so many ranks; default: as the launcher says, else 1")->check(CLI::Range(1, 4096));
+  CLI11_PARSE(app, argc, argv);
+  if (arguments.markdown) {
+    fmt::print("{}", options_markdown());
+    return 0;
+  }
+  const Resolved resolved = resolve({}, process_environment, process_variables());
+  const auto launch = bootstrap::read_launch_environment(process_environment);
+  fmt::print("nzcl {}\n\n", nzclGetVersion());
+  print_transports();
+  print_kernels();
+  print_placement(arguments, resolved.options, launch);
+  print_bootstrap(resolved.options, launch);
+  print_options(resolved);
+  return 0;
+}
+
+}  // namespace
+}  // namespace nzcl
+
+int main(int argc, char** argv) {
+  try {
+    return nzcl::run(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "nzcl_info: %s\n", e.what());
+    return 1;
+  }
+}
