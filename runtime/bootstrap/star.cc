@@ -22,6 +22,7 @@ using Failure = std::optional<Error>;
 constexpr std::chrono::seconds kStrangersTime{10};
 constexpr std::chrono::seconds kConnectTime{3};     // an address that swallows packets is given up for the next one
 constexpr std::chrono::milliseconds kRetryPause{50};
+constexpr int kLoudRefusals = 10;                    // further ones do not fill the log
 // Member 0 knows best who is missing: the others give it this much longer to say so.
 constexpr std::chrono::seconds kGrace{2};
 
@@ -153,7 +154,8 @@ class Hub final : public Star {
       asio::co_spawn(io_, read_parts(member), asio::detached);
     } catch (const std::exception& e) {
       refused_ = fmt::format("{}: {}", from, e.what());
-      log().warn("bootstrap at {}: refused a connection from {}", settings_.place, refused_);
+      const auto level = refusals_++ < kLoudRefusals ? spdlog::level::warn : spdlog::level::debug;
+      log().log(level, "bootstrap at {}: refused a connection from {}", settings_.place, refused_);
     }
   }
 
@@ -224,6 +226,7 @@ class Hub final : public Star {
   std::size_t connected_ = 0;
   Failure failure_;
   std::string refused_;
+  int refusals_ = 0;
 };
 
 class Spoke final : public Star {

@@ -76,10 +76,13 @@ Topology read_topology() {
   return digest(handle.get());
 }
 
-Topology read_topology_file(const std::string& path) {
+Topology read_saved_topology(const std::string& saved) {
   const Handle handle = make();
-  if (hwloc_topology_set_xml(handle.get(), path.c_str()) != 0 || hwloc_topology_load(handle.get()) != 0) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} is not a topology in hwloc's XML", path));
+  const bool file = saved.ends_with(".xml");
+  const int error = file ? hwloc_topology_set_xml(handle.get(), saved.c_str()) : hwloc_topology_set_synthetic(handle.get(), saved.c_str());
+  if (error != 0 || hwloc_topology_load(handle.get()) != 0) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("{} is not a topology in hwloc's XML (*.xml), nor a synthetic description such as \"pack:2 [numa] core:16 pu:2\"", saved));
   }
   return digest(handle.get());
 }

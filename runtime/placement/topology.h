@@ -21,7 +21,8 @@ struct Topology {
 
 /// This machine, within the process's CPU affinity (taskset, mpirun's binding, cgroups). Throws Error{system}.
 Topology read_topology();
-/// A saved one, in hwloc's XML (lstopo machine.xml). Throws Error{invalid_argument}.
-Topology read_topology_file(const std::string& path);
+/// Another one: a file in hwloc's XML (lstopo machine.xml), or hwloc's synthetic description ("pack:2 [numa] core:16 pu:2").
+/// Throws Error{invalid_argument}.
+Topology read_saved_topology(const std::string& saved);
 
 }  // namespace nzcl::placement

@@ -37,7 +37,7 @@ void print_kernels() {
 }
 
 void print_placement(const Arguments& arguments, const Options& options, const bootstrap::LaunchEnvironment& launch) {
-  const auto topology = arguments.topology.empty() ? placement::read_topology() : placement::read_topology_file(arguments.topology);
+  const auto topology = arguments.topology.empty() ? placement::read_topology() : placement::read_saved_topology(arguments.topology);
   fmt::print("\nTopology\n  {}; cpus {}\n", topology.text, topology.cpus);
   const int ranks = arguments.local_ranks > 0 ? arguments.local_ranks : std::max(1, launch.local_size);
   fmt::print("\nPlacement of {} rank(s) on these cores\n", ranks);
@@ -73,7 +73,7 @@ int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Shows transports (and why one is not available), kernels, topology, placement, bootstrap, and options with their origins.", "nzcl_info");
   app.add_flag("--options-markdown", arguments.markdown, "Print only the table of options, in Markdown");
-  app.add_option("--topology", arguments.topology, "Plan for a saved machine (hwloc's XML, from lstopo) instead of this one");
+  app.add_option("--topology", arguments.topology, "Plan for another machine: a file saved by lstopo (*.xml), or a description such as \"pack:2 [numa] core:16 pu:2\"");
   app.add_option("--local-ranks", arguments.local_ranks, "Plan for so many ranks; default: as the launcher says, else 1")->check(CLI::Range(1, 4096));
   CLI11_PARSE(app, argc, argv);
   if (arguments.markdown) {

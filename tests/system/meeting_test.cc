@@ -1,0 +1,275 @@
+// Meetings over real sockets on the loopback address, members as threads: who comes, who does not, and who should not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <asio.hpp>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nzcl/error.h"
+#include "runtime/bootstrap/control.h"
+#include "runtime/bootstrap/file_meeting.h"
+#include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/local.h"
+#include "runtime/bootstrap/pack_strings.h"
+#include "runtime/bootstrap/star.h"
+
+namespace nzcl::bootstrap {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using tcp = asio::ip::tcp;
+
+int free_port() {
+  asio::io_context io;
+  return tcp::acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0)).local_endpoint().port();
+}
+
+Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
+constexpr std::chrono::milliseconds kLong{20000}, kShort{700};
+
+StarSettings settings(int index, int size, const std::string& session = "s") {
+  return {.index = index,
+          .size = size,
+          .session = session,
+          .who = "rank " + std::to_string(index) + " (a thread)",
+          .name = [](int i) { return "rank " + std::to_string(i); },
+          .place = "the test"};
+}
+
+struct Member {
+  int index, size = 3;
+  std::string secret = "secret", session = "s";
+};
+
+std::unique_ptr<Bootstrap> join(const Member& m, int port) {
+  const MeetingPlace place{.hosts = {"127.0.0.1"}, .port = port, .secret = m.secret};
+  if (m.index == 0) return make_star_hub(settings(0, m.size, m.session), place);
+  return make_star_member(settings(m.index, m.size, m.session), [place] { return std::optional(place); }, true);
+}
+
+/// Every member's error text, "" for none.
+std::vector<std::string> run(const std::vector<Member>& members, int port, std::chrono::milliseconds time,
+                             const std::function<void(Bootstrap&, Deadline)>& body) {
+  std::vector<std::string> errors(members.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        body(*join(members[i], port), in(time));
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+void three_rounds(Bootstrap& b, Deadline deadline) {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::string> expected;
+    // Of different sizes, some empty, some with zero bytes.
+    const auto part = [&](int rank) { return std::string(static_cast<std::size_t>(rank * round * 1000), '\0') + std::to_string(rank * 10 + round); };
+    for (int r = 0; r < b.size(); ++r) expected.push_back(part(r));
+    EXPECT_EQ(b.allgather(part(b.rank()), deadline), expected);
+  }
+}
+
+TEST(StarMeeting, GathersEverybodysBytesInOrder) {
+  EXPECT_THAT(run({{2}, {0}, {1}}, free_port(), kLong, three_rounds), Each(""));
+}
+
+TEST(StarMeeting, NamesWhoIsMissingToEverybodyThatCame) {
+  EXPECT_THAT(run({{0}, {1}}, free_port(), kShort, three_rounds), Each(HasSubstr("rank 2 did not come")));
+}
+
+TEST(StarMeeting, WithoutRankZeroTheOthersSayWhereTheyLooked) {
+  EXPECT_THAT(run({{1}, {2}}, free_port(), kShort, three_rounds), Each(AllOf(HasSubstr("rank 0 was not reached at the test"), HasSubstr("refused"))));
+}
+
+TEST(StarMeeting, AnotherSecretIsRefusedAndTheRestGoOnWaiting) {
+  const auto errors = run({{0}, {1}, {2, 3, "wrong"}}, free_port(), kShort, three_rounds);
+  EXPECT_THAT(errors[2], AllOf(HasSubstr("secret"), HasSubstr("rank 0")));
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("rank 2 did not come"), HasSubstr("refused: 127.0.0.1")));
+  EXPECT_THAT(errors[1], HasSubstr("rank 2 did not come"));
+}
+
+TEST(StarMeeting, TwoOfOneRankFailForAll) {
+  const auto errors = run({{0}, {1}, {1}}, free_port(), kLong, three_rounds);
+  EXPECT_THAT(errors, Each(HasSubstr("both claim to be rank 1")));
+}
+
+TEST(StarMeeting, AnotherSizeFailsForAll) {
+  const auto errors = run({{0}, {1}, {2, 4}}, free_port(), kLong, three_rounds);
+  EXPECT_THAT(errors, Each(HasSubstr("expects 4 members")));
+}
+
+TEST(StarMeeting, SessionsShareAPort) {
+  const int port = free_port();
+  std::vector<Member> members;
+  for (const char* session : {"a", "b", "c"}) {
+    for (int i = 0; i < 3; ++i) members.push_back({i, 3, "secret", session});
+  }
+  EXPECT_THAT(run(members, port, kLong, three_rounds), Each(""));
+}
+
+TEST(StarMeeting, AMemberThatLeavesEarlyIsNamed) {
+  const auto errors = run({{0}, {1}, {2}}, free_port(), kLong, [](Bootstrap& b, Deadline deadline) {
+    b.allgather("x", deadline);
+    if (b.rank() != 2) b.allgather("y", deadline);
+  });
+  EXPECT_THAT(errors[0], HasSubstr("rank 2 (a thread) left the meeting"));
+  EXPECT_THAT(errors[1], HasSubstr("rank 2 (a thread) left the meeting"));
+  EXPECT_EQ(errors[2], "");
+}
+
+TEST(StarMeeting, StrangersAreRefusedAndDisturbNobody) {
+  const int port = free_port();
+  std::jthread stranger([port](std::stop_token stop) {
+    asio::io_context io;
+    for (int i = 0; !stop.stop_requested(); ++i) {
+      try {
+        tcp::socket socket(io);
+        socket.connect({asio::ip::address_v4::loopback(), static_cast<unsigned short>(port)});
+        const std::string garbage = i % 2 ? "GET / HTTP/1.0\r\n\r\n" : std::string(5000, '\xff');
+        asio::write(socket, asio::buffer(garbage));
+      } catch (const std::exception&) {
+        std::this_thread::yield();  // not listening yet, or not any more
+      }
+    }
+  });
+  std::vector<Member> members{{0}, {1}, {2}};
+  EXPECT_THAT(run(members, port, kLong, [](Bootstrap& b, Deadline deadline) {
+    if (b.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // let the strangers come first
+    three_rounds(b, deadline);
+  }), Each(""));
+}
+
+TEST(FileMeeting, MeetsInSpiteOfLeftovers) {
+  const std::string path = testing::TempDir() + "nzcl_meeting_" + std::to_string(::getpid());
+  for (const std::string& leftover : {std::string(), std::string("garbage"),
+                                      "{\"hosts\":[\"127.0.0.1\"],\"host_id\":\"\",\"port\":" + std::to_string(free_port()) + ",\"secret\":\"old\"}"}) {
+    if (!leftover.empty()) std::ofstream(path) << leftover;
+    std::vector<std::string> errors(3);
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others see the leftover
+          three_rounds(*make_file_bootstrap(settings(i, 3), path), in(kLong));
+        } catch (const std::exception& e) {
+          errors[static_cast<std::size_t>(i)] = e.what();
+        }
+      });
+    }
+    threads.clear();
+    EXPECT_THAT(errors, Each(""));
+    EXPECT_FALSE(std::ifstream(path).good()) << "the file is removed when all have come";
+  }
+}
+
+TEST(FileMeeting, JobFilesDifferBySessionAndLieInAPrivateFolder) {
+  EXPECT_NE(job_file("job", "a"), job_file("job", "b"));
+  EXPECT_EQ(job_file("", "a"), job_file("", "a"));
+  EXPECT_THAT(job_file("../../etc/x", "a"), testing::Not(HasSubstr("/etc")));
+}
+
+TEST(PackStrings, ComesBack) {
+  const std::vector<std::string> parts{"", std::string("a\0b", 3), "c"};
+  EXPECT_EQ(unpack_strings(pack_strings(parts)), parts);
+  EXPECT_THROW(unpack_strings("abc"), Error);
+  EXPECT_THROW(unpack_strings(pack_strings({"abcdef"}).substr(0, 7)), Error);
+}
+
+// --- The control plane, on the same meeting
+
+struct Plane {
+  std::unique_ptr<ControlPlane> control;
+  std::atomic<int> failures{0};
+};
+
+std::vector<std::unique_ptr<Plane>> planes(int size) {
+  std::vector<std::unique_ptr<Plane>> all;
+  auto meeting = std::make_shared<LocalMeeting>(size);
+  ControlPlane::Settings names{.bind_host = "", .names = {}};
+  for (int i = 0; i < size; ++i) {
+    all.push_back(std::make_unique<Plane>());
+    names.names.push_back("rank " + std::to_string(i));
+  }
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < size; ++i) {
+    threads.emplace_back([&, i] {
+      Plane& plane = *all[static_cast<std::size_t>(i)];
+      const auto bootstrap = make_local_bootstrap(meeting, i);
+      plane.control = ControlPlane::join(*bootstrap, names, in(kLong), [&plane] { ++plane.failures; });
+    });
+  }
+  threads.clear();
+  return all;
+}
+
+void on_all(const std::vector<std::unique_ptr<Plane>>& all, const std::function<void(Plane&, std::size_t)>& body) {
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { body(*all[i], i); });
+}
+
+TEST(ControlPlane, AllLeaveTogether) {
+  const auto all = planes(4);
+  on_all(all, [](Plane& p, std::size_t) {
+    EXPECT_TRUE(p.control->leave(in(kLong)));
+    p.control->quiesced();
+    EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
+    p.control.reset();  // at different moments: a lost connection is no failure any more
+  });
+  for (const auto& p : all) EXPECT_EQ(p->failures, 0);
+}
+
+TEST(ControlPlane, LeavingWaitsForTheLastAndSaysSoAtTheDeadline) {
+  const auto all = planes(2);
+  EXPECT_FALSE(all[1]->control->leave(in(std::chrono::milliseconds(50))));
+  EXPECT_FALSE(all[1]->control->failed());
+}
+
+TEST(ControlPlane, TheFirstFailureReachesAllOnce) {
+  const auto all = planes(4);
+  all[2]->control->abort({ErrorCode::aborted, "first"});
+  on_all(all, [](Plane& p, std::size_t) {
+    while (!p.control->failed()) std::this_thread::yield();
+    p.control->abort({ErrorCode::internal, "second"});
+    EXPECT_EQ(p.control->failure()->text, "first");
+    EXPECT_EQ(p.control->failure()->code, ErrorCode::aborted);
+    p.control->quiesced();
+    EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
+    EXPECT_FALSE(p.control->leave(in(kLong)));
+  });
+  for (const auto& p : all) EXPECT_EQ(p->failures, 1);
+}
+
+TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
+  for (const std::size_t dead : {std::size_t{2}, std::size_t{0}}) {
+    auto all = planes(3);
+    all[dead]->control.reset();
+    on_all(all, [&](Plane& p, std::size_t i) {
+      if (i == dead) return;
+      while (!p.control->failed()) std::this_thread::yield();
+      EXPECT_EQ(p.control->failure()->code, ErrorCode::peer_failed);
+      EXPECT_THAT(p.control->failure()->text, HasSubstr("rank " + std::to_string(dead) + " died"));
+      p.control->quiesced();
+      // Without the hub nobody counts: the wait ends at its deadline.
+      EXPECT_EQ(p.control->wait_quiesced(in(dead == 0 ? std::chrono::milliseconds(20) : kLong)), dead != 0);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::bootstrap

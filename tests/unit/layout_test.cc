@@ -1,0 +1,115 @@
+// How tensors are cut into slices and dealt to owners.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "runtime/engine/slice_layout.h"
+
+namespace nzcl::engine {
+namespace {
+
+LayoutRequest any_request() {
+  LayoutRequest r;
+  r.epoch = *rc::gen::arbitrary<std::uint64_t>();
+  r.count = *rc::gen::inRange<std::uint64_t>(0, 3'000'000);
+  r.element_bytes = *rc::gen::element<std::uint64_t>(1, 2, 4, 8);
+  r.block_elems = *rc::gen::weightedOneOf<std::uint64_t>(
+      {{3, rc::gen::inRange<std::uint64_t>(1, 600)}, {1, rc::gen::inRange<std::uint64_t>(1, 5'000'000)}});
+  r.owners = *rc::gen::inRange<std::uint32_t>(1, 40);
+  r.slice_bytes = *rc::gen::weightedOneOf<std::uint64_t>({{1, rc::gen::just<std::uint64_t>(0)}, {1, rc::gen::inRange<std::uint64_t>(1, 1 << 20)}});
+  r.slot_bytes = *rc::gen::element<std::uint64_t>(4096, 65536, 131072);
+  r.express_bytes = 8192 - 104;
+  return r;
+}
+
+RC_GTEST_PROP(SliceLayout, SlicesCoverEveryBlockOnceInOrder, ()) {
+  const LayoutRequest r = any_request();
+  const SliceLayout layout(r);
+  RC_ASSERT(layout.blocks() == (r.count + r.block_elems - 1) / r.block_elems);
+  RC_ASSERT(layout.slices() >= 1u);
+  std::uint64_t next = 0, bytes = 0;
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    RC_ASSERT(layout.first_block(s) == next);
+    RC_ASSERT(layout.blocks_of(s) > 0u || r.count == 0);
+    bytes += layout.bytes_of_blocks(next, layout.blocks_of(s));
+    next += layout.blocks_of(s);
+  }
+  RC_ASSERT(next == layout.blocks());
+  RC_ASSERT(bytes == r.count * r.element_bytes);
+}
+
+RC_GTEST_PROP(SliceLayout, EverySliceHasOneOwnerWhoFindsItInItsList, ()) {
+  const SliceLayout layout(any_request());
+  std::vector<std::uint64_t> seen(layout.slices(), 0);
+  for (std::uint32_t o = 0; o < layout.owners(); ++o) {
+    std::uint64_t last = 0;
+    for (std::uint64_t k = 0; k < layout.owned(o); ++k) {
+      const std::uint64_t slice = layout.owned_slice(o, k);
+      RC_ASSERT(slice < layout.slices());
+      RC_ASSERT(layout.owner(slice) == o);
+      RC_ASSERT(k == 0 || slice > last);
+      last = slice;
+      ++seen[slice];
+    }
+  }
+  RC_ASSERT(std::all_of(seen.begin(), seen.end(), [](auto n) { return n == 1; }));
+}
+
+RC_GTEST_PROP(SliceLayout, OwnersSharesDifferByOneSlice, ()) {
+  const SliceLayout layout(any_request());
+  std::uint64_t least = ~std::uint64_t{0}, most = 0;
+  for (std::uint32_t o = 0; o < layout.owners(); ++o) {
+    least = std::min(least, layout.owned(o));
+    most = std::max(most, layout.owned(o));
+  }
+  RC_ASSERT(most - least <= 1u);
+}
+
+RC_GTEST_PROP(SliceLayout, TheFirstSlicesOwnerFollowsFromTheEpochAlone, ()) {
+  LayoutRequest a = any_request(), b = any_request();
+  b.epoch = a.epoch;
+  b.owners = a.owners;
+  RC_ASSERT(SliceLayout(a).owner(0) == SliceLayout(b).owner(0));
+}
+
+RC_GTEST_PROP(SliceLayout, ABitmapTakesAtMostHalfASlot, ()) {
+  const LayoutRequest r = any_request();
+  const SliceLayout layout(r);
+  RC_ASSERT(layout.words_per_slice() * 8 <= r.slot_bytes / 2);
+}
+
+TEST(SliceLayout, AHotRegionIsSpreadOverAllOwners) {
+  // 64 MiB of floats; the hot region is the first sixteenth of it.
+  const SliceLayout layout({.epoch = 3, .count = 16 << 20, .element_bytes = 4, .block_elems = 256, .owners = 4, .slice_bytes = 64 << 10,
+                            .slot_bytes = 128 << 10, .express_bytes = 8000});
+  const std::uint64_t hot = layout.slices() / 16;
+  std::vector<std::uint64_t> load(4);
+  for (std::uint64_t s = 0; s < hot; ++s) ++load[layout.owner(s)];
+  for (const std::uint64_t n : load) EXPECT_EQ(n, hot / 4);
+}
+
+TEST(SliceLayout, AStrideOfTheOwnersNumberDoesNotLandOnOneOwner) {
+  const SliceLayout layout({.epoch = 3, .count = 16 << 20, .element_bytes = 4, .block_elems = 256, .owners = 4, .slice_bytes = 64 << 10,
+                            .slot_bytes = 128 << 10, .express_bytes = 8000});
+  std::vector<std::uint64_t> load(4);
+  for (std::uint64_t s = 0; s < layout.slices(); s += 4) ++load[layout.owner(s)];
+  for (const std::uint64_t n : load) EXPECT_GT(n, layout.slices() / 4 / 8);
+}
+
+TEST(SliceLayout, ASmallTensorIsOneExpressSlice) {
+  const LayoutRequest r{.epoch = 1, .count = 1000, .element_bytes = 4, .block_elems = 256, .owners = 4, .slice_bytes = 0, .slot_bytes = 131072,
+                        .express_bytes = 8088};
+  EXPECT_TRUE(SliceLayout(r).express());
+  EXPECT_EQ(SliceLayout(r).slices(), 1u);
+  LayoutRequest large = r;
+  large.count = 1 << 20;
+  EXPECT_FALSE(SliceLayout(large).express());
+  EXPECT_GT(SliceLayout(large).slices(), 1u);
+}
+
+}  // namespace
+}  // namespace nzcl::engine

@@ -1,0 +1,155 @@
+// The table of options: parsing, ranges, origins.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "nzcl/error.h"
+#include "runtime/options/help.h"
+#include "runtime/options/resolve.h"
+#include "runtime/options/table.h"
+#include "runtime/options/validate.h"
+
+namespace nzcl {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+using Variables = std::map<std::string, std::string>;
+
+Resolved resolved(const Variables& variables, const Options& base = {}) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : variables) names.push_back(name);
+  return resolve(
+      base,
+      [&](const char* name) {
+        const auto found = variables.find(name);
+        return found == variables.end() ? std::nullopt : std::optional(found->second);
+      },
+      names);
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+    return e.what();
+  }
+  return "no error";
+}
+
+std::string origin(const Resolved& r, std::string_view name) {
+  return r.origins[static_cast<std::size_t>(find_setting(name) - settings().data())];
+}
+
+class File {
+ public:
+  explicit File(const std::string& text) : path_(testing::TempDir() + "nzcl_options_test.toml") { std::ofstream(path_) << text; }
+  ~File() { std::remove(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(OptionTable, NamesAreUniqueAndDefaultsAreValid) {
+  std::set<std::string_view> names;
+  for (const Setting& s : settings()) {
+    EXPECT_TRUE(names.insert(s.name).second) << s.name;
+    EXPECT_FALSE(s.meaning.empty()) << s.name;
+  }
+  EXPECT_NO_THROW(validate({}));
+}
+
+TEST(OptionTable, HasEveryFieldOfOptions) {
+  // A field that is missing from the table could not be set from outside: sizes add up only when all are there.
+  std::size_t bytes = 0;
+  for (const Setting& s : settings()) {
+    std::visit([&](auto member) { bytes += sizeof(Options{}.*member); }, s.field);
+  }
+  EXPECT_LE(bytes, sizeof(Options));
+  EXPECT_GT(bytes + 32, sizeof(Options)) << "more than padding is missing";  // a string is 32 bytes
+}
+
+TEST(OptionTable, ValuesComeBackFromTheirText) {
+  for (const Setting& s : settings()) {
+    if (s.kind == SettingKind::secret) continue;
+    Options copy;
+    s.set(copy, s.text({}), "test");
+    EXPECT_EQ(s.text(copy), s.text({})) << s.name;
+  }
+}
+
+RC_GTEST_PROP(OptionTable, BytesComeBackFromTheirText, ()) {
+  const auto value = *rc::gen::inRange<std::uint64_t>(0, std::uint64_t{1} << 40);
+  Options options;
+  options.slice_bytes = value;
+  const Setting& s = *find_setting("slice_bytes");
+  Options copy;
+  s.set(copy, s.text(options), "test");
+  RC_ASSERT(copy.slice_bytes == value);
+}
+
+TEST(Resolve, DefaultsThenCodeThenFileThenEnvironment) {
+  const File file("# a comment\ntransport = \"tcp\"\nslot_bytes = \"64K\"\ntimeout_s = 2.5\n");
+  Options base;
+  base.lanes = 2;
+  base.transport = "shm";
+  const Resolved r = resolved({{"NZCL_CONFIG", file.path()}, {"NZCL_SLOT_BYTES", "256KiB"}}, base);
+  EXPECT_EQ(r.options.lanes, 2);
+  EXPECT_EQ(origin(r, "lanes"), "code");
+  EXPECT_EQ(r.options.transport, "tcp");
+  EXPECT_THAT(origin(r, "transport"), HasSubstr("file "));
+  EXPECT_EQ(r.options.timeout_s, 2.5);
+  EXPECT_EQ(r.options.slot_bytes, 256u << 10);
+  EXPECT_EQ(origin(r, "slot_bytes"), "NZCL_SLOT_BYTES");
+  EXPECT_EQ(origin(r, "channel_slots"), "default");
+  EXPECT_THAT(r.warnings, IsEmpty());
+}
+
+TEST(Resolve, BadValuesNameOptionOriginAndRange) {
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_CHANNEL_SLOTS", "many"}}); }),
+              AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_CHANNEL_SLOTS"), HasSubstr("\"many\""), HasSubstr("2 .. 1024")));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_PIN", "maybe"}}); }), HasSubstr("auto|on|off"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("4K .. 16M"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "99999999999999999999"}}); }), HasSubstr("slot_bytes"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLICE_BYTES", "17179869185G"}}); }), HasSubstr("slice_bytes"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_TIMEOUT_S", "nan"}}); }), HasSubstr("timeout_s"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_TIMEOUT_S", ""}}); }), HasSubstr("timeout_s"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_CONFIG", "/does/not/exist"}}); }), HasSubstr("/does/not/exist"));
+  const File unknown("trnsport = \"tcp\"\n");
+  EXPECT_THAT(error_of([&] { resolved({{"NZCL_CONFIG", unknown.path()}}); }), AllOf(HasSubstr("trnsport"), HasSubstr("transport?")));
+  Options bad;
+  bad.lanes = 99;
+  EXPECT_THAT(error_of([&] { validate(bad); }), AllOf(HasSubstr("lanes"), HasSubstr("0 .. 16")));
+}
+
+TEST(Resolve, UnknownVariablesAreWarningsWithASuggestion) {
+  EXPECT_THAT(resolved({{"NZCL_TRANSPROT", "tcp"}, {"OTHER_TRANSPORT", "x"}}).warnings,
+              ElementsAre(AllOf(HasSubstr("NZCL_TRANSPROT"), HasSubstr("did you mean NZCL_TRANSPORT?"))));
+  EXPECT_THAT(resolved({{"NZCL_COMPLETELY_DIFFERENT_THING", "1"}}).warnings, ElementsAre(Not(HasSubstr("did you mean"))));
+}
+
+TEST(Help, NeverShowsTheSecret) {
+  const std::string text = describe_options(resolved({{"NZCL_SECRET", "hunter2"}}));
+  EXPECT_THAT(text, AllOf(HasSubstr("(set)"), Not(HasSubstr("hunter2"))));
+}
+
+TEST(Help, MarkdownHasARowPerOption) {
+  const std::string text = options_markdown();
+  for (const Setting& s : settings()) EXPECT_THAT(text, HasSubstr("| `" + s.variable() + "` |"));
+}
+
+}  // namespace
+}  // namespace nzcl

@@ -1,0 +1,150 @@
+// The wire document, runtime/wire/README.md, against the code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "nzcl/types.h"
+#include "runtime/wire/immediate.h"
+#include "runtime/wire/message.h"
+
+namespace nzcl::wire {
+namespace {
+
+struct Place {
+  std::size_t offset, bytes;
+  friend bool operator==(const Place&, const Place&) = default;
+  friend void PrintTo(const Place& p, std::ostream* out) { *out << p.bytes << " bytes at " << p.offset; }
+};
+
+std::vector<std::string> section(const std::string& title) {
+  std::ifstream file(NZCL_SOURCE_DIR "/runtime/wire/README.md");
+  std::vector<std::string> lines;
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) inside = line == "## " + title;
+    if (inside) lines.push_back(line);
+  }
+  return lines;
+}
+
+std::map<std::string, Place> documented(const std::string& title) {
+  std::map<std::string, Place> fields;
+  const std::regex row(R"(\| (\d+) \| (\d+) \| (\w+) \|.*)");
+  for (const std::string& line : section(title)) {
+    std::smatch m;
+    if (std::regex_match(line, m, row)) fields[m[3]] = {std::stoul(m[1]), std::stoul(m[2])};
+  }
+  return fields;
+}
+
+#define NZCL_FIELD(type, name) \
+  { #name, Place { offsetof(type, name), sizeof(type::name) } }
+
+TEST(WireDocument, Header) {
+  const std::map<std::string, Place> code{
+      NZCL_FIELD(Header, magic),         NZCL_FIELD(Header, version),       NZCL_FIELD(Header, flags),
+      NZCL_FIELD(Header, credit),        NZCL_FIELD(Header, epoch),         NZCL_FIELD(Header, slice),
+      NZCL_FIELD(Header, sequence),      NZCL_FIELD(Header, stream_offset), NZCL_FIELD(Header, bitmap_bytes),
+      NZCL_FIELD(Header, payload_bytes), NZCL_FIELD(Header, direct_writes), NZCL_FIELD(Header, reserved),
+      NZCL_FIELD(Header, reserved2)};
+  EXPECT_EQ(documented("Header"), code);
+}
+
+TEST(WireDocument, OperationRecord) {
+  const std::map<std::string, Place> code{
+      NZCL_FIELD(OperationRecord, count),          NZCL_FIELD(OperationRecord, block_elems),
+      NZCL_FIELD(OperationRecord, type),           NZCL_FIELD(OperationRecord, op),
+      NZCL_FIELD(OperationRecord, packed_result),  NZCL_FIELD(OperationRecord, reserved),
+      NZCL_FIELD(OperationRecord, output_address), NZCL_FIELD(OperationRecord, output_key)};
+  EXPECT_EQ(documented("Operation record"), code);
+}
+
+TEST(WireDocument, FieldsLeaveNoGap) {
+  for (const auto& [title, bytes] : {std::pair{"Header", sizeof(Header)}, {"Operation record", sizeof(OperationRecord)}}) {
+    std::size_t sum = 0;
+    for (const auto& [name, place] : documented(title)) sum += place.bytes;
+    EXPECT_EQ(sum, bytes) << title;
+  }
+}
+
+TEST(WireDocument, Example) {
+  std::string expected, text;
+  for (const std::string& line : section("Example")) {
+    if (std::regex_match(line, std::regex("([0-9a-f]{2} ?){16}"))) expected += line + "\n";
+    text += line + "\n";
+  }
+  const Header header{.flags = kHasBitmap, .credit = 3, .epoch = 7, .slice = 0, .sequence = 7, .stream_offset = 0, .bitmap_bytes = 8,
+                      .payload_bytes = 1024 + (1000 - 3 * 256) * 4};
+  OperationRecord record{.count = 1000, .block_elems = 256, .type = static_cast<std::uint8_t>(DataType::float32),
+                         .op = static_cast<std::uint8_t>(ReduceOp::sum), .packed_result = 0};
+  record.output_address = 0x7f0000001000;
+  record.output_key = 5;
+  const std::uint64_t bitmap = 0b1001;
+  std::vector<unsigned char> bytes(sizeof header + sizeof record + sizeof bitmap);
+  std::memcpy(bytes.data(), &header, sizeof header);
+  std::memcpy(bytes.data() + sizeof header, &record, sizeof record);
+  std::memcpy(bytes.data() + sizeof header + sizeof record, &bitmap, sizeof bitmap);
+  std::string actual;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    char two[4];
+    std::snprintf(two, sizeof two, "%02x%c", bytes[i], i % 16 == 15 ? '\n' : ' ');
+    actual += two;
+  }
+  EXPECT_EQ(actual, expected);
+
+  const std::uint32_t immediate = encode({Immediate::Kind::message, {2, Direction::up, Class::express}, 3});
+  std::ostringstream hex;
+  hex << "`0x" << std::hex;
+  hex.fill('0');
+  hex.width(8);
+  hex << immediate << "`";
+  EXPECT_THAT(text, testing::HasSubstr(hex.str()));
+}
+
+TEST(Immediate, BitsAreWhereTheDocumentSays) {
+  EXPECT_EQ(encode({Immediate::Kind::credit, {0, Direction::up, Class::bulk}, 0}), 2u << 30);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0xfff, Direction::up, Class::bulk}, 0}), 0xfffu << 18);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::down, Class::bulk}, 0}), 1u << 17);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Class::express}, 0}), 1u << 16);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Class::bulk}, 0xffff}), 0xffffu);
+  static_assert(kMaxMembers == 1 << 12);
+}
+
+RC_GTEST_PROP(Immediate, EveryThirtyTwoBitsDecodeAndComeBack, (std::uint32_t bits)) {
+  RC_ASSERT(encode(decode(bits)) == bits);
+}
+
+RC_GTEST_PROP(Immediate, ComesBackFromTheWire, ()) {
+  const Immediate imm{*rc::gen::element(Immediate::Kind::message, Immediate::Kind::direct, Immediate::Kind::credit),
+                      {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), *rc::gen::element(Direction::up, Direction::down),
+                       *rc::gen::element(Class::bulk, Class::express)},
+                      *rc::gen::arbitrary<std::uint16_t>()};
+  RC_ASSERT(decode(encode(imm)) == imm);
+}
+
+TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
+  const OperationRecord a{.count = 10, .block_elems = 2, .type = 1, .op = 1, .packed_result = 0};
+  OperationRecord b = a;
+  b.output_address = 77;
+  b.output_key = 3;
+  EXPECT_TRUE(a.same_operation(b));
+  for (const auto change : {+[](OperationRecord& r) { ++r.count; }, +[](OperationRecord& r) { ++r.block_elems; },
+                            +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
+                            +[](OperationRecord& r) { ++r.packed_result; }}) {
+    OperationRecord c = a;
+    change(c);
+    EXPECT_FALSE(a.same_operation(c));
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::wire
