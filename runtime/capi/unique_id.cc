@@ -2,8 +2,6 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <openssl/rand.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,10 +10,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
-#include <memory>
 
 #include "nzcl/error.h"
 #include "nzcl/options.h"
+#include "runtime/bootstrap/host_address.h"
 
 namespace nzcl::capi {
 namespace {
@@ -25,17 +23,7 @@ constexpr std::string_view kMark = "nzcl1 ";
 std::string own_address() {
   const std::string configured = options_from_environment().master_addr;
   if (!configured.empty()) return configured;
-  ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return "127.0.0.1";
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, ::freeifaddrs);
-  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
-    if ((i->ifa_flags & IFF_LOOPBACK) != 0 || (i->ifa_flags & IFF_UP) == 0) continue;
-    std::array<char, INET_ADDRSTRLEN> text{};
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text.data(), text.size());
-    return text.data();
-  }
-  return "127.0.0.1";
+  return bootstrap::host_addresses().front();
 }
 
 int free_port() {

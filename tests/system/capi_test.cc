@@ -1,0 +1,247 @@
+// The C API: the same reach as the C++ one, statuses instead of exceptions. Ranks are threads that meet as processes would.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nzcl/nzcl.h"
+
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int kRanks = 3;
+constexpr std::size_t kCount = 10000, kBlock = 256;
+
+#define NZCL_OK(call) ASSERT_EQ(call, nzclSuccess) << nzclGetLastError()
+
+void on_ranks(int ranks, const std::function<void(int)>& body) {
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { body(r); });
+}
+
+/// Communicators of kRanks threads that met by a unique id.
+class CApiTest : public testing::Test {
+ protected:
+  void run(const std::function<void(nzclComm_t, int)>& body) {
+    nzclUniqueId id;
+    NZCL_OK(nzclGetUniqueId(&id));
+    on_ranks(kRanks, [&](int rank) {
+      nzclComm_t comm = nullptr;
+      NZCL_OK(nzclCommInitRank(&comm, kRanks, id, rank));
+      body(comm, rank);
+      NZCL_OK(nzclCommDestroy(comm));
+    });
+  }
+};
+
+/// Rank r holds block 0 and block 3 + r, with the value r + 1.
+std::vector<float> input_of(int rank) {
+  std::vector<float> data(kCount, 0.0f);
+  for (const std::size_t block : {std::size_t{0}, std::size_t{3} + static_cast<std::size_t>(rank)}) {
+    std::fill_n(data.begin() + static_cast<std::ptrdiff_t>(block * kBlock), kBlock, static_cast<float>(rank + 1));
+  }
+  return data;
+}
+std::vector<float> expected_sum() {
+  std::vector<float> sum(kCount, 0.0f);
+  for (int r = 0; r < kRanks; ++r) {
+    const auto part = input_of(r);
+    for (std::size_t i = 0; i < kCount; ++i) sum[i] += part[i];
+  }
+  return sum;
+}
+
+void wait_and_free(nzclWork_t work) {
+  NZCL_OK(nzclWorkWait(work, -1));
+  NZCL_OK(nzclWorkFree(work));
+}
+
+TEST_F(CApiTest, AllReduceInPlaceWithStatisticsAndUnion) {
+  run([](nzclComm_t comm, int rank) {
+    int value = -1;
+    NZCL_OK(nzclCommCount(comm, &value));
+    EXPECT_EQ(value, kRanks);
+    NZCL_OK(nzclCommUserRank(comm, &value));
+    EXPECT_EQ(value, rank);
+
+    std::vector<float> data = input_of(rank);
+    nzclBuffer_t buffer = nullptr;
+    NZCL_OK(nzclCommRegister(comm, data.data(), data.size() * sizeof(float), &buffer));
+    nzclWork_t work = nullptr;
+    NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, comm, &work));
+    NZCL_OK(nzclWorkWait(work, -1));
+    int done = 0;
+    NZCL_OK(nzclWorkTest(work, &done));
+    EXPECT_EQ(done, 1);
+    EXPECT_EQ(data, expected_sum());
+    const std::uint64_t* words = nullptr;
+    std::size_t blocks = 0;
+    NZCL_OK(nzclWorkUnionBitmap(work, &words, &blocks));
+    EXPECT_EQ(blocks, (kCount + kBlock - 1) / kBlock);
+    EXPECT_EQ(words[0], 0b111001u);
+    NZCL_OK(nzclWorkFree(work));
+
+    nzclStatistics statistics{};
+    statistics.size = sizeof statistics;
+    NZCL_OK(nzclCommGetStatistics(comm, &statistics));
+    EXPECT_EQ(statistics.operations, 1u);
+    EXPECT_GT(statistics.bytes_sent, 2 * kBlock * sizeof(float));
+    NZCL_OK(nzclCommDeregister(comm, buffer));
+  });
+}
+
+TEST_F(CApiTest, ExtendedArgumentsOutOfPlace) {
+  run([](nzclComm_t comm, int rank) {
+    std::vector<float> data = input_of(rank), result(kCount, -1.0f);
+    nzclBuffer_t in = nullptr, out = nullptr;
+    NZCL_OK(nzclCommRegister(comm, data.data(), data.size() * sizeof(float), &in));
+    NZCL_OK(nzclCommRegister(comm, result.data(), result.size() * sizeof(float), &out));
+    const std::uint64_t bitmap = 1u | (std::uint64_t{1} << (3 + rank));
+    nzclAllReduceArgs args{};
+    args.size = sizeof args;
+    args.send = data.data();
+    args.recv = result.data();
+    args.count = kCount;
+    args.type = nzclFloat32;
+    args.op = nzclSum;
+    args.bitmap = &bitmap;
+    args.bitmap_words = 1;
+    nzclWork_t work = nullptr;
+    NZCL_OK(nzclAllReduceEx(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_EQ(result, expected_sum());
+    args.bitmap = nullptr;
+    args.dense = 1;
+    args.op = nzclMax;
+    args.block_elems = 100;
+    NZCL_OK(nzclAllReduceEx(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_EQ(result[0], static_cast<float>(kRanks));
+    NZCL_OK(nzclCommDeregister(comm, in));
+    NZCL_OK(nzclCommDeregister(comm, out));
+  });
+}
+
+TEST_F(CApiTest, SparseBlocksDenseAndPacked) {
+  run([](nzclComm_t comm, int rank) {
+    std::vector<float> values(2 * kBlock, static_cast<float>(rank + 1)), dense(kCount, -1.0f), packed(6 * kBlock);
+    const std::array<std::int64_t, 2> indices{3 + rank, 0};
+    std::vector<nzclBuffer_t> buffers(3);
+    NZCL_OK(nzclCommRegister(comm, values.data(), values.size() * sizeof(float), &buffers[0]));
+    NZCL_OK(nzclCommRegister(comm, dense.data(), dense.size() * sizeof(float), &buffers[1]));
+    NZCL_OK(nzclCommRegister(comm, packed.data(), packed.size() * sizeof(float), &buffers[2]));
+    nzclWork_t work = nullptr;
+    NZCL_OK(nzclAllReduceSparseBlock(values.data(), indices.data(), 2, kBlock, dense.data(), kCount, nzclFloat32, nzclSum, comm, &work));
+    wait_and_free(work);
+    EXPECT_EQ(dense, expected_sum());
+
+    NZCL_OK(nzclAllReduceSparseBlockPacked(values.data(), indices.data(), 2, kBlock, packed.data(), 6, kCount, nzclFloat32, nzclSum, comm, &work));
+    NZCL_OK(nzclWorkWait(work, -1));
+    const std::int64_t* found = nullptr;
+    std::size_t blocks = 0;
+    NZCL_OK(nzclWorkPackedIndices(work, &found, &blocks));
+    EXPECT_THAT(std::vector(found, found + blocks), ElementsAre(0, 3, 4, 5));
+    EXPECT_EQ(packed[0], 6.0f);
+    EXPECT_EQ(packed[kBlock], 1.0f);
+    EXPECT_EQ(packed[3 * kBlock], 3.0f);
+    NZCL_OK(nzclWorkFree(work));
+    for (nzclBuffer_t b : buffers) NZCL_OK(nzclCommDeregister(comm, b));
+  });
+}
+
+TEST_F(CApiTest, BarrierTimedWaitAndAbort) {
+  std::barrier<> together(kRanks);
+  run([&](nzclComm_t comm, int rank) {
+    NZCL_OK(nzclBarrier(comm));
+    if (rank == 0) {
+      nzclWork_t work = nullptr;
+      NZCL_OK(nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm, &work));  // the others never come
+      EXPECT_EQ(nzclWorkWait(work, 1000000), nzclInProgress);
+      NZCL_OK(nzclCommAbort(comm, "enough"));
+      EXPECT_EQ(nzclWorkWait(work, -1), nzclAborted);
+      EXPECT_THAT(nzclGetLastError(), AllOf(HasSubstr("aborted by rank 0"), HasSubstr("enough")));
+      NZCL_OK(nzclWorkFree(work));
+    }
+    together.arrive_and_wait();
+    nzclResult_t async = nzclSuccess;
+    while (async == nzclSuccess) NZCL_OK(nzclCommGetAsyncError(comm, &async));
+    EXPECT_EQ(async, nzclAborted);
+    EXPECT_EQ(nzclBarrier(comm), nzclAborted);
+    together.arrive_and_wait();
+  });
+}
+
+struct Oob {
+  std::barrier<> barrier{kRanks};
+  std::array<std::string, kRanks> parts;
+};
+struct OobRank {
+  Oob* shared;
+  int rank;
+};
+int oob_allgather(const void* send, void* recv, size_t bytes, void* context) {
+  const auto* self = static_cast<OobRank*>(context);
+  self->shared->parts[static_cast<std::size_t>(self->rank)].assign(static_cast<const char*>(send), bytes);
+  self->shared->barrier.arrive_and_wait();
+  for (std::size_t r = 0; r < kRanks; ++r) std::memcpy(static_cast<char*>(recv) + r * bytes, self->shared->parts[r].data(), bytes);
+  self->shared->barrier.arrive_and_wait();
+  return 0;
+}
+
+TEST(CApiOob, MeetsByTheCallersAllgather) {
+  Oob shared;
+  on_ranks(kRanks, [&](int rank) {
+    OobRank self{&shared, rank};
+    nzclComm_t comm = nullptr;
+    NZCL_OK(nzclCommInitOob(&comm, kRanks, rank, oob_allgather, &self));
+    NZCL_OK(nzclBarrier(comm));
+    NZCL_OK(nzclCommDestroy(comm));
+  });
+}
+
+TEST(CApiErrors, StatusAndTextNameTheMistake) {
+  nzclComm_t comm = nullptr;
+  EXPECT_EQ(nzclCommInitRank(nullptr, 1, {}, 0), nzclInvalidArgument);
+  EXPECT_EQ(nzclCommInitRank(&comm, 2, {}, 0), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("nzclGetUniqueId"));
+  EXPECT_EQ(nzclCommInitOob(&comm, 2, 0, nullptr, nullptr), nzclInvalidArgument);
+  EXPECT_EQ(nzclBarrier(nullptr), nzclInvalidArgument);
+  EXPECT_EQ(nzclWorkWait(nullptr, -1), nzclInvalidArgument);
+  EXPECT_EQ(nzclCommDestroy(nullptr), nzclSuccess);
+  EXPECT_EQ(nzclWorkFree(nullptr), nzclSuccess);
+  nzclUniqueId id;
+  NZCL_OK(nzclGetUniqueId(&id));
+  EXPECT_EQ(nzclCommInitRank(&comm, 2, id, 2), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("rank 2 of 2"));
+
+  NZCL_OK(nzclCommInitRank(&comm, 1, id, 0));
+  nzclWork_t work = nullptr;
+  float x = 1;
+  EXPECT_EQ(nzclAllReduce(&x, &x, 1, nzclFloat32, nzclSum, comm, &work), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("not inside a registered buffer"));
+  nzclAllReduceArgs args{};
+  EXPECT_EQ(nzclAllReduceEx(&args, comm, &work), nzclInvalidArgument);
+  nzclStatistics statistics{};
+  EXPECT_EQ(nzclCommGetStatistics(comm, &statistics), nzclInvalidArgument);
+  NZCL_OK(nzclCommDestroy(comm));
+}
+
+TEST(CApiErrors, EveryStatusHasAText) {
+  for (int code = nzclSuccess; code <= nzclInProgress; ++code) {
+    EXPECT_NE(std::string(nzclGetErrorString(static_cast<nzclResult_t>(code))), "");
+    EXPECT_NE(std::string(nzclGetErrorString(static_cast<nzclResult_t>(code))), "?");
+  }
+  EXPECT_THAT(nzclGetVersion(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+}  // namespace
