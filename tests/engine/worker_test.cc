@@ -1,0 +1,177 @@
+// A worker with one dedicated aggregator, fed by hand with results: right ones, and those that must not be believed.
+#include "runtime/engine/worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "tests/engine/hand_fed.h"
+
+namespace nzcl::test {
+namespace {
+
+using engine::InputView;
+using engine::Operation;
+using engine::OutputView;
+using engine::Worker;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using wire::Class;
+using wire::Direction;
+using wire::Immediate;
+
+constexpr int kAggregator = 2;
+
+struct Rank {
+  Rank() : fed_(0), worker_(fed_.context(), Class::express) {}
+
+  /// 20 floats in blocks of 4. Blocks 1 and 4 are not zero.
+  Operation& start(std::uint64_t epoch = 0) {
+    data_.assign(20, 0.0f);
+    std::iota(data_.begin() + 4, data_.begin() + 8, 1.0f);
+    std::iota(data_.begin() + 16, data_.end(), 11.0f);
+    auto bytes = std::as_writable_bytes(std::span(data_));
+    region_ = fed_.device().register_memory(bytes, MemoryKind::host);
+    wire::OperationRecord record;
+    record.count = 20;
+    record.block_elems = 4;
+    operation_ = std::make_unique<Operation>(
+        fed_.layout(epoch, record), record, InputView{.base = bytes.data(), .region = region_.get(), .by_ordinal = false, .place = {}, .stride = 0},
+        OutputView{.base = bytes.data(), .region = region_.get()}, 1);
+    operation_->epoch = epoch;
+    worker_.submit(operation_.get());
+    return *operation_;
+  }
+  static Message result(std::uint64_t operation, std::uint64_t bitmap, std::vector<float> payload) {
+    Message m;
+    m.header.flags = wire::kHasBitmap;
+    m.header.epoch = operation;
+    m.header.sequence = operation;
+    m.bitmap = {bitmap};
+    m.payload = std::move(payload);
+    return m;
+  }
+  std::vector<HandFed::Sent> step() {
+    while (worker_.step()) {
+    }
+    return fed_.take_sent();
+  }
+  std::string failure_after(const Message& m) {
+    fed_.feed(kAggregator, Direction::down, m);
+    step();
+    return fed_.failure();
+  }
+
+  HandFed fed_;
+  Worker worker_;
+  std::vector<float> data_;
+  std::unique_ptr<verbs::MemoryRegion> region_;
+  std::unique_ptr<Operation> operation_;
+};
+
+class WorkerTest : public testing::Test, protected Rank {};
+
+TEST_F(WorkerTest, SendsBitmapAndNonZeroBlocksInOneMessage) {
+  start();
+  const auto sent = step();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].peer, kAggregator);
+  EXPECT_EQ(sent[0].immediate, (Immediate{Immediate::Kind::message, {0, Direction::up, Class::express}, 0}));
+  EXPECT_THAT(sent[0].message.bitmap, ElementsAre(0b10010u));
+  EXPECT_THAT(sent[0].message.payload, ElementsAre(1, 2, 3, 4, 11, 12, 13, 14));
+  EXPECT_EQ(sent[0].message.record.count, 20u);
+  EXPECT_TRUE(worker_.busy());
+  EXPECT_THAT(worker_.waiting_for(), HasSubstr("aggregator 0 (operation 0, slice 0)"));
+}
+
+TEST_F(WorkerTest, PutsTheResultInPlaceAndCompletes) {
+  Operation& op = start();
+  step();
+  fed_.feed(kAggregator, Direction::down, result(0, 0b00011, {5, 5, 5, 5, 6, 7, 8, 9}));
+  EXPECT_FALSE(op.finished());
+  step();
+  EXPECT_TRUE(op.finished());
+  EXPECT_FALSE(worker_.busy());
+  EXPECT_THAT(std::vector(data_.begin(), data_.begin() + 8), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
+  EXPECT_EQ(op.union_blocks, 2u);
+}
+
+TEST_F(WorkerTest, AResultInPiecesIsWholeOnlyAtItsEnd) {
+  Operation& op = start();
+  step();
+  fed_.feed(kAggregator, Direction::down, result(0, 0b00011, {5, 5}));
+  step();
+  Message rest;
+  rest.header.stream_offset = 8;
+  rest.payload = {5, 5, 6, 7, 8, 9};
+  EXPECT_FALSE(op.finished());
+  fed_.feed(kAggregator, Direction::down, rest);
+  step();
+  EXPECT_TRUE(op.finished());
+  EXPECT_THAT(std::vector(data_.begin(), data_.begin() + 8), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
+}
+
+TEST_F(WorkerTest, ADirectResultNeedsItsNoticeAndAllItsWrites) {
+  Operation& op = start();
+  step();
+  worker_.on_direct(kAggregator, 0);  // a write may be announced before the notice
+  Message notice = result(0, 0b00011, {});
+  notice.header.flags |= wire::kDirect;
+  notice.header.direct_writes = 2;
+  fed_.feed(kAggregator, Direction::down, notice);
+  step();
+  EXPECT_FALSE(op.finished());
+  worker_.on_direct(kAggregator, 0);
+  EXPECT_TRUE(op.finished());
+}
+
+TEST_F(WorkerTest, StopsWithoutCreditsAndGoesOnWithThem) {
+  std::vector<std::unique_ptr<Operation>> operations;
+  for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
+    start(epoch);
+    operations.push_back(std::move(operation_));
+  }
+  EXPECT_THAT(step(), SizeIs(4));
+  EXPECT_THAT(step(), IsEmpty());
+  EXPECT_TRUE(fed_.context().link(Class::express, kAggregator).send_up.credit(1));
+  EXPECT_THAT(step(), SizeIs(1));
+}
+
+// --- What must not be believed
+
+TEST_F(WorkerTest, ResultsOfOperationsThatAreNotRunningAreRefused) {
+  EXPECT_THAT(failure_after(result(0, 0, {})), HasSubstr("aggregator 0 sent a result for operation 0 slice 0, which is not running"));
+}
+
+TEST_F(WorkerTest, ResultsThatDoNotFitAreRefused) {
+  const auto refused = [](const std::function<void(Message&)>& change) {
+    Rank t;
+    t.start();
+    t.step();
+    Message m = result(0, 0b00011, {5, 5, 5, 5, 6, 7, 8, 9});
+    change(m);
+    const std::string text = t.failure_after(m);
+    EXPECT_FALSE(t.operation_->finished());
+    return text;
+  };
+  EXPECT_THAT(refused([](Message& m) { m.header.magic = 1; }), HasSubstr("malformed result"));
+  EXPECT_THAT(refused([](Message& m) { m.header.payload_bytes = 1000; }), HasSubstr("malformed result"));
+  EXPECT_THAT(refused([](Message& m) { m.header.epoch = 3; }), HasSubstr("not running"));
+  EXPECT_THAT(refused([](Message& m) { m.header.slice = 3; }), HasSubstr("not running"));
+  EXPECT_THAT(refused([](Message& m) { m.bitmap.push_back(0); }), HasSubstr("bitmap of 16 bytes, not 8"));
+  EXPECT_THAT(refused([](Message& m) { m.header.stream_offset = 4; }), HasSubstr("out of order"));
+  EXPECT_THAT(refused([](Message& m) { m.bitmap[0] = 1; }), HasSubstr("out of order")) << "more data than the union has";
+  EXPECT_THAT(refused([](Message& m) { m.header.flags = 0; m.bitmap.clear(); }), HasSubstr("out of order")) << "data before the union";
+}
+
+TEST_F(WorkerTest, ADirectWriteForNothingIsRefused) {
+  worker_.on_direct(kAggregator, 3);
+  EXPECT_THAT(fed_.failure(), HasSubstr("not running"));
+}
+
+}  // namespace
+}  // namespace nzcl::test
