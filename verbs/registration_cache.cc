@@ -9,7 +9,8 @@ std::shared_ptr<const MemoryRegion> RegistrationCache::get(std::span<std::byte> 
     auto region = weak.lock();
     if (!region) continue;
     const auto known = region->bytes();
-    if (bytes.data() >= known.data() && bytes.data() + bytes.size() <= known.data() + known.size()) return region;
+    if (bytes.data() >= known.data() && bytes.data() + bytes.size() <= known.data() + known.size())
+      return region;
   }
   std::shared_ptr<const MemoryRegion> region = device_.register_memory(bytes, kind);
   regions_.push_back(region);

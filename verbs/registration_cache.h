@@ -10,8 +10,9 @@
 
 namespace nzcl::verbs {
 
-/// Hands out shared regions: the same or an enclosed range gets the region that exists. A region ends with its last handle, not later: a
-/// cache that outlives its users would hand out stale translations after free() and malloc(). Thread-safe; control path.
+/// Hands out shared regions: the same or an enclosed range gets the region that exists. A region ends with
+/// its last handle, not later: a cache that outlives its users would hand out stale translations after free()
+/// and malloc(). Thread-safe; control path.
 class RegistrationCache {
  public:
   explicit RegistrationCache(Device& device) : device_(device) {}

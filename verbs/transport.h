@@ -1,6 +1,6 @@
-// The one interface to one-sided transports. A backend is passive: it has no threads of its own and reads no environment; it
-// is told what to do and is polled. Control path (open, register, connect) throws nzcl::Error; the data path (post,
-// poll) returns values, does not allocate, lock or throw.
+// The one interface to one-sided transports. A backend is passive: it has no threads of its own and reads no
+// environment; it is told what to do and is polled. Control path (open, register, connect) throws
+// nzcl::Error; the data path (post, poll) returns values, does not allocate, lock or throw.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,8 @@ struct RemoteMemory {
   RemoteMemory offset(std::uint64_t bytes) const { return {address + bytes, key}; }
 };
 
-/// Registered local memory. Owns the registration, not the bytes; must outlive every write that uses it. Immutable.
+/// Registered local memory. Owns the registration, not the bytes; must outlive every write that uses it.
+/// Immutable.
 class MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
@@ -52,17 +53,21 @@ struct Segment {
 /// the Write and Segment objects themselves only until post() returns.
 struct Write {
   PeerId peer = 0;
-  std::span<const Segment> segments;        // at most Limits::max_segments; in total 1..Limits::max_write_bytes bytes
+  std::span<const Segment>
+      segments;  // at most Limits::max_segments; in total 1..Limits::max_write_bytes bytes
   RemoteMemory target;
-  std::optional<std::uint32_t> immediate;   // reaches the peer as an `arrived` completion, after this write's own data
-  std::uint64_t context = 0;                // returned in the `written` completion
+  std::optional<std::uint32_t>
+      immediate;              // reaches the peer as an `arrived` completion, after this write's own data
+  std::uint64_t context = 0;  // returned in the `written` completion
 };
 
 struct Completion {
   enum class Kind : std::uint8_t {
     written,  // a local write is over: its source may be reused. `context` is set.
-    arrived,  // a peer's write with immediate is wholly visible here. `immediate` is set; `peer` is not known.
-    failed,   // `peer` (or kNoPeer) can't be reached any more, or a write failed; Endpoint::failure() says why.
+    arrived,  // a peer's write with immediate is wholly visible here. `immediate` is set; `peer` is not
+              // known.
+    failed,   // `peer` (or kNoPeer) can't be reached any more, or a write failed; Endpoint::failure() says
+              // why.
   };
   static constexpr PeerId kNoPeer = ~PeerId{0};
   Kind kind = Kind::written;
@@ -75,14 +80,15 @@ struct Completion {
 struct Limits {
   std::size_t max_segments = 1;
   std::size_t max_write_bytes = 1 << 20;
-  std::size_t max_posted = 64;        // writes that may be in flight per endpoint; post() accepts no more
-  bool ordered = false;               // a write with immediate arrives after all earlier writes to that peer are visible
-  std::size_t gather_bytes = 4096;    // a run of this size is cheaper as a segment of its own than copied
-  std::size_t direct_bytes = 16384;   // a write of this size is cheaper than packing it into a message
+  std::size_t max_posted = 64;  // writes that may be in flight per endpoint; post() accepts no more
+  bool ordered = false;  // a write with immediate arrives after all earlier writes to that peer are visible
+  std::size_t gather_bytes = 4096;   // a run of this size is cheaper as a segment of its own than copied
+  std::size_t direct_bytes = 16384;  // a write of this size is cheaper than packing it into a message
 };
 
 /// One communication endpoint with its peers. One thread at a time may call post, poll and prepare_wait.
-/// Destroying it stops all traffic: afterwards no peer's write lands any more, where the transport can promise that.
+/// Destroying it stops all traffic: afterwards no peer's write lands any more, where the transport can
+/// promise that.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
@@ -90,8 +96,9 @@ class Endpoint {
   /// What peer number `peer` must pass to its own connect() for this endpoint (backends with a connection per
   /// peer return a different address for each).
   virtual std::string address_for(PeerId peer) = 0;
-  /// Connects to all peers; addresses[i] came from peer i's address_for(own index there). An empty address leaves
-  /// that peer out (for example this endpoint itself). Throws Error{timeout|transport} naming the peer.
+  /// Connects to all peers; addresses[i] came from peer i's address_for(own index there). An empty address
+  /// leaves that peer out (for example this endpoint itself). Throws Error{timeout|transport} naming the
+  /// peer.
   virtual void connect(std::span<const std::string> addresses, Deadline deadline) = 0;
 
   /// Posts writes in order; returns how many were accepted (the rest: no room now, poll and try again).
@@ -101,18 +108,20 @@ class Endpoint {
   /// Text for the last `failed` completion: device, peer, operation, provider's own words.
   virtual std::string failure() const = 0;
 
-  /// Writes that were accepted and whose completion poll() has not returned yet. Transports need an endpoint's peers alive until then.
+  /// Writes that were accepted and whose completion poll() has not returned yet. Transports need an
+  /// endpoint's peers alive until then.
   virtual std::size_t in_flight() const noexcept = 0;
-  /// File descriptor that becomes readable when poll() may return something; -1: there is none, sleep in small steps.
+  /// File descriptor that becomes readable when poll() may return something; -1: there is none, sleep in
+  /// small steps.
   virtual int wait_fd() const noexcept { return -1; }
   /// Arms wait_fd. False: do not sleep, poll again.
   virtual bool prepare_wait() noexcept { return true; }
 };
 
 struct EndpointOptions {
-  PeerId self = 0;               // this endpoint's index among its peers
-  std::size_t peers = 1;         // number of peers, itself included
-  std::size_t arrivals = 1024;   // immediates that may be on their way to this endpoint at any time
+  PeerId self = 0;              // this endpoint's index among its peers
+  std::size_t peers = 1;        // number of peers, itself included
+  std::size_t arrivals = 1024;  // immediates that may be on their way to this endpoint at any time
 };
 
 /// An opened device. Thread-safe; outlives its endpoints and regions.
@@ -127,8 +136,8 @@ class Device {
 };
 
 struct DeviceOptions {
-  std::string transport;   // "shm", "tcp" or any libfabric provider by its name
-  std::string interface;   // "" = the provider's choice
+  std::string transport;  // "shm", "tcp" or any libfabric provider by its name
+  std::string interface;  // "" = the provider's choice
 };
 
 /// One line of nzcl_info: a transport, and why it can't be used if it can't.
@@ -138,8 +147,8 @@ struct TransportInfo {
   std::string detail;
 };
 
-/// Opens a device by the transport's name; throws Error{unavailable} with the reason. "loopback" is not opened here:
-/// it lives in one process (verbs/loopback/network.h).
+/// Opens a device by the transport's name; throws Error{unavailable} with the reason. "loopback" is not
+/// opened here: it lives in one process (verbs/loopback/network.h).
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 std::vector<TransportInfo> list_transports();
 

@@ -12,17 +12,17 @@ namespace nzcl {
 /// What kind of thing went wrong. The text of an Error names the peer, the operation and the cause.
 enum class ErrorCode : int {
   invalid_argument = 1,  ///< The caller passed something unusable; nothing was started.
-  invalid_usage = 2,     ///< The call is not allowed now (closed communicator, overlapping buffers in flight).
-  unsupported = 3,       ///< Known, but not implemented or not on this machine.
-  unavailable = 4,       ///< A transport, device or service is not there.
-  mismatch = 5,          ///< Ranks disagree on count, type, operation, block size or form.
-  timeout = 6,           ///< Somebody did not come in time.
-  peer_failed = 7,       ///< A peer died or its connection broke.
-  aborted = 8,           ///< The communicator was aborted by a caller.
-  transport = 9,         ///< The transport reported a failure.
-  denied = 10,           ///< A peer could not prove that it belongs to the job.
-  system = 11,           ///< The operating system refused something.
-  internal = 12,         ///< A bug in nzcl.
+  invalid_usage = 2,  ///< The call is not allowed now (closed communicator, overlapping buffers in flight).
+  unsupported = 3,    ///< Known, but not implemented or not on this machine.
+  unavailable = 4,    ///< A transport, device or service is not there.
+  mismatch = 5,       ///< Ranks disagree on count, type, operation, block size or form.
+  timeout = 6,        ///< Somebody did not come in time.
+  peer_failed = 7,    ///< A peer died or its connection broke.
+  aborted = 8,        ///< The communicator was aborted by a caller.
+  transport = 9,      ///< The transport reported a failure.
+  denied = 10,        ///< A peer could not prove that it belongs to the job.
+  system = 11,        ///< The operating system refused something.
+  internal = 12,      ///< A bug in nzcl.
 };
 
 /// "mismatch", "timeout" and so on.

@@ -1,5 +1,6 @@
-/* The C API. Names and habits are NCCL's: opaque handles, a status from every call, a unique id to meet by. Binary-stable: structures
- * that may grow begin with their size. Semantics, threads and ownership are those of the C++ API (nzcl/communicator.h). */
+/* The C API. Names and habits are NCCL's: opaque handles, a status from every call, a unique id to meet by.
+ * Binary-stable: structures that may grow begin with their size. Semantics, threads and ownership are those
+ * of the C++ API (nzcl/communicator.h). */
 #ifndef NZCL_NZCL_H_
 #define NZCL_NZCL_H_
 
@@ -57,7 +58,8 @@ typedef int (*nzclAllgather_t)(const void* send, void* recv, size_t bytes, void*
 NZCL_C_API const char* nzclGetVersion(void);
 /* A sentence for the status alone. */
 NZCL_C_API const char* nzclGetErrorString(nzclResult_t result);
-/* What went wrong in the last call of this thread that failed: names the peer, the operation and the cause. Valid until its next failure. */
+/* What went wrong in the last call of this thread that failed: names the peer, the operation and the cause.
+ * Valid until its next failure. */
 NZCL_C_API const char* nzclGetLastError(void);
 
 /* --- Making and ending a communicator. All are collective. Options come from NZCL_* variables. */
@@ -68,7 +70,8 @@ NZCL_C_API nzclResult_t nzclCommInitEnv(nzclComm_t* comm);
 NZCL_C_API nzclResult_t nzclGetUniqueId(nzclUniqueId* id);
 NZCL_C_API nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int rank);
 /* By the caller's own trusted allgather. */
-NZCL_C_API nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather, void* context);
+NZCL_C_API nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather,
+                                        void* context);
 /* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. */
 NZCL_C_API nzclResult_t nzclCommDestroy(nzclComm_t comm);
 /* Fails all pending and later operations on every rank; the communicator must still be destroyed. */
@@ -85,8 +88,8 @@ NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer)
 /* --- Operations. *work must be freed by nzclWorkFree, which does not cancel. */
 
 /* Blocks of 256 elements; in place if send == recv. */
-NZCL_C_API nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
-                                      nzclWork_t* work);
+NZCL_C_API nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type,
+                                      nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work);
 
 typedef struct {
   size_t size; /* sizeof(nzclAllReduceArgs) */
@@ -95,21 +98,27 @@ typedef struct {
   uint64_t count;
   nzclDataType_t type;
   nzclRedOp_t op;
-  uint64_t block_elems;    /* 0 = 256 */
-  const uint64_t* bitmap;  /* NULL, or bit b (word b/64, bit b%64) = block b may be non-zero */
+  uint64_t block_elems;   /* 0 = 256 */
+  const uint64_t* bitmap; /* NULL, or bit b (word b/64, bit b%64) = block b may be non-zero */
   size_t bitmap_words;
   int dense; /* 1: sparsity off */
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
 
-/* NCCLX's form: block i is the block_length elements at send + i * block_length and belongs to block indices[i] of the dense tensor of
- * recv_count elements. Indices are unique within a rank. The result is dense. */
-NZCL_C_API nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count, size_t block_length, void* recv,
-                                                 size_t recv_count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work);
-/* The same with a packed result: the union's blocks in ascending order; nzclWorkPackedIndices gives their indices. */
-NZCL_C_API nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* indices, size_t block_count, size_t block_length,
-                                                       void* recv, size_t recv_block_capacity, size_t count, nzclDataType_t type, nzclRedOp_t op,
-                                                       nzclComm_t comm, nzclWork_t* work);
+/* NCCLX's form: block i is the block_length elements at send + i * block_length and belongs to block
+ * indices[i] of the dense tensor of recv_count elements. Indices are unique within a rank. The result is
+ * dense. */
+NZCL_C_API nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count,
+                                                 size_t block_length, void* recv, size_t recv_count,
+                                                 nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
+                                                 nzclWork_t* work);
+/* The same with a packed result: the union's blocks in ascending order; nzclWorkPackedIndices gives their
+ * indices. */
+NZCL_C_API nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* indices,
+                                                       size_t block_count, size_t block_length, void* recv,
+                                                       size_t recv_block_capacity, size_t count,
+                                                       nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
+                                                       nzclWork_t* work);
 NZCL_C_API nzclResult_t nzclBarrier(nzclComm_t comm);
 
 NZCL_C_API nzclResult_t nzclWorkTest(nzclWork_t work, int* done);

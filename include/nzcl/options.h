@@ -1,5 +1,6 @@
-// Every setting of a communicator, with its default. Fields are listed once more, with range and meaning, in the
-// option table (runtime/options/table.cc), which generates `nzcl_info --options` and the table in README.md.
+// Every setting of a communicator, with its default. Fields are listed once more, with range and meaning, in
+// the option table (runtime/options/table.cc), which generates `nzcl_info --options` and the table in
+// README.md.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +10,33 @@
 
 namespace nzcl {
 
-/// Defaults, then code or a file, then NZCL_* environment variables. A bad value throws Error{invalid_argument};
-/// an unknown NZCL_* variable is a warning in the log.
+/// Defaults, then code or a file, then NZCL_* environment variables. A bad value throws
+/// Error{invalid_argument}; an unknown NZCL_* variable is a warning in the log.
 struct Options {
   // Who takes part. -1 and "" mean: ask the launcher's environment.
-  int rank = -1;                  ///< This worker's rank.
-  int world_size = -1;            ///< Number of workers.
-  std::string bootstrap = "auto"; ///< auto | socket | file | pmix
-  std::string master_addr;        ///< socket: host of rank 0.
-  int master_port = 0;            ///< socket: TCP port of rank 0.
-  std::string secret;             ///< socket: the job's secret; without one only loopback addresses are accepted.
-  std::string rendezvous_file;    ///< file: path of a file that all ranks can write.
-  std::string session = "default"; ///< Tells apart communicators that meet at the same place.
+  int rank = -1;                   ///< This worker's rank.
+  int world_size = -1;             ///< Number of workers.
+  std::string bootstrap = "auto";  ///< auto | socket | file | pmix
+  std::string master_addr;         ///< socket: host of rank 0.
+  int master_port = 0;             ///< socket: TCP port of rank 0.
+  std::string secret;  ///< socket: the job's secret; without one only loopback addresses are accepted.
+  std::string rendezvous_file;      ///< file: path of a file that all ranks can write.
+  std::string session = "default";  ///< Tells apart communicators that meet at the same place.
 
   // How bytes move.
-  std::string transport = "auto"; ///< auto | shm | tcp | any libfabric provider by name
-  std::string interface;          ///< Network interface or address for tcp; "" = the provider's choice.
-  int aggregators = 0;            ///< Dedicated aggregator processes; 0 = colocated in every worker.
-  int lanes = 0;                  ///< Engine threads (each with its own endpoint) per process; 0 = planned.
-  int scan_threads = -1;          ///< Additional threads that scan for non-zero blocks; -1 = planned.
-  std::string pin = "auto";       ///< auto | on | off: pin engine threads to the planned cores.
-  std::uint64_t slot_bytes = 128 << 10; ///< Largest message, and the size of one slot of a channel.
-  int channel_slots = 8;          ///< Slots per channel: the credits a sender has.
-  std::uint64_t slice_bytes = 0;  ///< Dense bytes per slice; 0 = chosen from the tensor's size.
-  std::uint64_t gather_bytes = 0; ///< Runs of at least this size are sent from the user's buffer, shorter ones are packed; 0 = the transport's own.
-  std::uint64_t direct_bytes = 0; ///< Results whose runs average at least this are written in place; 0 = the transport's own.
+  std::string transport = "auto";  ///< auto | shm | tcp | any libfabric provider by name
+  std::string interface;           ///< Network interface or address for tcp; "" = the provider's choice.
+  int aggregators = 0;             ///< Dedicated aggregator processes; 0 = colocated in every worker.
+  int lanes = 0;                   ///< Engine threads (each with its own endpoint) per process; 0 = planned.
+  int scan_threads = -1;           ///< Additional threads that scan for non-zero blocks; -1 = planned.
+  std::string pin = "auto";        ///< auto | on | off: pin engine threads to the planned cores.
+  std::uint64_t slot_bytes = 128 << 10;  ///< Largest message, and the size of one slot of a channel.
+  int channel_slots = 8;                 ///< Slots per channel: the credits a sender has.
+  std::uint64_t slice_bytes = 0;         ///< Dense bytes per slice; 0 = chosen from the tensor's size.
+  std::uint64_t gather_bytes = 0;  ///< Runs of at least this size are sent from the user's buffer, shorter
+                                   ///< ones are packed; 0 = the transport's own.
+  std::uint64_t direct_bytes =
+      0;  ///< Results whose runs average at least this are written in place; 0 = the transport's own.
 
   // Limits and words.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

@@ -19,19 +19,24 @@ inline constexpr int kDataTypes = 7;
 enum class ReduceOp : std::uint8_t { sum, avg, min, max };
 inline constexpr int kReduceOps = 4;
 
-/// Where a buffer lives. Only host memory is implemented; device memory is refused with ErrorCode::unsupported.
+/// Where a buffer lives. Only host memory is implemented; device memory is refused with
+/// ErrorCode::unsupported.
 enum class MemoryKind : std::uint8_t { host, device };
 
 /// Bytes of one element.
 constexpr std::size_t element_bytes(DataType type) {
   switch (type) {
-    case DataType::uint8: return 1;
+    case DataType::uint8:
+      return 1;
     case DataType::float16:
-    case DataType::bfloat16: return 2;
+    case DataType::bfloat16:
+      return 2;
     case DataType::float32:
-    case DataType::int32: return 4;
+    case DataType::int32:
+      return 4;
     case DataType::float64:
-    case DataType::int64: return 8;
+    case DataType::int64:
+      return 8;
   }
   return 0;
 }

@@ -17,7 +17,7 @@ struct Settings {
   double subsample = 1e-4;
   double epochs = 2;
   std::uint64_t steps = 0;  ///< 0: from epochs
-  int reports = 25;         ///< progress lines per run
+  int reports = 10;         ///< progress lines per run
   std::size_t words_per_step =
       4096;                 ///< of all ranks together, so that a model does not depend on the number of ranks
   TrainerSettings trainer;  ///< its steps and batch.words follow from the above, once the ranks are known

@@ -5,49 +5,74 @@ namespace nzcl {
 
 std::string_view name_of(DataType type) {
   switch (type) {
-    case DataType::float32: return "float32";
-    case DataType::float64: return "float64";
-    case DataType::float16: return "float16";
-    case DataType::bfloat16: return "bfloat16";
-    case DataType::int32: return "int32";
-    case DataType::int64: return "int64";
-    case DataType::uint8: return "uint8";
+    case DataType::float32:
+      return "float32";
+    case DataType::float64:
+      return "float64";
+    case DataType::float16:
+      return "float16";
+    case DataType::bfloat16:
+      return "bfloat16";
+    case DataType::int32:
+      return "int32";
+    case DataType::int64:
+      return "int64";
+    case DataType::uint8:
+      return "uint8";
   }
   return "?";
 }
 
 std::string_view name_of(ReduceOp op) {
   switch (op) {
-    case ReduceOp::sum: return "sum";
-    case ReduceOp::avg: return "avg";
-    case ReduceOp::min: return "min";
-    case ReduceOp::max: return "max";
+    case ReduceOp::sum:
+      return "sum";
+    case ReduceOp::avg:
+      return "avg";
+    case ReduceOp::min:
+      return "min";
+    case ReduceOp::max:
+      return "max";
   }
   return "?";
 }
 
 std::string_view name_of(MemoryKind kind) {
   switch (kind) {
-    case MemoryKind::host: return "host";
-    case MemoryKind::device: return "device";
+    case MemoryKind::host:
+      return "host";
+    case MemoryKind::device:
+      return "device";
   }
   return "?";
 }
 
 std::string_view name_of(ErrorCode code) {
   switch (code) {
-    case ErrorCode::invalid_argument: return "invalid argument";
-    case ErrorCode::invalid_usage: return "invalid usage";
-    case ErrorCode::unsupported: return "unsupported";
-    case ErrorCode::unavailable: return "unavailable";
-    case ErrorCode::mismatch: return "mismatch";
-    case ErrorCode::timeout: return "timeout";
-    case ErrorCode::peer_failed: return "peer failed";
-    case ErrorCode::aborted: return "aborted";
-    case ErrorCode::transport: return "transport";
-    case ErrorCode::denied: return "denied";
-    case ErrorCode::system: return "system";
-    case ErrorCode::internal: return "internal";
+    case ErrorCode::invalid_argument:
+      return "invalid argument";
+    case ErrorCode::invalid_usage:
+      return "invalid usage";
+    case ErrorCode::unsupported:
+      return "unsupported";
+    case ErrorCode::unavailable:
+      return "unavailable";
+    case ErrorCode::mismatch:
+      return "mismatch";
+    case ErrorCode::timeout:
+      return "timeout";
+    case ErrorCode::peer_failed:
+      return "peer failed";
+    case ErrorCode::aborted:
+      return "aborted";
+    case ErrorCode::transport:
+      return "transport";
+    case ErrorCode::denied:
+      return "denied";
+    case ErrorCode::system:
+      return "system";
+    case ErrorCode::internal:
+      return "internal";
   }
   return "?";
 }

@@ -12,7 +12,8 @@ namespace nzcl::bootstrap {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
-/// A meeting of `size` members. Control path: blocks, throws nzcl::Error naming who is missing. One thread at a time.
+/// A meeting of `size` members. Control path: blocks, throws nzcl::Error naming who is missing. One thread at
+/// a time.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;

@@ -32,12 +32,15 @@ constexpr std::chrono::seconds kFlushTime{1};
 
 /// One connection of the star. Lives on the control thread, kept alive by its own coroutines.
 struct Link : std::enable_shared_from_this<Link> {
-  explicit Link(std::shared_ptr<Stream> s) : stream(std::move(s)), wake(stream->get_executor()), limit(stream->get_executor()) { wake.expires_at(Clock::time_point::max()); }
+  explicit Link(std::shared_ptr<Stream> s)
+      : stream(std::move(s)), wake(stream->get_executor()), limit(stream->get_executor()) {
+    wake.expires_at(Clock::time_point::max());
+  }
   const std::shared_ptr<Stream> stream;
   std::deque<std::string> outgoing;
-  asio::steady_timer wake;  // cancelled when something of the below changes
+  asio::steady_timer wake;   // cancelled when something of the below changes
   asio::steady_timer limit;  // of finishing
-  bool finishing = false;   // close when all is sent
+  bool finishing = false;    // close when all is sent
   bool closed = false;
 
   void send(const json& frame) {
@@ -83,15 +86,19 @@ asio::awaitable<void> write_loop(std::shared_ptr<Link> link) {
 
 std::string random_secret() {
   std::array<unsigned char, 32> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) throw Error(ErrorCode::system, "no random bytes for the control plane's secret");
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
+    throw Error(ErrorCode::system, "no random bytes for the control plane's secret");
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 class StarControl final : public ControlPlane {
  public:
   StarControl(Bootstrap& bootstrap, Settings settings, std::function<void()> on_failure)
-      : settings_(std::move(settings)), self_(bootstrap.rank()), members_(static_cast<std::size_t>(bootstrap.size())),
-        on_failure_(std::move(on_failure)), work_(asio::make_work_guard(io_)) {}
+      : settings_(std::move(settings)),
+        self_(bootstrap.rank()),
+        members_(static_cast<std::size_t>(bootstrap.size())),
+        on_failure_(std::move(on_failure)),
+        work_(asio::make_work_guard(io_)) {}
 
   ~StarControl() override {
     asio::post(io_, [this] {
@@ -117,8 +124,12 @@ class StarControl final : public ControlPlane {
       secret = random_secret();
       if (members_.size() > 1) {
         acceptor_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0));
-        mine = json{{"port", acceptor_->local_endpoint().port()}, {"hosts", settings_.bind_host.empty() ? host_addresses() : std::vector{settings_.bind_host}},
-                    {"host_id", host_id()}, {"key", json::binary({secret.begin(), secret.end()})}}.dump();
+        mine =
+            json{{"port", acceptor_->local_endpoint().port()},
+                 {"hosts", settings_.bind_host.empty() ? host_addresses() : std::vector{settings_.bind_host}},
+                 {"host_id", host_id()},
+                 {"key", json::binary({secret.begin(), secret.end()})}}
+                .dump();
       } else {
         mine = "{}";
       }
@@ -128,7 +139,8 @@ class StarControl final : public ControlPlane {
       if (self_ == 0) {
         context_ = make_psk_context(secret);
         asio::co_spawn(io_, accept_loop(), asio::detached);
-        run_until([this] { return connected_ + 1 == members_.size(); }, deadline, [this] { return missing_text(); });
+        run_until([this] { return connected_ + 1 == members_.size(); }, deadline,
+                  [this] { return missing_text(); });
       } else {
         const json hub = json::parse(all[0]);
         const auto& key = hub.at("key").at("bytes");
@@ -138,7 +150,10 @@ class StarControl final : public ControlPlane {
         if (hub.at("host_id") == host_id()) hosts = {"127.0.0.1"};
         asio::co_spawn(io_, connect_to_hub(hosts, hub.at("port"), deadline), asio::detached);
         run_until([this] { return connected_ == 1; }, deadline,
-                  [this] { return fmt::format("the control plane of {} was not reached: {}", settings_.names[0], connect_error_); });
+                  [this] {
+                    return fmt::format("the control plane of {} was not reached: {}", settings_.names[0],
+                                       connect_error_);
+                  });
       }
     }
     thread_ = std::jthread([this] {
@@ -153,7 +168,8 @@ class StarControl final : public ControlPlane {
       if (self_ == 0) {
         fail(std::move(failure));
       } else if (members_[0].link) {
-        members_[0].link->send({{"type", "abort"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
+        members_[0].link->send(
+            {{"type", "abort"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
       }
     });
   }
@@ -223,7 +239,8 @@ class StarControl final : public ControlPlane {
     try {
       link = std::make_shared<Link>(co_await accept_secure(*context_, std::move(socket), kStrangersTime));
       index = json::parse(co_await read_frame(*link->stream, kHelloLimit)).at("member");
-      if (index == 0 || index >= members_.size() || members_[index].link) throw Error(ErrorCode::denied, fmt::format("it claims to be member {}", index));
+      if (index == 0 || index >= members_.size() || members_[index].link)
+        throw Error(ErrorCode::denied, fmt::format("it claims to be member {}", index));
     } catch (const std::exception& e) {
       log().warn("control plane: refused a connection from {}: {}", who, e.what());
       co_return;
@@ -245,7 +262,8 @@ class StarControl final : public ControlPlane {
   asio::awaitable<void> connect_to_hub(std::vector<std::string> hosts, int port, Deadline deadline) {
     for (std::size_t turn = 0; Clock::now() < deadline; ++turn) {
       try {
-        const Tcp::endpoint hub(asio::ip::make_address(hosts[turn % hosts.size()]), static_cast<unsigned short>(port));
+        const Tcp::endpoint hub(asio::ip::make_address(hosts[turn % hosts.size()]),
+                                static_cast<unsigned short>(port));
         auto link = std::make_shared<Link>(co_await connect_secure(*context_, hub, kConnectTime));
         co_await write_frame(*link->stream, hello());
         co_await read_frame(*link->stream, kHelloLimit);  // welcome
@@ -406,7 +424,8 @@ class StarControl final : public ControlPlane {
 
 }  // namespace
 
-std::unique_ptr<ControlPlane> ControlPlane::join(Bootstrap& bootstrap, Settings settings, Deadline deadline, std::function<void()> on_failure) {
+std::unique_ptr<ControlPlane> ControlPlane::join(Bootstrap& bootstrap, Settings settings, Deadline deadline,
+                                                 std::function<void()> on_failure) {
   auto control = std::make_unique<StarControl>(bootstrap, std::move(settings), std::move(on_failure));
   control->meet(bootstrap, deadline);
   return control;

@@ -1,5 +1,6 @@
-// The control plane: a star of authenticated TCP connections around member 0 that lives as long as the communicator. It tells
-// every member about the first failure, notices members that die, and lets all leave together.
+// The control plane: a star of authenticated TCP connections around member 0 that lives as long as the
+// communicator. It tells every member about the first failure, notices members that die, and lets all leave
+// together.
 #pragma once
 
 #include <functional>
@@ -20,31 +21,33 @@ struct Failure {
 
 /// Owns one thread ("nzcl-control") that sleeps in the sockets. All calls are thread-safe.
 ///
-/// Abort protocol: any member's abort(), or a lost connection, reaches member 0 (the hub); the hub sends the first failure to all;
-/// every member stops posting writes and calls quiesced(); when all living members have, wait_quiesced() returns true
-/// everywhere, and only then may buffers be given back to their owners.
+/// Abort protocol: any member's abort(), or a lost connection, reaches member 0 (the hub); the hub sends the
+/// first failure to all; every member stops posting writes and calls quiesced(); when all living members
+/// have, wait_quiesced() returns true everywhere, and only then may buffers be given back to their owners.
 class ControlPlane {
  public:
   struct Settings {
-    std::string bind_host;          // address the hub listens on and tells the others; "" = chosen (see control.cc)
-    std::vector<std::string> names; // member names for messages: "rank 3", "aggregator 0"
+    std::string bind_host;  // address the hub listens on and tells the others; "" = chosen (see control.cc)
+    std::vector<std::string> names;  // member names for messages: "rank 3", "aggregator 0"
   };
-  /// Collective over `bootstrap`. `on_failure` runs once, on the control thread, after failed() has become true; it must not block.
+  /// Collective over `bootstrap`. `on_failure` runs once, on the control thread, after failed() has become
+  /// true; it must not block.
   static std::unique_ptr<ControlPlane> join(Bootstrap& bootstrap, Settings settings, Deadline deadline,
                                             std::function<void()> on_failure);
   virtual ~ControlPlane() = default;
 
   /// Reports a failure; only the first of the communicator counts. Does not block.
   virtual void abort(Failure failure) = 0;
-  virtual bool failed() const noexcept = 0;              // cheap: one atomic load
+  virtual bool failed() const noexcept = 0;  // cheap: one atomic load
   virtual std::optional<Failure> failure() const = 0;
 
   virtual void quiesced() = 0;
-  /// True when every living member is quiet; false when the deadline came first. After failed(), or after leave() returned true.
+  /// True when every living member is quiet; false when the deadline came first. After failed(), or after
+  /// leave() returned true.
   virtual bool wait_quiesced(Deadline deadline) = 0;
 
-  /// Collective goodbye: true when all members have said it. After it a lost connection is no failure. Until it returns, members
-  /// go on serving each other. False: deadline, or failed().
+  /// Collective goodbye: true when all members have said it. After it a lost connection is no failure. Until
+  /// it returns, members go on serving each other. False: deadline, or failed().
   virtual bool leave(Deadline deadline) = 0;
 };
 

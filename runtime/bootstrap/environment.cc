@@ -17,12 +17,15 @@ struct Variables {  // of one launcher
 };
 
 // The innermost launcher first: torchrun inside of mpirun or srun, mpirun inside of an allocation of Slurm.
-// Sources: torchrun --help; ompi(7) "MCA/runtime environment variables"; Hydra's and Slurm's srun(1) OUTPUT ENVIRONMENT VARIABLES.
+// Sources: torchrun --help; ompi(7) "MCA/runtime environment variables"; Hydra's and Slurm's srun(1) OUTPUT
+// ENVIRONMENT VARIABLES.
 constexpr std::array kLaunchers = {
     Variables{"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    Variables{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    Variables{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+              "OMPI_COMM_WORLD_LOCAL_SIZE", true},
     Variables{"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
-    Variables{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", true},
+    Variables{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
+              true},
 };
 
 int number(const Lookup& lookup, const char* name, int otherwise) {
@@ -31,7 +34,8 @@ int number(const Lookup& lookup, const char* name, int otherwise) {
   int value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
   if (error != std::errc() || end != text->data() + text->size() || value < 0) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("environment variable {}: \"{}\" is not a number", name, *text));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("environment variable {}: \"{}\" is not a number", name, *text));
   }
   return value;
 }
@@ -62,7 +66,8 @@ LaunchEnvironment read_launch_environment(const Lookup& lookup) {
   e.master_addr = lookup("MASTER_ADDR").value_or("");
   e.master_port = number(lookup, "MASTER_PORT", 0);
   e.pmix = lookup("PMIX_RANK") && lookup("PMIX_NAMESPACE");
-  if (const auto job = lookup("SLURM_JOB_ID")) e.job = "slurm-" + *job + "." + lookup("SLURM_STEP_ID").value_or("0");
+  if (const auto job = lookup("SLURM_JOB_ID"))
+    e.job = "slurm-" + *job + "." + lookup("SLURM_STEP_ID").value_or("0");
   return e;
 }
 

@@ -12,13 +12,14 @@ struct LaunchEnvironment {
   std::string launcher;  // "torchrun-style variables", "Open MPI", "MPICH", "Slurm"; "" = no rank variables
   int rank = -1, size = -1;
   int local_rank = -1, local_size = -1;
-  /// The launcher numbers every process it starts, dedicated aggregators included. Otherwise RANK and WORLD_SIZE count workers.
+  /// The launcher numbers every process it starts, dedicated aggregators included. Otherwise RANK and
+  /// WORLD_SIZE count workers.
   bool counts_everything = false;
   bool torchrun = false;  // torchrun itself, whose own store listens on MASTER_PORT
   std::string master_addr;
   int master_port = 0;
-  bool pmix = false;      // a PMIx server started this process
-  std::string job;        // the same for all processes of one launch and for no others on this host; "" = not told
+  bool pmix = false;  // a PMIx server started this process
+  std::string job;  // the same for all processes of one launch and for no others on this host; "" = not told
 };
 
 using Lookup = std::function<std::optional<std::string>(const char* name)>;

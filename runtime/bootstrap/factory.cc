@@ -16,7 +16,9 @@
 namespace nzcl::bootstrap {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, "bootstrap: " + text); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::invalid_argument, "bootstrap: " + text);
+}
 
 /// Index and size in a meeting that has no order of its own.
 void take_seat(Choice& c, const Options& o, const LaunchEnvironment& e, Role role, int number) {
@@ -29,16 +31,20 @@ void take_seat(Choice& c, const Options& o, const LaunchEnvironment& e, Role rol
   const int workers = o.world_size > 0 ? o.world_size : e.size;
   const int rank = o.rank >= 0 ? o.rank : workers == 1 ? 0 : e.rank;
   if (workers < 1 || (role == Role::worker && rank < 0)) {
-    refuse("nothing says which rank this process is. Start it with mpirun, srun or torchrun; or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; or "
-           "NZCL_WORLD_SIZE=1 to run alone");
+    refuse(
+        "nothing says which rank this process is. Start it with mpirun, srun or torchrun; or set RANK, "
+        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT; or "
+        "NZCL_WORLD_SIZE=1 to run alone");
   }
   c.size = workers + o.aggregators;
   if (role == Role::worker) {
-    if (rank >= workers) refuse(fmt::format("rank {} of {} workers does not exist (they count from 0)", rank, workers));
+    if (rank >= workers)
+      refuse(fmt::format("rank {} of {} workers does not exist (they count from 0)", rank, workers));
     c.index = rank;
   } else {
     if (number < 0 || number >= o.aggregators) {
-      refuse(fmt::format("aggregator {} of {} does not exist: set NZCL_AGGREGATORS, and number them from 0", number, o.aggregators));
+      refuse(fmt::format("aggregator {} of {} does not exist: set NZCL_AGGREGATORS, and number them from 0",
+                         number, o.aggregators));
     }
     c.index = workers + number;
   }
@@ -51,7 +57,8 @@ void choose_socket(Choice& c, const Options& o, const LaunchEnvironment& e) {
   c.why = !o.master_addr.empty() ? "from NZCL_MASTER_ADDR" : "from MASTER_ADDR";
   // torchrun's own store listens on MASTER_PORT.
   if (c.port == 0 && e.master_port > 0) c.port = e.torchrun ? e.master_port + 1 : e.master_port;
-  if (c.host.empty() || c.port <= 0 || c.port > 65535) refuse("sockets need MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port there");
+  if (c.host.empty() || c.port <= 0 || c.port > 65535)
+    refuse("sockets need MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port there");
 }
 
 void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& e) {
@@ -66,9 +73,11 @@ void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& 
     c.kind = Choice::Kind::file;
     c.why = "all processes of " + e.launcher + " are on this host";
   } else {
-    refuse(fmt::format("this is process {} of {}, but nothing says where they meet: set MASTER_ADDR and MASTER_PORT (with NZCL_SECRET beyond one host), or "
-                       "NZCL_RENDEZVOUS_FILE",
-                       c.index, c.size));
+    refuse(
+        fmt::format("this is process {} of {}, but nothing says where they meet: set MASTER_ADDR and "
+                    "MASTER_PORT (with NZCL_SECRET beyond one host), or "
+                    "NZCL_RENDEZVOUS_FILE",
+                    c.index, c.size));
   }
 }
 
@@ -85,24 +94,29 @@ bool is_loopback(const std::string& host, bool& v6) {
     v6 = address.is_v6();
     return address.is_loopback();
   } catch (const std::system_error& e) {
-    throw Error(ErrorCode::unavailable, fmt::format("bootstrap: cannot resolve the host {}: {}", host, e.code().message()));
+    throw Error(ErrorCode::unavailable,
+                fmt::format("bootstrap: cannot resolve the host {}: {}", host, e.code().message()));
   }
 }
 
-std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, const Choice& c, const std::string& secret) {
+std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, const Choice& c,
+                                                 const std::string& secret) {
   bool v6 = false;
   const bool loopback = is_loopback(c.host, v6);
   if (secret.empty() && !loopback) {
-    throw Error(ErrorCode::denied, fmt::format("bootstrap: {} is not a loopback address, so the job's secret is needed: set NZCL_SECRET to the same long random "
+    throw Error(ErrorCode::denied, fmt::format("bootstrap: {} is not a loopback address, so the job's secret "
+                                               "is needed: set NZCL_SECRET to the same long random "
                                                "text on every rank",
                                                c.host));
   }
   settings.place = fmt::format("{}:{} ({})", c.host, c.port, c.why);
   if (settings.index != 0) {
     const MeetingPlace place{.hosts = {c.host}, .port = c.port, .secret = secret};
-    return make_star_member(std::move(settings), [place] { return std::optional(place); }, true);
+    return make_star_member(
+        std::move(settings), [place] { return std::optional(place); }, true);
   }
-  // MASTER_ADDR may be an address that only others see this host by, so all interfaces are listened on, unless it is loopback.
+  // MASTER_ADDR may be an address that only others see this host by, so all interfaces are listened on,
+  // unless it is loopback.
   const std::string listen_on = loopback ? c.host : v6 ? "::" : "";
   return make_star_hub(std::move(settings), {.hosts = {listen_on}, .port = c.port, .secret = secret});
 }
@@ -113,7 +127,10 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
   Choice c;
   const bool told = o.rank >= 0 || o.world_size > 0 || !o.rendezvous_file.empty() || !o.master_addr.empty();
   if (o.bootstrap == "pmix" || (o.bootstrap == "auto" && e.pmix && !told && !e.torchrun)) {
-    if (!e.pmix) refuse("no PMIx server started this process (PMIX_RANK is not set): use mpirun.openmpi, or srun --mpi=pmix");
+    if (!e.pmix)
+      refuse(
+          "no PMIx server started this process (PMIX_RANK is not set): use mpirun.openmpi, or srun "
+          "--mpi=pmix");
     c.kind = Choice::Kind::pmix;
     return c;
   }
@@ -139,7 +156,8 @@ std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int
   if (c.kind == Choice::Kind::pmix) return make_pmix_bootstrap(options.session);
   if (c.size == 1) return make_self_bootstrap();
 
-  StarSettings settings{.index = c.index, .size = c.size, .session = options.session, .who = {}, .name = {}, .place = {}};
+  StarSettings settings{
+      .index = c.index, .size = c.size, .session = options.session, .who = {}, .name = {}, .place = {}};
   const int workers = c.size - options.aggregators;
   const bool by_role = !environment.counts_everything || options.rank >= 0 || options.world_size > 0;
   settings.name = [workers, by_role](int index) {
@@ -148,7 +166,8 @@ std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int
   };
   settings.who = fmt::format("{} ({})", settings.name(c.index), own_name());
   if (c.kind == Choice::Kind::socket) return make_socket_bootstrap(std::move(settings), c, options.secret);
-  return make_file_bootstrap(std::move(settings), c.path.empty() ? job_file(environment.job, options.session) : c.path);
+  return make_file_bootstrap(std::move(settings),
+                             c.path.empty() ? job_file(environment.job, options.session) : c.path);
 }
 
 }  // namespace nzcl::bootstrap

@@ -25,7 +25,8 @@ using nlohmann::json;
 
 std::string random_secret() {
   std::array<unsigned char, 32> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) throw Error(ErrorCode::system, "no random bytes for the meeting's key");
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
+    throw Error(ErrorCode::system, "no random bytes for the meeting's key");
   std::string text;
   for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
@@ -40,7 +41,8 @@ void publish(const std::string& path, const std::string& text) {
   std::string temporary = path + ".XXXXXX";
   const int fd = ::mkstemp(temporary.data());  // mode 0600
   if (fd < 0) fail("cannot write the rendezvous file", path);
-  const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
+  const bool written =
+      ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
   ::close(fd);
   if (!written || ::rename(temporary.c_str(), path.c_str()) != 0) {
     const int error = errno;
@@ -74,7 +76,8 @@ std::optional<Process> process_info(int pid) {
   if (!std::getline(file, line)) return std::nullopt;
   const auto open = line.find('('), close = line.rfind(')');
   if (open == line.npos || close == line.npos) return std::nullopt;
-  std::istringstream rest(line.substr(close + 1));  // state, parent, ...; the 20th from here is the start time (proc(5))
+  std::istringstream rest(
+      line.substr(close + 1));  // state, parent, ...; the 20th from here is the start time (proc(5))
   Process p{.name = line.substr(open + 1, close - open - 1), .start = {}, .parent = 0};
   std::string word;
   for (int i = 0; rest >> word; ++i) {
@@ -86,7 +89,8 @@ std::optional<Process> process_info(int pid) {
 
 /// The launcher may not be the parent: a shell script may stand between.
 std::string launcher_name() {
-  constexpr std::array<std::string_view, 8> kLaunchers{"hydra_pmi_proxy", "orted", "prted", "prterun", "mpirun", "mpiexec", "slurmstepd", "mpirun.openmpi"};
+  constexpr std::array<std::string_view, 8> kLaunchers{
+      "hydra_pmi_proxy", "orted", "prted", "prterun", "mpirun", "mpiexec", "slurmstepd", "mpirun.openmpi"};
   std::string nearest;
   for (int pid = ::getppid(); pid > 1;) {
     const auto process = process_info(pid);
@@ -104,22 +108,29 @@ std::string launcher_name() {
 std::unique_ptr<Bootstrap> make_file_bootstrap(StarSettings settings, const std::string& path) {
   settings.place = "file " + path;
   if (settings.index != 0) {
-    return make_star_member(std::move(settings), [path] { return look_up(path); }, false);
+    return make_star_member(
+        std::move(settings), [path] { return look_up(path); }, false);
   }
   const MeetingPlace place{.hosts = {}, .port = 0, .secret = random_secret()};
   const auto listening = [path, secret = place.secret](int port) {
-    publish(path, json{{"hosts", host_addresses()}, {"host_id", host_id()}, {"port", port}, {"secret", secret}}.dump());
+    publish(
+        path,
+        json{{"hosts", host_addresses()}, {"host_id", host_id()}, {"port", port}, {"secret", secret}}.dump());
   };
   return make_star_hub(std::move(settings), place, listening, [path] { ::unlink(path.c_str()); });
 }
 
 std::string job_file(const std::string& job, const std::string& session) {
-  const std::string folder = (std::filesystem::temp_directory_path() / fmt::format("nzcl-{}", ::getuid())).string();
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("nzcl-{}", ::getuid())).string();
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) fail("cannot make the folder", folder);
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) fail("cannot look at the folder", folder);
   if (!S_ISDIR(status.st_mode) || status.st_uid != ::getuid() || (status.st_mode & 0077) != 0) {
-    throw Error(ErrorCode::denied, fmt::format("{} is not a folder that only this user can use: remove it, or set NZCL_RENDEZVOUS_FILE", folder));
+    throw Error(
+        ErrorCode::denied,
+        fmt::format("{} is not a folder that only this user can use: remove it, or set NZCL_RENDEZVOUS_FILE",
+                    folder));
   }
   std::string name = (job.empty() ? launcher_name() : job) + "-" + session;
   for (char& c : name) {

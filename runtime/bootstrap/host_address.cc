@@ -19,9 +19,11 @@ std::vector<std::string> host_addresses() {
   if (::getifaddrs(&all) == 0) {
     const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(all, ::freeifaddrs);
     for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0) continue;
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0)
+        continue;
       std::array<char, INET_ADDRSTRLEN> text{};
-      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text.data(), text.size());
+      ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr, text.data(),
+                  text.size());
       ((i->ifa_flags & IFF_LOOPBACK) != 0 ? loopback : outward).emplace_back(text.data());
     }
   }

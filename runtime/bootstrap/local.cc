@@ -18,7 +18,9 @@ class LocalMeetingState {
   std::vector<std::string> allgather(int rank, std::string_view mine, Deadline deadline) {
     std::unique_lock lock(mutex_);
     const auto wait = [&](const char* what, auto ready) {
-      if (!changed_.wait_until(lock, deadline, ready)) throw Error(ErrorCode::timeout, fmt::format("threads of the group did not {} in time: {}", what, missing()));
+      if (!changed_.wait_until(lock, deadline, ready))
+        throw Error(ErrorCode::timeout,
+                    fmt::format("threads of the group did not {} in time: {}", what, missing()));
     };
     auto& part = parts_[static_cast<std::size_t>(rank)];
     wait("finish the last round", [&] { return !part.has_value() && !leaving_; });  // from the round before
@@ -57,10 +59,13 @@ namespace {
 
 class LocalBootstrap final : public Bootstrap {
  public:
-  LocalBootstrap(std::shared_ptr<LocalMeetingState> state, int rank) : state_(std::move(state)), rank_(rank) {}
+  LocalBootstrap(std::shared_ptr<LocalMeetingState> state, int rank)
+      : state_(std::move(state)), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return state_->size(); }
-  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override { return state_->allgather(rank_, mine, deadline); }
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+    return state_->allgather(rank_, mine, deadline);
+  }
   std::string describe() const override { return "threads of one process"; }
 
  private:
@@ -78,13 +83,16 @@ class SelfBootstrap final : public Bootstrap {
 
 class CallbackBootstrap final : public Bootstrap {
  public:
-  CallbackBootstrap(int rank, int size, AllgatherCallback allgather) : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
+  CallbackBootstrap(int rank, int size, AllgatherCallback allgather)
+      : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::vector<std::string> allgather(std::string_view mine, Deadline) override {
     auto all = allgather_(mine);
     if (static_cast<int>(all.size()) != size_ || all[static_cast<std::size_t>(rank_)] != mine) {
-      throw Error(ErrorCode::invalid_argument, fmt::format("the caller's allgather returned {} parts for {} ranks, or not in rank order", all.size(), size_));
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("the caller's allgather returned {} parts for {} ranks, or not in rank order",
+                              all.size(), size_));
     }
     return all;
   }
@@ -103,7 +111,9 @@ std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalMeeting> me
 std::unique_ptr<Bootstrap> make_self_bootstrap() { return std::make_unique<SelfBootstrap>(); }
 std::unique_ptr<Bootstrap> make_callback_bootstrap(int rank, int size, AllgatherCallback allgather) {
   if (size < 1 || rank < 0 || rank >= size || !allgather) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} with {} allgather is no place in a communicator", rank, size, allgather ? "an" : "no"));
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("rank {} of {} with {} allgather is no place in a communicator", rank, size,
+                            allgather ? "an" : "no"));
   }
   return std::make_unique<CallbackBootstrap>(rank, size, std::move(allgather));
 }

@@ -22,7 +22,8 @@ std::vector<std::string> unpack_strings(std::string_view text) {
   while (!text.empty()) {
     std::uint32_t size = 0;
     if (text.size() >= sizeof size) std::memcpy(&size, text.data(), sizeof size);
-    if (text.size() < sizeof size + size) throw Error(ErrorCode::mismatch, "a member sent a list of texts that is cut short");
+    if (text.size() < sizeof size + size)
+      throw Error(ErrorCode::mismatch, "a member sent a list of texts that is cut short");
     parts.emplace_back(text.substr(sizeof size, size));
     text.remove_prefix(sizeof size + size);
   }

@@ -14,7 +14,8 @@ namespace nzcl::bootstrap {
 namespace {
 
 void check(pmix_status_t status, const std::string& what) {
-  if (status != PMIX_SUCCESS) throw Error(ErrorCode::unavailable, fmt::format("PMIx: {}: {}", what, PMIx_Error_string(status)));
+  if (status != PMIX_SUCCESS)
+    throw Error(ErrorCode::unavailable, fmt::format("PMIx: {}: {}", what, PMIx_Error_string(status)));
 }
 
 struct ReleaseValue {
@@ -22,7 +23,8 @@ struct ReleaseValue {
 };
 using Value = std::unique_ptr<pmix_value_t, ReleaseValue>;
 
-/// The process is a PMIx client for as long as this lives (PMIx counts, so others in the process may be clients too).
+/// The process is a PMIx client for as long as this lives (PMIx counts, so others in the process may be
+/// clients too).
 class Client {
  public:
   Client() { check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server"); }
@@ -60,7 +62,8 @@ class Fence {
       check(status, "fence");
     }
     std::unique_lock lock(state_->mutex);
-    if (!state_->changed.wait_until(lock, deadline, [this] { return state_->status.has_value(); })) return false;
+    if (!state_->changed.wait_until(lock, deadline, [this] { return state_->status.has_value(); }))
+      return false;
     check(*state_->status, "fence");
     return true;
   }
@@ -96,7 +99,8 @@ class PmixBootstrap final : public Bootstrap {
  public:
   explicit PmixBootstrap(const std::string& session) : turn_(shared().meeting) {
     const pmix_proc_t everybody = wildcard();
-    const Value size = get(everybody, PMIX_JOB_SIZE, "the launcher does not tell how many processes there are");
+    const Value size =
+        get(everybody, PMIX_JOB_SIZE, "the launcher does not tell how many processes there are");
     size_ = static_cast<int>(size->data.uint32);
     prefix_ = fmt::format("nzcl.{}.{}", session, shared().made[session]++);
   }
@@ -114,15 +118,20 @@ class PmixBootstrap final : public Bootstrap {
     check(PMIx_Put(PMIX_GLOBAL, key.c_str(), &value), "put");
     check(PMIx_Commit(), "commit");
     if (!Fence().wait(wildcard(), deadline)) {
-      throw Error(ErrorCode::timeout, fmt::format("not all of the {} processes of {} came to the meeting within the bootstrap timeout (PMIx does not tell who)",
+      throw Error(ErrorCode::timeout, fmt::format("not all of the {} processes of {} came to the meeting "
+                                                  "within the bootstrap timeout (PMIx does not tell who)",
                                                   size_, describe()));
     }
     std::vector<std::string> parts;
     for (int r = 0; r < size_; ++r) {
       pmix_proc_t peer = client_.self();
       peer.rank = static_cast<pmix_rank_t>(r);
-      const Value part = get(peer, key, fmt::format("process {} did not give {}: are communicators made in the same order everywhere?", r, key));
-      if (part->type != PMIX_BYTE_OBJECT) throw Error(ErrorCode::mismatch, fmt::format("PMIx: {} of process {} is no byte object", key, r));
+      const Value part =
+          get(peer, key,
+              fmt::format("process {} did not give {}: are communicators made in the same order everywhere?",
+                          r, key));
+      if (part->type != PMIX_BYTE_OBJECT)
+        throw Error(ErrorCode::mismatch, fmt::format("PMIx: {} of process {} is no byte object", key, r));
       parts.emplace_back(part->data.bo.bytes, part->data.bo.size);
     }
     return parts;
@@ -143,6 +152,8 @@ class PmixBootstrap final : public Bootstrap {
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_pmix_bootstrap(const std::string& session) { return std::make_unique<PmixBootstrap>(session); }
+std::unique_ptr<Bootstrap> make_pmix_bootstrap(const std::string& session) {
+  return std::make_unique<PmixBootstrap>(session);
+}
 
 }  // namespace nzcl::bootstrap

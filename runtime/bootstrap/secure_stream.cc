@@ -19,8 +19,9 @@ using Key = std::array<unsigned char, 32>;
 
 /// The key travels with its SSL_CTX and dies with it.
 int key_index() {
-  static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr,
-                                                    [](void*, void* key, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Key*>(key); });
+  static const int index = SSL_CTX_get_ex_new_index(
+      0, nullptr, nullptr, nullptr,
+      [](void*, void* key, CRYPTO_EX_DATA*, int, long, void*) { delete static_cast<Key*>(key); });
   return index;
 }
 
@@ -31,7 +32,8 @@ unsigned copy_key(SSL* ssl, unsigned char* psk, unsigned limit) {
   return static_cast<unsigned>(key->size());
 }
 
-unsigned client_key(SSL* ssl, const char*, char* identity, unsigned identity_limit, unsigned char* psk, unsigned psk_limit) {
+unsigned client_key(SSL* ssl, const char*, char* identity, unsigned identity_limit, unsigned char* psk,
+                    unsigned psk_limit) {
   if (identity_limit <= std::strlen(kIdentity)) return 0;
   std::strcpy(identity, kIdentity);
   return copy_key(ssl, psk, psk_limit);
@@ -49,8 +51,8 @@ std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
   auto key = std::make_unique<Key>();
   const std::string material = "nzcl pre-shared key 1\n" + std::string(secret);
   unsigned bytes = 0;
-  if (EVP_Digest(material.data(), material.size(), key->data(), &bytes, EVP_sha256(), nullptr) != 1 || bytes != key->size() ||
-      SSL_CTX_set_ex_data(ctx, key_index(), key.get()) != 1) {
+  if (EVP_Digest(material.data(), material.size(), key->data(), &bytes, EVP_sha256(), nullptr) != 1 ||
+      bytes != key->size() || SSL_CTX_set_ex_data(ctx, key_index(), key.get()) != 1) {
     throw Error(ErrorCode::internal, "OpenSSL: deriving the pre-shared key failed");
   }
   key.release();
@@ -67,7 +69,9 @@ namespace {
 
 /// A dead peer's connection ends within seconds, even when its host has vanished.
 void watch_for_death(Tcp::socket& socket) {
-  const auto set = [&](int level, int name, int value) { ::setsockopt(socket.native_handle(), level, name, &value, sizeof value); };
+  const auto set = [&](int level, int name, int value) {
+    ::setsockopt(socket.native_handle(), level, name, &value, sizeof value);
+  };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
@@ -76,8 +80,10 @@ void watch_for_death(Tcp::socket& socket) {
   set(IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-/// Closes the connection when the time is over, so that what is under way ends with an error. Cancelled by the caller.
-std::shared_ptr<asio::steady_timer> limit_time(const std::shared_ptr<Stream>& stream, std::chrono::seconds limit) {
+/// Closes the connection when the time is over, so that what is under way ends with an error. Cancelled by
+/// the caller.
+std::shared_ptr<asio::steady_timer> limit_time(const std::shared_ptr<Stream>& stream,
+                                               std::chrono::seconds limit) {
   auto timer = std::make_shared<asio::steady_timer>(stream->get_executor(), limit);
   timer->async_wait([stream, timer](asio::error_code error) {
     asio::error_code ignored;
@@ -91,13 +97,15 @@ asio::awaitable<void> shake_hands(Stream& stream, asio::ssl::stream_base::handsh
     co_await stream.async_handshake(side, asio::use_awaitable);
   } catch (const std::system_error& e) {
     if (e.code().category() != asio::error::get_ssl_category()) throw;
-    throw Error(ErrorCode::denied, fmt::format("the other side does not know this job's secret, or is not nzcl ({})", e.what()));
+    throw Error(ErrorCode::denied,
+                fmt::format("the other side does not know this job's secret, or is not nzcl ({})", e.what()));
   }
 }
 
 }  // namespace
 
-asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint, std::chrono::seconds limit) {
+asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint,
+                                                        std::chrono::seconds limit) {
   auto stream = std::make_shared<Stream>(Tcp::socket(co_await asio::this_coro::executor), context);
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
@@ -107,7 +115,8 @@ asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& cont
   co_return stream;
 }
 
-asio::awaitable<std::shared_ptr<Stream>> accept_secure(asio::ssl::context& context, Tcp::socket socket, std::chrono::seconds limit) {
+asio::awaitable<std::shared_ptr<Stream>> accept_secure(asio::ssl::context& context, Tcp::socket socket,
+                                                       std::chrono::seconds limit) {
   auto stream = std::make_shared<Stream>(std::move(socket), context);
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
@@ -119,7 +128,9 @@ asio::awaitable<std::shared_ptr<Stream>> accept_secure(asio::ssl::context& conte
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
   std::uint32_t bytes = 0;
   co_await asio::async_read(stream, asio::buffer(&bytes, sizeof bytes), asio::use_awaitable);
-  if (bytes > limit) throw Error(ErrorCode::denied, fmt::format("a frame of {} bytes came; at most {} are allowed", bytes, limit));
+  if (bytes > limit)
+    throw Error(ErrorCode::denied,
+                fmt::format("a frame of {} bytes came; at most {} are allowed", bytes, limit));
   std::string text(bytes, '\0');
   co_await asio::async_read(stream, asio::buffer(text), asio::use_awaitable);
   co_return text;

@@ -1,4 +1,5 @@
-// Frames (see README.md): hello {json}; then 'W' welcome, 'R' + text: not now, try again, 'E' + {json}: the meeting failed, 'D' + bytes: data.
+// Frames (see README.md): hello {json}; then 'W' welcome, 'R' + text: not now, try again, 'E' + {json}: the
+// meeting failed, 'D' + bytes: data.
 #include "runtime/bootstrap/star.h"
 
 #include <fmt/format.h>
@@ -20,13 +21,16 @@ using Failure = std::optional<Error>;
 
 // A stranger may not hold a connection open for longer without proving the key.
 constexpr std::chrono::seconds kStrangersTime{10};
-constexpr std::chrono::seconds kConnectTime{3};     // an address that swallows packets is given up for the next one
+constexpr std::chrono::seconds kConnectTime{
+    3};  // an address that swallows packets is given up for the next one
 constexpr std::chrono::milliseconds kRetryPause{50};
-constexpr int kLoudRefusals = 10;                    // further ones do not fill the log
+constexpr int kLoudRefusals = 10;  // further ones do not fill the log
 // Member 0 knows best who is missing: the others give it this much longer to say so.
 constexpr std::chrono::seconds kGrace{2};
 
-std::string error_frame(const Error& error) { return "E" + json{{"code", static_cast<int>(error.code())}, {"text", error.what()}}.dump(); }
+std::string error_frame(const Error& error) {
+  return "E" + json{{"code", static_cast<int>(error.code())}, {"text", error.what()}}.dump();
+}
 
 [[noreturn]] void throw_error_frame(const std::string& frame) {
   const json j = json::parse(frame.substr(1));
@@ -61,8 +65,12 @@ class Star : public Bootstrap {
 
 class Hub final : public Star {
  public:
-  Hub(StarSettings settings, MeetingPlace place, std::function<void(int)> on_listening, std::function<void()> on_met)
-      : Star(std::move(settings)), place_(std::move(place)), on_listening_(std::move(on_listening)), on_met_(std::move(on_met)),
+  Hub(StarSettings settings, MeetingPlace place, std::function<void(int)> on_listening,
+      std::function<void()> on_met)
+      : Star(std::move(settings)),
+        place_(std::move(place)),
+        on_listening_(std::move(on_listening)),
+        on_met_(std::move(on_met)),
         members_(static_cast<std::size_t>(settings_.size)) {
     context_ = make_psk_context(place_.secret);
   }
@@ -94,8 +102,9 @@ class Hub final : public Star {
     acceptor_->close(ignored);
     if (failure_) throw *failure_;
     if (!all) {
-      throw Error(ErrorCode::timeout, fmt::format("{} did not come to the meeting at {} within the bootstrap timeout{}", missing(), settings_.place,
-                                                  refused_.empty() ? "" : "; refused: " + refused_));
+      throw Error(ErrorCode::timeout,
+                  fmt::format("{} did not come to the meeting at {} within the bootstrap timeout{}",
+                              missing(), settings_.place, refused_.empty() ? "" : "; refused: " + refused_));
     }
     if (on_met_) on_met_();
   }
@@ -113,7 +122,8 @@ class Hub final : public Star {
       } catch (const std::system_error& e) {
         acceptor_.reset();
         if (e.code() != asio::error::address_in_use || Clock::now() >= deadline) {
-          throw Error(ErrorCode::unavailable, fmt::format("{}: cannot listen on {}:{}: {}", settings_.who, host, place_.port, e.code().message()));
+          throw Error(ErrorCode::unavailable, fmt::format("{}: cannot listen on {}:{}: {}", settings_.who,
+                                                          host, place_.port, e.code().message()));
         }
       }
       asio::steady_timer(io_, kRetryPause).wait();
@@ -140,7 +150,9 @@ class Hub final : public Star {
         co_await write_frame(*stream, fmt::format("Rsession \"{}\" meets here now", settings_.session));
         co_return;
       }
-      if (const Failure wrong = check(who, index, size)) {  // knows the secret, so it belongs to the job: a mistake of the job, for all to see
+      if (const Failure wrong = check(
+              who, index,
+              size)) {  // knows the secret, so it belongs to the job: a mistake of the job, for all to see
         co_await write_frame(*stream, error_frame(*wrong));
         failure_ = wrong;
         co_return;
@@ -161,11 +173,15 @@ class Hub final : public Star {
 
   Failure check(const std::string& who, int index, int size) const {
     if (size != settings_.size) {
-      return Error(ErrorCode::mismatch, fmt::format("{} expects {} members, {} expects {}", who, size, settings_.who, settings_.size));
+      return Error(ErrorCode::mismatch, fmt::format("{} expects {} members, {} expects {}", who, size,
+                                                    settings_.who, settings_.size));
     }
-    if (index < 1 || index >= settings_.size) return Error(ErrorCode::mismatch, fmt::format("{} claims place {} of {}", who, index, size));
+    if (index < 1 || index >= settings_.size)
+      return Error(ErrorCode::mismatch, fmt::format("{} claims place {} of {}", who, index, size));
     const Member& member = members_[static_cast<std::size_t>(index)];
-    if (member.stream) return Error(ErrorCode::mismatch, fmt::format("{} and {} both claim to be {}", member.who, who, settings_.name(index)));
+    if (member.stream)
+      return Error(ErrorCode::mismatch,
+                   fmt::format("{} and {} both claim to be {}", member.who, who, settings_.name(index)));
     return std::nullopt;
   }
 
@@ -173,20 +189,29 @@ class Hub final : public Star {
     try {
       while (true) {
         std::string frame = co_await read_frame(*member.stream, kFrameLimit);
-        if (frame.empty() || frame[0] != 'D' || member.part) throw Error(ErrorCode::denied, "it sent what nobody asked for");
+        if (frame.empty() || frame[0] != 'D' || member.part)
+          throw Error(ErrorCode::denied, "it sent what nobody asked for");
         member.part = frame.substr(1);
       }
     } catch (const std::exception& e) {
-      if (!failure_) failure_ = Error(ErrorCode::peer_failed, fmt::format("{} left the meeting at {}: {}", member.who, settings_.place, e.what()));
+      if (!failure_)
+        failure_ = Error(ErrorCode::peer_failed,
+                         fmt::format("{} left the meeting at {}: {}", member.who, settings_.place, e.what()));
     }
   }
 
   std::vector<std::string> gather(std::string_view mine, Deadline deadline) {
     members_[0].part = std::string(mine);
-    const auto all_here = [this] { return std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.part.has_value(); }); };
+    const auto all_here = [this] {
+      return std::all_of(members_.begin(), members_.end(),
+                         [](const Member& m) { return m.part.has_value(); });
+    };
     const bool all = run_until([&] { return all_here() || failure_; }, deadline);
     if (!all_here() && failure_) throw *failure_;
-    if (!all) throw Error(ErrorCode::timeout, fmt::format("{} did not go on with the meeting at {} within the bootstrap timeout", missing(), settings_.place));
+    if (!all)
+      throw Error(ErrorCode::timeout,
+                  fmt::format("{} did not go on with the meeting at {} within the bootstrap timeout",
+                              missing(), settings_.place));
     std::vector<std::string> parts;
     for (Member& m : members_) parts.push_back(std::move(*std::exchange(m.part, std::nullopt)));
     send_all("D" + pack_strings(parts), deadline);
@@ -196,7 +221,8 @@ class Hub final : public Star {
   std::string missing() const {
     std::string list;
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      if (!members_[i].stream || (complete() && !members_[i].part)) list += (list.empty() ? "" : ", ") + settings_.name(static_cast<int>(i));
+      if (!members_[i].stream || (complete() && !members_[i].part))
+        list += (list.empty() ? "" : ", ") + settings_.name(static_cast<int>(i));
     }
     return list;
   }
@@ -206,7 +232,8 @@ class Hub final : public Star {
     for (Member& m : members_) {
       if (!m.welcome) continue;
       ++open;
-      asio::co_spawn(io_, write_frame(*m.stream, frame), [&open](std::exception_ptr) { --open; });  // who is gone is found by its reader
+      asio::co_spawn(io_, write_frame(*m.stream, frame),
+                     [&open](std::exception_ptr) { --open; });  // who is gone is found by its reader
     }
     if (!run_until([&] { return open == 0; }, deadline)) {
       for (Member& m : members_) {
@@ -246,8 +273,11 @@ class Spoke final : public Star {
       asio::error_code ignored;
       if (stream_) stream_->lowest_layer().close(ignored);
       run_until([&] { return over; }, Deadline::max());  // the locals above are in use until then
-      throw Error(ErrorCode::timeout, stream_ ? fmt::format("{} at {} did not answer within the bootstrap timeout", settings_.name(0), settings_.place)
-                                              : fmt::format("{} was not reached at {} within the bootstrap timeout: {}", settings_.name(0), settings_.place, why_not_));
+      throw Error(ErrorCode::timeout,
+                  stream_ ? fmt::format("{} at {} did not answer within the bootstrap timeout",
+                                        settings_.name(0), settings_.place)
+                          : fmt::format("{} was not reached at {} within the bootstrap timeout: {}",
+                                        settings_.name(0), settings_.place, why_not_));
     }
     if (failure) std::rethrow_exception(failure);
     return parts;
@@ -265,12 +295,16 @@ class Spoke final : public Star {
     try {
       frame = co_await read_frame(*stream_, kFrameLimit);
     } catch (const std::system_error& e) {
-      throw Error(ErrorCode::peer_failed, fmt::format("{} left the meeting at {}: {}", settings_.name(0), settings_.place, e.code().message()));
+      throw Error(ErrorCode::peer_failed, fmt::format("{} left the meeting at {}: {}", settings_.name(0),
+                                                      settings_.place, e.code().message()));
     }
     if (frame.starts_with('E')) throw_error_frame(frame);
-    if (!frame.starts_with('D')) throw Error(ErrorCode::denied, fmt::format("{} sent what this version does not understand", settings_.name(0)));
+    if (!frame.starts_with('D'))
+      throw Error(ErrorCode::denied,
+                  fmt::format("{} sent what this version does not understand", settings_.name(0)));
     parts = unpack_strings(std::string_view(frame).substr(1));
-    if (parts.size() != static_cast<std::size_t>(settings_.size)) throw Error(ErrorCode::mismatch, "the meeting returned another number of parts than members");
+    if (parts.size() != static_cast<std::size_t>(settings_.size))
+      throw Error(ErrorCode::mismatch, "the meeting returned another number of parts than members");
   }
 
   /// Tries until member 0 has welcomed this one.
@@ -289,11 +323,16 @@ class Spoke final : public Star {
       asio::steady_timer pause(io_, denied ? 10 * kRetryPause : kRetryPause);
       co_await pause.async_wait(asio::use_awaitable);
     }
-    throw Error(ErrorCode::timeout, fmt::format("{} was not reached at {} within the bootstrap timeout: {}", settings_.name(0), settings_.place, why_not_));
+    throw Error(ErrorCode::timeout, fmt::format("{} was not reached at {} within the bootstrap timeout: {}",
+                                                settings_.name(0), settings_.place, why_not_));
   }
 
   std::string hello() const {  // here, as gcc 12 cannot compile initialiser lists of json within coroutines
-    return json{{"session", settings_.session}, {"index", settings_.index}, {"size", settings_.size}, {"who", settings_.who}}.dump();
+    return json{{"session", settings_.session},
+                {"index", settings_.index},
+                {"size", settings_.size},
+                {"who", settings_.who}}
+        .dump();
   }
 
   asio::awaitable<bool> attempt(std::size_t turn) {
@@ -325,10 +364,15 @@ class Spoke final : public Star {
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings, MeetingPlace place, std::function<void(int)> on_listening, std::function<void()> on_met) {
-  return std::make_unique<Hub>(std::move(settings), std::move(place), std::move(on_listening), std::move(on_met));
+std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings, MeetingPlace place,
+                                         std::function<void(int)> on_listening,
+                                         std::function<void()> on_met) {
+  return std::make_unique<Hub>(std::move(settings), std::move(place), std::move(on_listening),
+                               std::move(on_met));
 }
-std::unique_ptr<Bootstrap> make_star_member(StarSettings settings, std::function<std::optional<MeetingPlace>()> find, bool secret_is_sure) {
+std::unique_ptr<Bootstrap> make_star_member(StarSettings settings,
+                                            std::function<std::optional<MeetingPlace>()> find,
+                                            bool secret_is_sure) {
   return std::make_unique<Spoke>(std::move(settings), std::move(find), secret_is_sure);
 }
 

@@ -1,4 +1,5 @@
-// The C API over the C++ one: handles own C++ objects, exceptions become status codes, nothing else happens here.
+// The C API over the C++ one: handles own C++ objects, exceptions become status codes, nothing else happens
+// here.
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
@@ -49,7 +50,8 @@ nzclResult_t guarded(Body body) {
 
 template <typename... Pointers>
 void require(const char* call, const Pointers*... pointers) {
-  if (((pointers == nullptr) || ...)) throw nzcl::Error(ErrorCode::invalid_argument, fmt::format("{}: a null pointer was passed", call));
+  if (((pointers == nullptr) || ...))
+    throw nzcl::Error(ErrorCode::invalid_argument, fmt::format("{}: a null pointer was passed", call));
 }
 
 /// The C callback moves equal sizes: sizes first, then bytes padded to the largest.
@@ -58,7 +60,8 @@ std::vector<std::string> gather(nzclAllgather_t allgather, void* context, int ra
   const std::uint64_t size = mine.size();
   std::vector<std::uint64_t> sizes(n);
   const auto call = [&](const void* send, void* recv, std::size_t bytes) {
-    if (allgather(send, recv, bytes, context) != 0) throw nzcl::Error(ErrorCode::system, "the caller's allgather failed");
+    if (allgather(send, recv, bytes, context) != 0)
+      throw nzcl::Error(ErrorCode::system, "the caller's allgather failed");
   };
   call(&size, sizes.data(), sizeof size);
   const std::size_t largest = std::max<std::size_t>(1, *std::max_element(sizes.begin(), sizes.end()));
@@ -78,8 +81,9 @@ nzclResult_t start(nzclComm_t comm, nzclWork_t* work, const auto& request) {
   });
 }
 
-nzcl::SparseAllreduceRequest sparse_request(const void* send, const int64_t* indices, size_t block_count, size_t block_length, size_t count,
-                                            nzclDataType_t type, nzclRedOp_t op) {
+nzcl::SparseAllreduceRequest sparse_request(const void* send, const int64_t* indices, size_t block_count,
+                                            size_t block_length, size_t count, nzclDataType_t type,
+                                            nzclRedOp_t op) {
   nzcl::SparseAllreduceRequest r;
   r.values = send;
   r.indices = {indices, indices == nullptr ? 0 : block_count};
@@ -133,12 +137,15 @@ nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int
   });
 }
 
-nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather, void* context) {
+nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather,
+                             void* context) {
   return guarded([&] {
     require("nzclCommInitOob", comm);
-    if (allgather == nullptr) throw nzcl::Error(ErrorCode::invalid_argument, "nzclCommInitOob: allgather is null");
-    *comm = new nzclComm{nzcl::Communicator(nzcl::options_from_environment(), rank, nranks,
-                                            [=](std::string_view mine) { return gather(allgather, context, nranks, mine); })};
+    if (allgather == nullptr)
+      throw nzcl::Error(ErrorCode::invalid_argument, "nzclCommInitOob: allgather is null");
+    *comm = new nzclComm{
+        nzcl::Communicator(nzcl::options_from_environment(), rank, nranks,
+                           [=](std::string_view mine) { return gather(allgather, context, nranks, mine); })};
   });
 }
 
@@ -190,7 +197,8 @@ nzclResult_t nzclCommDeregister(nzclComm_t, nzclBuffer_t buffer) {
   return nzclSuccess;
 }
 
-nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work) {
+nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op,
+                           nzclComm_t comm, nzclWork_t* work) {
   nzcl::AllreduceRequest r;
   r.input = send;
   r.output = recv;
@@ -216,19 +224,24 @@ nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzc
   return start(comm, work, r);
 }
 
-nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count, size_t block_length, void* recv,
-                                      size_t recv_count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work) {
-  if (recv == nullptr && recv_count > 0) return failed(nzclInvalidArgument, "nzclAllReduceSparseBlock: recv is null");
-  if (indices == nullptr && block_count > 0) return failed(nzclInvalidArgument, "nzclAllReduceSparseBlock: indices is null");
+nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count,
+                                      size_t block_length, void* recv, size_t recv_count, nzclDataType_t type,
+                                      nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work) {
+  if (recv == nullptr && recv_count > 0)
+    return failed(nzclInvalidArgument, "nzclAllReduceSparseBlock: recv is null");
+  if (indices == nullptr && block_count > 0)
+    return failed(nzclInvalidArgument, "nzclAllReduceSparseBlock: indices is null");
   auto r = sparse_request(send, indices, block_count, block_length, recv_count, type, op);
   r.output = recv;
   return start(comm, work, r);
 }
 
-nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* indices, size_t block_count, size_t block_length, void* recv,
-                                            size_t recv_block_capacity, size_t count, nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
-                                            nzclWork_t* work) {
-  if (indices == nullptr && block_count > 0) return failed(nzclInvalidArgument, "nzclAllReduceSparseBlockPacked: indices is null");
+nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* indices, size_t block_count,
+                                            size_t block_length, void* recv, size_t recv_block_capacity,
+                                            size_t count, nzclDataType_t type, nzclRedOp_t op,
+                                            nzclComm_t comm, nzclWork_t* work) {
+  if (indices == nullptr && block_count > 0)
+    return failed(nzclInvalidArgument, "nzclAllReduceSparseBlockPacked: indices is null");
   auto r = sparse_request(send, indices, block_count, block_length, count, type, op);
   r.packed_values = recv;
   r.packed_capacity = recv_block_capacity;
@@ -288,10 +301,12 @@ nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics) 
   return guarded([&] {
     require("nzclCommGetStatistics", comm, statistics);
     if (statistics->size < sizeof(nzclStatistics)) {
-      throw nzcl::Error(ErrorCode::invalid_argument, "nzclCommGetStatistics: statistics->size is not sizeof(nzclStatistics)");
+      throw nzcl::Error(ErrorCode::invalid_argument,
+                        "nzclCommGetStatistics: statistics->size is not sizeof(nzclStatistics)");
     }
     const nzcl::Statistics s = comm->communicator.statistics();
-    *statistics = {statistics->size, s.operations, s.messages_sent, s.bytes_sent, s.bytes_received, s.bytes_packed, s.blocks_scanned};
+    *statistics = {statistics->size, s.operations,   s.messages_sent, s.bytes_sent,
+                   s.bytes_received, s.bytes_packed, s.blocks_scanned};
   });
 }
 

@@ -44,7 +44,8 @@ int free_port() {
 
 MeetingPlace make_meeting_place() {
   std::array<unsigned char, 32> random{};
-  if (RAND_bytes(random.data(), static_cast<int>(random.size())) != 1) throw Error(ErrorCode::system, "no random bytes for a secret");
+  if (RAND_bytes(random.data(), static_cast<int>(random.size())) != 1)
+    throw Error(ErrorCode::system, "no random bytes for a secret");
   std::string secret;
   for (const unsigned char byte : random) secret += fmt::format("{:02x}", byte);
   return {own_address(), free_port(), secret};
@@ -52,7 +53,9 @@ MeetingPlace make_meeting_place() {
 
 void write_unique_id(const MeetingPlace& place, nzclUniqueId& id) {
   const std::string text = fmt::format("{}{} {} {}", kMark, place.secret, place.port, place.host);
-  if (text.size() >= sizeof id.internal) throw Error(ErrorCode::invalid_argument, fmt::format("the address {} is too long for a unique id", place.host));
+  if (text.size() >= sizeof id.internal)
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the address {} is too long for a unique id", place.host));
   std::memset(id.internal, 0, sizeof id.internal);
   std::memcpy(id.internal, text.data(), text.size());
 }
@@ -67,7 +70,8 @@ MeetingPlace read_unique_id(const nzclUniqueId& id) {
     std::from_chars(text.data() + secret_end + 1, text.data() + port_end, place.port);
     place.host = text.substr(port_end + 1);
   }
-  if (place.port <= 0 || place.host.empty()) throw Error(ErrorCode::invalid_argument, "the unique id was not made by nzclGetUniqueId");
+  if (place.port <= 0 || place.host.empty())
+    throw Error(ErrorCode::invalid_argument, "the unique id was not made by nzclGetUniqueId");
   return place;
 }
 

@@ -13,8 +13,9 @@ struct MeetingPlace {
   std::string secret;
 };
 
-/// A free port on this host, its address as others reach it (NZCL_MASTER_ADDR if set, else the first address that is not loopback, else 127.0.0.1), and a
-/// fresh secret. The port is free when it is chosen; rank 0 takes it when it joins.
+/// A free port on this host, its address as others reach it (NZCL_MASTER_ADDR if set, else the first address
+/// that is not loopback, else 127.0.0.1), and a fresh secret. The port is free when it is chosen; rank 0
+/// takes it when it joins.
 MeetingPlace make_meeting_place();
 
 void write_unique_id(const MeetingPlace& place, nzclUniqueId& id);

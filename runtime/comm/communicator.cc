@@ -26,7 +26,8 @@ class LocalGroupState {
 
 class WorkState {
  public:
-  WorkState(std::shared_ptr<Core> c, std::shared_ptr<engine::Operation> o) : core(std::move(c)), operation(std::move(o)) {}
+  WorkState(std::shared_ptr<Core> c, std::shared_ptr<engine::Operation> o)
+      : core(std::move(c)), operation(std::move(o)) {}
   const std::shared_ptr<Core> core;
   const std::shared_ptr<engine::Operation> operation;
 
@@ -34,7 +35,8 @@ class WorkState {
     if (const auto failure = operation->failure()) throw Error(failure->code, failure->text);
   }
   void require_success(const char* what) const {
-    if (!operation->finished()) throw Error(ErrorCode::invalid_usage, std::string(what) + ": the operation has not completed");
+    if (!operation->finished())
+      throw Error(ErrorCode::invalid_usage, std::string(what) + ": the operation has not completed");
     throw_if_failed();
   }
 };
@@ -44,20 +46,25 @@ class CommunicatorState {
   explicit CommunicatorState(std::shared_ptr<Core> c) : core(std::move(c)) {}
   std::shared_ptr<Core> core;
 
-  static std::unique_ptr<CommunicatorState> join(const Options& given, std::unique_ptr<bootstrap::Bootstrap> meeting, Core::Seat seat,
+  static std::unique_ptr<CommunicatorState> join(const Options& given,
+                                                 std::unique_ptr<bootstrap::Bootstrap> meeting,
+                                                 Core::Seat seat,
                                                  std::shared_ptr<verbs::Device> device = nullptr) {
-    return std::make_unique<CommunicatorState>(Core::join(given, std::move(meeting), seat, std::move(device)));
+    return std::make_unique<CommunicatorState>(
+        Core::join(given, std::move(meeting), seat, std::move(device)));
   }
   static std::shared_ptr<Core> join_local(const LocalGroup& group, Role role, int index, Options options) {
     const LocalGroupState& state = *group.state_;
     const bool worker = role == Role::worker;
     if (index < 0 || index >= (worker ? state.workers : state.aggregators)) {
-      throw Error(ErrorCode::invalid_argument, std::string(worker ? "rank " : "aggregator ") + std::to_string(index) + " is not in this LocalGroup");
+      throw Error(ErrorCode::invalid_argument, std::string(worker ? "rank " : "aggregator ") +
+                                                   std::to_string(index) + " is not in this LocalGroup");
     }
     options.aggregators = state.aggregators;
     prepare(options);
     const int member = worker ? index : state.workers + index;
-    return Core::join(options, bootstrap::make_local_bootstrap(state.meeting, member), {role, index}, state.network->device());
+    return Core::join(options, bootstrap::make_local_bootstrap(state.meeting, member), {role, index},
+                      state.network->device());
   }
   static void prepare(const Options& options) {
     validate(options);
@@ -69,13 +76,17 @@ class CommunicatorState {
     buffer.registration_ = std::move(registration);
     return buffer;
   }
-  Work work(std::shared_ptr<engine::Operation> operation) { return Work(std::make_shared<WorkState>(core, std::move(operation))); }
+  Work work(std::shared_ptr<engine::Operation> operation) {
+    return Work(std::make_shared<WorkState>(core, std::move(operation)));
+  }
 };
 
 // --- LocalGroup
 
 LocalGroup::LocalGroup(int workers, int aggregators) {
-  if (workers < 1 || aggregators < 0) throw Error(ErrorCode::invalid_argument, "LocalGroup: at least one worker, and no fewer than 0 aggregators");
+  if (workers < 1 || aggregators < 0)
+    throw Error(ErrorCode::invalid_argument,
+                "LocalGroup: at least one worker, and no fewer than 0 aggregators");
   state_ = std::make_shared<LocalGroupState>(workers, aggregators);
 }
 int LocalGroup::workers() const noexcept { return state_->workers; }
@@ -132,11 +143,13 @@ Communicator::Communicator(const Options& options) {
 
 Communicator::Communicator(const Options& options, int rank, int size, AllgatherCallback allgather) {
   CommunicatorState::prepare(options);
-  state_ = CommunicatorState::join(options, bootstrap::make_callback_bootstrap(rank, size, std::move(allgather)), {Role::worker, rank});
+  state_ = CommunicatorState::join(
+      options, bootstrap::make_callback_bootstrap(rank, size, std::move(allgather)), {Role::worker, rank});
 }
 
 Communicator::Communicator(const LocalGroup& group, int rank, const Options& options)
-    : state_(std::make_unique<CommunicatorState>(CommunicatorState::join_local(group, Role::worker, rank, options))) {}
+    : state_(std::make_unique<CommunicatorState>(
+          CommunicatorState::join_local(group, Role::worker, rank, options))) {}
 
 Communicator::~Communicator() {
   if (!state_) return;
@@ -157,8 +170,12 @@ std::string Communicator::describe() const { return state_->core->describe(); }
 RegisteredBuffer Communicator::register_buffer(void* data, std::size_t bytes, MemoryKind kind) {
   return CommunicatorState::registered(state_->core->register_memory(data, bytes, kind));
 }
-Work Communicator::allreduce(const AllreduceRequest& request) { return state_->work(state_->core->allreduce(request)); }
-Work Communicator::allreduce(const SparseAllreduceRequest& request) { return state_->work(state_->core->allreduce(request)); }
+Work Communicator::allreduce(const AllreduceRequest& request) {
+  return state_->work(state_->core->allreduce(request));
+}
+Work Communicator::allreduce(const SparseAllreduceRequest& request) {
+  return state_->work(state_->core->allreduce(request));
+}
 void Communicator::barrier() { allreduce(AllreduceRequest{}).wait(); }
 Statistics Communicator::statistics() const { return state_->core->statistics(); }
 
@@ -168,7 +185,8 @@ std::optional<Error> Communicator::async_error() const {
   return Error(failure->code, failure->text);
 }
 void Communicator::abort(std::string_view reason) {
-  state_->core->abort({ErrorCode::aborted, "aborted by rank " + std::to_string(rank()) + ": " + std::string(reason)});
+  state_->core->abort(
+      {ErrorCode::aborted, "aborted by rank " + std::to_string(rank()) + ": " + std::string(reason)});
 }
 void Communicator::close() { state_->core->close(); }
 
@@ -176,7 +194,9 @@ void Communicator::close() { state_->core->close(); }
 
 void serve_aggregator(const Options& options, int index) {
   CommunicatorState::prepare(options);
-  Core::join(options, bootstrap::make_bootstrap(options, bootstrap::Role::aggregator, index), {Role::aggregator, index})->serve();
+  Core::join(options, bootstrap::make_bootstrap(options, bootstrap::Role::aggregator, index),
+             {Role::aggregator, index})
+      ->serve();
 }
 
 void serve_aggregator(const LocalGroup& group, int index, const Options& options) {

@@ -18,7 +18,9 @@ using verbs::Clock;
 
 namespace {
 
-std::chrono::nanoseconds seconds(double s) { return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9)); }
+std::chrono::nanoseconds seconds(double s) {
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9));
+}
 
 // Operations up to this size are express: channels of their own, one message up and one down.
 constexpr std::uint64_t kExpressSlotBytes = 8 << 10;
@@ -39,9 +41,10 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, const verbs
   config.members = roll.members;
   config.lanes = roll.lanes;
   const std::uint64_t slot = std::min<std::uint64_t>(o.slot_bytes, limits.max_write_bytes) / 64 * 64;
-  config.classes[static_cast<std::size_t>(wire::Class::bulk)] = {slot, static_cast<std::uint32_t>(o.channel_slots)};
-  config.classes[static_cast<std::size_t>(wire::Class::express)] = {std::min(slot, kExpressSlotBytes),
-                                                                    static_cast<std::uint32_t>(o.channel_slots)};
+  config.classes[static_cast<std::size_t>(wire::Class::bulk)] = {slot,
+                                                                 static_cast<std::uint32_t>(o.channel_slots)};
+  config.classes[static_cast<std::size_t>(wire::Class::express)] = {
+      std::min(slot, kExpressSlotBytes), static_cast<std::uint32_t>(o.channel_slots)};
   config.max_segments = std::min(limits.max_segments, engine::kMaxSegments);
   config.gather_bytes = o.gather_bytes ? o.gather_bytes : limits.gather_bytes;
   config.direct_bytes = o.direct_bytes ? o.direct_bytes : limits.direct_bytes;
@@ -66,10 +69,12 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   own.cores = static_cast<int>(topology.cores.size());
   own.cpus = topology.cpus;
   std::vector<Hello> hellos;
-  for (const std::string& text : meeting->allgather(own.encode(), deadline)) hellos.push_back(Hello::decode(text));
+  for (const std::string& text : meeting->allgather(own.encode(), deadline))
+    hellos.push_back(Hello::decode(text));
   Roll roll = digest(hellos, meeting->rank());
   if (roll.members.count() > wire::kMaxMembers) {
-    throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported", roll.members.count(), wire::kMaxMembers));
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{} members; at most {} are supported", roll.members.count(), wire::kMaxMembers));
   }
   options.rank = roll.members.is_worker(roll.members.self) ? roll.members.self : -1;
   options.world_size = roll.members.workers;
@@ -83,9 +88,10 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   if (!device) device = open_transport(options, roll);
   std::shared_ptr<Core> core(new Core(std::move(options), std::move(roll), std::move(device), placed));
   Core* raw = core.get();
-  core->control_ = bootstrap::ControlPlane::join(*meeting, {.bind_host = "", .names = core->roll_.names}, deadline, [raw] {
-    for (const auto& lane : raw->lanes_) lane->halt();
-  });
+  core->control_ =
+      bootstrap::ControlPlane::join(*meeting, {.bind_host = "", .names = core->roll_.names}, deadline, [raw] {
+        for (const auto& lane : raw->lanes_) lane->halt();
+      });
   core->open_lanes(*meeting, deadline);
   core->start_threads();
   log().info("{}", core->describe());
@@ -100,10 +106,11 @@ Core::Core(Options options, Roll roll, std::shared_ptr<verbs::Device> device, pl
       registrations_(device_),
       config_(make_config(options_, roll_, device_->limits())) {
   for (int i = 0; i < roll_.lanes; ++i) {
-    engine::LaneOptions lane{.config = config_,
-                             .timeout = seconds(options_.timeout_s),
-                             .spin = placement_.spin,
-                             .on_failure = [this](const bootstrap::Failure& failure) { control_->abort(failure); }};
+    engine::LaneOptions lane{
+        .config = config_,
+        .timeout = seconds(options_.timeout_s),
+        .spin = placement_.spin,
+        .on_failure = [this](const bootstrap::Failure& failure) { control_->abort(failure); }};
     lane.config.lane = i;
     lanes_.push_back(std::make_unique<Lane>(lane, device_));
   }
@@ -119,8 +126,10 @@ void Core::open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   for (std::size_t l = 0; l < lanes_.size(); ++l) {
     std::vector<std::string> addresses;
     for (int peer = 0; peer < count; ++peer) {
-      const auto theirs = bootstrap::unpack_strings(all[static_cast<std::size_t>(roll_.place_of[static_cast<std::size_t>(peer)])]);
-      addresses.push_back(theirs.at(l * static_cast<std::size_t>(count) + static_cast<std::size_t>(roll_.members.self)));
+      const auto theirs = bootstrap::unpack_strings(
+          all[static_cast<std::size_t>(roll_.place_of[static_cast<std::size_t>(peer)])]);
+      addresses.push_back(
+          theirs.at(l * static_cast<std::size_t>(count) + static_cast<std::size_t>(roll_.members.self)));
     }
     lanes_[l]->connect(addresses, deadline);
   }
@@ -129,7 +138,8 @@ void Core::open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
 
 void Core::start_threads() {
   scan_pool_ = std::make_unique<engine::ScanPool>(
-      roll_.members.is_worker(roll_.members.self) ? static_cast<int>(placement_.scan_cpus.size()) : 0, [this](int i) {
+      roll_.members.is_worker(roll_.members.self) ? static_cast<int>(placement_.scan_cpus.size()) : 0,
+      [this](int i) {
         placement::name_thread(fmt::format("nzcl-scan-{}", i).c_str());
         placement::pin_thread(placement_.scan_cpus[static_cast<std::size_t>(i)]);
       });
@@ -154,16 +164,21 @@ Core::~Core() {
 }
 
 std::string Core::describe() const {
-  return fmt::format("{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB; {}",
-                     roll_.members.name(roll_.members.self), roll_.members.workers, roll_.members.aggregators(),
-                     roll_.members.dedicated ? "dedicated" : "colocated", device_->name(), lanes_.size(), placement_.scan_cpus.size(),
-                     options_.channel_slots, options_.slot_bytes >> 10, placement_.text);
+  return fmt::format(
+      "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB; {}",
+      roll_.members.name(roll_.members.self), roll_.members.workers, roll_.members.aggregators(),
+      roll_.members.dedicated ? "dedicated" : "colocated", device_->name(), lanes_.size(),
+      placement_.scan_cpus.size(), options_.channel_slots, options_.slot_bytes >> 10, placement_.text);
 }
 
 std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
-  if (data == nullptr || bytes == 0) throw Error(ErrorCode::invalid_argument, "register_buffer: the range is empty");
+  if (data == nullptr || bytes == 0)
+    throw Error(ErrorCode::invalid_argument, "register_buffer: the range is empty");
   if (kind != MemoryKind::host) {
-    throw Error(ErrorCode::unsupported, fmt::format("register_buffer: {} memory is not supported yet; copy the gradient to host memory", name_of(kind)));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("register_buffer: {} memory is not supported yet; copy the gradient to host memory",
+                    name_of(kind)));
   }
   return registrations_.add({static_cast<std::byte*>(data), bytes}, kind);
 }
@@ -178,8 +193,11 @@ void Core::check_conflicts(const Prepared& p) const {
   };
   for (const Flight& f : flights_) {
     if (!f.operation || f.operation->finished()) continue;
-    if (overlap(p.output_bytes, f.output) || overlap(p.output_bytes, f.input) || overlap(p.input_bytes, f.output)) {
-      throw Error(ErrorCode::invalid_usage, fmt::format("allreduce: a buffer overlaps one of operation {}, which has not completed", f.operation->epoch));
+    if (overlap(p.output_bytes, f.output) || overlap(p.output_bytes, f.input) ||
+        overlap(p.input_bytes, f.output)) {
+      throw Error(ErrorCode::invalid_usage,
+                  fmt::format("allreduce: a buffer overlaps one of operation {}, which has not completed",
+                              f.operation->epoch));
     }
   }
 }
@@ -207,13 +225,20 @@ std::shared_ptr<Operation> Core::start(Prepared p) {
                                     .slice_bytes = config_.slice_bytes,
                                     .slot_bytes = config_.of(wire::Class::bulk).slot_bytes,
                                     .express_bytes = engine::express_bytes(config_)});
-  auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output, static_cast<int>(lanes_.size()));
+  auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
+                                               static_cast<int>(lanes_.size()));
   operation->epoch = epoch;
   operation->table_index = static_cast<std::uint32_t>(epoch % flights_.size());
   switch (p.known) {
-    case Prepared::Input::scan: blocks_scanned_.fetch_add(layout.blocks(), std::memory_order_relaxed); break;
-    case Prepared::Input::all: operation->set_all_input(); break;
-    case Prepared::Input::bitmap: operation->set_input_bitmap(p.bitmap); break;
+    case Prepared::Input::scan:
+      blocks_scanned_.fetch_add(layout.blocks(), std::memory_order_relaxed);
+      break;
+    case Prepared::Input::all:
+      operation->set_all_input();
+      break;
+    case Prepared::Input::bitmap:
+      operation->set_input_bitmap(p.bitmap);
+      break;
   }
   ++next_epoch_;
   operations_.fetch_add(1, std::memory_order_relaxed);
@@ -337,7 +362,8 @@ void Core::close() {
   if (together && !failed) come_to_rest();
   for (const auto& lane : lanes_) lane->shut_down();
   if (!together && !failed) {
-    throw Error(ErrorCode::timeout, fmt::format("close: not every member left within {:g} s", options_.close_timeout_s));
+    throw Error(ErrorCode::timeout,
+                fmt::format("close: not every member left within {:g} s", options_.close_timeout_s));
   }
 }
 

@@ -25,8 +25,8 @@ namespace nzcl::comm {
 
 /// Shared by the Communicator and its Works. Thread-safe.
 ///
-/// Threads: one per lane ("nzcl-lane-N"), scan threads as planned, the control plane's own. Lane 0's thread also brings a failed communicator to rest,
-/// and only then hands the buffers back by failing the operations.
+/// Threads: one per lane ("nzcl-lane-N"), scan threads as planned, the control plane's own. Lane 0's thread
+/// also brings a failed communicator to rest, and only then hands the buffers back by failing the operations.
 class Core {
  public:
   struct Seat {  // what this process is to be
@@ -45,8 +45,12 @@ class Core {
   std::string describe() const;
 
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
-  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request) { return start(prepare(request, registrations_)); }
-  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request) { return start(prepare(request, registrations_)); }
+  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request) {
+    return start(prepare(request, registrations_));
+  }
+  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request) {
+    return start(prepare(request, registrations_));
+  }
 
   /// One round of every lane that nobody else drives.
   bool drive();

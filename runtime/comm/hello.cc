@@ -20,7 +20,7 @@ namespace {
 
 /// The options that all members must have in common, by name.
 json shared_options(const Options& o) {
-  return {{"transport", o.transport},       {"aggregators", o.aggregators}, {"slot_bytes", o.slot_bytes},
+  return {{"transport", o.transport},         {"aggregators", o.aggregators}, {"slot_bytes", o.slot_bytes},
           {"channel_slots", o.channel_slots}, {"slice_bytes", o.slice_bytes}, {"session", o.session}};
 }
 
@@ -37,7 +37,8 @@ std::string host_name() {
   return name.data();
 }
 
-/// Members share memory if they run under one kernel and see the same /dev/shm: containers of one machine may not.
+/// Members share memory if they run under one kernel and see the same /dev/shm: containers of one machine may
+/// not.
 std::string shared_memory_domain() {
   std::array<char, 256> target{};
   const auto n = ::readlink("/proc/self/ns/ipc", target.data(), target.size() - 1);
@@ -48,18 +49,24 @@ bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.
 
 int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
   if (h.lanes > 0) return h.lanes;
-  const auto sharers = std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) { return share_cores(h, other); });
+  const auto sharers =
+      std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) { return share_cores(h, other); });
   return placement::auto_lanes(h.cores / static_cast<int>(sharers));
 }
 
 }  // namespace
 
 std::string Hello::encode() const {
-  return json{{"version", wire::kVersion}, {"role", role == Role::worker ? "worker" : "aggregator"},
-              {"index", index},           {"host", host},
-              {"host_name", host_name},   {"pid", pid},
-              {"lanes", lanes},           {"cores", cores},
-              {"cpus", cpus},             {"options", shared_options(options)}}
+  return json{{"version", wire::kVersion},
+              {"role", role == Role::worker ? "worker" : "aggregator"},
+              {"index", index},
+              {"host", host},
+              {"host_name", host_name},
+              {"pid", pid},
+              {"lanes", lanes},
+              {"cores", cores},
+              {"cpus", cpus},
+              {"options", shared_options(options)}}
       .dump();
 }
 
@@ -67,8 +74,9 @@ Hello Hello::decode(const std::string& text) {
   try {
     const json j = json::parse(text);
     if (j.at("version") != wire::kVersion) {
-      throw Error(ErrorCode::mismatch, fmt::format("members run different versions of nzcl: wire version {} here, {} on {}",
-                                                   wire::kVersion, j.at("version").get<int>(), j.value("host_name", "?")));
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("members run different versions of nzcl: wire version {} here, {} on {}",
+                              wire::kVersion, j.at("version").get<int>(), j.value("host_name", "?")));
     }
     Hello h;
     h.role = j.at("role") == "worker" ? Role::worker : Role::aggregator;
@@ -88,7 +96,9 @@ Hello Hello::decode(const std::string& text) {
     h.options.session = o.at("session");
     return h;
   } catch (const json::exception& e) {
-    throw Error(ErrorCode::mismatch, fmt::format("a member introduced itself in a way that this version does not understand: {}", e.what()));
+    throw Error(ErrorCode::mismatch,
+                fmt::format("a member introduced itself in a way that this version does not understand: {}",
+                            e.what()));
   }
 }
 
@@ -107,7 +117,8 @@ Hello make_hello(const Options& options, Role role, int index) {
 Roll digest(const std::vector<Hello>& hellos, int own_place) {
   Roll roll;
   const auto count = [&](Role role) {
-    return static_cast<int>(std::count_if(hellos.begin(), hellos.end(), [&](const Hello& h) { return h.role == role; }));
+    return static_cast<int>(
+        std::count_if(hellos.begin(), hellos.end(), [&](const Hello& h) { return h.role == role; }));
   };
   roll.members.workers = count(Role::worker);
   roll.members.dedicated = count(Role::aggregator);
@@ -122,8 +133,10 @@ Roll digest(const std::vector<Hello>& hellos, int own_place) {
     const bool in_range = member >= (worker ? 0 : roll.members.workers) &&
                           member < (worker ? roll.members.workers : static_cast<int>(hellos.size()));
     if (!in_range || roll.place_of[static_cast<std::size_t>(member)] != -1) {
-      throw Error(ErrorCode::mismatch, fmt::format("{} {} (pid {} on {}) {}", worker ? "rank" : "aggregator", h.index, h.pid, h.host_name,
-                                                   in_range ? "is there twice" : "does not exist in this communicator"));
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("{} {} (pid {} on {}) {}", worker ? "rank" : "aggregator", h.index, h.pid, h.host_name,
+                      in_range ? "is there twice" : "does not exist in this communicator"));
     }
     roll.place_of[static_cast<std::size_t>(member)] = static_cast<int>(place);
     roll.member_of.push_back(member);
@@ -137,14 +150,17 @@ Roll digest(const std::vector<Hello>& hellos, int own_place) {
     const json theirs = shared_options(hellos[place].options);
     for (const auto& [name, value] : mine.items()) {
       if (theirs.at(name) != value) {
-        throw Error(ErrorCode::mismatch, fmt::format("members disagree about option {}: {} on {}, {} on {}", name, value.dump(),
-                                                     roll.names[static_cast<std::size_t>(own_place)], theirs.at(name).dump(), roll.names[place]));
+        throw Error(ErrorCode::mismatch,
+                    fmt::format("members disagree about option {}: {} on {}, {} on {}", name, value.dump(),
+                                roll.names[static_cast<std::size_t>(own_place)], theirs.at(name).dump(),
+                                roll.names[place]));
       }
     }
   }
   if (own.options.aggregators != roll.members.dedicated) {
-    throw Error(ErrorCode::mismatch, fmt::format("option aggregators is {}, but {} dedicated aggregators came", own.options.aggregators,
-                                                 roll.members.dedicated));
+    throw Error(ErrorCode::mismatch,
+                fmt::format("option aggregators is {}, but {} dedicated aggregators came",
+                            own.options.aggregators, roll.members.dedicated));
   }
   roll.local_members = 0;
   for (std::size_t place = 0; place < hellos.size(); ++place) {

@@ -11,11 +11,14 @@
 namespace nzcl::comm {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, "allreduce: " + text); }
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::invalid_argument, "allreduce: " + text);
+}
 
 /// Element type, operation, block size and the tensor's size in bytes.
 std::uint64_t check_shape(std::uint64_t count, DataType type, ReduceOp op, std::uint64_t block_elems) {
-  if (static_cast<int>(type) >= kDataTypes) refuse(fmt::format("type {} does not exist", static_cast<int>(type)));
+  if (static_cast<int>(type) >= kDataTypes)
+    refuse(fmt::format("type {} does not exist", static_cast<int>(type)));
   if (static_cast<int>(op) >= kReduceOps) refuse(fmt::format("op {} does not exist", static_cast<int>(op)));
   if (block_elems == 0) refuse("block_elems is 0; a block has at least one element");
   const std::uint64_t element = element_bytes(type);
@@ -31,15 +34,16 @@ std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block_elems) {
 }
 
 /// The registration of [data, data + bytes).
-std::shared_ptr<Registration> covered(Registrations& registrations, const void* data, std::uint64_t bytes, std::size_t alignment,
-                                      const char* name) {
+std::shared_ptr<Registration> covered(Registrations& registrations, const void* data, std::uint64_t bytes,
+                                      std::size_t alignment, const char* name) {
   if (data == nullptr) refuse(fmt::format("{} is null", name));
   if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
     refuse(fmt::format("{} is not aligned to its element's {} bytes", name, alignment));
   }
   auto registration = registrations.find(data, bytes);
   if (!registration) {
-    refuse(fmt::format("{} ({} bytes at {}) is not inside a registered buffer; call register_buffer first", name, bytes, data));
+    refuse(fmt::format("{} ({} bytes at {}) is not inside a registered buffer; call register_buffer first",
+                       name, bytes, data));
   }
   return registration;
 }
@@ -48,7 +52,9 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
-std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) { return {static_cast<const std::byte*>(data), n}; }
+std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
+  return {static_cast<const std::byte*>(data), n};
+}
 
 }  // namespace
 
@@ -62,7 +68,8 @@ Prepared prepare(const AllreduceRequest& r, Registrations& registrations) {
   if (r.dense && !r.bitmap.empty()) refuse("dense and a bitmap exclude each other");
   const std::uint64_t words = words_for(blocks_of(r.count, r.block_elems));
   if (!r.bitmap.empty() && r.bitmap.size() != words) {
-    refuse(fmt::format("bitmap has {} words; {} blocks need {}", r.bitmap.size(), blocks_of(r.count, r.block_elems), words));
+    refuse(fmt::format("bitmap has {} words; {} blocks need {}", r.bitmap.size(),
+                       blocks_of(r.count, r.block_elems), words));
   }
   if (r.count == 0) {
     p.known = Prepared::Input::all;
@@ -72,11 +79,16 @@ Prepared prepare(const AllreduceRequest& r, Registrations& registrations) {
   auto out = covered(registrations, r.output, bytes, element_bytes(r.type), "output");
   p.input_bytes = bytes_at(r.input, bytes);
   p.output_bytes = bytes_at(r.output, bytes);
-  if (r.input != r.output && overlap(p.input_bytes, p.output_bytes)) refuse("input and output overlap without being the same");
-  p.input = {.base = static_cast<const std::byte*>(r.input), .region = in->region.get(), .by_ordinal = false, .place = {}, .stride = 0};
+  if (r.input != r.output && overlap(p.input_bytes, p.output_bytes))
+    refuse("input and output overlap without being the same");
+  p.input = {.base = static_cast<const std::byte*>(r.input),
+             .region = in->region.get(),
+             .by_ordinal = false,
+             .place = {},
+             .stride = 0};
   p.output = {.base = static_cast<std::byte*>(r.output), .region = out->region.get()};
-  const auto remote = out->region->remote().offset(
-      static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
+  const auto remote =
+      out->region->remote().offset(static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
   p.record.output_address = remote.address;
   p.record.output_key = remote.key;
   if (r.dense) {
@@ -99,7 +111,8 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
   p.record.type = static_cast<std::uint8_t>(r.type);
   p.record.op = static_cast<std::uint8_t>(r.op);
   p.record.packed_result = r.output == nullptr ? 1 : 0;
-  if (r.output != nullptr && r.packed_values != nullptr) refuse("output and packed_values exclude each other");
+  if (r.output != nullptr && r.packed_values != nullptr)
+    refuse("output and packed_values exclude each other");
 
   // Input: ascending order of the indices, by which the stream of blocks runs.
   p.known = Prepared::Input::bitmap;
@@ -118,7 +131,8 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
   p.input.place.resize(r.indices.size());
   std::iota(p.input.place.begin(), p.input.place.end(), std::uint64_t{0});
   if (!std::is_sorted(r.indices.begin(), r.indices.end())) {
-    std::sort(p.input.place.begin(), p.input.place.end(), [&](std::uint64_t a, std::uint64_t b) { return r.indices[a] < r.indices[b]; });
+    std::sort(p.input.place.begin(), p.input.place.end(),
+              [&](std::uint64_t a, std::uint64_t b) { return r.indices[a] < r.indices[b]; });
   }
   if (!r.indices.empty()) {
     const std::uint64_t n = r.indices.size() * block_bytes;
@@ -130,8 +144,13 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
   }
 
   if (p.record.packed_result != 0) {
-    p.output = {.base = nullptr, .region = nullptr, .packed = true, .capacity = r.packed_values ? r.packed_capacity : 0, .stride = block_bytes};
-    if (p.output.capacity > (std::uint64_t{1} << 62) / block_bytes) refuse("packed_capacity is larger than memory can be");
+    p.output = {.base = nullptr,
+                .region = nullptr,
+                .packed = true,
+                .capacity = r.packed_values ? r.packed_capacity : 0,
+                .stride = block_bytes};
+    if (p.output.capacity > (std::uint64_t{1} << 62) / block_bytes)
+      refuse("packed_capacity is larger than memory can be");
     if (p.output.capacity > 0) {
       const std::uint64_t n = p.output.capacity * block_bytes;
       auto out = covered(registrations, r.packed_values, n, element_bytes(r.type), "packed_values");
@@ -144,7 +163,8 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
     auto out = covered(registrations, r.output, bytes, element_bytes(r.type), "output");
     p.output = {.base = static_cast<std::byte*>(r.output), .region = out->region.get()};
     p.output_bytes = bytes_at(r.output, bytes);
-    const auto remote = out->region->remote().offset(static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
+    const auto remote =
+        out->region->remote().offset(static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
     p.record.output_address = remote.address;
     p.record.output_key = remote.key;
     p.registrations.push_back(std::move(out));

@@ -18,8 +18,9 @@ using wire::OperationRecord;
 namespace {
 
 std::string describe(const OperationRecord& r) {
-  return fmt::format("allreduce(count {}, {}, {}, blocks of {}{})", r.count, name_of(static_cast<DataType>(r.type)),
-                     name_of(static_cast<ReduceOp>(r.op)), r.block_elems, r.packed_result ? ", packed result" : "");
+  return fmt::format("allreduce(count {}, {}, {}, blocks of {}{})", r.count,
+                     name_of(static_cast<DataType>(r.type)), name_of(static_cast<ReduceOp>(r.op)),
+                     r.block_elems, r.packed_result ? ", packed result" : "");
 }
 
 bool sane(const OperationRecord& r) {
@@ -48,11 +49,14 @@ Aggregator::Aggregator(LaneContext& context, Class size_class)
 }
 
 std::uint64_t* Aggregator::bits_of(std::uint64_t sequence, int rank) {
-  return bitmaps_.get() + (sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank)) * max_words_;
+  return bitmaps_.get() +
+         (sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank)) *
+             max_words_;
 }
 
 std::span<const std::uint64_t> Aggregator::bits_of(const Slice& s, int rank) const {
-  const std::uint64_t place = s.sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
+  const std::uint64_t place =
+      s.sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
   return {bitmaps_.get() + place * max_words_, s.layout->words_of(s.slice)};
 }
 
@@ -97,13 +101,16 @@ bool Aggregator::take(int rank, const std::byte* message) {
   const bool with_bitmap = (header.flags & wire::kHasBitmap) != 0;
   const std::uint64_t fixed = sizeof header + (with_bitmap ? sizeof(OperationRecord) : 0);
   const std::uint64_t total = fixed + header.bitmap_bytes + header.payload_bytes;
-  if (header.magic != wire::kMagic || header.version != wire::kVersion || total > context_.config.of(class_).slot_bytes) {
-    context_.fail(ErrorCode::transport, fmt::format("rank {} sent a malformed contribution (sequence {})", rank, header.sequence));
+  if (header.magic != wire::kMagic || header.version != wire::kVersion ||
+      total > context_.config.of(class_).slot_bytes) {
+    context_.fail(ErrorCode::transport,
+                  fmt::format("rank {} sent a malformed contribution (sequence {})", rank, header.sequence));
     return false;
   }
   Link& link = context_.link(class_, static_cast<std::uint16_t>(rank));
   if (!link.send_down.credit(header.credit)) {
-    context_.fail(ErrorCode::transport, fmt::format("rank {} returned more credits than it was sent messages", rank));
+    context_.fail(ErrorCode::transport,
+                  fmt::format("rank {} returned more credits than it was sent messages", rank));
     return false;
   }
   LaneStatistics::add(context_.statistics.bytes_received, total);
@@ -112,7 +119,8 @@ bool Aggregator::take(int rank, const std::byte* message) {
     std::memcpy(&record, message + sizeof header, sizeof record);
     Slice* s = enter(rank, header, record);
     if (s == nullptr) return false;
-    if (header.bitmap_bytes > 0) std::memcpy(bits_of(s->sequence, rank), message + fixed, header.bitmap_bytes);
+    if (header.bitmap_bytes > 0)
+      std::memcpy(bits_of(s->sequence, rank), message + fixed, header.bitmap_bytes);
   }
   if (header.payload_bytes > 0) {
     sources_[static_cast<std::size_t>(rank)].queue.push_back(message);
@@ -128,8 +136,9 @@ bool Aggregator::agree(int rank, std::uint64_t epoch, const OperationRecord& rec
   if (!known.valid || known.epoch != epoch) {
     known = {true, epoch, rank, record};
   } else if (!known.record.same_operation(record)) {
-    context_.fail(ErrorCode::mismatch, fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
-                                                   describe(known.record), known.rank, describe(record), rank));
+    context_.fail(ErrorCode::mismatch,
+                  fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
+                              describe(known.record), known.rank, describe(record), rank));
     return false;
   }
   return true;
@@ -139,7 +148,8 @@ Aggregator::Slice* Aggregator::enter(int rank, const Header& header, const Opera
   if (!agree(rank, header.epoch, record)) return nullptr;
   Slice& s = slices_[header.sequence % kWindow];
   if (header.sequence < head_ || header.sequence >= head_ + kWindow || !sane(record)) {
-    context_.fail(ErrorCode::transport, fmt::format("rank {} sent a malformed bitmap (sequence {})", rank, header.sequence));
+    context_.fail(ErrorCode::transport,
+                  fmt::format("rank {} sent a malformed bitmap (sequence {})", rank, header.sequence));
     return nullptr;
   }
   if (!s.active) {
@@ -162,8 +172,9 @@ Aggregator::Slice* Aggregator::enter(int rank, const Header& header, const Opera
     for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
   }
   if (s.epoch != header.epoch) {
-    context_.fail(ErrorCode::mismatch, fmt::format("ranks disagree: operation {}, {}, meets operation {}, {}, of rank {}", s.epoch,
-                                                   describe(s.record), header.epoch, describe(record), rank));
+    context_.fail(ErrorCode::mismatch,
+                  fmt::format("ranks disagree: operation {}, {}, meets operation {}, {}, of rank {}", s.epoch,
+                              describe(s.record), header.epoch, describe(record), rank));
     return nullptr;
   }
   Source& source = sources_[static_cast<std::size_t>(rank)];
@@ -171,7 +182,9 @@ Aggregator::Slice* Aggregator::enter(int rank, const Header& header, const Opera
   if (s.slice != header.slice || s.slice >= s.layout->slices() || source.seen[place] ||
       s.layout->express() != (class_ == Class::express) ||
       header.bitmap_bytes != s.layout->words_of(s.slice) * 8) {
-    context_.fail(ErrorCode::transport, fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}", rank, s.epoch, s.slice));
+    context_.fail(
+        ErrorCode::transport,
+        fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}", rank, s.epoch, s.slice));
     return nullptr;
   }
   source.seen[place] = true;
@@ -234,7 +247,8 @@ Aggregator::Progress Aggregator::sum_some(Slice& s) {
   }
   std::uint64_t end = s.run_end;
   if (s.local != nullptr && s.local->input.by_ordinal) end = s.at.block + 1;
-  const std::uint64_t run = s.layout->bytes_of_blocks(first_block + s.at.block, end - s.at.block) - s.at.offset;
+  const std::uint64_t run =
+      s.layout->bytes_of_blocks(first_block + s.at.block, end - s.at.block) - s.at.offset;
   const std::uint64_t n = gather_sources(s, std::min(run, piece_.room));
   if (n == 0) return Progress::waiting;
 
@@ -256,7 +270,8 @@ Aggregator::Progress Aggregator::sum_some(Slice& s) {
   return Progress::summed;
 }
 
-/// All is summed, or there is nothing to sum: sends what is left, and tells every rank that the slice is complete.
+/// All is summed, or there is nothing to sum: sends what is left, and tells every rank that the slice is
+/// complete.
 Aggregator::Progress Aggregator::close_slice(Slice& s) {
   if (piece_.open && piece_.form == Form::direct && !flush(s)) return Progress::waiting;
   // The last piece of a packed slice says all; an empty union and a direct slice need a message of their own.
@@ -284,12 +299,14 @@ std::uint64_t Aggregator::gather_sources(Slice& s, std::uint64_t limit) {
       Header header;
       std::memcpy(&header, message, sizeof header);
       if (header.sequence != s.sequence) {
-        context_.fail(ErrorCode::transport, fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})",
-                                                        rank, s.epoch, s.slice));
+        context_.fail(ErrorCode::transport,
+                      fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})",
+                                  rank, s.epoch, s.slice));
         return 0;
       }
-      const std::uint64_t skip =
-          sizeof header + ((header.flags & wire::kHasBitmap) != 0 ? sizeof(OperationRecord) : 0) + header.bitmap_bytes;
+      const std::uint64_t skip = sizeof header +
+                                 ((header.flags & wire::kHasBitmap) != 0 ? sizeof(OperationRecord) : 0) +
+                                 header.bitmap_bytes;
       pointers_.push_back(message + skip + source.used);
       limit = std::min(limit, header.payload_bytes - source.used);
     }
@@ -337,9 +354,11 @@ bool Aggregator::open_piece(Slice& s, Form form) {
       return true;
     }
   }
-  // Half of the buffers at most wait for the local worker: it needs the others to send what it is waiting for.
+  // Half of the buffers at most wait for the local worker: it needs the others to send what it is waiting
+  // for.
   StagingPool& pool = context_.pool(class_);
-  if (pool.available() == 0 || pieces_for_local_.size() >= std::max<std::size_t>(1, pool.size() / 2)) return false;
+  if (pool.available() == 0 || pieces_for_local_.size() >= std::max<std::size_t>(1, pool.size() / 2))
+    return false;
   p.staging = pool.acquire();
   p.at = pool.buffer(*p.staging);
   if (form != Form::direct) {
@@ -353,7 +372,8 @@ bool Aggregator::open_piece(Slice& s, Form form) {
   return true;
 }
 
-/// Sends the open piece on its way to every rank. False: not now (a credit or room is missing); the piece stays open.
+/// Sends the open piece on its way to every rank. False: not now (a credit or room is missing); the piece
+/// stays open.
 bool Aggregator::flush(Slice& s) {
   if (context_.outbox.room() < static_cast<std::uint32_t>(ranks_)) return false;
   return piece_.form == Form::direct ? flush_direct(s) : flush_message(s);
@@ -362,10 +382,12 @@ bool Aggregator::flush(Slice& s) {
 bool Aggregator::flush_message(Slice& s) {
   const int self = context_.config.members.self;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank != self && !context_.link(class_, static_cast<std::uint16_t>(rank)).send_down.ready()) return false;
+    if (rank != self && !context_.link(class_, static_cast<std::uint16_t>(rank)).send_down.ready())
+      return false;
   }
   const std::uint64_t bitmap_bytes = piece_.first ? s.layout->words_of(s.slice) * 8 : 0;
-  Header header{.epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
+  Header header{
+      .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
   if (piece_.first) header.flags |= wire::kHasBitmap;
   if (piece_.form == Form::notice) {
     header.flags |= wire::kDirect;
@@ -383,17 +405,19 @@ bool Aggregator::flush_message(Slice& s) {
   piece_ = {};
 
   const verbs::Segment segment{message, static_cast<std::uint32_t>(bytes), pool.region()};
-  for (int i = 1; i <= ranks_; ++i) {  // starting behind the own rank: aggregators do not all write to the same rank first
+  for (int i = 1; i <= ranks_;
+       ++i) {  // starting behind the own rank: aggregators do not all write to the same rank first
     const int rank = (self + i) % ranks_;
     if (rank == self) continue;
     SendChannel& channel = context_.link(class_, static_cast<std::uint16_t>(rank)).send_down;
     pool.add_reference(staging);
-    context_.push({.peer = static_cast<verbs::PeerId>(rank),
-                   .segments = {},
-                   .target = channel.target(),
-                   .immediate = context_.immediate(Immediate::Kind::message, Direction::down, class_, channel.slot()),
-                   .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
-                  {&segment, 1});
+    context_.push(
+        {.peer = static_cast<verbs::PeerId>(rank),
+         .segments = {},
+         .target = channel.target(),
+         .immediate = context_.immediate(Immediate::Kind::message, Direction::down, class_, channel.slot()),
+         .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
+        {&segment, 1});
     channel.advance();
   }
   if (s.local != nullptr) {
@@ -421,13 +445,16 @@ bool Aggregator::flush_direct(Slice& s) {
       s.local->local_write_started();
       context = {WriteContext::Kind::operation, class_, s.local->table_index};
     }
-    verbs::Write write{.peer = static_cast<verbs::PeerId>(rank),
-                       .segments = {},
-                       .target = sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow].offset(piece_.tensor_offset),
-                       .immediate = std::nullopt,
-                       .context = context.encode()};
+    verbs::Write write{
+        .peer = static_cast<verbs::PeerId>(rank),
+        .segments = {},
+        .target = sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow].offset(
+            piece_.tensor_offset),
+        .immediate = std::nullopt,
+        .context = context.encode()};
     if (!context_.config.ordered) {
-      write.immediate = context_.immediate(Immediate::Kind::direct, Direction::down, class_, static_cast<std::uint16_t>(s.sequence));
+      write.immediate = context_.immediate(Immediate::Kind::direct, Direction::down, class_,
+                                           static_cast<std::uint16_t>(s.sequence));
     }
     context_.push(write, {&segment, 1});
   }
@@ -456,22 +483,27 @@ std::string Aggregator::waiting_for() const {
   const Slice& s = current();
   if (!s.active) return {};
   std::string absent, silent, full;
-  const auto add = [](std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); };
+  const auto add = [](std::string& list, int rank) {
+    list += (list.empty() ? "" : ", ") + std::to_string(rank);
+  };
   for (int rank = 0; rank < ranks_; ++rank) {
     const Source& source = sources_[static_cast<std::size_t>(rank)];
     const bool self = rank == context_.config.members.self;
     if (!source.seen[s.sequence % kWindow]) {
       add(absent, rank);
-    } else if (s.summing && s.at.block < s.layout->blocks_of(s.slice) && test_bit(bits_of(s, rank), s.at.block) && !self &&
-               source.queue.empty()) {
+    } else if (s.summing && s.at.block < s.layout->blocks_of(s.slice) &&
+               test_bit(bits_of(s, rank), s.at.block) && !self && source.queue.empty()) {
       add(silent, rank);
     }
-    if (!self && !context_.links[static_cast<std::size_t>(class_)][static_cast<std::size_t>(rank)].send_down.ready()) add(full, rank);
+    if (!self &&
+        !context_.links[static_cast<std::size_t>(class_)][static_cast<std::size_t>(rank)].send_down.ready())
+      add(full, rank);
   }
   std::string text = fmt::format("operation {}, {}:", s.epoch, describe(s.record));
   if (!absent.empty()) text += fmt::format(" rank(s) {} did not join;", absent);
   if (!silent.empty()) text += fmt::format(" rank(s) {} stopped sending;", silent);
-  if (absent.empty() && silent.empty() && !full.empty()) text += fmt::format(" rank(s) {} stopped taking results;", full);
+  if (absent.empty() && silent.empty() && !full.empty())
+    text += fmt::format(" rank(s) {} stopped taking results;", full);
   text.pop_back();
   return text;
 }

@@ -1,5 +1,5 @@
-// The aggregator's half of one class on one lane: sums the slices it owns, in rank order, and sends the sums to every rank.
-// A state machine without I/O. Steps and bytes: runtime/engine/README.md.
+// The aggregator's half of one class on one lane: sums the slices it owns, in rank order, and sends the sums
+// to every rank. A state machine without I/O. Steps and bytes: runtime/engine/README.md.
 #pragma once
 
 #include <array>
@@ -21,12 +21,14 @@ class Worker;
 
 /// Owned by the lane; only the thread that drives the lane calls it.
 ///
-/// Contributions stay in their channels' slots until all ranks' parts of a block are there; then the block is summed in one pass, in rank
-/// order, into a message (packed result) or its final place (direct result). So every sum is reproducible, each contribution is read
-/// once, and the only memory is the channels' slots, the staging buffers and the bitmaps of kWindow slices.
+/// Contributions stay in their channels' slots until all ranks' parts of a block are there; then the block is
+/// summed in one pass, in rank order, into a message (packed result) or its final place (direct result). So
+/// every sum is reproducible, each contribution is read once, and the only memory is the channels' slots, the
+/// staging buffers and the bitmaps of kWindow slices.
 ///
 /// Invariants:
-/// - Slices are summed in sequence order. All ranks send in that order too, so the slot that the sum waits for is never behind one
+/// - Slices are summed in sequence order. All ranks send in that order too, so the slot that the sum waits
+/// for is never behind one
 ///   that waits for the sum.
 /// - A slot is released once its last byte has been summed.
 class Aggregator {
@@ -41,7 +43,8 @@ class Aggregator {
 
   /// Nothing is under way.
   bool idle() const { return !current().active && pieces_for_local_.empty(); }
-  /// Ranks that the current slice waits for, and with what: "operation 7 (...): rank 2 has not called it". Empty: nobody.
+  /// Ranks that the current slice waits for, and with what: "operation 7 (...): rank 2 has not called it".
+  /// Empty: nobody.
   std::string waiting_for() const;
 
  private:
@@ -50,7 +53,7 @@ class Aggregator {
     std::uint64_t sequence = 0, epoch = 0, slice = 0;
     wire::OperationRecord record;
     std::optional<SliceLayout> layout;
-    int missing = 0;     // bitmaps
+    int missing = 0;  // bitmaps
     Operation* local = nullptr;
     bool summing = false;  // union known
     bool direct = false;
@@ -60,9 +63,9 @@ class Aggregator {
     std::uint64_t run_end = 0;        // first block behind `at` that other ranks hold
     std::uint64_t local_ordinal = 0;  // sparse local input: ordinal of its next set block
   };
-  struct Source {  // one rank's contributions, in order
-    FixedQueue<const std::byte*> queue;  // messages with data, in their slots
-    std::uint64_t used = 0;              // bytes of the first one's payload that were summed
+  struct Source {                              // one rank's contributions, in order
+    FixedQueue<const std::byte*> queue;        // messages with data, in their slots
+    std::uint64_t used = 0;                    // bytes of the first one's payload that were summed
     std::vector<verbs::RemoteMemory> outputs;  // by window place
     std::vector<bool> seen;                    // by window place: its bitmap is there
   };
@@ -74,12 +77,12 @@ class Aggregator {
   struct Piece {  // a part of the result, being filled
     bool open = false;
     Form form = Form::packed;
-    std::byte* at = nullptr;           // start of the payload
+    std::byte* at = nullptr;  // start of the payload
     std::uint64_t bytes = 0, room = 0;
     std::uint64_t stream_offset = 0;
-    std::uint64_t tensor_offset = 0;   // direct: where it goes
+    std::uint64_t tensor_offset = 0;            // direct: where it goes
     std::optional<StagingPool::Index> staging;  // none: `at` is in the local output
-    bool first = false;                // carries the union bitmap
+    bool first = false;                         // carries the union bitmap
   };
 
   const Slice& current() const { return slices_[head_ % kWindow]; }
@@ -110,12 +113,13 @@ class Aggregator {
   const std::uint64_t max_words_;  // of one slice's bitmap
   std::array<Slice, kWindow> slices_;
   std::uint64_t head_ = 0;
-  std::vector<Source> sources_;                   // by rank
-  std::unique_ptr<std::uint64_t[]> bitmaps_;      // window x ranks x max_words_; untouched pages cost nothing
-  std::unique_ptr<std::uint64_t[]> union_, edges_;  // of the current slice; edges: the last block of a run with the same ranks
+  std::vector<Source> sources_;               // by rank
+  std::unique_ptr<std::uint64_t[]> bitmaps_;  // window x ranks x max_words_; untouched pages cost nothing
+  std::unique_ptr<std::uint64_t[]> union_,
+      edges_;  // of the current slice; edges: the last block of a run with the same ranks
   Piece piece_;
-  std::vector<int> present_;                   // ranks that hold the block at the cursor
-  std::vector<const std::byte*> pointers_;     // their bytes, in rank order
+  std::vector<int> present_;                         // ranks that hold the block at the cursor
+  std::vector<const std::byte*> pointers_;           // their bytes, in rank order
   FixedQueue<StagingPool::Index> pieces_for_local_;  // results that the local worker can't place yet
 };
 

@@ -24,7 +24,8 @@ inline void copy_bits(std::span<std::uint64_t> to, std::uint64_t to_bit, std::sp
 }
 
 /// Bytes of a slice's set blocks: all are whole but perhaps the tensor's last.
-inline std::uint64_t stream_bytes(const SliceLayout& layout, std::uint64_t slice, std::span<const std::uint64_t> bits) {
+inline std::uint64_t stream_bytes(const SliceLayout& layout, std::uint64_t slice,
+                                  std::span<const std::uint64_t> bits) {
   const std::uint64_t blocks = layout.blocks_of(slice);
   std::uint64_t bytes = count_bits(bits) * layout.block_bytes();
   if (blocks > 0 && slice + 1 == layout.slices() && test_bit(bits, blocks - 1)) {

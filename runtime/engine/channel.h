@@ -1,4 +1,5 @@
-// The two ends of a channel: a ring of slots in the receiver's memory, and the credits that bound it. No I/O here.
+// The two ends of a channel: a ring of slots in the receiver's memory, and the credits that bound it. No I/O
+// here.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,8 @@
 
 namespace nzcl::engine {
 
-/// Sender's end. Invariant: sent - credited <= slots, so a slot is written again only after its credit came back.
+/// Sender's end. Invariant: sent - credited <= slots, so a slot is written again only after its credit came
+/// back.
 class SendChannel {
  public:
   SendChannel() = default;
@@ -20,7 +22,8 @@ class SendChannel {
   std::uint16_t slot() const { return static_cast<std::uint16_t>(sent_ % slots_); }
   verbs::RemoteMemory target() const { return ring_.offset(slot() * slot_bytes_); }
   void advance() { ++sent_; }
-  /// `total` slots were released since the start, modulo 2^16. Late (smaller) totals are ignored. False: not possible.
+  /// `total` slots were released since the start, modulo 2^16. Late (smaller) totals are ignored. False: not
+  /// possible.
   bool credit(std::uint16_t total) {
     const auto delta = static_cast<std::int16_t>(total - static_cast<std::uint16_t>(credited_));
     if (delta <= 0) return true;
@@ -37,8 +40,8 @@ class SendChannel {
   std::uint64_t credited_ = 0;
 };
 
-/// Receiver's end. Messages come out in the order they were sent, whatever order they arrived in; slots may be released in any order,
-/// credits count the leading run of released ones.
+/// Receiver's end. Messages come out in the order they were sent, whatever order they arrived in; slots may
+/// be released in any order, credits count the leading run of released ones.
 class ReceiveChannel {
  public:
   ReceiveChannel() = default;

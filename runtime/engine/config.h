@@ -1,4 +1,5 @@
-// What the engines of one lane are told once, and never changes. Equal on all members where it shapes the wire.
+// What the engines of one lane are told once, and never changes. Equal on all members where it shapes the
+// wire.
 #pragma once
 
 #include <array>
@@ -13,8 +14,9 @@ namespace nzcl::engine {
 /// Operations that may be in flight on a communicator; a further call waits for a place.
 inline constexpr std::uint32_t kMaxOperations = 64;
 
-/// Slices that a worker may have started with one owner in one class and not seen complete. It bounds the aggregator's bitmaps
-/// (window x ranks x slot/2 bytes) and is enough for the next slices' bitmaps to be there before the current one is summed.
+/// Slices that a worker may have started with one owner in one class and not seen complete. It bounds the
+/// aggregator's bitmaps (window x ranks x slot/2 bytes) and is enough for the next slices' bitmaps to be
+/// there before the current one is summed.
 inline constexpr std::uint64_t kWindow = 16;
 static_assert(65536 % kWindow == 0, "direct immediates name a slice by its sequence modulo 2^16");
 
@@ -44,7 +46,8 @@ struct EngineConfig {
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
 };
 
-/// The largest tensor that travels as one express slice: with its bitmap and a message's fixed parts it fills a slot.
+/// The largest tensor that travels as one express slice: with its bitmap and a message's fixed parts it fills
+/// a slot.
 inline std::uint64_t express_bytes(const EngineConfig& config) {
   return config.of(wire::Class::express).slot_bytes - wire::kMaxOverhead;
 }

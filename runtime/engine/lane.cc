@@ -23,8 +23,9 @@ constexpr std::size_t kBurst = 64;                                  // completio
 // An aggregator names the rank that is missing; it must do so before the workers' own clocks run out.
 constexpr double kAggregatorShare = 0.9;
 
-// Sleeping steps. With a descriptor to sleep on they are only a safety net. Without one (shm) they are the latency of a message that nobody polls for:
-// short while operations run, growing with the time that nothing came, so that an idle process costs little.
+// Sleeping steps. With a descriptor to sleep on they are only a safety net. Without one (shm) they are the
+// latency of a message that nobody polls for: short while operations run, growing with the time that nothing
+// came, so that an idle process costs little.
 constexpr milliseconds kLongestNap{1};
 constexpr milliseconds kLongestIdleNap{20};
 constexpr microseconds kShortestNap{50};
@@ -33,9 +34,11 @@ constexpr microseconds kStandBack{500};
 
 std::uint32_t immediates_bound(const EngineConfig& config) {
   std::uint64_t per_peer = 0;
-  for (const ClassConfig& c : config.classes) per_peer += 2 * c.slots + 8;  // messages both ways; a few credits
-  if (!config.ordered) per_peer += 4096;                                    // direct writes
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(per_peer * static_cast<std::uint64_t>(config.members.count()), 1 << 20));
+  for (const ClassConfig& c : config.classes)
+    per_peer += 2 * c.slots + 8;          // messages both ways; a few credits
+  if (!config.ordered) per_peer += 4096;  // direct writes
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(per_peer * static_cast<std::uint64_t>(config.members.count()), 1 << 20));
 }
 
 /// What members tell each other about a lane: where its memory is, then the endpoint's own address.
@@ -81,8 +84,9 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
   const Members& members = context_.config.members;
   std::vector<std::string> endpoints(addresses.size());
   for (int member = 0; member < members.count(); ++member) {
-    const bool needed = members.is_worker(member) ? members.is_aggregator(members.self) || members.dedicated == 0
-                                                  : members.is_worker(members.self);
+    const bool needed = members.is_worker(member)
+                            ? members.is_aggregator(members.self) || members.dedicated == 0
+                            : members.is_worker(members.self);
     if (member == members.self || !needed) continue;
     const std::string& text = addresses[static_cast<std::size_t>(member)];
     LaneAddress address;
@@ -148,8 +152,12 @@ bool Lane::round() {
 
 void Lane::dispatch(const verbs::Completion& completion) {
   switch (completion.kind) {
-    case verbs::Completion::Kind::written: written(completion.context); break;
-    case verbs::Completion::Kind::arrived: arrived(completion.immediate); break;
+    case verbs::Completion::Kind::written:
+      written(completion.context);
+      break;
+    case verbs::Completion::Kind::arrived:
+      arrived(completion.immediate);
+      break;
     case verbs::Completion::Kind::failed:
       context_.fail(ErrorCode::peer_failed,
                     fmt::format("{} lost {}: {}", context_.config.members.name(context_.config.members.self),
@@ -164,9 +172,14 @@ void Lane::dispatch(const verbs::Completion& completion) {
 void Lane::written(std::uint64_t bits) {
   const WriteContext context = WriteContext::decode(bits);
   switch (context.kind) {
-    case WriteContext::Kind::none: break;
-    case WriteContext::Kind::staging: context_.pool(context.size_class).release(context.index); break;
-    case WriteContext::Kind::operation: operations_[context.index]->local_write_done(); break;
+    case WriteContext::Kind::none:
+      break;
+    case WriteContext::Kind::staging:
+      context_.pool(context.size_class).release(context.index);
+      break;
+    case WriteContext::Kind::operation:
+      operations_[context.index]->local_write_done();
+      break;
   }
 }
 
@@ -179,16 +192,23 @@ void Lane::arrived(std::uint32_t bits) {
     Link& link = context_.link(channel.size_class, channel.member);
     const bool up = channel.direction == Direction::up;
     switch (immediate.kind) {
-      case Immediate::Kind::message: good = (up ? link.receive_up : link.receive_down).arrived(immediate.value); break;
-      case Immediate::Kind::credit: good = (up ? link.send_up : link.send_down).credit(immediate.value); break;
+      case Immediate::Kind::message:
+        good = (up ? link.receive_up : link.receive_down).arrived(immediate.value);
+        break;
+      case Immediate::Kind::credit:
+        good = (up ? link.send_up : link.send_down).credit(immediate.value);
+        break;
       case Immediate::Kind::direct:
         good = worker(channel.size_class) != nullptr;
         if (good) worker(channel.size_class)->on_direct(channel.member, immediate.value);
         break;
-      default: good = false;  // kind 3 does not exist
+      default:
+        good = false;  // kind 3 does not exist
     }
   }
-  if (!good) context_.fail(ErrorCode::transport, fmt::format("an immediate that means nothing arrived: {:#010x}", bits));
+  if (!good)
+    context_.fail(ErrorCode::transport,
+                  fmt::format("an immediate that means nothing arrived: {:#010x}", bits));
 }
 
 void Lane::post() {
@@ -213,7 +233,8 @@ void Lane::check_timeout(bool moved) {
     moved_since_check_ = true;
     return;
   }
-  if (++quiet_rounds_ % 32 != 0 && !sleeping_.load(std::memory_order_relaxed)) return;  // reading the clock is not free
+  if (++quiet_rounds_ % 32 != 0 && !sleeping_.load(std::memory_order_relaxed))
+    return;  // reading the clock is not free
   const auto now = Clock::now();
   if (moved_since_check_ || !is_active_.load(std::memory_order_relaxed)) {
     last_moved_ = now;
@@ -225,13 +246,16 @@ void Lane::check_timeout(bool moved) {
   if (std::chrono::duration<double>(quiet).count() > seconds * kAggregatorShare) {
     for (const auto& aggregator : aggregators_) {
       const std::string missing = aggregator ? aggregator->waiting_for() : std::string();
-      if (!missing.empty()) context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, missing));
+      if (!missing.empty())
+        context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, missing));
     }
   }
   if (quiet > options_.timeout) {
     for (const auto& worker : workers_) {
       const std::string missing = worker ? worker->waiting_for() : std::string();
-      if (!missing.empty()) context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: no answer from {}", seconds, missing));
+      if (!missing.empty())
+        context_.fail(ErrorCode::timeout,
+                      fmt::format("no progress for {:g} s: no answer from {}", seconds, missing));
     }
   }
 }
@@ -281,7 +305,8 @@ void Lane::run(std::stop_token stop) {
     sleeping_.store(true, std::memory_order_seq_cst);
     if (!has_submissions_.load(std::memory_order_seq_cst) && !stop.stop_requested()) {
       const auto nap = has_fd_ ? std::chrono::nanoseconds(kSafetyNap)
-                              : std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap, busy ? kLongestNap : kLongestIdleNap);
+                               : std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap,
+                                                                      busy ? kLongestNap : kLongestIdleNap);
       sleep(nap);
     }
     sleeping_.store(false, std::memory_order_relaxed);

@@ -25,13 +25,14 @@ namespace nzcl::engine {
 
 struct LaneOptions {
   EngineConfig config;
-  std::chrono::nanoseconds timeout{};        // without progress for this long, an operation fails
-  std::chrono::nanoseconds spin{};           // how long a driver may poll without giving way
+  std::chrono::nanoseconds timeout{};  // without progress for this long, an operation fails
+  std::chrono::nanoseconds spin{};     // how long a driver may poll without giving way
   std::function<void(const bootstrap::Failure&)> on_failure;  // once, by the driver; must not block
 };
 
-/// Threads: whoever gets `drive_` makes a round: the lane's own thread (run), or a caller that waits for an operation (drive), so that a
-/// small operation costs no thread switch. While callers drive, the lane's thread stands back.
+/// Threads: whoever gets `drive_` makes a round: the lane's own thread (run), or a caller that waits for an
+/// operation (drive), so that a small operation costs no thread switch. While callers drive, the lane's
+/// thread stands back.
 class Lane {
  public:
   Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device);
@@ -41,7 +42,8 @@ class Lane {
   std::string address_for(int peer);
   void connect(std::span<const std::string> addresses, verbs::Deadline deadline);
 
-  /// Takes part in `operation` until it has finished; the caller keeps it alive until then. Any thread; calls in epoch order.
+  /// Takes part in `operation` until it has finished; the caller keeps it alive until then. Any thread; calls
+  /// in epoch order.
   void submit(Operation* operation);
   /// One round if nobody else is driving. True if anything moved.
   bool drive();
@@ -56,10 +58,12 @@ class Lane {
   void run(std::stop_token stop);
   /// The communicator has failed: no more rounds.
   void halt() noexcept;
-  /// After halt() or when no operation is left: one round that posts nothing and forgets what comes, until the last write's completion is in.
-  /// Peers may depend on it until they have drained too. True: nothing of this lane is under way any more.
+  /// After halt() or when no operation is left: one round that posts nothing and forgets what comes, until
+  /// the last write's completion is in. Peers may depend on it until they have drained too. True: nothing of
+  /// this lane is under way any more.
   bool drain();
-  /// Ends all traffic: afterwards nothing is posted, and (as far as the transport can promise) nothing of a peer's lands.
+  /// Ends all traffic: afterwards nothing is posted, and (as far as the transport can promise) nothing of a
+  /// peer's lands.
   void shut_down();
 
   const LaneStatistics& statistics() const { return context_.statistics; }

@@ -1,4 +1,5 @@
-// What worker and aggregator engines of one lane share. Everything in it is touched only by the thread that drives the lane.
+// What worker and aggregator engines of one lane share. Everything in it is touched only by the thread that
+// drives the lane.
 #pragma once
 
 #include <array>
@@ -44,8 +45,8 @@ struct LaneContext {
   Outbox outbox;
   std::array<StagingPool, wire::kClasses> staging;
   std::array<std::vector<Link>, wire::kClasses> links;  // by class, then member
-  verbs::Segment credit_source;                          // one byte, for credit writes
-  std::vector<verbs::RemoteMemory> credit_sinks;         // by member: one byte there
+  verbs::Segment credit_source;                         // one byte, for credit writes
+  std::vector<verbs::RemoteMemory> credit_sinks;        // by member: one byte there
   LaneStatistics statistics;
   std::optional<bootstrap::Failure> failure;  // the first; the lane reports it and stops
 
@@ -57,7 +58,8 @@ struct LaneContext {
     if (!failure) failure = bootstrap::Failure{code, std::move(text)};
   }
   /// The immediate by which `self` announces a message in its channel, seen from the receiver.
-  std::uint32_t immediate(wire::Immediate::Kind kind, wire::Direction direction, wire::Class c, std::uint16_t value) const {
+  std::uint32_t immediate(wire::Immediate::Kind kind, wire::Direction direction, wire::Class c,
+                          std::uint16_t value) const {
     return wire::encode({kind, {self(), direction, c}, value});
   }
   /// Posts one write and counts it.

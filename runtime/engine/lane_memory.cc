@@ -65,8 +65,11 @@ LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
   const std::size_t bytes = lane_memory_bytes(config);
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
-    throw Error(ErrorCode::system, fmt::format("no memory for the channels of {} members ({} MiB): {}; lower slot_bytes or channel_slots",
-                                               config.members.count(), bytes >> 20, std::strerror(errno)));
+    throw Error(
+        ErrorCode::system,
+        fmt::format(
+            "no memory for the channels of {} members ({} MiB): {}; lower slot_bytes or channel_slots",
+            config.members.count(), bytes >> 20, std::strerror(errno)));
   }
   bytes_ = {static_cast<std::byte*>(p), Unmap{bytes}};
   region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
@@ -78,11 +81,13 @@ void LaneMemory::attach(LaneContext& context) const {
   context.credit_source = {base + kCreditSource, 1, region_.get()};
   context.credit_sinks.resize(static_cast<std::size_t>(config.members.count()));
   for (auto& links : context.links) links.resize(static_cast<std::size_t>(config.members.count()));
-  std::uint64_t offset = for_each_ring(config, config.members.self, [&](const ChannelId& channel, std::uint64_t at) {
-    const ClassConfig& c = config.of(channel.size_class);
-    Link& link = context.link(channel.size_class, channel.member);
-    (channel.direction == Direction::up ? link.receive_up : link.receive_down) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
-  });
+  std::uint64_t offset =
+      for_each_ring(config, config.members.self, [&](const ChannelId& channel, std::uint64_t at) {
+        const ClassConfig& c = config.of(channel.size_class);
+        Link& link = context.link(channel.size_class, channel.member);
+        (channel.direction == Direction::up ? link.receive_up : link.receive_down) =
+            ReceiveChannel(base + at, c.slot_bytes, c.slots);
+      });
   for (std::size_t i = 0; i < config.classes.size(); ++i) {
     const ClassConfig& c = config.classes[i];
     context.staging[i] = StagingPool(base + offset, c.slot_bytes, kStagingBuffers, region_.get());
@@ -99,8 +104,8 @@ void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemo
       const ChannelId mine{self, direction, c};
       if (!exists(config.members, member, mine)) continue;
       Link& link = context.link(c, static_cast<std::uint16_t>(member));
-      (direction == Direction::up ? link.send_up : link.send_down) =
-          SendChannel(memory.offset(ring_offset(config, member, mine)), config.of(c).slot_bytes, config.of(c).slots);
+      (direction == Direction::up ? link.send_up : link.send_down) = SendChannel(
+          memory.offset(ring_offset(config, member, mine)), config.of(c).slot_bytes, config.of(c).slots);
     }
   }
 }

@@ -1,5 +1,5 @@
-// One lane's registered memory: receive rings, staging buffers and the bytes that credit writes use. Every member computes the
-// same layout, so only its start and key are exchanged.
+// One lane's registered memory: receive rings, staging buffers and the bytes that credit writes use. Every
+// member computes the same layout, so only its start and key are exchanged.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,17 @@
 
 namespace nzcl::engine {
 
-/// Staging buffers per class: enough to keep the transport busy while messages are composed, few enough to stay in cache.
+/// Staging buffers per class: enough to keep the transport busy while messages are composed, few enough to
+/// stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;
 
-/// Offset of the ring that `receiver` has for the channel `from` (member, direction, class), and the size of all its memory.
+/// Offset of the ring that `receiver` has for the channel `from` (member, direction, class), and the size of
+/// all its memory.
 std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
 std::uint64_t lane_memory_bytes(const EngineConfig& config);
 
-/// Owns the memory and its registration. Zero pages until touched: the lane's thread places them on its NUMA node.
+/// Owns the memory and its registration. Zero pages until touched: the lane's thread places them on its NUMA
+/// node.
 class LaneMemory {
  public:
   LaneMemory(const EngineConfig& config, verbs::Device& device);

@@ -1,4 +1,5 @@
-// Who is who in a communicator. Members are numbered: workers first (member = rank), then dedicated aggregators.
+// Who is who in a communicator. Members are numbered: workers first (member = rank), then dedicated
+// aggregators.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Members {
 
   /// "rank 3", "aggregator 1".
   std::string name(int member) const {
-    return is_worker(member) ? "rank " + std::to_string(member) : "aggregator " + std::to_string(member - workers);
+    return is_worker(member) ? "rank " + std::to_string(member)
+                             : "aggregator " + std::to_string(member - workers);
   }
   std::vector<std::string> names() const {
     std::vector<std::string> all;

@@ -11,8 +11,8 @@
 
 namespace nzcl::engine {
 
-Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecord& operation_record, InputView in,
-                     OutputView out, int lanes)
+Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecord& operation_record,
+                     InputView in, OutputView out, int lanes)
     : layout(slice_layout),
       record(operation_record),
       input(std::move(in)),
@@ -52,13 +52,14 @@ void Operation::set_all_input() {
 bool Operation::ensure_scanned(std::uint64_t slice) {
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
-  if (state == kScanning || !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
+  if (state == kScanning ||
+      !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
     return state == kScanned;
   }
   const std::span words{input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
   const std::uint64_t first = layout.first_block(slice);
-  scan_blocks(input.base + first * layout.block_bytes(), layout.bytes_of_blocks(first, layout.blocks_of(slice)),
-              layout.block_bytes(), words);
+  scan_blocks(input.base + first * layout.block_bytes(),
+              layout.bytes_of_blocks(first, layout.blocks_of(slice)), layout.block_bytes(), words);
   input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
   scan_[slice].store(kScanned, std::memory_order_release);
   return true;
@@ -83,7 +84,8 @@ void Operation::union_known(std::uint64_t slice, std::uint64_t blocks) {
 
 std::optional<std::uint64_t> Operation::packed_place(std::uint64_t slice, int lane) {
   PackedCursor& cursor = cursors_[static_cast<std::size_t>(lane)];
-  if (cursor.slice > slice) cursor = {};  // slices of one lane come almost in order; start again when they do not
+  if (cursor.slice > slice)
+    cursor = {};  // slices of one lane come almost in order; start again when they do not
   for (; cursor.slice < slice; ++cursor.slice) {
     const std::int64_t blocks = union_counts_[cursor.slice].load(std::memory_order_acquire);
     if (blocks < 0) return std::nullopt;
@@ -102,8 +104,8 @@ void Operation::finish() {
     const std::scoped_lock lock(failure_mutex_);
     if (!failure_) {
       failure_ = {ErrorCode::invalid_argument,
-                  fmt::format("operation {}: the packed result has {} blocks, packed_capacity is {}", epoch, blocks,
-                              output.capacity)};
+                  fmt::format("operation {}: the packed result has {} blocks, packed_capacity is {}", epoch,
+                              blocks, output.capacity)};
     }
   }
   finished_.store(true, std::memory_order_release);
@@ -152,7 +154,8 @@ std::span<const std::int64_t> Operation::packed_indices() {
   std::call_once(indices_once_, [this] {
     const auto bits = union_bitmap();
     indices_.reserve(union_blocks.load(std::memory_order_relaxed));
-    for (auto b = next_set(bits, 0, layout.blocks()); b < layout.blocks(); b = next_set(bits, b + 1, layout.blocks())) {
+    for (auto b = next_set(bits, 0, layout.blocks()); b < layout.blocks();
+         b = next_set(bits, b + 1, layout.blocks())) {
       indices_.push_back(static_cast<std::int64_t>(b));
     }
   });

@@ -36,11 +36,12 @@ struct OutputView {
   std::uint64_t stride = 0;    // packed: bytes between blocks
 };
 
-/// Shared by the caller and all lanes. Bitmaps are kept slice by slice, each slice's from a word of its own; a slice's words
-/// are touched by one lane at a time. Everything else that changes is atomic.
+/// Shared by the caller and all lanes. Bitmaps are kept slice by slice, each slice's from a word of its own;
+/// a slice's words are touched by one lane at a time. Everything else that changes is atomic.
 class Operation {
  public:
-  Operation(const SliceLayout& layout, const wire::OperationRecord& record, InputView input, OutputView output, int lanes);
+  Operation(const SliceLayout& layout, const wire::OperationRecord& record, InputView input,
+            OutputView output, int lanes);
 
   // --- Set once by the call, before the lanes see the operation.
   std::uint64_t epoch = 0;
@@ -68,7 +69,8 @@ class Operation {
   // --- Result side.
   std::span<std::uint64_t> union_bits(std::uint64_t slice);
   void union_known(std::uint64_t slice, std::uint64_t blocks);
-  /// Packed result: index of the slice's first block in the packed values; nothing while the union of an earlier slice is unknown.
+  /// Packed result: index of the slice's first block in the packed values; nothing while the union of an
+  /// earlier slice is unknown.
   std::optional<std::uint64_t> packed_place(std::uint64_t slice, int lane);
   void slice_done() { part_done(); }
   void local_write_started() { parts_left_.fetch_add(1, std::memory_order_relaxed); }
@@ -97,8 +99,9 @@ class Operation {
   std::vector<std::uint64_t> input_words_, union_words_;
   std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
   std::vector<std::uint64_t> first_ordinal_;
-  std::unique_ptr<std::atomic<std::int64_t>[]> union_counts_;  // packed result: blocks per slice, -1 = unknown
-  std::vector<PackedCursor> cursors_;                          // per lane
+  std::unique_ptr<std::atomic<std::int64_t>[]>
+      union_counts_;                   // packed result: blocks per slice, -1 = unknown
+  std::vector<PackedCursor> cursors_;  // per lane
   std::atomic<std::uint64_t> parts_left_;
   std::atomic<bool> finished_{false};
   mutable std::mutex failure_mutex_;

@@ -1,4 +1,5 @@
-// Writes that the engines want posted, in order. Separates protocol from I/O: tests read it, the lane flushes it.
+// Writes that the engines want posted, in order. Separates protocol from I/O: tests read it, the lane flushes
+// it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 
 namespace nzcl::engine {
 
-/// What a write's completion gives back: a reference on a staging buffer, or one of an operation's local writes.
+/// What a write's completion gives back: a reference on a staging buffer, or one of an operation's local
+/// writes.
 struct WriteContext {
   enum class Kind : std::uint8_t { none = 0, staging = 1, operation = 2 };
   Kind kind = Kind::none;

@@ -1,4 +1,5 @@
-// Composes the payload of a contribution: long runs stay where they are, short ones are packed beside the header.
+// Composes the payload of a contribution: long runs stay where they are, short ones are packed beside the
+// header.
 #pragma once
 
 #include <array>
@@ -23,10 +24,13 @@ class PayloadBuilder {
     extend_staged(bytes);
     return at;
   }
-  /// Adds a run. `left` is what the message may still take, this run included; false: no gather entry is left.
-  bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region, std::uint64_t left) {
+  /// Adds a run. `left` is what the message may still take, this run included; false: no gather entry is
+  /// left.
+  bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
+           std::uint64_t left) {
     const std::size_t free_segments = config_.max_segments - count_;
-    // A gather entry is worth it for a long run, if at this rate the entries that are left would not end the message half empty.
+    // A gather entry is worth it for a long run, if at this rate the entries that are left would not end the
+    // message half empty.
     if (free_segments > 0 && bytes >= config_.gather_bytes && bytes * free_segments >= left / 2) {
       segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
       last_is_staged_ = false;

@@ -13,8 +13,9 @@
 
 namespace nzcl::engine {
 
-/// Scans operations' slices in order, each slice once, by whoever claims it first: a pool thread, or the lane that needs it now.
-/// A lane never waits for the pool unless a pool thread is inside the very slice that it needs.
+/// Scans operations' slices in order, each slice once, by whoever claims it first: a pool thread, or the lane
+/// that needs it now. A lane never waits for the pool unless a pool thread is inside the very slice that it
+/// needs.
 class ScanPool {
  public:
   /// `start` runs first on every thread (its name and its place).

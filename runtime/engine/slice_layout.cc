@@ -5,8 +5,8 @@
 namespace nzcl::engine {
 namespace {
 
-// Auto slices: enough of them that every owner can pipeline, large enough that sparse slices still make worthwhile messages,
-// small enough that a hot region is spread.
+// Auto slices: enough of them that every owner can pipeline, large enough that sparse slices still make
+// worthwhile messages, small enough that a hot region is spread.
 constexpr std::uint64_t kSlicesPerOwner = 8;
 constexpr std::uint64_t kMinSliceBytes = 32 << 10;
 constexpr std::uint64_t kMaxSliceBytes = 4 << 20;
@@ -21,10 +21,11 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes, std::uint64_t block_bytes) {
-  const std::uint64_t wanted =
-      r.slice_bytes ? r.slice_bytes
-                    : std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner), kMinSliceBytes, kMaxSliceBytes);
+std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
+                                  std::uint64_t block_bytes) {
+  const std::uint64_t wanted = r.slice_bytes ? r.slice_bytes
+                                             : std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner),
+                                                          kMinSliceBytes, kMaxSliceBytes);
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
   blocks = std::min(blocks, r.slot_bytes / 2 * 8);
   // Whole words where that costs little: then slices never share a word of the tensor's bitmap.

@@ -8,18 +8,19 @@ namespace nzcl::engine {
 /// An owner is one lane of one aggregator. Owner o is lane o % lanes of aggregator o / lanes.
 struct LayoutRequest {
   std::uint64_t epoch = 0;
-  std::uint64_t count = 0;        // elements
+  std::uint64_t count = 0;  // elements
   std::uint64_t element_bytes = 4;
   std::uint64_t block_elems = 256;
   std::uint32_t owners = 1;
-  std::uint64_t slice_bytes = 0;   // wanted dense bytes per slice; 0 = chosen from the size
-  std::uint64_t slot_bytes = 0;    // a slice's bitmap takes at most half of a slot
-  std::uint64_t express_bytes = 0; // the largest tensor that is one slice of the express class
+  std::uint64_t slice_bytes = 0;    // wanted dense bytes per slice; 0 = chosen from the size
+  std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot
+  std::uint64_t express_bytes = 0;  // the largest tensor that is one slice of the express class
 };
 
-/// Slices are dealt to owners in rows of `owners` consecutive slices; every row is rotated by a hash of (epoch, row),
-/// so each owner gets one slice of every row, and neither a hot region nor a stride lands on one owner. Slice 0 depends on the epoch
-/// alone: ranks that disagree about an operation still meet at one owner.
+/// Slices are dealt to owners in rows of `owners` consecutive slices; every row is rotated by a hash of
+/// (epoch, row), so each owner gets one slice of every row, and neither a hot region nor a stride lands on
+/// one owner. Slice 0 depends on the epoch alone: ranks that disagree about an operation still meet at one
+/// owner.
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
@@ -32,7 +33,7 @@ class SliceLayout {
   bool express() const { return express_; }
 
   std::uint64_t first_block(std::uint64_t slice) const { return slice * slice_blocks_; }
-  std::uint64_t blocks_of(std::uint64_t slice) const;           // blocks of this slice
+  std::uint64_t blocks_of(std::uint64_t slice) const;  // blocks of this slice
   std::uint64_t words_per_slice() const { return (slice_blocks_ + 63) / 64; }
   std::uint64_t words_of(std::uint64_t slice) const { return (blocks_of(slice) + 63) / 64; }
   /// Bytes of the tensor's block range [first, first + n).
@@ -42,7 +43,9 @@ class SliceLayout {
   std::uint32_t owner(std::uint64_t slice) const;
   /// Number of slices of `owner`, and its k-th one in ascending order.
   std::uint64_t owned(std::uint32_t owner) const;
-  std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const { return k * owners_ + column(owner, k); }
+  std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const {
+    return k * owners_ + column(owner, k);
+  }
 
  private:
   std::uint32_t column(std::uint32_t owner, std::uint64_t row) const;

@@ -1,4 +1,5 @@
-// Registered buffers in which messages are composed, shared by all channels of one class and lane so that they stay in cache.
+// Registered buffers in which messages are composed, shared by all channels of one class and lane so that
+// they stay in cache.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,15 @@
 
 namespace nzcl::engine {
 
-/// Fixed number of equal buffers with reference counts: one reference per write that still reads the buffer. One thread.
+/// Fixed number of equal buffers with reference counts: one reference per write that still reads the buffer.
+/// One thread.
 class StagingPool {
  public:
   using Index = std::uint32_t;
 
   StagingPool() = default;
-  StagingPool(std::byte* base, std::uint64_t buffer_bytes, std::uint32_t buffers, const verbs::MemoryRegion* region)
+  StagingPool(std::byte* base, std::uint64_t buffer_bytes, std::uint32_t buffers,
+              const verbs::MemoryRegion* region)
       : base_(base), buffer_bytes_(buffer_bytes), region_(region), references_(buffers, 0) {
     for (std::uint32_t i = buffers; i-- > 0;) free_.push_back(i);
   }

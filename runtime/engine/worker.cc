@@ -107,7 +107,8 @@ bool Worker::send_data(Uplink& uplink) {
 }
 
 void Worker::skip_sent(Uplink& uplink) {
-  while (uplink.sending < uplink.started && uplink.at(uplink.sending).sent_bytes == uplink.at(uplink.sending).stream_bytes) {
+  while (uplink.sending < uplink.started &&
+         uplink.at(uplink.sending).sent_bytes == uplink.at(uplink.sending).stream_bytes) {
     ++uplink.sending;
   }
 }
@@ -142,13 +143,13 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   std::uint64_t payload = 0;
   while (room > 0 && t.sent_bytes < t.stream_bytes) {
     const std::uint64_t end = op.input.by_ordinal ? t.up.block + 1 : next_clear(bits, t.up.block, blocks);
-    const std::uint64_t run = op.layout.bytes_of_blocks(first_block + t.up.block, end - t.up.block) - t.up.offset;
+    const std::uint64_t run =
+        op.layout.bytes_of_blocks(first_block + t.up.block, end - t.up.block) - t.up.offset;
     const std::uint64_t n = std::min(run, room);
-    const std::byte* source =
-        op.input.base +
-        (op.input.by_ordinal ? op.input.place[t.ordinal] * op.input.stride
-                             : (first_block + t.up.block) * op.layout.block_bytes()) +
-        t.up.offset;
+    const std::byte* source = op.input.base +
+                              (op.input.by_ordinal ? op.input.place[t.ordinal] * op.input.stride
+                                                   : (first_block + t.up.block) * op.layout.block_bytes()) +
+                              t.up.offset;
     if (!message.add(source, n, op.input.region, std::min(room, t.stream_bytes - t.sent_bytes))) break;
     room -= n, payload += n, t.sent_bytes += n;
     if (n == run) {
@@ -165,12 +166,13 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
 
   op.bytes_sent.fetch_add(used + payload, std::memory_order_relaxed);
   LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
-  context_.push({.peer = uplink.member,
-                 .segments = {},
-                 .target = link.send_up.target(),
-                 .immediate = context_.immediate(Immediate::Kind::message, Direction::up, class_, link.send_up.slot()),
-                 .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
-                message.segments());
+  context_.push(
+      {.peer = uplink.member,
+       .segments = {},
+       .target = link.send_up.target(),
+       .immediate = context_.immediate(Immediate::Kind::message, Direction::up, class_, link.send_up.slot()),
+       .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
+      message.segments());
   link.send_up.advance();
   skip_sent(uplink);
 }
@@ -187,8 +189,9 @@ bool Worker::pull(Uplink& uplink) {
     Header header;
     std::memcpy(&header, uplink.held, sizeof header);
     if (!valid(header)) {
-      context_.fail(ErrorCode::transport, fmt::format("{} sent a malformed result (sequence {})",
-                                                      context_.config.members.name(uplink.member), header.sequence));
+      context_.fail(ErrorCode::transport,
+                    fmt::format("{} sent a malformed result (sequence {})",
+                                context_.config.members.name(uplink.member), header.sequence));
       break;
     }
     if (!consume(uplink, header, uplink.held + sizeof header)) break;
@@ -213,15 +216,18 @@ bool Worker::consume(Uplink& uplink, const Header& header, const std::byte* body
   Transfer& t = uplink.at(header.sequence);
   if (!t.active || header.sequence < uplink.oldest || header.sequence >= uplink.started ||
       t.operation->epoch != header.epoch || t.slice != header.slice) {
-    context_.fail(ErrorCode::transport, fmt::format("{} sent a result for operation {} slice {}, which is not running",
-                                                    context_.config.members.name(uplink.member), header.epoch, header.slice));
+    context_.fail(ErrorCode::transport,
+                  fmt::format("{} sent a result for operation {} slice {}, which is not running",
+                              context_.config.members.name(uplink.member), header.epoch, header.slice));
     return true;
   }
   Operation& op = *t.operation;
   if ((header.flags & wire::kHasBitmap) != 0 && !t.have_union && !take_union(t, header, body)) return true;
-  if (!t.have_union || header.stream_offset != t.received_bytes || t.received_bytes + header.payload_bytes > t.union_bytes) {
-    context_.fail(ErrorCode::transport, fmt::format("{} sent a result out of order for operation {} slice {}",
-                                                    context_.config.members.name(uplink.member), header.epoch, header.slice));
+  if (!t.have_union || header.stream_offset != t.received_bytes ||
+      t.received_bytes + header.payload_bytes > t.union_bytes) {
+    context_.fail(ErrorCode::transport,
+                  fmt::format("{} sent a result out of order for operation {} slice {}",
+                              context_.config.members.name(uplink.member), header.epoch, header.slice));
     return true;
   }
   std::uint64_t place = 0;
@@ -251,8 +257,9 @@ bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitm
   Operation& op = *t.operation;
   const auto bits = op.union_bits(t.slice);
   if (header.bitmap_bytes != bits.size_bytes()) {
-    context_.fail(ErrorCode::transport, fmt::format("a result for operation {} slice {} has a bitmap of {} bytes, not {}",
-                                                    header.epoch, header.slice, header.bitmap_bytes, bits.size_bytes()));
+    context_.fail(ErrorCode::transport,
+                  fmt::format("a result for operation {} slice {} has a bitmap of {} bytes, not {}",
+                              header.epoch, header.slice, header.bitmap_bytes, bits.size_bytes()));
     return false;
   }
   if (!bits.empty()) std::memcpy(bits.data(), bitmap, bits.size_bytes());
@@ -266,7 +273,8 @@ bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitm
     const std::uint64_t first = op.layout.first_block(t.slice);
     for (std::uint64_t b = next_clear(bits, 0, blocks); b < blocks;) {
       const std::uint64_t end = next_set(bits, b, blocks);
-      std::memset(op.output.base + (first + b) * op.layout.block_bytes(), 0, op.layout.bytes_of_blocks(first + b, end - b));
+      std::memset(op.output.base + (first + b) * op.layout.block_bytes(), 0,
+                  op.layout.bytes_of_blocks(first + b, end - b));
       b = next_clear(bits, end, blocks);
     }
   }
@@ -281,10 +289,12 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes,
   t.received_bytes += bytes;
   while (bytes > 0) {
     const std::uint64_t end = op.output.packed ? t.down.block + 1 : next_clear(bits, t.down.block, blocks);
-    const std::uint64_t run = op.layout.bytes_of_blocks(first + t.down.block, end - t.down.block) - t.down.offset;
+    const std::uint64_t run =
+        op.layout.bytes_of_blocks(first + t.down.block, end - t.down.block) - t.down.offset;
     const std::uint64_t n = std::min(run, bytes);
     if (!op.output.packed) {
-      std::memcpy(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload, n);
+      std::memcpy(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload,
+                  n);
     } else if (place + t.packed_block < op.output.capacity) {
       std::memcpy(op.output.base + (place + t.packed_block) * op.output.stride + t.down.offset, payload, n);
     }
@@ -306,7 +316,8 @@ void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
     Transfer& t = uplink.at(sequence);
     if (!t.active) {
       context_.fail(ErrorCode::transport,
-                    fmt::format("{} announced a direct write for a slice that is not running", context_.config.members.name(member)));
+                    fmt::format("{} announced a direct write for a slice that is not running",
+                                context_.config.members.name(member)));
       return;
     }
     ++t.direct_seen;
@@ -316,7 +327,8 @@ void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
 }
 
 void Worker::complete_if_done(Uplink& uplink, Transfer& t) {
-  const bool done = t.have_union && (t.direct ? t.direct_seen == t.direct_expected : t.received_bytes == t.union_bytes);
+  const bool done =
+      t.have_union && (t.direct ? t.direct_seen == t.direct_expected : t.received_bytes == t.union_bytes);
   if (!done) return;
   t.active = false;
   --busy_slices_;
@@ -329,8 +341,8 @@ std::string Worker::waiting_for() const {
   for (const Uplink& uplink : uplinks_) {
     if (uplink.started == uplink.oldest) continue;
     const Transfer& t = uplink.transfers[uplink.oldest % kWindow];
-    text += fmt::format("{}{} (operation {}, slice {})", text.empty() ? "" : ", ", context_.config.members.name(uplink.member),
-                        t.operation->epoch, t.slice);
+    text += fmt::format("{}{} (operation {}, slice {})", text.empty() ? "" : ", ",
+                        context_.config.members.name(uplink.member), t.operation->epoch, t.slice);
   }
   return text;
 }

@@ -1,6 +1,6 @@
-// The worker's half of one class on one lane: pushes this rank's slices to their owners, and puts results into place.
-// A state machine without I/O: writes go to the context's outbox, arrivals are read from its channels.
-// Steps and bytes: runtime/engine/README.md.
+// The worker's half of one class on one lane: pushes this rank's slices to their owners, and puts results
+// into place. A state machine without I/O: writes go to the context's outbox, arrivals are read from its
+// channels. Steps and bytes: runtime/engine/README.md.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@ class Aggregator;
 /// Owned by the lane; only the thread that drives the lane calls it.
 ///
 /// Invariants:
-/// - A slice's contribution is sent only after its scan is over, so a result can land on its blocks at any time after.
+/// - A slice's contribution is sent only after its scan is over, so a result can land on its blocks at any
+/// time after.
 /// - Slices of one owner are started in sequence order, at most kWindow beyond the oldest incomplete one.
 /// - A message is composed only with a credit, a staging buffer and room in the outbox in hand.
 class Worker {
@@ -69,10 +70,10 @@ class Worker {
     std::array<Pending, kMaxOperations> pending;
     std::uint32_t first_pending = 0, pending_count = 0;
     std::array<Transfer, kWindow> transfers;  // by sequence
-    std::uint64_t oldest = 0;   // lowest incomplete sequence
-    std::uint64_t sending = 0;  // lowest sequence not wholly sent
-    std::uint64_t started = 0;  // sequences below have had their bitmap sent
-    const std::byte* held = nullptr;  // a result message that could not be placed yet
+    std::uint64_t oldest = 0;                 // lowest incomplete sequence
+    std::uint64_t sending = 0;                // lowest sequence not wholly sent
+    std::uint64_t started = 0;                // sequences below have had their bitmap sent
+    const std::byte* held = nullptr;          // a result message that could not be placed yet
 
     Transfer& at(std::uint64_t sequence) { return transfers[sequence % kWindow]; }
   };

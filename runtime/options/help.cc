@@ -29,7 +29,8 @@ std::string options_markdown() {
   std::string text = "| variable | default | range | meaning |\n|---|---|---|---|\n";
   for (const Setting& s : settings()) {
     const std::string value = s.text(defaults);
-    text += fmt::format("| `{}` | {} | {} | {} |\n", s.variable(), value.empty() ? "" : "`" + value + "`", escaped(s.range()), s.meaning);
+    text += fmt::format("| `{}` | {} | {} | {} |\n", s.variable(), value.empty() ? "" : "`" + value + "`",
+                        escaped(s.range()), s.meaning);
   }
   return text;
 }

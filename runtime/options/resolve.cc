@@ -37,9 +37,10 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }
 
 std::string unknown_text(std::string_view what, std::string_view name, auto spelling) {
-  const auto nearest = std::min_element(settings().begin(), settings().end(), [&](const Setting& a, const Setting& b) {
-    return distance(spelling(a), name) < distance(spelling(b), name);
-  });
+  const auto nearest =
+      std::min_element(settings().begin(), settings().end(), [&](const Setting& a, const Setting& b) {
+        return distance(spelling(a), name) < distance(spelling(b), name);
+      });
   std::string text = fmt::format("{} {} is not an option of nzcl", what, name);
   if (distance(spelling(*nearest), name) <= 4) text += fmt::format("; did you mean {}?", spelling(*nearest));
   return text;
@@ -47,7 +48,8 @@ std::string unknown_text(std::string_view what, std::string_view name, auto spel
 
 void apply_file(const std::string& path, Resolved& resolved) {
   std::ifstream file(path);
-  if (!file) throw Error(ErrorCode::invalid_argument, fmt::format("{}: cannot read the file {}", kFileVariable, path));
+  if (!file)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: cannot read the file {}", kFileVariable, path));
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(file);
@@ -59,9 +61,13 @@ void apply_file(const std::string& path, Resolved& resolved) {
     if (item.name == "++" || item.name == "--") continue;  // CLI11's marks for the begin and end of a section
     const Setting* setting = find_setting(item.fullname());
     if (!setting) {
-      throw Error(ErrorCode::invalid_argument, unknown_text(origin + ":", item.fullname(), [](const Setting& s) { return std::string(s.name); }));
+      throw Error(
+          ErrorCode::invalid_argument,
+          unknown_text(origin + ":", item.fullname(), [](const Setting& s) { return std::string(s.name); }));
     }
-    if (item.inputs.size() != 1) throw Error(ErrorCode::invalid_argument, fmt::format("{}: option {} takes one value", origin, item.name));
+    if (item.inputs.size() != 1)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: option {} takes one value", origin, item.name));
     setting->set(resolved.options, item.inputs.front(), origin);
     resolved.origins[static_cast<std::size_t>(setting - settings().data())] = origin;
   }
@@ -100,9 +106,12 @@ Resolved resolve(const Options& base, const Lookup& lookup, const std::vector<st
     }
   }
   for (const std::string& name : variables) {
-    const bool known = name == kFileVariable || std::any_of(settings().begin(), settings().end(), [&](const Setting& s) { return s.variable() == name; });
+    const bool known =
+        name == kFileVariable || std::any_of(settings().begin(), settings().end(),
+                                             [&](const Setting& s) { return s.variable() == name; });
     if (name.starts_with("NZCL_") && !known) {
-      resolved.warnings.push_back(unknown_text("environment variable", name, [](const Setting& s) { return s.variable(); }));
+      resolved.warnings.push_back(
+          unknown_text("environment variable", name, [](const Setting& s) { return s.variable(); }));
     }
   }
   return resolved;

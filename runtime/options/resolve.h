@@ -12,7 +12,8 @@ namespace nzcl {
 
 struct Resolved {
   Options options;
-  std::vector<std::string> origins;   // by setting, in the table's order: "default", "code", "file x.toml", "NZCL_TRANSPORT"
+  std::vector<std::string>
+      origins;  // by setting, in the table's order: "default", "code", "file x.toml", "NZCL_TRANSPORT"
   std::vector<std::string> warnings;  // unknown NZCL_* variables, with what may have been meant
 };
 
@@ -22,7 +23,8 @@ using Lookup = std::function<std::optional<std::string>(const char* name)>;
 std::optional<std::string> process_environment(const char* name);
 std::vector<std::string> process_variables();  // names only
 
-/// `variables`: the names of all variables, to find unknown ones. Throws Error{invalid_argument} naming option and origin.
+/// `variables`: the names of all variables, to find unknown ones. Throws Error{invalid_argument} naming
+/// option and origin.
 Resolved resolve(const Options& base, const Lookup& lookup, const std::vector<std::string>& variables);
 
 }  // namespace nzcl

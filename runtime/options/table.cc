@@ -15,33 +15,58 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A slot holds at least a header, an operation record and a bitmap of some thousand blocks; 16 MiB is far above what any transport gains from.
+// A slot holds at least a header, an operation record and a bitmap of some thousand blocks; 16 MiB is far
+// above what any transport gains from.
 constexpr double kLeastSlot = 4 << 10, kMostSlot = 16 << 20;
 
 constexpr std::array kSettings = {
-    Setting{"rank", &Options::rank, SettingKind::number, -1, 4094, "", "This worker's rank; -1: from the launcher"},
-    Setting{"world_size", &Options::world_size, SettingKind::number, -1, 4095, "", "Number of workers; -1: from the launcher"},
-    Setting{"bootstrap", &Options::bootstrap, SettingKind::choice, 0, 0, "auto|socket|file|pmix", "How ranks meet; auto: as the launcher offers it"},
-    Setting{"master_addr", &Options::master_addr, SettingKind::text, 0, kInfinity, "", "socket: host of rank 0; empty: MASTER_ADDR"},
-    Setting{"master_port", &Options::master_port, SettingKind::number, 0, 65535, "", "socket: TCP port of rank 0; 0: MASTER_PORT"},
-    Setting{"secret", &Options::secret, SettingKind::secret, 0, kInfinity, "", "socket: the job's secret; without one only loopback addresses are accepted"},
-    Setting{"rendezvous_file", &Options::rendezvous_file, SettingKind::text, 0, kInfinity, "", "file: a path that all ranks can read and rank 0 can write"},
-    Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "", "Tells apart communicators that meet at the same place at the same time"},
-    Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "", "auto, shm, tcp, or a libfabric provider by name; auto: shm on one host, else tcp"},
-    Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "", "Network interface or address for tcp; empty: the provider's choice"},
-    Setting{"aggregators", &Options::aggregators, SettingKind::number, 0, 1024, "", "Dedicated aggregator processes; 0: colocated in every worker"},
-    Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "", "Engine threads per process, each with its own endpoint; 0: from the cores"},
-    Setting{"scan_threads", &Options::scan_threads, SettingKind::number, -1, 64, "", "More threads that look for non-zero blocks; -1: from the cores"},
-    Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off", "Pin engine threads to cores; auto: where each can have its own"},
-    Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "", "Largest message, and size of a channel's slots"},
-    Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 2, 1024, "", "Slots per channel: the credits of its sender"},
-    Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "", "Dense bytes per slice; 0: from the tensor's size"},
-    Setting{"gather_bytes", &Options::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "", "Runs from this size up leave from the user's buffer, shorter ones are packed; 0: the transport's own"},
-    Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "", "Results with runs from this size up on average are written in place; 0: the transport's own"},
-    Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "", "An operation without progress for this long fails"},
-    Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "", "Time for all ranks to meet"},
-    Setting{"close_timeout_s", &Options::close_timeout_s, SettingKind::seconds, 0.001, 86400, "", "Time for all ranks to leave"},
-    Setting{"log_level", &Options::log_level, SettingKind::choice, 0, 0, "trace|debug|info|warn|error|off", "How much goes to standard error"},
+    Setting{"rank", &Options::rank, SettingKind::number, -1, 4094, "",
+            "This worker's rank; -1: from the launcher"},
+    Setting{"world_size", &Options::world_size, SettingKind::number, -1, 4095, "",
+            "Number of workers; -1: from the launcher"},
+    Setting{"bootstrap", &Options::bootstrap, SettingKind::choice, 0, 0, "auto|socket|file|pmix",
+            "How ranks meet; auto: as the launcher offers it"},
+    Setting{"master_addr", &Options::master_addr, SettingKind::text, 0, kInfinity, "",
+            "socket: host of rank 0; empty: MASTER_ADDR"},
+    Setting{"master_port", &Options::master_port, SettingKind::number, 0, 65535, "",
+            "socket: TCP port of rank 0; 0: MASTER_PORT"},
+    Setting{"secret", &Options::secret, SettingKind::secret, 0, kInfinity, "",
+            "socket: the job's secret; without one only loopback addresses are accepted"},
+    Setting{"rendezvous_file", &Options::rendezvous_file, SettingKind::text, 0, kInfinity, "",
+            "file: a path that all ranks can read and rank 0 can write"},
+    Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "",
+            "Tells apart communicators that meet at the same place at the same time"},
+    Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "",
+            "auto, shm, tcp, or a libfabric provider by name; auto: shm on one host, else tcp"},
+    Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
+            "Network interface or address for tcp; empty: the provider's choice"},
+    Setting{"aggregators", &Options::aggregators, SettingKind::number, 0, 1024, "",
+            "Dedicated aggregator processes; 0: colocated in every worker"},
+    Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "",
+            "Engine threads per process, each with its own endpoint; 0: from the cores"},
+    Setting{"scan_threads", &Options::scan_threads, SettingKind::number, -1, 64, "",
+            "More threads that look for non-zero blocks; -1: from the cores"},
+    Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off",
+            "Pin engine threads to cores; auto: where each can have its own"},
+    Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
+            "Largest message, and size of a channel's slots"},
+    Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 2, 1024, "",
+            "Slots per channel: the credits of its sender"},
+    Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",
+            "Dense bytes per slice; 0: from the tensor's size"},
+    Setting{"gather_bytes", &Options::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "",
+            "Runs from this size up leave from the user's buffer, shorter ones are packed; 0: the "
+            "transport's own"},
+    Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
+            "Results with runs from this size up on average are written in place; 0: the transport's own"},
+    Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
+            "An operation without progress for this long fails"},
+    Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",
+            "Time for all ranks to meet"},
+    Setting{"close_timeout_s", &Options::close_timeout_s, SettingKind::seconds, 0.001, 86400, "",
+            "Time for all ranks to leave"},
+    Setting{"log_level", &Options::log_level, SettingKind::choice, 0, 0, "trace|debug|info|warn|error|off",
+            "How much goes to standard error"},
 };
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -52,7 +77,8 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 std::string number_text(SettingKind kind, double value) {
-  return kind == SettingKind::bytes ? bytes_text(static_cast<std::uint64_t>(value)) : fmt::format("{:g}", value);
+  return kind == SettingKind::bytes ? bytes_text(static_cast<std::uint64_t>(value))
+                                    : fmt::format("{:g}", value);
 }
 
 template <typename T>
@@ -74,11 +100,20 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   int shift = 0;
   if (!text.empty()) {
     switch (std::toupper(static_cast<unsigned char>(text.back()))) {
-      case 'K': shift = 10; break;
-      case 'M': shift = 20; break;
-      case 'G': shift = 30; break;
-      case 'T': shift = 40; break;
-      default: break;
+      case 'K':
+        shift = 10;
+        break;
+      case 'M':
+        shift = 20;
+        break;
+      case 'G':
+        shift = 30;
+        break;
+      case 'T':
+        shift = 40;
+        break;
+      default:
+        break;
     }
   }
   if (shift) text.remove_suffix(1);
@@ -98,8 +133,12 @@ bool is_choice(std::string_view choices, std::string_view value) {
 
 [[noreturn]] void refuse(const Setting& s, std::string_view shown, std::string_view origin) {
   const std::string range = s.range();
-  throw Error(ErrorCode::invalid_argument, fmt::format("option {} ({}): \"{}\" is not {}{}{}", s.name, origin, shown, s.type(),
-                                                       range.empty() ? "" : s.kind == SettingKind::choice ? " of " : " in ", range));
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("option {} ({}): \"{}\" is not {}{}{}", s.name, origin, shown, s.type(),
+                          range.empty()                   ? ""
+                          : s.kind == SettingKind::choice ? " of "
+                                                          : " in ",
+                          range));
 }
 
 }  // namespace
@@ -107,7 +146,8 @@ bool is_choice(std::string_view choices, std::string_view value) {
 std::span<const Setting> settings() { return kSettings; }
 
 const Setting* find_setting(std::string_view name) {
-  const auto found = std::find_if(kSettings.begin(), kSettings.end(), [&](const Setting& s) { return s.name == name; });
+  const auto found =
+      std::find_if(kSettings.begin(), kSettings.end(), [&](const Setting& s) { return s.name == name; });
   return found == kSettings.end() ? nullptr : &*found;
 }
 
@@ -119,12 +159,18 @@ std::string Setting::variable() const {
 
 std::string Setting::type() const {
   switch (kind) {
-    case SettingKind::number: return "a number";
-    case SettingKind::bytes: return "a number of bytes";
-    case SettingKind::seconds: return "seconds";
-    case SettingKind::text: return "a text";
-    case SettingKind::choice: return "one";
-    case SettingKind::secret: return "a secret text";
+    case SettingKind::number:
+      return "a number";
+    case SettingKind::bytes:
+      return "a number of bytes";
+    case SettingKind::seconds:
+      return "seconds";
+    case SettingKind::text:
+      return "a text";
+    case SettingKind::choice:
+      return "one";
+    case SettingKind::secret:
+      return "a secret text";
   }
   return "?";
 }

@@ -10,11 +10,13 @@
 namespace nzcl::placement {
 namespace {
 
-// One lane moves and adds at about the speed of one core's memory traffic, so that few suffice; the rest of the machine is the caller's.
+// One lane moves and adds at about the speed of one core's memory traffic, so that few suffice; the rest of
+// the machine is the caller's.
 constexpr int kCoresPerLane = 4, kMostLanes = 4;
 // A scan thread reads at about 10 GB/s; a socket's memory is saturated by a handful.
 constexpr int kCoresPerScanThread = 4, kMostScanThreads = 4;
-// Long enough to catch the answer of a peer on a fast network without a sleep in between, short beside any computation.
+// Long enough to catch the answer of a peer on a fast network without a sleep in between, short beside any
+// computation.
 constexpr std::chrono::microseconds kSpin{50};
 
 std::string cpus_text(const std::vector<int>& cpus) {
@@ -28,29 +30,38 @@ std::string cpus_text(const std::vector<int>& cpus) {
 int auto_lanes(int own_cores) { return std::clamp(own_cores / kCoresPerLane, 1, kMostLanes); }
 
 Placement plan(const Topology& topology, const PlacementRequest& r) {
-  if (r.local_ranks < 1 || r.local_rank < 0 || r.local_rank >= r.local_ranks || r.lanes < 0 || r.scan_threads < -1) {
-    throw Error(ErrorCode::invalid_argument, fmt::format("placement: local rank {} of {}, {} lanes, {} scan threads", r.local_rank, r.local_ranks,
-                                                         r.lanes, r.scan_threads));
+  if (r.local_ranks < 1 || r.local_rank < 0 || r.local_rank >= r.local_ranks || r.lanes < 0 ||
+      r.scan_threads < -1) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("placement: local rank {} of {}, {} lanes, {} scan threads", r.local_rank,
+                            r.local_ranks, r.lanes, r.scan_threads));
   }
   const auto cores = static_cast<int>(topology.cores.size());
-  // Share i of n: cores [i*cores/n, (i+1)*cores/n); with more members than cores a share may be empty, and its member uses core i*cores/n with others.
+  // Share i of n: cores [i*cores/n, (i+1)*cores/n); with more members than cores a share may be empty, and
+  // its member uses core i*cores/n with others.
   const int first = static_cast<int>(static_cast<long>(r.local_rank) * cores / r.local_ranks);
   const int end = static_cast<int>((static_cast<long>(r.local_rank) + 1) * cores / r.local_ranks);
   const int own = end - first;
 
   Placement result;
   const int lanes = r.lanes > 0 ? r.lanes : auto_lanes(own);
-  const int scans = r.scan_threads >= 0 ? r.scan_threads : std::clamp(own / kCoresPerScanThread, 0, kMostScanThreads);
+  const int scans =
+      r.scan_threads >= 0 ? r.scan_threads : std::clamp(own / kCoresPerScanThread, 0, kMostScanThreads);
   const bool roomy = own >= lanes + scans + 1;  // one core at least stays the caller's
   const bool pin = r.pin == "on" || (r.pin == "auto" && roomy);
   // From the end of the share backwards; a share that is too small is gone round again.
-  const auto cpu = [&](int i) { return pin ? topology.cores[static_cast<std::size_t>(std::max(first, end - 1 - i % std::max(1, own)))].cpu : -1; };
+  const auto cpu = [&](int i) {
+    return pin ? topology.cores[static_cast<std::size_t>(std::max(first, end - 1 - i % std::max(1, own)))].cpu
+               : -1;
+  };
   for (int i = 0; i < lanes; ++i) result.lane_cpus.push_back(cpu(i));
   for (int i = 0; i < scans; ++i) result.scan_cpus.push_back(cpu(lanes + i));
   if (roomy) result.spin = kSpin;
-  result.text = fmt::format("{} of {} cores; lanes: {}; scan threads: {}; {}", own > 0 ? std::to_string(own) : "a part of 1", cores,
-                            cpus_text(result.lane_cpus), cpus_text(result.scan_cpus),
-                            result.spin.count() ? fmt::format("polls {} us before sleeping", result.spin.count()) : "yields and sleeps at once");
+  result.text = fmt::format(
+      "{} of {} cores; lanes: {}; scan threads: {}; {}", own > 0 ? std::to_string(own) : "a part of 1", cores,
+      cpus_text(result.lane_cpus), cpus_text(result.scan_cpus),
+      result.spin.count() ? fmt::format("polls {} us before sleeping", result.spin.count())
+                          : "yields and sleeps at once");
   return result;
 }
 

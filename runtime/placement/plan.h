@@ -10,7 +10,7 @@
 namespace nzcl::placement {
 
 struct PlacementRequest {
-  int local_rank = 0;     // among the members that share these cores
+  int local_rank = 0;  // among the members that share these cores
   int local_ranks = 1;
   int lanes = 0;          // engine threads; 0: auto_lanes
   int scan_threads = -1;  // -1: planned
@@ -18,18 +18,20 @@ struct PlacementRequest {
 };
 
 struct Placement {
-  std::vector<int> lane_cpus, scan_cpus;  // one per thread: the hardware thread to pin it to, or -1 for anywhere
-  std::chrono::microseconds spin{0};      // how long a thread with nothing to do polls before it gives way
-  std::string text;                       // for people
+  std::vector<int> lane_cpus,
+      scan_cpus;                      // one per thread: the hardware thread to pin it to, or -1 for anywhere
+  std::chrono::microseconds spin{0};  // how long a thread with nothing to do polls before it gives way
+  std::string text;                   // for people
 };
 
 /// Engine threads for a member with this many cores to itself (0: it shares a core).
 int auto_lanes(int own_cores);
 
-/// Divides the cores evenly between the members that share them, neighbours together, so that a member stays within a NUMA node where it can. Within its
-/// share a member's engine threads get the last cores, scan threads before the lanes, and the caller's own threads keep the first.
-/// With fewer cores than its threads need, nothing is pinned unless `pin` says so, and nobody spins.
-/// Throws Error{invalid_argument} for a request that makes no sense.
+/// Divides the cores evenly between the members that share them, neighbours together, so that a member stays
+/// within a NUMA node where it can. Within its share a member's engine threads get the last cores, scan
+/// threads before the lanes, and the caller's own threads keep the first. With fewer cores than its threads
+/// need, nothing is pinned unless `pin` says so, and nobody spins. Throws Error{invalid_argument} for a
+/// request that makes no sense.
 Placement plan(const Topology& topology, const PlacementRequest& request);
 
 }  // namespace nzcl::placement

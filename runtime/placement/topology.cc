@@ -54,11 +54,14 @@ Topology digest(hwloc_topology_t t) {
     result.cores.push_back({.node = node, .cpu = cpu});
   }
   if (result.cores.empty()) result.cores.push_back({});
-  std::stable_sort(result.cores.begin(), result.cores.end(), [](const Core& a, const Core& b) { return a.node < b.node; });
+  std::stable_sort(result.cores.begin(), result.cores.end(),
+                   [](const Core& a, const Core& b) { return a.node < b.node; });
   result.nodes = std::max(1, static_cast<int>(nodes.size()));
   result.cpus = list_text(hwloc_topology_get_topology_cpuset(t));
-  result.text = fmt::format("{}, {}, {}, {}", plural(count(HWLOC_OBJ_PACKAGE), "package"), plural(static_cast<int>(result.cores.size()), "core"),
-                            plural(count(HWLOC_OBJ_PU), "hardware thread"), plural(result.nodes, "NUMA node"));
+  result.text =
+      fmt::format("{}, {}, {}, {}", plural(count(HWLOC_OBJ_PACKAGE), "package"),
+                  plural(static_cast<int>(result.cores.size()), "core"),
+                  plural(count(HWLOC_OBJ_PU), "hardware thread"), plural(result.nodes, "NUMA node"));
   return result;
 }
 
@@ -68,9 +71,12 @@ Topology read_topology() {
   const Handle handle = make();
   // Looking at the affinity of the process must not change that of the calling thread.
   hwloc_topology_set_flags(handle.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
-  if (hwloc_topology_load(handle.get()) != 0) throw Error(ErrorCode::system, "hwloc could not read the machine's topology");
-  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(), hwloc_bitmap_free);
-  if (hwloc_get_cpubind(handle.get(), bound.get(), HWLOC_CPUBIND_PROCESS) == 0 && !hwloc_bitmap_iszero(bound.get())) {
+  if (hwloc_topology_load(handle.get()) != 0)
+    throw Error(ErrorCode::system, "hwloc could not read the machine's topology");
+  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(),
+                                                                            hwloc_bitmap_free);
+  if (hwloc_get_cpubind(handle.get(), bound.get(), HWLOC_CPUBIND_PROCESS) == 0 &&
+      !hwloc_bitmap_iszero(bound.get())) {
     hwloc_topology_restrict(handle.get(), bound.get(), 0);
   }
   return digest(handle.get());
@@ -79,10 +85,13 @@ Topology read_topology() {
 Topology read_saved_topology(const std::string& saved) {
   const Handle handle = make();
   const bool file = saved.ends_with(".xml");
-  const int error = file ? hwloc_topology_set_xml(handle.get(), saved.c_str()) : hwloc_topology_set_synthetic(handle.get(), saved.c_str());
+  const int error = file ? hwloc_topology_set_xml(handle.get(), saved.c_str())
+                         : hwloc_topology_set_synthetic(handle.get(), saved.c_str());
   if (error != 0 || hwloc_topology_load(handle.get()) != 0) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("{} is not a topology in hwloc's XML (*.xml), nor a synthetic description such as \"pack:2 [numa] core:16 pu:2\"", saved));
+                fmt::format("{} is not a topology in hwloc's XML (*.xml), nor a synthetic description such "
+                            "as \"pack:2 [numa] core:16 pu:2\"",
+                            saved));
   }
   return digest(handle.get());
 }

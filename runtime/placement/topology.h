@@ -19,10 +19,11 @@ struct Topology {
   std::string text;         // for people: "1 package, 2 cores, 2 threads, 1 NUMA node"
 };
 
-/// This machine, within the process's CPU affinity (taskset, mpirun's binding, cgroups). Throws Error{system}.
+/// This machine, within the process's CPU affinity (taskset, mpirun's binding, cgroups). Throws
+/// Error{system}.
 Topology read_topology();
-/// Another one: a file in hwloc's XML (lstopo machine.xml), or hwloc's synthetic description ("pack:2 [numa] core:16 pu:2").
-/// Throws Error{invalid_argument}.
+/// Another one: a file in hwloc's XML (lstopo machine.xml), or hwloc's synthetic description ("pack:2 [numa]
+/// core:16 pu:2"). Throws Error{invalid_argument}.
 Topology read_saved_topology(const std::string& saved);
 
 }  // namespace nzcl::placement

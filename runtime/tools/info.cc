@@ -27,7 +27,8 @@ struct Arguments {
 
 void print_transports() {
   fmt::print("Transports\n");
-  for (const auto& t : verbs::list_transports()) fmt::print("  {:<14} {:<4} {}\n", t.name, t.available ? "yes" : "no", t.detail);
+  for (const auto& t : verbs::list_transports())
+    fmt::print("  {:<14} {:<4} {}\n", t.name, t.available ? "yes" : "no", t.detail);
 }
 
 void print_kernels() {
@@ -36,28 +37,44 @@ void print_kernels() {
   fmt::print("\nKernels\n  {} (usable here:{})\n", active_kernel_target(), others);
 }
 
-void print_placement(const Arguments& arguments, const Options& options, const bootstrap::LaunchEnvironment& launch) {
-  const auto topology = arguments.topology.empty() ? placement::read_topology() : placement::read_saved_topology(arguments.topology);
+void print_placement(const Arguments& arguments, const Options& options,
+                     const bootstrap::LaunchEnvironment& launch) {
+  const auto topology = arguments.topology.empty() ? placement::read_topology()
+                                                   : placement::read_saved_topology(arguments.topology);
   fmt::print("\nTopology\n  {}; cpus {}\n", topology.text, topology.cpus);
   const int ranks = arguments.local_ranks > 0 ? arguments.local_ranks : std::max(1, launch.local_size);
   fmt::print("\nPlacement of {} rank(s) on these cores\n", ranks);
   for (int r = 0; r < ranks; ++r) {
-    const auto plan = placement::plan(
-        topology, {.local_rank = r, .local_ranks = ranks, .lanes = options.lanes, .scan_threads = options.scan_threads, .pin = options.pin});
+    const auto plan = placement::plan(topology, {.local_rank = r,
+                                                 .local_ranks = ranks,
+                                                 .lanes = options.lanes,
+                                                 .scan_threads = options.scan_threads,
+                                                 .pin = options.pin});
     fmt::print("  rank {}: {}\n", r, plan.text);
   }
 }
 
 void print_bootstrap(const Options& options, const bootstrap::LaunchEnvironment& launch) {
-  fmt::print("\nBootstrap\n  launcher: {}{}\n", launch.launcher.empty() ? "none seen" : launch.launcher, launch.pmix ? ", with PMIx" : "");
+  fmt::print("\nBootstrap\n  launcher: {}{}\n", launch.launcher.empty() ? "none seen" : launch.launcher,
+             launch.pmix ? ", with PMIx" : "");
   try {
     const auto choice = bootstrap::choose(options, launch, bootstrap::Role::worker, -1);
     using Kind = bootstrap::Choice::Kind;
     switch (choice.kind) {
-      case Kind::self: fmt::print("  a single rank\n"); break;
-      case Kind::socket: fmt::print("  place {} of {}, socket {}:{} ({})\n", choice.index, choice.size, choice.host, choice.port, choice.why); break;
-      case Kind::file: fmt::print("  place {} of {}, file {}\n", choice.index, choice.size, choice.path.empty() ? choice.why : choice.path); break;
-      case Kind::pmix: fmt::print("  through PMIx\n"); break;
+      case Kind::self:
+        fmt::print("  a single rank\n");
+        break;
+      case Kind::socket:
+        fmt::print("  place {} of {}, socket {}:{} ({})\n", choice.index, choice.size, choice.host,
+                   choice.port, choice.why);
+        break;
+      case Kind::file:
+        fmt::print("  place {} of {}, file {}\n", choice.index, choice.size,
+                   choice.path.empty() ? choice.why : choice.path);
+        break;
+      case Kind::pmix:
+        fmt::print("  through PMIx\n");
+        break;
     }
   } catch (const Error& e) {
     fmt::print("  {}\n", e.what());
@@ -71,10 +88,17 @@ void print_options(const Resolved& resolved) {
 
 int run(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("Shows transports (and why one is not available), kernels, topology, placement, bootstrap, and options with their origins.", "nzcl_info");
+  CLI::App app(
+      "Shows transports (and why one is not available), kernels, topology, placement, bootstrap, and options "
+      "with their origins.",
+      "nzcl_info");
   app.add_flag("--options-markdown", arguments.markdown, "Print only the table of options, in Markdown");
-  app.add_option("--topology", arguments.topology, "Plan for another machine: a file saved by lstopo (*.xml), or a description such as \"pack:2 [numa] core:16 pu:2\"");
-  app.add_option("--local-ranks", arguments.local_ranks, "Plan for so many ranks; default: as the launcher says, else 1")->check(CLI::Range(1, 4096));
+  app.add_option("--topology", arguments.topology,
+                 "Plan for another machine: a file saved by lstopo (*.xml), or a description such as "
+                 "\"pack:2 [numa] core:16 pu:2\"");
+  app.add_option("--local-ranks", arguments.local_ranks,
+                 "Plan for so many ranks; default: as the launcher says, else 1")
+      ->check(CLI::Range(1, 4096));
   CLI11_PARSE(app, argc, argv);
   if (arguments.markdown) {
     fmt::print("{}", options_markdown());

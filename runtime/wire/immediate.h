@@ -1,4 +1,5 @@
-// The 32 bits of immediate data that tell a receiver what has arrived. Bytes on the wire: runtime/wire/README.md.
+// The 32 bits of immediate data that tell a receiver what has arrived. Bytes on the wire:
+// runtime/wire/README.md.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,8 @@ enum class Direction : std::uint8_t { up = 0, down = 1 };
 enum class Class : std::uint8_t { bulk = 0, express = 1 };
 inline constexpr int kClasses = 2;
 
-/// The names of the four channels between two members, from one of them: the other member, the direction, the class.
+/// The names of the four channels between two members, from one of them: the other member, the direction, the
+/// class.
 struct ChannelId {
   std::uint16_t member = 0;
   Direction direction = Direction::up;
@@ -28,8 +30,10 @@ inline constexpr int kMaxMembers = 4096;
 struct Immediate {
   enum class Kind : std::uint8_t {
     message = 0,  // a message lies in slot `value` of the channel that comes from `member`
-    direct = 1,   // a direct write of the slice with sequence number `value` (mod 2^16) has arrived from `member`
-    credit = 2,   // `member` has released `value` slots (mod 2^16, counted from the start) of the channel that goes to it
+    direct =
+        1,  // a direct write of the slice with sequence number `value` (mod 2^16) has arrived from `member`
+    credit = 2,  // `member` has released `value` slots (mod 2^16, counted from the start) of the channel that
+                 // goes to it
   };
   Kind kind = Kind::message;
   ChannelId channel;
@@ -38,7 +42,8 @@ struct Immediate {
 };
 
 constexpr std::uint32_t encode(const Immediate& imm) {
-  return static_cast<std::uint32_t>(imm.kind) << 30 | static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
+  return static_cast<std::uint32_t>(imm.kind) << 30 |
+         static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
          static_cast<std::uint32_t>(imm.channel.direction) << 17 |
          static_cast<std::uint32_t>(imm.channel.size_class) << 16 | imm.value;
 }

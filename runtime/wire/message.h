@@ -1,5 +1,5 @@
-// What lies in a slot. Little-endian, fixed widths; every rank runs the same version (checked when they meet).
-// Layout, diagrams and an example: runtime/wire/README.md, which tests/unit/wire_test.cc checks.
+// What lies in a slot. Little-endian, fixed widths; every rank runs the same version (checked when they
+// meet). Layout, diagrams and an example: runtime/wire/README.md, which tests/unit/wire_test.cc checks.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,8 @@
 
 namespace nzcl::wire {
 
-static_assert(std::endian::native == std::endian::little, "wire structures are used in place: little-endian hosts only");
+static_assert(std::endian::native == std::endian::little,
+              "wire structures are used in place: little-endian hosts only");
 
 /// Changes with every change of anything on the wire.
 inline constexpr std::uint16_t kVersion = 1;
@@ -17,7 +18,8 @@ inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 /// Bits of Header::flags.
 enum Flags : std::uint16_t {
   kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow the header
-  kDirect = 2,     // downwards: the payload was written to its final place by `direct_writes` writes of their own
+  kDirect =
+      2,  // downwards: the payload was written to its final place by `direct_writes` writes of their own
 };
 
 /// First bytes of every message, up (a worker's contribution) and down (an aggregator's result) alike.
@@ -25,14 +27,16 @@ struct Header {
   std::uint16_t magic = kMagic;
   std::uint16_t version = kVersion;
   std::uint16_t flags = 0;
-  std::uint16_t credit = 0;          // slots released of the channel that runs the other way (mod 2^16)
-  std::uint64_t epoch = 0;           // the operation
-  std::uint64_t slice = 0;           // the slice of its tensor
-  std::uint64_t sequence = 0;        // position of the slice in the channel pair's order, over all operations
-  std::uint64_t stream_offset = 0;   // where the payload starts in the slice's stream of non-zero blocks, in bytes
-  std::uint32_t bitmap_bytes = 0;    // multiple of 8
+  std::uint16_t credit = 0;    // slots released of the channel that runs the other way (mod 2^16)
+  std::uint64_t epoch = 0;     // the operation
+  std::uint64_t slice = 0;     // the slice of its tensor
+  std::uint64_t sequence = 0;  // position of the slice in the channel pair's order, over all operations
+  std::uint64_t stream_offset =
+      0;  // where the payload starts in the slice's stream of non-zero blocks, in bytes
+  std::uint32_t bitmap_bytes = 0;  // multiple of 8
   std::uint32_t payload_bytes = 0;
-  std::uint32_t direct_writes = 0;   // kDirect: writes with an immediate to expect; 0 where the transport orders writes
+  std::uint32_t direct_writes =
+      0;  // kDirect: writes with an immediate to expect; 0 where the transport orders writes
   std::uint32_t reserved = 0;
   std::uint64_t reserved2 = 0;
 };
@@ -40,13 +44,13 @@ static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
 /// Upwards with kHasBitmap: what the rank believes the operation to be, and where its result is to go.
 struct OperationRecord {
-  std::uint64_t count = 0;          // elements
+  std::uint64_t count = 0;  // elements
   std::uint64_t block_elems = 0;
-  std::uint8_t type = 0;            // nzcl::DataType
-  std::uint8_t op = 0;              // nzcl::ReduceOp
-  std::uint8_t packed_result = 0;   // 1: union indices and packed values; 0: dense output
+  std::uint8_t type = 0;           // nzcl::DataType
+  std::uint8_t op = 0;             // nzcl::ReduceOp
+  std::uint8_t packed_result = 0;  // 1: union indices and packed values; 0: dense output
   std::uint8_t reserved[5] = {};
-  std::uint64_t output_address = 0; // dense output: the tensor's first byte (verbs::RemoteMemory)
+  std::uint64_t output_address = 0;  // dense output: the tensor's first byte (verbs::RemoteMemory)
   std::uint64_t output_key = 0;
 
   /// Ranks must agree on all but the place of the output.

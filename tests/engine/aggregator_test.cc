@@ -24,7 +24,8 @@ class AggregatorTest : public testing::Test {
  protected:
   AggregatorTest() : fed_(2), aggregator_(fed_.context(), Class::express) {}
 
-  /// 20 floats in blocks of 4: five blocks, one express slice. `blocks` are contributed, each element with `value` + its block.
+  /// 20 floats in blocks of 4: five blocks, one express slice. `blocks` are contributed, each element with
+  /// `value` + its block.
   static Message contribution(std::uint64_t operation, const std::vector<int>& blocks, float value) {
     Message m;
     m.header.flags = wire::kHasBitmap;
@@ -133,7 +134,8 @@ TEST_F(AggregatorTest, WithoutCreditTheResultWaits) {
     EXPECT_THAT(step(), SizeIs(operation < 4 ? 2 : 0)) << operation;
   }
   EXPECT_THAT(aggregator_.waiting_for(), HasSubstr("stopped taking results"));
-  for (std::uint16_t rank = 0; rank < 2; ++rank) EXPECT_TRUE(fed_.context().link(Class::express, rank).send_down.credit(4));
+  for (std::uint16_t rank = 0; rank < 2; ++rank)
+    EXPECT_TRUE(fed_.context().link(Class::express, rank).send_down.credit(4));
   EXPECT_THAT(step(), SizeIs(2));
 }
 
@@ -161,7 +163,8 @@ TEST_F(AggregatorTest, RanksThatDisagreeAreNamed) {
     change(other);
     fed.feed(1, Direction::up, other);
     aggregator.step();
-    EXPECT_THAT(fed.failure(), AllOf(HasSubstr("ranks disagree about operation 0"), HasSubstr("on rank 0"), HasSubstr("on rank 1"), HasSubstr(what)));
+    EXPECT_THAT(fed.failure(), AllOf(HasSubstr("ranks disagree about operation 0"), HasSubstr("on rank 0"),
+                                     HasSubstr("on rank 1"), HasSubstr(what)));
     EXPECT_EQ(fed.context().failure->code, ErrorCode::mismatch);
     EXPECT_TRUE(fed.take_sent().empty());
   }
@@ -171,19 +174,22 @@ TEST_F(AggregatorTest, AnotherOperationAtTheSamePlaceIsAMismatch) {
   from(0, contribution(0, {0}, 1));
   Message other = contribution(5, {0}, 1);
   other.header.sequence = 0;
-  EXPECT_THAT(failure_after([&] { from(1, other); }), AllOf(HasSubstr("operation 0"), HasSubstr("operation 5"), HasSubstr("rank 1")));
+  EXPECT_THAT(failure_after([&] { from(1, other); }),
+              AllOf(HasSubstr("operation 0"), HasSubstr("operation 5"), HasSubstr("rank 1")));
 }
 
 TEST_F(AggregatorTest, TheSameBitmapTwiceIsRefused) {
   from(0, contribution(0, {}, 1));
-  EXPECT_THAT(failure_after([&] { from(0, contribution(0, {}, 1)); }), HasSubstr("rank 0 sent a bitmap that does not fit operation 0"));
+  EXPECT_THAT(failure_after([&] { from(0, contribution(0, {}, 1)); }),
+              HasSubstr("rank 0 sent a bitmap that does not fit operation 0"));
 }
 
 TEST_F(AggregatorTest, PastAndFarFutureSequencesAreRefused) {
   from(0, contribution(0, {}, 1));
   from(1, contribution(0, {}, 1));
   step();
-  EXPECT_THAT(failure_after([&] { from(1, contribution(0, {}, 1)); }), HasSubstr("rank 1 sent a malformed bitmap (sequence 0)"));
+  EXPECT_THAT(failure_after([&] { from(1, contribution(0, {}, 1)); }),
+              HasSubstr("rank 1 sent a malformed bitmap (sequence 0)"));
   HandFed fed(2);
   Aggregator aggregator(fed.context(), Class::express);
   fed.feed(0, Direction::up, contribution(engine::kWindow, {}, 1));
@@ -193,9 +199,11 @@ TEST_F(AggregatorTest, PastAndFarFutureSequencesAreRefused) {
 
 TEST_F(AggregatorTest, MalformedHeadersAreRefused) {
   for (const auto& change : std::vector<std::function<void(Message&)>>{
-           [](Message& m) { m.header.magic = 0; }, [](Message& m) { m.header.version = 99; }, [](Message& m) { m.header.payload_bytes = 512; },
-           [](Message& m) { m.header.bitmap_bytes = 0xfffffff8; }, [](Message& m) { m.record.type = 200; }, [](Message& m) { m.record.op = 4; },
-           [](Message& m) { m.record.block_elems = 0; }, [](Message& m) { m.header.slice = 7; }, [](Message& m) { m.header.bitmap_bytes = 16; },
+           [](Message& m) { m.header.magic = 0; }, [](Message& m) { m.header.version = 99; },
+           [](Message& m) { m.header.payload_bytes = 512; },
+           [](Message& m) { m.header.bitmap_bytes = 0xfffffff8; }, [](Message& m) { m.record.type = 200; },
+           [](Message& m) { m.record.op = 4; }, [](Message& m) { m.record.block_elems = 0; },
+           [](Message& m) { m.header.slice = 7; }, [](Message& m) { m.header.bitmap_bytes = 16; },
            [](Message& m) { m.record.count = 1 << 20; }}) {
     HandFed fed(2);
     Aggregator aggregator(fed.context(), Class::express);

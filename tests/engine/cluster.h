@@ -1,4 +1,5 @@
-// All ranks of a communicator in one thread: lanes over the loopback network, driven in turn. Deterministic for a seed.
+// All ranks of a communicator in one thread: lanes over the loopback network, driven in turn. Deterministic
+// for a seed.
 #pragma once
 
 #include <cstring>
@@ -32,7 +33,8 @@ class Cluster {
     engine::EngineConfig config;
     config.members = {.self = 0, .workers = options.workers, .dedicated = options.dedicated};
     config.lanes = options.lanes;
-    config.classes = {engine::ClassConfig{options.slot_bytes, options.slots}, engine::ClassConfig{options.express_slot_bytes, options.slots}};
+    config.classes = {engine::ClassConfig{options.slot_bytes, options.slots},
+                      engine::ClassConfig{options.express_slot_bytes, options.slots}};
     config.max_segments = options.loopback.limits.max_segments;
     config.gather_bytes = options.gather_bytes;
     config.direct_bytes = options.direct_bytes;
@@ -43,7 +45,10 @@ class Cluster {
     for (int m = 0; m < members; ++m) {
       devices_.push_back(network_.device(options.loopback));
       for (int l = 0; l < options.lanes; ++l) {
-        engine::LaneOptions lane{.config = config, .timeout = std::chrono::hours(1), .spin = {}, .on_failure = [this](const bootstrap::Failure& f) {
+        engine::LaneOptions lane{.config = config,
+                                 .timeout = std::chrono::hours(1),
+                                 .spin = {},
+                                 .on_failure = [this](const bootstrap::Failure& f) {
                                    if (!failure_) failure_ = f;
                                  }};
         lane.config.members.self = m;
@@ -60,15 +65,23 @@ class Cluster {
     }
   }
 
-  engine::Lane& lane(int member, int l) { return *lanes_[static_cast<std::size_t>(member * options_.lanes + l)]; }
+  engine::Lane& lane(int member, int l) {
+    return *lanes_[static_cast<std::size_t>(member * options_.lanes + l)];
+  }
   verbs::Device& device(int member) { return *devices_[static_cast<std::size_t>(member)]; }
   const engine::EngineConfig& config() const { return config_; }
   const std::optional<bootstrap::Failure>& failure() const { return failure_; }
 
-  engine::SliceLayout layout(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes, std::uint64_t block_elems) const {
-    return engine::SliceLayout({.epoch = epoch, .count = count, .element_bytes = element_bytes, .block_elems = block_elems,
-                                .owners = config_.owners(), .slice_bytes = config_.slice_bytes,
-                                .slot_bytes = config_.of(wire::Class::bulk).slot_bytes, .express_bytes = engine::express_bytes(config_)});
+  engine::SliceLayout layout(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes,
+                             std::uint64_t block_elems) const {
+    return engine::SliceLayout({.epoch = epoch,
+                                .count = count,
+                                .element_bytes = element_bytes,
+                                .block_elems = block_elems,
+                                .owners = config_.owners(),
+                                .slice_bytes = config_.slice_bytes,
+                                .slot_bytes = config_.of(wire::Class::bulk).slot_bytes,
+                                .express_bytes = engine::express_bytes(config_)});
   }
   void submit(int rank, engine::Operation& operation) {
     for (int l = 0; l < options_.lanes; ++l) lane(rank, l).submit(&operation);

@@ -1,4 +1,5 @@
-// The protocol from end to end without threads: every combination of class, path and edge against a plain sum.
+// The protocol from end to end without threads: every combination of class, path and edge against a plain
+// sum.
 #include "tests/engine/cluster.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +54,8 @@ TEST_P(ClusterTest, SumsAreRight) {
         if (std::uniform_real_distribution<>()(random) >= c.density) continue;
         set_bit(std::span(expected_bits), block);
         for (std::uint64_t i = block * c.block; i < std::min(c.count, (block + 1) * c.block); ++i) {
-          b.input[i] = static_cast<std::int32_t>(i * 31 + static_cast<std::uint64_t>(r) * 1000003 + epoch + 1);
+          b.input[i] =
+              static_cast<std::int32_t>(i * 31 + static_cast<std::uint64_t>(r) * 1000003 + epoch + 1);
           expected[i] += b.input[i];
         }
       }
@@ -67,7 +69,12 @@ TEST_P(ClusterTest, SumsAreRight) {
       record.output_address = b.out_region->remote().address;
       record.output_key = b.out_region->remote().key;
       b.operation = std::make_unique<Operation>(
-          layout, record, InputView{.base = bytes_of(b.input).data(), .region = b.in_region.get(), .by_ordinal = false, .place = {}, .stride = 0},
+          layout, record,
+          InputView{.base = bytes_of(b.input).data(),
+                    .region = b.in_region.get(),
+                    .by_ordinal = false,
+                    .place = {},
+                    .stride = 0},
           OutputView{.base = bytes_of(out).data(), .region = b.out_region.get()}, c.cluster.lanes);
       b.operation->epoch = epoch;
       b.operation->table_index = static_cast<std::uint32_t>(epoch);
@@ -83,7 +90,8 @@ TEST_P(ClusterTest, SumsAreRight) {
       RankBuffers& b = ranks[static_cast<std::size_t>(r)];
       ASSERT_TRUE(b.operation->finished()) << "rank " << r << " epoch " << epoch;
       auto& out = c.in_place ? b.input : b.output;
-      for (std::uint64_t i = 0; i < c.count; ++i) ASSERT_EQ(out[i], expected[i]) << "rank " << r << " element " << i;
+      for (std::uint64_t i = 0; i < c.count; ++i)
+        ASSERT_EQ(out[i], expected[i]) << "rank " << r << " element " << i;
       const auto bits = b.operation->union_bitmap();
       EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected_bits.begin(), expected_bits.end()));
     }
@@ -101,7 +109,10 @@ ClusterOptions with(ClusterOptions o, const std::function<void(ClusterOptions&)>
   change(o);
   return o;
 }
-const auto kReorder = [](ClusterOptions& o) { o.loopback.faults.delay_polls = 7; o.loopback.faults.accept_at_most = 3; };
+const auto kReorder = [](ClusterOptions& o) {
+  o.loopback.faults.delay_polls = 7;
+  o.loopback.faults.accept_at_most = 3;
+};
 const auto kTight = [](ClusterOptions& o) {
   o.slots = 1;
   o.slot_bytes = 512;
@@ -109,26 +120,38 @@ const auto kTight = [](ClusterOptions& o) {
   o.loopback.limits.max_segments = 1;
   o.loopback.limits.max_posted = 2;
 };
-const auto kOrdered = [](ClusterOptions& o) { o.loopback.limits.ordered = true; o.loopback.faults.delay_polls = 5; };
+const auto kOrdered = [](ClusterOptions& o) {
+  o.loopback.limits.ordered = true;
+  o.loopback.faults.delay_polls = 5;
+};
 
 INSTANTIATE_TEST_SUITE_P(
     Paths, ClusterTest,
-    ::testing::Values(Case{"one_rank", options(1), 10000, 64, 0.5, true}, Case{"express", options(2), 100, 8, 0.5, true},
-                      Case{"empty_tensor", options(3), 0, 8, 0.5, true}, Case{"one_element", options(3), 1, 256, 1, true},
-                      Case{"all_zero", options(3), 20000, 64, 0, false}, Case{"dense_direct", options(3), 50000, 64, 1, true},
-                      Case{"dense_direct_out_of_place", options(3), 50001, 64, 1, false}, Case{"sparse_packed", options(4), 50001, 16, 0.1, true},
-                      Case{"sparse_out_of_place", options(4), 50001, 16, 0.1, false}, Case{"one_element_blocks", options(3), 9999, 1, 0.3, true},
+    ::testing::Values(Case{"one_rank", options(1), 10000, 64, 0.5, true},
+                      Case{"express", options(2), 100, 8, 0.5, true},
+                      Case{"empty_tensor", options(3), 0, 8, 0.5, true},
+                      Case{"one_element", options(3), 1, 256, 1, true},
+                      Case{"all_zero", options(3), 20000, 64, 0, false},
+                      Case{"dense_direct", options(3), 50000, 64, 1, true},
+                      Case{"dense_direct_out_of_place", options(3), 50001, 64, 1, false},
+                      Case{"sparse_packed", options(4), 50001, 16, 0.1, true},
+                      Case{"sparse_out_of_place", options(4), 50001, 16, 0.1, false},
+                      Case{"one_element_blocks", options(3), 9999, 1, 0.3, true},
                       Case{"block_larger_than_slot", options(3), 30011, 5000, 0.6, true},
-                      Case{"dedicated", options(3, 2), 50001, 16, 0.2, false}, Case{"dedicated_dense", options(3, 2), 50001, 16, 1, true},
-                      Case{"lanes", options(3, 0, 2), 50001, 16, 0.2, true}, Case{"lanes_dedicated", options(2, 1, 3), 50001, 16, 0.9, true},
+                      Case{"dedicated", options(3, 2), 50001, 16, 0.2, false},
+                      Case{"dedicated_dense", options(3, 2), 50001, 16, 1, true},
+                      Case{"lanes", options(3, 0, 2), 50001, 16, 0.2, true},
+                      Case{"lanes_dedicated", options(2, 1, 3), 50001, 16, 0.9, true},
                       Case{"reordered", with(options(4), kReorder), 50001, 16, 0.3, true},
                       Case{"reordered_dense", with(options(4), kReorder), 50001, 16, 1, true},
                       Case{"reordered_dedicated", with(options(3, 2), kReorder), 50001, 16, 0.9, false},
-                      Case{"tight", with(options(3), kTight), 5001, 16, 0.4, true}, Case{"tight_dense", with(options(3), kTight), 5001, 16, 1, true},
+                      Case{"tight", with(options(3), kTight), 5001, 16, 0.4, true},
+                      Case{"tight_dense", with(options(3), kTight), 5001, 16, 1, true},
                       Case{"tight_reordered", with(with(options(3), kTight), kReorder), 5001, 16, 0.4, false},
                       Case{"ordered", with(options(4), kOrdered), 50001, 16, 1, true},
                       Case{"eight", options(8), 70001, 16, 0.2, true},
-                      Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }), 20001, 16, 0.5, true}),
+                      Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }),
+                           20001, 16, 0.5, true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

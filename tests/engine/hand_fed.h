@@ -1,4 +1,5 @@
-// One engine alone: the test writes messages into its channels by hand and reads what it wants to send from its outbox.
+// One engine alone: the test writes messages into its channels by hand and reads what it wants to send from
+// its outbox.
 #pragma once
 
 #include <cstring>
@@ -8,6 +9,7 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/engine/lane_memory.h"
+#include "runtime/engine/slice_layout.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl::test {
@@ -20,20 +22,23 @@ struct Message {
   std::vector<float> payload;
 
   friend void PrintTo(const Message& m, std::ostream* out) {
-    *out << "sequence " << m.header.sequence << ", flags " << m.header.flags << ", " << m.payload.size() << " values";
+    *out << "sequence " << m.header.sequence << ", flags " << m.header.flags << ", " << m.payload.size()
+         << " values";
   }
 };
 
 class HandFed {
  public:
   /// Two workers and one dedicated aggregator (member 2), or as given. Slots of 1 KiB bulk, 512 B express.
-  explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1) : context_(make_config(self, slots, workers, dedicated)) {
+  explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1)
+      : context_(make_config(self, slots, workers, dedicated)) {
     device_ = network_.device();
     memory_ = std::make_unique<engine::LaneMemory>(context_.config, *device_);
     memory_->attach(context_);
     for (int member = 0; member < context_.config.members.count(); ++member) {
       // Peers' memory is never touched here: any address will do, as long as each has its own.
-      if (member != self) engine::LaneMemory::attach_peer(context_, member, {static_cast<std::uint64_t>(member + 1) << 32, 1});
+      if (member != self)
+        engine::LaneMemory::attach_peer(context_, member, {static_cast<std::uint64_t>(member + 1) << 32, 1});
     }
   }
 
@@ -41,28 +46,40 @@ class HandFed {
   verbs::Device& device() { return *device_; }
   engine::SliceLayout layout(std::uint64_t epoch, const wire::OperationRecord& r) const {
     const auto& c = context_.config;
-    return engine::SliceLayout({.epoch = epoch, .count = r.count, .element_bytes = 4, .block_elems = r.block_elems, .owners = c.owners(),
-                                .slice_bytes = c.slice_bytes, .slot_bytes = c.of(wire::Class::bulk).slot_bytes, .express_bytes = engine::express_bytes(c)});
+    return engine::SliceLayout({.epoch = epoch,
+                                .count = r.count,
+                                .element_bytes = 4,
+                                .block_elems = r.block_elems,
+                                .owners = c.owners(),
+                                .slice_bytes = c.slice_bytes,
+                                .slot_bytes = c.of(wire::Class::bulk).slot_bytes,
+                                .express_bytes = engine::express_bytes(c)});
   }
 
-  /// Puts a message into the next slot of the channel from `member` and announces it. Lengths of the header are filled in unless set.
+  /// Puts a message into the next slot of the channel from `member` and announces it. Lengths of the header
+  /// are filled in unless set.
   void feed(int member, wire::Direction direction, Message m, wire::Class c = wire::Class::express) {
     if (m.header.bitmap_bytes == 0) m.header.bitmap_bytes = static_cast<std::uint32_t>(m.bitmap.size() * 8);
-    if (m.header.payload_bytes == 0) m.header.payload_bytes = static_cast<std::uint32_t>(m.payload.size() * 4);
+    if (m.header.payload_bytes == 0)
+      m.header.payload_bytes = static_cast<std::uint32_t>(m.payload.size() * 4);
     const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
     const std::uint32_t slot = slots_used_[static_cast<std::size_t>(member)]++ % context_.config.of(c).slots;
-    auto* at = reinterpret_cast<std::byte*>(memory_->remote().address + engine::ring_offset(context_.config, context_.config.members.self, channel) +
-                                            slot * context_.config.of(c).slot_bytes);
+    auto* at = reinterpret_cast<std::byte*>(
+        memory_->remote().address +
+        engine::ring_offset(context_.config, context_.config.members.self, channel) +
+        slot * context_.config.of(c).slot_bytes);
     const auto append = [&at](const void* data, std::size_t bytes) {
       std::memcpy(at, data, bytes);
       at += bytes;
     };
     append(&m.header, sizeof m.header);
-    if (direction == wire::Direction::up && (m.header.flags & wire::kHasBitmap)) append(&m.record, sizeof m.record);
+    if (direction == wire::Direction::up && (m.header.flags & wire::kHasBitmap))
+      append(&m.record, sizeof m.record);
     if (!m.bitmap.empty()) append(m.bitmap.data(), m.bitmap.size() * 8);
     if (!m.payload.empty()) append(m.payload.data(), m.payload.size() * 4);
     auto& link = context_.link(c, channel.member);
-    (direction == wire::Direction::up ? link.receive_up : link.receive_down).arrived(static_cast<std::uint16_t>(slot));
+    (direction == wire::Direction::up ? link.receive_up : link.receive_down)
+        .arrived(static_cast<std::uint16_t>(slot));
   }
 
   struct Sent {
@@ -79,11 +96,16 @@ class HandFed {
       const verbs::Write& w = context_.outbox.pending().front();
       std::vector<std::byte> bytes;
       for (const auto& s : w.segments) bytes.insert(bytes.end(), s.data, s.data + s.bytes);
-      Sent sent{.peer = static_cast<int>(w.peer), .immediate = wire::decode(w.immediate.value_or(0)), .announced = w.immediate.has_value(), .target = w.target, .message = {}};
+      Sent sent{.peer = static_cast<int>(w.peer),
+                .immediate = wire::decode(w.immediate.value_or(0)),
+                .announced = w.immediate.has_value(),
+                .target = w.target,
+                .message = {}};
       parse(bytes, sent);
       all.push_back(std::move(sent));
       const auto context = engine::WriteContext::decode(w.context);
-      if (context.kind == engine::WriteContext::Kind::staging) context_.pool(context.size_class).release(context.index);
+      if (context.kind == engine::WriteContext::Kind::staging)
+        context_.pool(context.size_class).release(context.index);
       context_.outbox.pop(1);
     }
     return all;
@@ -108,7 +130,8 @@ class HandFed {
     };
     if (sent.announced && sent.immediate.kind == wire::Immediate::Kind::message) {
       take(&sent.message.header, sizeof(wire::Header));
-      if (sent.immediate.channel.direction == wire::Direction::up && (sent.message.header.flags & wire::kHasBitmap)) {
+      if (sent.immediate.channel.direction == wire::Direction::up &&
+          (sent.message.header.flags & wire::kHasBitmap)) {
         take(&sent.message.record, sizeof(wire::OperationRecord));
       }
       sent.message.bitmap.resize(sent.message.header.bitmap_bytes / 8);

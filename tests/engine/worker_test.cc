@@ -1,4 +1,5 @@
-// A worker with one dedicated aggregator, fed by hand with results: right ones, and those that must not be believed.
+// A worker with one dedicated aggregator, fed by hand with results: right ones, and those that must not be
+// believed.
 #include "runtime/engine/worker.h"
 
 #include <gmock/gmock.h>
@@ -40,7 +41,9 @@ struct Rank {
     record.count = 20;
     record.block_elems = 4;
     operation_ = std::make_unique<Operation>(
-        fed_.layout(epoch, record), record, InputView{.base = bytes.data(), .region = region_.get(), .by_ordinal = false, .place = {}, .stride = 0},
+        fed_.layout(epoch, record), record,
+        InputView{
+            .base = bytes.data(), .region = region_.get(), .by_ordinal = false, .place = {}, .stride = 0},
         OutputView{.base = bytes.data(), .region = region_.get()}, 1);
     operation_->epoch = epoch;
     worker_.submit(operation_.get());
@@ -144,7 +147,8 @@ TEST_F(WorkerTest, StopsWithoutCreditsAndGoesOnWithThem) {
 // --- What must not be believed
 
 TEST_F(WorkerTest, ResultsOfOperationsThatAreNotRunningAreRefused) {
-  EXPECT_THAT(failure_after(result(0, 0, {})), HasSubstr("aggregator 0 sent a result for operation 0 slice 0, which is not running"));
+  EXPECT_THAT(failure_after(result(0, 0, {})),
+              HasSubstr("aggregator 0 sent a result for operation 0 slice 0, which is not running"));
 }
 
 TEST_F(WorkerTest, ResultsThatDoNotFitAreRefused) {
@@ -164,8 +168,14 @@ TEST_F(WorkerTest, ResultsThatDoNotFitAreRefused) {
   EXPECT_THAT(refused([](Message& m) { m.header.slice = 3; }), HasSubstr("not running"));
   EXPECT_THAT(refused([](Message& m) { m.bitmap.push_back(0); }), HasSubstr("bitmap of 16 bytes, not 8"));
   EXPECT_THAT(refused([](Message& m) { m.header.stream_offset = 4; }), HasSubstr("out of order"));
-  EXPECT_THAT(refused([](Message& m) { m.bitmap[0] = 1; }), HasSubstr("out of order")) << "more data than the union has";
-  EXPECT_THAT(refused([](Message& m) { m.header.flags = 0; m.bitmap.clear(); }), HasSubstr("out of order")) << "data before the union";
+  EXPECT_THAT(refused([](Message& m) { m.bitmap[0] = 1; }), HasSubstr("out of order"))
+      << "more data than the union has";
+  EXPECT_THAT(refused([](Message& m) {
+                m.header.flags = 0;
+                m.bitmap.clear();
+              }),
+              HasSubstr("out of order"))
+      << "data before the union";
 }
 
 TEST_F(WorkerTest, ADirectWriteForNothingIsRefused) {

@@ -1,4 +1,5 @@
-// The C API: the same reach as the C++ one, statuses instead of exceptions. Ranks are threads that meet as processes would.
+// The C API: the same reach as the C++ one, statuses instead of exceptions. Ranks are threads that meet as
+// processes would.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +49,8 @@ class CApiTest : public testing::Test {
 std::vector<float> input_of(int rank) {
   std::vector<float> data(kCount, 0.0f);
   for (const std::size_t block : {std::size_t{0}, std::size_t{3} + static_cast<std::size_t>(rank)}) {
-    std::fill_n(data.begin() + static_cast<std::ptrdiff_t>(block * kBlock), kBlock, static_cast<float>(rank + 1));
+    std::fill_n(data.begin() + static_cast<std::ptrdiff_t>(block * kBlock), kBlock,
+                static_cast<float>(rank + 1));
   }
   return data;
 }
@@ -134,18 +136,21 @@ TEST_F(CApiTest, ExtendedArgumentsOutOfPlace) {
 
 TEST_F(CApiTest, SparseBlocksDenseAndPacked) {
   run([](nzclComm_t comm, int rank) {
-    std::vector<float> values(2 * kBlock, static_cast<float>(rank + 1)), dense(kCount, -1.0f), packed(6 * kBlock);
+    std::vector<float> values(2 * kBlock, static_cast<float>(rank + 1)), dense(kCount, -1.0f),
+        packed(6 * kBlock);
     const std::array<std::int64_t, 2> indices{3 + rank, 0};
     std::vector<nzclBuffer_t> buffers(3);
     NZCL_OK(nzclCommRegister(comm, values.data(), values.size() * sizeof(float), &buffers[0]));
     NZCL_OK(nzclCommRegister(comm, dense.data(), dense.size() * sizeof(float), &buffers[1]));
     NZCL_OK(nzclCommRegister(comm, packed.data(), packed.size() * sizeof(float), &buffers[2]));
     nzclWork_t work = nullptr;
-    NZCL_OK(nzclAllReduceSparseBlock(values.data(), indices.data(), 2, kBlock, dense.data(), kCount, nzclFloat32, nzclSum, comm, &work));
+    NZCL_OK(nzclAllReduceSparseBlock(values.data(), indices.data(), 2, kBlock, dense.data(), kCount,
+                                     nzclFloat32, nzclSum, comm, &work));
     wait_and_free(work);
     EXPECT_EQ(dense, expected_sum());
 
-    NZCL_OK(nzclAllReduceSparseBlockPacked(values.data(), indices.data(), 2, kBlock, packed.data(), 6, kCount, nzclFloat32, nzclSum, comm, &work));
+    NZCL_OK(nzclAllReduceSparseBlockPacked(values.data(), indices.data(), 2, kBlock, packed.data(), 6, kCount,
+                                           nzclFloat32, nzclSum, comm, &work));
     NZCL_OK(nzclWorkWait(work, -1));
     const std::int64_t* found = nullptr;
     std::size_t blocks = 0;
@@ -165,7 +170,8 @@ TEST_F(CApiTest, BarrierTimedWaitAndAbort) {
     NZCL_OK(nzclBarrier(comm));
     if (rank == 0) {
       nzclWork_t work = nullptr;
-      NZCL_OK(nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm, &work));  // the others never come
+      NZCL_OK(
+          nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm, &work));  // the others never come
       EXPECT_EQ(nzclWorkWait(work, 1000000), nzclInProgress);
       NZCL_OK(nzclCommAbort(comm, "enough"));
       EXPECT_EQ(nzclWorkWait(work, -1), nzclAborted);
@@ -193,7 +199,8 @@ int oob_allgather(const void* send, void* recv, size_t bytes, void* context) {
   const auto* self = static_cast<OobRank*>(context);
   self->shared->parts[static_cast<std::size_t>(self->rank)].assign(static_cast<const char*>(send), bytes);
   self->shared->barrier.arrive_and_wait();
-  for (std::size_t r = 0; r < kRanks; ++r) std::memcpy(static_cast<char*>(recv) + r * bytes, self->shared->parts[r].data(), bytes);
+  for (std::size_t r = 0; r < kRanks; ++r)
+    std::memcpy(static_cast<char*>(recv) + r * bytes, self->shared->parts[r].data(), bytes);
   self->shared->barrier.arrive_and_wait();
   return 0;
 }

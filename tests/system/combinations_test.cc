@@ -1,4 +1,5 @@
-// Every transport, rank count and placement, with every type, operation, size, sparsity and form of call, against a plain sum.
+// Every transport, rank count and placement, with every type, operation, size, sparsity and form of call,
+// against a plain sum.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +21,10 @@ struct Where {
 class CombinationsTest : public ::testing::TestWithParam<Where> {
  protected:
   Setting setting() const {
-    Setting s{.transport = GetParam().transport, .ranks = GetParam().ranks, .dedicated = GetParam().dedicated, .options = {}};
+    Setting s{.transport = GetParam().transport,
+              .ranks = GetParam().ranks,
+              .dedicated = GetParam().dedicated,
+              .options = {}};
     s.options.lanes = GetParam().lanes;
     s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
     s.options.slot_bytes = 16 << 10;  // many messages from little data
@@ -49,7 +53,12 @@ void run_one(Communicator& communicator, const Problem& p, const Expected& expec
   const auto in = communicator.register_buffer(input.data(), input.size());
   const auto out = communicator.register_buffer(output.data(), output.size());
   std::vector<std::uint64_t> bitmap;
-  AllreduceRequest request{.input = input.data(), .output = result.data(), .count = p.count, .type = p.type, .op = p.op, .block_elems = p.block};
+  AllreduceRequest request{.input = input.data(),
+                           .output = result.data(),
+                           .count = p.count,
+                           .type = p.type,
+                           .op = p.op,
+                           .block_elems = p.block};
   if (form == Form::with_bitmap) {
     bitmap.assign(words_for(p.blocks()), 0);
     for (std::uint64_t b = 0; b < p.blocks(); ++b) {
@@ -66,14 +75,19 @@ void run_one(Communicator& communicator, const Problem& p, const Expected& expec
     EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end())) << p.text();
     EXPECT_EQ(work.statistics().union_blocks, count_bits(expected.bits)) << p.text();
   }
-  EXPECT_EQ(first_difference(result, expected.data), -1) << p.text() << ", form " << static_cast<int>(form) << ", rank " << communicator.rank();
+  EXPECT_EQ(first_difference(result, expected.data), -1)
+      << p.text() << ", form " << static_cast<int>(form) << ", rank " << communicator.rank();
 }
 
 TEST_P(CombinationsTest, EveryTypeAndOperation) {
   std::vector<std::pair<Problem, Expected>> problems;
   for (int type = 0; type < kDataTypes; ++type) {
     for (int op = 0; op < kReduceOps; ++op) {
-      Problem p{.type = static_cast<DataType>(type), .op = static_cast<ReduceOp>(op), .count = 10007, .block = 64, .ranks = GetParam().ranks};
+      Problem p{.type = static_cast<DataType>(type),
+                .op = static_cast<ReduceOp>(op),
+                .count = 10007,
+                .block = 64,
+                .ranks = GetParam().ranks};
       problems.emplace_back(p, make_expected(p));
     }
   }
@@ -119,7 +133,8 @@ TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
   }
   check_errors(run_ranks(setting(), [&](Communicator& c) {
     for (const auto& [p, expected] : problems) {
-      // Values in descending order of their indices, so that the order of the call is not the order of the tensor.
+      // Values in descending order of their indices, so that the order of the call is not the order of the
+      // tensor.
       const std::vector<std::byte> dense = make_input(p, c.rank());
       const std::uint64_t block_bytes = p.block * element_bytes(p.type);
       std::vector<std::int64_t> indices;
@@ -128,22 +143,31 @@ TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
         if (!holds(p, c.rank(), b)) continue;
         indices.push_back(static_cast<std::int64_t>(b));
         const std::uint64_t n = std::min(block_bytes, p.bytes() - b * block_bytes);
-        values.insert(values.end(), dense.begin() + static_cast<long>(b * block_bytes), dense.begin() + static_cast<long>(b * block_bytes + n));
+        values.insert(values.end(), dense.begin() + static_cast<long>(b * block_bytes),
+                      dense.begin() + static_cast<long>(b * block_bytes + n));
         values.resize(indices.size() * block_bytes);
       }
       values.resize(std::max<std::size_t>(values.size(), 8));
       std::vector<std::byte> output(p.bytes(), std::byte{0x77});
       const auto v = c.register_buffer(values.data(), values.size());
       const auto o = c.register_buffer(output.data(), output.size());
-      c.allreduce(SparseAllreduceRequest{.values = values.data(), .indices = indices, .count = p.count, .block_elems = p.block, .output = output.data()})
+      c.allreduce(SparseAllreduceRequest{.values = values.data(),
+                                         .indices = indices,
+                                         .count = p.count,
+                                         .block_elems = p.block,
+                                         .output = output.data()})
           .wait();
       EXPECT_EQ(first_difference(output, expected.data), -1) << p.text() << " dense result";
 
       const std::uint64_t capacity = std::max<std::uint64_t>(1, count_bits(expected.bits));
       std::vector<std::byte> packed(capacity * block_bytes);
       const auto k = c.register_buffer(packed.data(), packed.size());
-      Work work = c.allreduce(SparseAllreduceRequest{.values = values.data(), .indices = indices, .count = p.count, .block_elems = p.block,
-                                                     .packed_values = packed.data(), .packed_capacity = capacity});
+      Work work = c.allreduce(SparseAllreduceRequest{.values = values.data(),
+                                                     .indices = indices,
+                                                     .count = p.count,
+                                                     .block_elems = p.block,
+                                                     .packed_values = packed.data(),
+                                                     .packed_capacity = capacity});
       work.wait();
       const auto found = work.packed_indices();
       ASSERT_EQ(found.size(), count_bits(expected.bits)) << p.text();
@@ -152,7 +176,8 @@ TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
         ASSERT_TRUE(test_bit(std::span<const std::uint64_t>(expected.bits), b)) << p.text();
         ASSERT_TRUE(i == 0 || found[i - 1] < found[i]);
         const std::uint64_t n = std::min(block_bytes, p.bytes() - b * block_bytes);
-        ASSERT_EQ(std::memcmp(packed.data() + i * block_bytes, expected.data.data() + b * block_bytes, n), 0) << p.text() << " block " << b;
+        ASSERT_EQ(std::memcmp(packed.data() + i * block_bytes, expected.data.data() + b * block_bytes, n), 0)
+            << p.text() << " block " << b;
       }
     }
   }));
@@ -162,8 +187,11 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
   constexpr int kOperations = 100;  // more than may be in flight
   std::vector<std::pair<Problem, Expected>> problems;
   for (int i = 0; i < kOperations; ++i) {
-    Problem p{.count = static_cast<std::uint64_t>(i % 3 == 0 ? 20011 : 50 + i), .block = 16, .sparsity = kSparsities[i % 6],
-              .ranks = GetParam().ranks, .seed = static_cast<unsigned>(i)};
+    Problem p{.count = static_cast<std::uint64_t>(i % 3 == 0 ? 20011 : 50 + i),
+              .block = 16,
+              .sparsity = kSparsities[i % 6],
+              .ranks = GetParam().ranks,
+              .seed = static_cast<unsigned>(i)};
     problems.emplace_back(p, make_expected(p));
   }
   check_errors(run_ranks(setting(), [&](Communicator& c) {
@@ -173,7 +201,10 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
     for (const auto& [p, expected] : problems) {
       buffers.push_back(make_input(p, c.rank()));
       registered.push_back(c.register_buffer(buffers.back().data(), buffers.back().size()));
-      works.push_back(c.allreduce({.input = buffers.back().data(), .output = buffers.back().data(), .count = p.count, .block_elems = p.block}));
+      works.push_back(c.allreduce({.input = buffers.back().data(),
+                                   .output = buffers.back().data(),
+                                   .count = p.count,
+                                   .block_elems = p.block}));
     }
     for (std::size_t i = works.size(); i-- > 0;) {  // waited for in another order
       works[i].wait();
@@ -202,7 +233,8 @@ std::vector<Where> places() {
 
 INSTANTIATE_TEST_SUITE_P(Places, CombinationsTest, ::testing::ValuesIn(places()), [](const auto& param) {
   const Where& w = param.param;
-  return w.transport + "_" + std::to_string(w.ranks) + (w.dedicated ? "_dedicated_" + std::to_string(w.dedicated) : "") +
+  return w.transport + "_" + std::to_string(w.ranks) +
+         (w.dedicated ? "_dedicated_" + std::to_string(w.dedicated) : "") +
          (w.lanes > 1 ? "_lanes_" + std::to_string(w.lanes) : "");
 });
 

@@ -1,4 +1,5 @@
-// Every misuse and every failure ends with an error that names the thing, on every rank, and never with a hang.
+// Every misuse and every failure ends with an error that names the thing, on every rank, and never with a
+// hang.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +25,8 @@ Setting quick(int ranks, int dedicated = 0) {
 }
 
 struct Buffer {
-  explicit Buffer(Communicator& c, std::size_t n = 10000) : data(n, 1.0f), registered(c.register_buffer(data.data(), n * 4)) {}
+  explicit Buffer(Communicator& c, std::size_t n = 10000)
+      : data(n, 1.0f), registered(c.register_buffer(data.data(), n * 4)) {}
   AllreduceRequest request() { return {.input = data.data(), .output = data.data(), .count = data.size()}; }
   std::vector<float> data;
   RegisteredBuffer registered;
@@ -52,31 +54,52 @@ TEST(ArgumentTest, EachBadArgumentIsNamedAndNothingIsStarted) {
     std::vector<float> foreign(10000);
     std::vector<std::uint64_t> short_bitmap(0 + 1);
     using Pair = std::pair<int, std::string>;
-    const auto is = [&](const char* text) { return ::testing::Matcher<const Pair&>(::testing::Pair(invalid, HasSubstr(text))); };
+    const auto is = [&](const char* text) {
+      return ::testing::Matcher<const Pair&>(::testing::Pair(invalid, HasSubstr(text)));
+    };
     EXPECT_THAT(refused([](auto& r) { r.input = nullptr; }), is("input is null"));
     EXPECT_THAT(refused([](auto& r) { r.output = nullptr; }), is("output is null"));
     EXPECT_THAT(refused([](auto& r) { r.block_elems = 0; }), is("block_elems is 0"));
     EXPECT_THAT(refused([](auto& r) { r.count = ~std::uint64_t{0}; }), is("larger than memory"));
     EXPECT_THAT(refused([](auto& r) { r.count += 1; }), is("not inside a registered buffer"));
     EXPECT_THAT(refused([&](auto& r) { r.input = foreign.data(); }), is("input (40000 bytes"));
-    EXPECT_THAT(refused([&](auto& r) { r.output = b.data.data() + 1; r.count = 100; }), is("overlap without being the same"));
+    EXPECT_THAT(refused([&](auto& r) {
+                  r.output = b.data.data() + 1;
+                  r.count = 100;
+                }),
+                is("overlap without being the same"));
     std::byte* const odd = reinterpret_cast<std::byte*>(b.data.data()) + 1;
-    EXPECT_THAT(refused([&](auto& r) { r.input = r.output = odd; r.count = 8; }), is("not aligned"));
-    EXPECT_THAT(refused([&](auto& r) { r.bitmap = short_bitmap; r.block_elems = 1; }), is("bitmap has 1 words"));
-    EXPECT_THAT(refused([&](auto& r) { r.bitmap = short_bitmap; r.dense = true; }), is("exclude each other"));
+    EXPECT_THAT(refused([&](auto& r) {
+                  r.input = r.output = odd;
+                  r.count = 8;
+                }),
+                is("not aligned"));
+    EXPECT_THAT(refused([&](auto& r) {
+                  r.bitmap = short_bitmap;
+                  r.block_elems = 1;
+                }),
+                is("bitmap has 1 words"));
+    EXPECT_THAT(refused([&](auto& r) {
+                  r.bitmap = short_bitmap;
+                  r.dense = true;
+                }),
+                is("exclude each other"));
     EXPECT_THAT(refused([](auto& r) { r.type = static_cast<DataType>(99); }), is("type 99"));
     EXPECT_THAT(refused([](auto& r) { r.op = static_cast<ReduceOp>(9); }), is("op 9"));
 
     const std::array<std::int64_t, 2> twice{3, 3}, beyond{0, 40}, negative{-1, 2};
     const auto sparse = [&](std::span<const std::int64_t> indices) {
-      return error_of([&] { c.allreduce(SparseAllreduceRequest{.values = b.data.data(), .indices = indices, .count = 10000}); });
+      return error_of([&] {
+        c.allreduce(SparseAllreduceRequest{.values = b.data.data(), .indices = indices, .count = 10000});
+      });
     };
     EXPECT_THAT(sparse(twice), is("block index 3 is there twice"));
     EXPECT_THAT(sparse(beyond), is("block index 40 is not below the block count 40"));
     EXPECT_THAT(sparse(negative), is("block index -1"));
 
     EXPECT_THAT(error_of([&] { c.register_buffer(nullptr, 5); }), is("the range is empty"));
-    EXPECT_EQ(error_of([&] { c.register_buffer(foreign.data(), 4, MemoryKind::device); }).first, static_cast<int>(ErrorCode::unsupported));
+    EXPECT_EQ(error_of([&] { c.register_buffer(foreign.data(), 4, MemoryKind::device); }).first,
+              static_cast<int>(ErrorCode::unsupported));
 
     EXPECT_EQ(c.statistics().operations, 0u);
     c.allreduce(b.request()).wait();  // all is still well
@@ -118,9 +141,13 @@ TEST(PackedTest, ATooSmallResultBufferFailsThatOperationOnly) {
     std::vector<float> packed(256 * 2);
     const auto p = c.register_buffer(packed.data(), packed.size() * 4);
     const std::array<std::int64_t, 2> mine{c.rank() * 2, c.rank() * 2 + 1};
-    Work work = c.allreduce(SparseAllreduceRequest{.values = b.data.data(), .indices = mine, .count = 256 * 100, .packed_values = packed.data(),
+    Work work = c.allreduce(SparseAllreduceRequest{.values = b.data.data(),
+                                                   .indices = mine,
+                                                   .count = 256 * 100,
+                                                   .packed_values = packed.data(),
                                                    .packed_capacity = 2});
-    EXPECT_THAT(error_of([&] { work.wait(); }).second, AllOf(HasSubstr("4 blocks"), HasSubstr("packed_capacity is 2")));
+    EXPECT_THAT(error_of([&] { work.wait(); }).second,
+                AllOf(HasSubstr("4 blocks"), HasSubstr("packed_capacity is 2")));
     c.allreduce(b.request()).wait();
     EXPECT_EQ(b.data[0], 2.0f);
   });
@@ -144,18 +171,20 @@ TEST_P(MismatchTest, FailsOnEveryRankNamingWhatAndWho) {
       if (c.rank() == 1) GetParam().change(r);
       c.allreduce(r).wait();
     });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1"), HasSubstr(GetParam().text))));
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1"),
+                                   HasSubstr(GetParam().text))));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, MismatchTest,
-                         ::testing::Values(Disagreement{"count", [](auto& r) { r.count -= 1; }, "count 9999"},
-                                           Disagreement{"tiny_count", [](auto& r) { r.count = 3; }, "count 3"},
-                                           Disagreement{"no_count", [](auto& r) { r.count = 0; }, "count 0"},
-                                           Disagreement{"type", [](auto& r) { r.type = DataType::int32; }, "int32"},
-                                           Disagreement{"op", [](auto& r) { r.op = ReduceOp::max; }, "max"},
-                                           Disagreement{"block", [](auto& r) { r.block_elems = 128; }, "blocks of 128"}),
-                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Of, MismatchTest,
+    ::testing::Values(Disagreement{"count", [](auto& r) { r.count -= 1; }, "count 9999"},
+                      Disagreement{"tiny_count", [](auto& r) { r.count = 3; }, "count 3"},
+                      Disagreement{"no_count", [](auto& r) { r.count = 0; }, "count 0"},
+                      Disagreement{"type", [](auto& r) { r.type = DataType::int32; }, "int32"},
+                      Disagreement{"op", [](auto& r) { r.op = ReduceOp::max; }, "max"},
+                      Disagreement{"block", [](auto& r) { r.block_elems = 128; }, "blocks of 128"}),
+    [](const auto& param) { return param.param.name; });
 
 TEST(TimeoutTest, ARankThatNeverJoinsIsNamed) {
   for (const char* transport : {"loopback", "shm", "tcp"}) {
@@ -177,7 +206,8 @@ TEST(TimeoutTest, ARankThatNeverJoinsIsNamed) {
       });
       c.allreduce(b.request()).wait();
     });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("operation 1"), HasSubstr("rank(s) 2 did not join")))) << transport;
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("operation 1"), HasSubstr("rank(s) 2 did not join"))))
+        << transport;
   }
 }
 

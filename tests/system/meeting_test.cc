@@ -1,4 +1,5 @@
-// Meetings over real sockets on the loopback address, members as threads: who comes, who does not, and who should not.
+// Meetings over real sockets on the loopback address, members as threads: who comes, who does not, and who
+// should not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -54,7 +55,8 @@ struct Member {
 std::unique_ptr<Bootstrap> join(const Member& m, int port) {
   const MeetingPlace place{.hosts = {"127.0.0.1"}, .port = port, .secret = m.secret};
   if (m.index == 0) return make_star_hub(settings(0, m.size, m.session), place);
-  return make_star_member(settings(m.index, m.size, m.session), [place] { return std::optional(place); }, true);
+  return make_star_member(
+      settings(m.index, m.size, m.session), [place] { return std::optional(place); }, true);
 }
 
 /// Every member's error text, "" for none.
@@ -79,7 +81,10 @@ void three_rounds(Bootstrap& b, Deadline deadline) {
   for (int round = 0; round < 3; ++round) {
     std::vector<std::string> expected;
     // Of different sizes, some empty, some with zero bytes.
-    const auto part = [&](int rank) { return std::string(static_cast<std::size_t>(rank * round * 1000), '\0') + std::to_string(rank * 10 + round); };
+    const auto part = [&](int rank) {
+      return std::string(static_cast<std::size_t>(rank * round * 1000), '\0') +
+             std::to_string(rank * 10 + round);
+    };
     for (int r = 0; r < b.size(); ++r) expected.push_back(part(r));
     EXPECT_EQ(b.allgather(part(b.rank()), deadline), expected);
   }
@@ -94,7 +99,8 @@ TEST(StarMeeting, NamesWhoIsMissingToEverybodyThatCame) {
 }
 
 TEST(StarMeeting, WithoutRankZeroTheOthersSayWhereTheyLooked) {
-  EXPECT_THAT(run({{1}, {2}}, free_port(), kShort, three_rounds), Each(AllOf(HasSubstr("rank 0 was not reached at the test"), HasSubstr("refused"))));
+  EXPECT_THAT(run({{1}, {2}}, free_port(), kShort, three_rounds),
+              Each(AllOf(HasSubstr("rank 0 was not reached at the test"), HasSubstr("refused"))));
 }
 
 TEST(StarMeeting, AnotherSecretIsRefusedAndTheRestGoOnWaiting) {
@@ -149,23 +155,29 @@ TEST(StarMeeting, StrangersAreRefusedAndDisturbNobody) {
     }
   });
   std::vector<Member> members{{0}, {1}, {2}};
-  EXPECT_THAT(run(members, port, kLong, [](Bootstrap& b, Deadline deadline) {
-    if (b.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));  // let the strangers come first
-    three_rounds(b, deadline);
-  }), Each(""));
+  EXPECT_THAT(
+      run(members, port, kLong,
+          [](Bootstrap& b, Deadline deadline) {
+            if (b.rank() == 2)
+              std::this_thread::sleep_for(std::chrono::milliseconds(100));  // let the strangers come first
+            three_rounds(b, deadline);
+          }),
+      Each(""));
 }
 
 TEST(FileMeeting, MeetsInSpiteOfLeftovers) {
   const std::string path = testing::TempDir() + "nzcl_meeting_" + std::to_string(::getpid());
   for (const std::string& leftover : {std::string(), std::string("garbage"),
-                                      "{\"hosts\":[\"127.0.0.1\"],\"host_id\":\"\",\"port\":" + std::to_string(free_port()) + ",\"secret\":\"old\"}"}) {
+                                      "{\"hosts\":[\"127.0.0.1\"],\"host_id\":\"\",\"port\":" +
+                                          std::to_string(free_port()) + ",\"secret\":\"old\"}"}) {
     if (!leftover.empty()) std::ofstream(path) << leftover;
     std::vector<std::string> errors(3);
     std::vector<std::jthread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&, i] {
         try {
-          if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others see the leftover
+          if (i == 0)
+            std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others see the leftover
           three_rounds(*make_file_bootstrap(settings(i, 3), path), in(kLong));
         } catch (const std::exception& e) {
           errors[static_cast<std::size_t>(i)] = e.what();
@@ -218,7 +230,8 @@ std::vector<std::unique_ptr<Plane>> planes(int size) {
   return all;
 }
 
-void on_all(const std::vector<std::unique_ptr<Plane>>& all, const std::function<void(Plane&, std::size_t)>& body) {
+void on_all(const std::vector<std::unique_ptr<Plane>>& all,
+            const std::function<void(Plane&, std::size_t)>& body) {
   std::vector<std::jthread> threads;
   for (std::size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { body(*all[i], i); });
 }

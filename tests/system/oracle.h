@@ -33,40 +33,56 @@ struct Problem {
   std::uint64_t blocks() const { return (count + block - 1) / block; }
   std::uint64_t bytes() const { return count * element_bytes(type); }
   std::string text() const {
-    return std::string(nzcl::name_of(type)) + " " + std::string(nzcl::name_of(op)) + " count " + std::to_string(count) + " block " +
-           std::to_string(block) + " " + name_of(sparsity) + " ranks " + std::to_string(ranks);
+    return std::string(nzcl::name_of(type)) + " " + std::string(nzcl::name_of(op)) + " count " +
+           std::to_string(count) + " block " + std::to_string(block) + " " + name_of(sparsity) + " ranks " +
+           std::to_string(ranks);
   }
 };
 
 /// Is the block in this rank's input?
 inline bool holds(const Problem& p, int rank, std::uint64_t block) {
-  std::uint64_t random = p.seed * 1000003 + block * 31 + (p.sparsity == Sparsity::random ? static_cast<unsigned>(rank) * 7919u : 0u);
+  std::uint64_t random = p.seed * 1000003 + block * 31 +
+                         (p.sparsity == Sparsity::random ? static_cast<unsigned>(rank) * 7919u : 0u);
   random = (random ^ random >> 30) * 0xbf58476d1ce4e5b9;  // a hash, so that a block's answer needs no state
   random = (random ^ random >> 27) * 0x94d049bb133111eb;
   random ^= random >> 31;
   switch (p.sparsity) {
-    case Sparsity::empty: return false;
-    case Sparsity::single: return rank == p.ranks - 1 && block == p.blocks() / 2;
-    case Sparsity::random: return random % 5 == 0;
-    case Sparsity::dense: return true;
-    case Sparsity::all_overlap: return random % 4 == 0;
-    case Sparsity::disjoint: return static_cast<int>(block % static_cast<std::uint64_t>(p.ranks)) == rank;
+    case Sparsity::empty:
+      return false;
+    case Sparsity::single:
+      return rank == p.ranks - 1 && block == p.blocks() / 2;
+    case Sparsity::random:
+      return random % 5 == 0;
+    case Sparsity::dense:
+      return true;
+    case Sparsity::all_overlap:
+      return random % 4 == 0;
+    case Sparsity::disjoint:
+      return static_cast<int>(block % static_cast<std::uint64_t>(p.ranks)) == rank;
   }
   return false;
 }
 
-/// Writes one element: small whole numbers and fractions, different on every rank, and never all zero within a block.
+/// Writes one element: small whole numbers and fractions, different on every rank, and never all zero within
+/// a block.
 inline void put(DataType type, std::byte* at, std::uint64_t i, int rank) {
   const int value = static_cast<int>((i * 37 + static_cast<std::uint64_t>(rank) * 101) % 251) - 97;
   const auto store = [&](auto v) { std::memcpy(at, &v, sizeof v); };
   switch (type) {
-    case DataType::float32: return store(static_cast<float>(value) * 0.37f + 0.001f);
-    case DataType::float64: return store(static_cast<double>(value) * 0.37 + 0.001);
-    case DataType::float16: return store(float_to_half(static_cast<float>(value) * 0.37f + 0.01f));
-    case DataType::bfloat16: return store(float_to_bfloat16(static_cast<float>(value) * 0.37f + 0.01f));
-    case DataType::int32: return store(static_cast<std::int32_t>(value * 65537 + 1));
-    case DataType::int64: return store(static_cast<std::int64_t>(value) * 4294967311 + 1);
-    case DataType::uint8: return store(static_cast<std::uint8_t>((value & 0xff) | 1));
+    case DataType::float32:
+      return store(static_cast<float>(value) * 0.37f + 0.001f);
+    case DataType::float64:
+      return store(static_cast<double>(value) * 0.37 + 0.001);
+    case DataType::float16:
+      return store(float_to_half(static_cast<float>(value) * 0.37f + 0.01f));
+    case DataType::bfloat16:
+      return store(float_to_bfloat16(static_cast<float>(value) * 0.37f + 0.01f));
+    case DataType::int32:
+      return store(static_cast<std::int32_t>(value * 65537 + 1));
+    case DataType::int64:
+      return store(static_cast<std::int64_t>(value) * 4294967311 + 1);
+    case DataType::uint8:
+      return store(static_cast<std::uint8_t>((value & 0xff) | 1));
   }
 }
 
@@ -75,7 +91,8 @@ inline std::vector<std::byte> make_input(const Problem& p, int rank) {
   const std::size_t e = element_bytes(p.type);
   for (std::uint64_t b = 0; b < p.blocks(); ++b) {
     if (!holds(p, rank, b)) continue;
-    for (std::uint64_t i = b * p.block; i < std::min(p.count, (b + 1) * p.block); ++i) put(p.type, data.data() + i * e, i, rank);
+    for (std::uint64_t i = b * p.block; i < std::min(p.count, (b + 1) * p.block); ++i)
+      put(p.type, data.data() + i * e, i, rank);
   }
   return data;
 }
@@ -98,7 +115,9 @@ inline Expected make_expected(const Problem& p) {
     if (sources.empty()) continue;
     set_bit(std::span(expected.bits), b);
     const std::uint64_t n = std::min(p.block, p.count - b * p.block);
-    const auto sum = reference_reduce(p.type, p.op, sources, n, {.ranks = p.ranks, .with_zero = static_cast<int>(sources.size()) < p.ranks});
+    const auto sum =
+        reference_reduce(p.type, p.op, sources, n,
+                         {.ranks = p.ranks, .with_zero = static_cast<int>(sources.size()) < p.ranks});
     std::memcpy(expected.data.data() + b * p.block * e, sum.data(), sum.size());
   }
   return expected;

@@ -1,4 +1,5 @@
-// Ranks as threads of the test, over any transport: loopback through a LocalGroup, the others through an allgather of their own.
+// Ranks as threads of the test, over any transport: loopback through a LocalGroup, the others through an
+// allgather of their own.
 #pragma once
 
 #include <barrier>
@@ -36,12 +37,15 @@ class ThreadMeeting {
 struct Setting {
   std::string transport = "loopback";
   int ranks = 2;
-  int dedicated = 0;  // loopback only: dedicated aggregators of other transports are processes (tests/process)
+  int dedicated =
+      0;  // loopback only: dedicated aggregators of other transports are processes (tests/process)
   Options options;
 };
 
-/// Runs `body` on every rank and returns each rank's error text ("" = none). Communicators close together, at the end.
-inline std::vector<std::string> run_ranks(const Setting& setting, const std::function<void(Communicator&)>& body) {
+/// Runs `body` on every rank and returns each rank's error text ("" = none). Communicators close together, at
+/// the end.
+inline std::vector<std::string> run_ranks(const Setting& setting,
+                                          const std::function<void(Communicator&)>& body) {
   LocalGroup group(setting.ranks, setting.dedicated);
   ThreadMeeting meeting(setting.ranks);
   std::vector<std::string> errors(static_cast<std::size_t>(setting.ranks + setting.dedicated));
@@ -69,7 +73,8 @@ inline std::vector<std::string> run_ranks(const Setting& setting, const std::fun
     });
   }
   for (int a = 0; a < setting.dedicated; ++a) {
-    threads.emplace_back([&, a] { guarded(setting.ranks + a, [&] { serve_aggregator(group, a, setting.options); }); });
+    threads.emplace_back(
+        [&, a] { guarded(setting.ranks + a, [&] { serve_aggregator(group, a, setting.options); }); });
   }
   threads.clear();
   return errors;

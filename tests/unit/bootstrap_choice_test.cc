@@ -23,10 +23,12 @@ LaunchEnvironment read(const Variables& variables) {
     return found == variables.end() ? std::nullopt : std::optional(found->second);
   });
 }
-Choice chosen(const Variables& variables, const Options& options = {}, Role role = Role::worker, int number = -1) {
+Choice chosen(const Variables& variables, const Options& options = {}, Role role = Role::worker,
+              int number = -1) {
   return choose(options, read(variables), role, number);
 }
-std::string refusal(const Variables& variables, const Options& options = {}, Role role = Role::worker, int number = -1) {
+std::string refusal(const Variables& variables, const Options& options = {}, Role role = Role::worker,
+                    int number = -1) {
   try {
     chosen(variables, options, role, number);
   } catch (const Error& e) {
@@ -36,10 +38,19 @@ std::string refusal(const Variables& variables, const Options& options = {}, Rol
   return "no error";
 }
 
-const Variables kTorch{{"RANK", "2"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29500"}};
-const Variables kMpich{{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}};
-const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "3"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
-const Variables kSlurm{{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+const Variables kTorch{{"RANK", "2"},
+                       {"WORLD_SIZE", "4"},
+                       {"LOCAL_RANK", "0"},
+                       {"MASTER_ADDR", "10.0.0.1"},
+                       {"MASTER_PORT", "29500"}};
+const Variables kMpich{
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}};
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "3"},
+                         {"OMPI_COMM_WORLD_SIZE", "4"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}};
+const Variables kSlurm{{"SLURM_PROCID", "5"},  {"SLURM_STEP_NUM_TASKS", "8"},
+                       {"SLURM_LOCALID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
                        {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "1"}};
 
 Variables with(Variables variables, const Variables& more) {

@@ -20,7 +20,8 @@ LayoutRequest any_request() {
   r.block_elems = *rc::gen::weightedOneOf<std::uint64_t>(
       {{3, rc::gen::inRange<std::uint64_t>(1, 600)}, {1, rc::gen::inRange<std::uint64_t>(1, 5'000'000)}});
   r.owners = *rc::gen::inRange<std::uint32_t>(1, 40);
-  r.slice_bytes = *rc::gen::weightedOneOf<std::uint64_t>({{1, rc::gen::just<std::uint64_t>(0)}, {1, rc::gen::inRange<std::uint64_t>(1, 1 << 20)}});
+  r.slice_bytes = *rc::gen::weightedOneOf<std::uint64_t>(
+      {{1, rc::gen::just<std::uint64_t>(0)}, {1, rc::gen::inRange<std::uint64_t>(1, 1 << 20)}});
   r.slot_bytes = *rc::gen::element<std::uint64_t>(4096, 65536, 131072);
   r.express_bytes = 8192 - 104;
   return r;
@@ -84,8 +85,14 @@ RC_GTEST_PROP(SliceLayout, ABitmapTakesAtMostHalfASlot, ()) {
 
 TEST(SliceLayout, AHotRegionIsSpreadOverAllOwners) {
   // 64 MiB of floats; the hot region is the first sixteenth of it.
-  const SliceLayout layout({.epoch = 3, .count = 16 << 20, .element_bytes = 4, .block_elems = 256, .owners = 4, .slice_bytes = 64 << 10,
-                            .slot_bytes = 128 << 10, .express_bytes = 8000});
+  const SliceLayout layout({.epoch = 3,
+                            .count = 16 << 20,
+                            .element_bytes = 4,
+                            .block_elems = 256,
+                            .owners = 4,
+                            .slice_bytes = 64 << 10,
+                            .slot_bytes = 128 << 10,
+                            .express_bytes = 8000});
   const std::uint64_t hot = layout.slices() / 16;
   std::vector<std::uint64_t> load(4);
   for (std::uint64_t s = 0; s < hot; ++s) ++load[layout.owner(s)];
@@ -93,15 +100,27 @@ TEST(SliceLayout, AHotRegionIsSpreadOverAllOwners) {
 }
 
 TEST(SliceLayout, AStrideOfTheOwnersNumberDoesNotLandOnOneOwner) {
-  const SliceLayout layout({.epoch = 3, .count = 16 << 20, .element_bytes = 4, .block_elems = 256, .owners = 4, .slice_bytes = 64 << 10,
-                            .slot_bytes = 128 << 10, .express_bytes = 8000});
+  const SliceLayout layout({.epoch = 3,
+                            .count = 16 << 20,
+                            .element_bytes = 4,
+                            .block_elems = 256,
+                            .owners = 4,
+                            .slice_bytes = 64 << 10,
+                            .slot_bytes = 128 << 10,
+                            .express_bytes = 8000});
   std::vector<std::uint64_t> load(4);
   for (std::uint64_t s = 0; s < layout.slices(); s += 4) ++load[layout.owner(s)];
   for (const std::uint64_t n : load) EXPECT_GT(n, layout.slices() / 4 / 8);
 }
 
 TEST(SliceLayout, ASmallTensorIsOneExpressSlice) {
-  const LayoutRequest r{.epoch = 1, .count = 1000, .element_bytes = 4, .block_elems = 256, .owners = 4, .slice_bytes = 0, .slot_bytes = 131072,
+  const LayoutRequest r{.epoch = 1,
+                        .count = 1000,
+                        .element_bytes = 4,
+                        .block_elems = 256,
+                        .owners = 4,
+                        .slice_bytes = 0,
+                        .slot_bytes = 131072,
                         .express_bytes = 8088};
   EXPECT_TRUE(SliceLayout(r).express());
   EXPECT_EQ(SliceLayout(r).slices(), 1u);

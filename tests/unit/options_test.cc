@@ -55,7 +55,9 @@ std::string origin(const Resolved& r, std::string_view name) {
 
 class File {
  public:
-  explicit File(const std::string& text) : path_(testing::TempDir() + "nzcl_options_test.toml") { std::ofstream(path_) << text; }
+  explicit File(const std::string& text) : path_(testing::TempDir() + "nzcl_options_test.toml") {
+    std::ofstream(path_) << text;
+  }
   ~File() { std::remove(path_.c_str()); }
   const std::string& path() const { return path_; }
 
@@ -73,7 +75,8 @@ TEST(OptionTable, NamesAreUniqueAndDefaultsAreValid) {
 }
 
 TEST(OptionTable, HasEveryFieldOfOptions) {
-  // A field that is missing from the table could not be set from outside: sizes add up only when all are there.
+  // A field that is missing from the table could not be set from outside: sizes add up only when all are
+  // there.
   std::size_t bytes = 0;
   for (const Setting& s : settings()) {
     std::visit([&](auto member) { bytes += sizeof(Options{}.*member); }, s.field);
@@ -119,17 +122,26 @@ TEST(Resolve, DefaultsThenCodeThenFileThenEnvironment) {
 }
 
 TEST(Resolve, BadValuesNameOptionOriginAndRange) {
-  EXPECT_THAT(error_of([] { resolved({{"NZCL_CHANNEL_SLOTS", "many"}}); }),
-              AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_CHANNEL_SLOTS"), HasSubstr("\"many\""), HasSubstr("2 .. 1024")));
+  EXPECT_THAT(error_of([] {
+                resolved({{"NZCL_CHANNEL_SLOTS", "many"}});
+              }),
+              AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_CHANNEL_SLOTS"), HasSubstr("\"many\""),
+                    HasSubstr("2 .. 1024")));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_PIN", "maybe"}}); }), HasSubstr("auto|on|off"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("4K .. 16M"));
-  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "99999999999999999999"}}); }), HasSubstr("slot_bytes"));
+  EXPECT_THAT(error_of([] {
+                resolved({{"NZCL_SLOT_BYTES", "99999999999999999999"}});
+              }),
+              HasSubstr("slot_bytes"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_SLICE_BYTES", "17179869185G"}}); }), HasSubstr("slice_bytes"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_TIMEOUT_S", "nan"}}); }), HasSubstr("timeout_s"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_TIMEOUT_S", ""}}); }), HasSubstr("timeout_s"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_CONFIG", "/does/not/exist"}}); }), HasSubstr("/does/not/exist"));
   const File unknown("trnsport = \"tcp\"\n");
-  EXPECT_THAT(error_of([&] { resolved({{"NZCL_CONFIG", unknown.path()}}); }), AllOf(HasSubstr("trnsport"), HasSubstr("transport?")));
+  EXPECT_THAT(error_of([&] {
+                resolved({{"NZCL_CONFIG", unknown.path()}});
+              }),
+              AllOf(HasSubstr("trnsport"), HasSubstr("transport?")));
   Options bad;
   bad.lanes = 99;
   EXPECT_THAT(error_of([&] { validate(bad); }), AllOf(HasSubstr("lanes"), HasSubstr("0 .. 16")));
@@ -138,7 +150,8 @@ TEST(Resolve, BadValuesNameOptionOriginAndRange) {
 TEST(Resolve, UnknownVariablesAreWarningsWithASuggestion) {
   EXPECT_THAT(resolved({{"NZCL_TRANSPROT", "tcp"}, {"OTHER_TRANSPORT", "x"}}).warnings,
               ElementsAre(AllOf(HasSubstr("NZCL_TRANSPROT"), HasSubstr("did you mean NZCL_TRANSPORT?"))));
-  EXPECT_THAT(resolved({{"NZCL_COMPLETELY_DIFFERENT_THING", "1"}}).warnings, ElementsAre(Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(resolved({{"NZCL_COMPLETELY_DIFFERENT_THING", "1"}}).warnings,
+              ElementsAre(Not(HasSubstr("did you mean"))));
 }
 
 TEST(Help, NeverShowsTheSecret) {

@@ -1,4 +1,5 @@
-// plan() on this machine's kind and on servers that are not here: topologies in hwloc's XML and its synthetic descriptions.
+// plan() on this machine's kind and on servers that are not here: topologies in hwloc's XML and its synthetic
+// descriptions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -83,7 +84,8 @@ TEST(Plan, FourNodesPerSocketKeepOneRankPerNode) {
   const Topology t = read_saved_topology("pack:2 group:4 [numa] core:8 pu:2");
   EXPECT_EQ(t.nodes, 8);
   for (int rank = 0; rank < 8; ++rank) {
-    for (const int cpu : all_cpus(plan(t, {.local_rank = rank, .local_ranks = 8}))) EXPECT_EQ(node_of(t, cpu), rank);
+    for (const int cpu : all_cpus(plan(t, {.local_rank = rank, .local_ranks = 8})))
+      EXPECT_EQ(node_of(t, cpu), rank);
   }
 }
 
@@ -108,7 +110,8 @@ struct Machine {
 Machine any_machine() {
   Machine m{{}, *rc::gen::inRange(1, 9), *rc::gen::inRange(1, 33)};
   for (int n = 0; n < m.nodes; ++n) {
-    for (int c = 0; c < m.cores_per_node; ++c) m.topology.cores.push_back({.node = n, .cpu = n * m.cores_per_node + c});
+    for (int c = 0; c < m.cores_per_node; ++c)
+      m.topology.cores.push_back({.node = n, .cpu = n * m.cores_per_node + c});
   }
   m.topology.nodes = m.nodes;
   return m;
@@ -117,11 +120,16 @@ Machine any_machine() {
 RC_GTEST_PROP(Plan, GivesEveryThreadAKnownCpuOrNone, ()) {
   const Machine m = any_machine();
   const int ranks = *rc::gen::inRange(1, 40);
-  const PlacementRequest request{.local_rank = *rc::gen::inRange(0, ranks), .local_ranks = ranks, .lanes = *rc::gen::inRange(0, 9),
-                                 .scan_threads = *rc::gen::inRange(-1, 9), .pin = *rc::gen::element<std::string>("auto", "on", "off")};
+  const PlacementRequest request{.local_rank = *rc::gen::inRange(0, ranks),
+                                 .local_ranks = ranks,
+                                 .lanes = *rc::gen::inRange(0, 9),
+                                 .scan_threads = *rc::gen::inRange(-1, 9),
+                                 .pin = *rc::gen::element<std::string>("auto", "on", "off")};
   const Placement p = plan(m.topology, request);
-  RC_ASSERT((request.lanes == 0 ? !p.lane_cpus.empty() : p.lane_cpus.size() == static_cast<std::size_t>(request.lanes)));
-  RC_ASSERT((request.scan_threads < 0 || p.scan_cpus.size() == static_cast<std::size_t>(request.scan_threads)));
+  RC_ASSERT((request.lanes == 0 ? !p.lane_cpus.empty()
+                                : p.lane_cpus.size() == static_cast<std::size_t>(request.lanes)));
+  RC_ASSERT(
+      (request.scan_threads < 0 || p.scan_cpus.size() == static_cast<std::size_t>(request.scan_threads)));
   const int cpus = m.nodes * m.cores_per_node;
   for (const int cpu : all_cpus(p)) {
     RC_ASSERT(cpu >= -1);

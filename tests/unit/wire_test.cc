@@ -46,8 +46,10 @@ std::map<std::string, Place> documented(const std::string& title) {
   return fields;
 }
 
-#define NZCL_FIELD(type, name) \
-  { #name, Place { offsetof(type, name), sizeof(type::name) } }
+#define NZCL_FIELD(type, name)                                \
+  {                                                           \
+#name, Place { offsetof(type, name), sizeof(type::name) } \
+  }
 
 TEST(WireDocument, Header) {
   const std::map<std::string, Place> code{
@@ -69,7 +71,8 @@ TEST(WireDocument, OperationRecord) {
 }
 
 TEST(WireDocument, FieldsLeaveNoGap) {
-  for (const auto& [title, bytes] : {std::pair{"Header", sizeof(Header)}, {"Operation record", sizeof(OperationRecord)}}) {
+  for (const auto& [title, bytes] :
+       {std::pair{"Header", sizeof(Header)}, {"Operation record", sizeof(OperationRecord)}}) {
     std::size_t sum = 0;
     for (const auto& [name, place] : documented(title)) sum += place.bytes;
     EXPECT_EQ(sum, bytes) << title;
@@ -82,10 +85,19 @@ TEST(WireDocument, Example) {
     if (std::regex_match(line, std::regex("([0-9a-f]{2} ?){16}"))) expected += line + "\n";
     text += line + "\n";
   }
-  const Header header{.flags = kHasBitmap, .credit = 3, .epoch = 7, .slice = 0, .sequence = 7, .stream_offset = 0, .bitmap_bytes = 8,
+  const Header header{.flags = kHasBitmap,
+                      .credit = 3,
+                      .epoch = 7,
+                      .slice = 0,
+                      .sequence = 7,
+                      .stream_offset = 0,
+                      .bitmap_bytes = 8,
                       .payload_bytes = 1024 + (1000 - 3 * 256) * 4};
-  OperationRecord record{.count = 1000, .block_elems = 256, .type = static_cast<std::uint8_t>(DataType::float32),
-                         .op = static_cast<std::uint8_t>(ReduceOp::sum), .packed_result = 0};
+  OperationRecord record{.count = 1000,
+                         .block_elems = 256,
+                         .type = static_cast<std::uint8_t>(DataType::float32),
+                         .op = static_cast<std::uint8_t>(ReduceOp::sum),
+                         .packed_result = 0};
   record.output_address = 0x7f0000001000;
   record.output_key = 5;
   const std::uint64_t bitmap = 0b1001;
@@ -124,10 +136,11 @@ RC_GTEST_PROP(Immediate, EveryThirtyTwoBitsDecodeAndComeBack, (std::uint32_t bit
 }
 
 RC_GTEST_PROP(Immediate, ComesBackFromTheWire, ()) {
-  const Immediate imm{*rc::gen::element(Immediate::Kind::message, Immediate::Kind::direct, Immediate::Kind::credit),
-                      {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), *rc::gen::element(Direction::up, Direction::down),
-                       *rc::gen::element(Class::bulk, Class::express)},
-                      *rc::gen::arbitrary<std::uint16_t>()};
+  const Immediate imm{
+      *rc::gen::element(Immediate::Kind::message, Immediate::Kind::direct, Immediate::Kind::credit),
+      {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), *rc::gen::element(Direction::up, Direction::down),
+       *rc::gen::element(Class::bulk, Class::express)},
+      *rc::gen::arbitrary<std::uint16_t>()};
   RC_ASSERT(decode(encode(imm)) == imm);
 }
 
@@ -137,9 +150,10 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
   b.output_address = 77;
   b.output_key = 3;
   EXPECT_TRUE(a.same_operation(b));
-  for (const auto change : {+[](OperationRecord& r) { ++r.count; }, +[](OperationRecord& r) { ++r.block_elems; },
-                            +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
-                            +[](OperationRecord& r) { ++r.packed_result; }}) {
+  for (const auto change :
+       {+[](OperationRecord& r) { ++r.count; }, +[](OperationRecord& r) { ++r.block_elems; },
+        +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
+        +[](OperationRecord& r) { ++r.packed_result; }}) {
     OperationRecord c = a;
     change(c);
     EXPECT_FALSE(a.same_operation(c));

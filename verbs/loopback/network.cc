@@ -74,7 +74,9 @@ class LoopbackRegion final : public MemoryRegion {
       : state_(std::move(state)), bytes_(bytes), key_(state_->add_region(bytes)) {}
   ~LoopbackRegion() override { state_->remove_region(key_); }
   std::span<std::byte> bytes() const noexcept override { return bytes_; }
-  RemoteMemory remote() const noexcept override { return {reinterpret_cast<std::uint64_t>(bytes_.data()), key_}; }
+  RemoteMemory remote() const noexcept override {
+    return {reinterpret_cast<std::uint64_t>(bytes_.data()), key_};
+  }
 
  private:
   std::shared_ptr<LoopbackState> state_;
@@ -107,13 +109,19 @@ class LoopbackEndpoint final : public Endpoint {
 
   std::size_t post(std::span<const Write> writes) noexcept override {
     std::size_t limit = writes.size();
-    if (options_.faults.accept_at_most > 0) limit = std::min<std::size_t>(limit, 1 + random_() % options_.faults.accept_at_most);
+    if (options_.faults.accept_at_most > 0)
+      limit = std::min<std::size_t>(limit, 1 + random_() % options_.faults.accept_at_most);
     std::size_t n = 0;
     for (; n < limit && flying_.size() < options_.limits.max_posted; ++n) {
       const Write& write = writes[n];
       Flying f{.segments = {write.segments.begin(), write.segments.end()},
-               .peer = write.peer, .target = write.target, .immediate = write.immediate, .context = write.context,
-               .polls = options_.faults.delay_polls ? static_cast<std::uint32_t>(random_() % (options_.faults.delay_polls + 1)) : 0,
+               .peer = write.peer,
+               .target = write.target,
+               .immediate = write.immediate,
+               .context = write.context,
+               .polls = options_.faults.delay_polls
+                            ? static_cast<std::uint32_t>(random_() % (options_.faults.delay_polls + 1))
+                            : 0,
                .number = posted_++};
       flying_.push_back(std::move(f));
     }
@@ -133,7 +141,10 @@ class LoopbackEndpoint final : public Endpoint {
     }
     const std::scoped_lock lock(inbox_->mutex);
     for (; n < out.size() && !inbox_->immediates.empty(); ++n) {
-      out[n] = {.kind = Completion::Kind::arrived, .peer = Completion::kNoPeer, .immediate = inbox_->immediates.front(), .context = 0};
+      out[n] = {.kind = Completion::Kind::arrived,
+                .peer = Completion::kNoPeer,
+                .immediate = inbox_->immediates.front(),
+                .context = 0};
       inbox_->immediates.pop_front();
     }
     return n;
@@ -160,7 +171,8 @@ class LoopbackEndpoint final : public Endpoint {
     std::uint64_t number;
   };
 
-  /// Lands what has flown long enough. With ordered limits a late write holds back those behind it to the same peer.
+  /// Lands what has flown long enough. With ordered limits a late write holds back those behind it to the
+  /// same peer.
   void deliver() {
     std::vector<bool> blocked(peers_.size(), false);
     for (auto f = flying_.begin(); f != flying_.end();) {
@@ -178,8 +190,10 @@ class LoopbackEndpoint final : public Endpoint {
     if (options_.faults.stall_at && f.number >= *options_.faults.stall_at) return;
     std::uint64_t bytes = 0;
     for (const Segment& s : f.segments) bytes += s.bytes;
-    if (options_.faults.fail_at && f.number >= *options_.faults.fail_at) return fail(f, "retries exceeded (scripted loss)");
-    if (f.segments.size() > options_.limits.max_segments || bytes > options_.limits.max_write_bytes || bytes == 0) {
+    if (options_.faults.fail_at && f.number >= *options_.faults.fail_at)
+      return fail(f, "retries exceeded (scripted loss)");
+    if (f.segments.size() > options_.limits.max_segments || bytes > options_.limits.max_write_bytes ||
+        bytes == 0) {
       return fail(f, fmt::format("{} segments, {} bytes: beyond the limits", f.segments.size(), bytes));
     }
     Inbox* inbox = f.peer < peers_.size() ? peers_[f.peer].get() : nullptr;
@@ -192,7 +206,8 @@ class LoopbackEndpoint final : public Endpoint {
       std::memcpy(to, s.data, s.bytes);
       to += s.bytes;
     }
-    completions_.push_back({.kind = Completion::Kind::written, .peer = f.peer, .immediate = 0, .context = f.context});
+    completions_.push_back(
+        {.kind = Completion::Kind::written, .peer = f.peer, .immediate = 0, .context = f.context});
     if (f.immediate) {
       inbox->immediates.push_back(*f.immediate);
       const std::uint64_t one = 1;
@@ -201,7 +216,8 @@ class LoopbackEndpoint final : public Endpoint {
   }
   void fail(const Flying& f, const std::string& why) {
     failure_ = fmt::format("loopback write to peer {}: {}", f.peer, why);
-    completions_.push_back({.kind = Completion::Kind::failed, .peer = f.peer, .immediate = 0, .context = f.context});
+    completions_.push_back(
+        {.kind = Completion::Kind::failed, .peer = f.peer, .immediate = 0, .context = f.context});
   }
 
   std::shared_ptr<LoopbackState> state_;
@@ -218,7 +234,8 @@ class LoopbackEndpoint final : public Endpoint {
 
 class LoopbackDevice final : public Device {
  public:
-  LoopbackDevice(std::shared_ptr<LoopbackState> state, const LoopbackOptions& options) : state_(std::move(state)), options_(options) {}
+  LoopbackDevice(std::shared_ptr<LoopbackState> state, const LoopbackOptions& options)
+      : state_(std::move(state)), options_(options) {}
   std::string name() const override { return "loopback"; }
   const Limits& limits() const noexcept override { return options_.limits; }
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind) override {
@@ -237,6 +254,8 @@ class LoopbackDevice final : public Device {
 
 LoopbackNetwork::LoopbackNetwork() : state_(std::make_shared<LoopbackState>()) {}
 
-std::shared_ptr<Device> LoopbackNetwork::device(const LoopbackOptions& options) { return std::make_shared<LoopbackDevice>(state_, options); }
+std::shared_ptr<Device> LoopbackNetwork::device(const LoopbackOptions& options) {
+  return std::make_shared<LoopbackDevice>(state_, options);
+}
 
 }  // namespace nzcl::verbs

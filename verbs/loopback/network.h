@@ -10,7 +10,8 @@ namespace nzcl::verbs {
 
 class LoopbackState;
 
-/// One per LocalGroup. Thread-safe. Keys and bounds are checked at every write, as an RDMA device would; a bad one is a `failed` completion.
+/// One per LocalGroup. Thread-safe. Keys and bounds are checked at every write, as an RDMA device would; a
+/// bad one is a `failed` completion.
 class LoopbackNetwork {
  public:
   LoopbackNetwork();

@@ -13,9 +13,12 @@ namespace nzcl::verbs::ofi {
 namespace {
 
 constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
-constexpr std::size_t kMaxPosted = 256;  // more in flight gains nothing on software providers and costs completion-queue space
+constexpr std::size_t kMaxPosted =
+    256;  // more in flight gains nothing on software providers and costs completion-queue space
 
-std::string provider_name(const std::string& transport) { return transport == "tcp" ? "tcp;ofi_rxm" : transport; }
+std::string provider_name(const std::string& transport) {
+  return transport == "tcp" ? "tcp;ofi_rxm" : transport;
+}
 
 /// The provider's first offer for one-sided writes with 4 bytes of remote completion data.
 int get_info(const DeviceOptions& options, Info& out) {
@@ -24,7 +27,8 @@ int get_info(const DeviceOptions& options, Info& out) {
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-  hints->domain_attr->threading = FI_THREAD_SAFE;  // memory is registered by other threads than those that poll
+  hints->domain_attr->threading =
+      FI_THREAD_SAFE;  // memory is registered by other threads than those that poll
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->fabric_attr->prov_name = ::strdup(provider_name(options.transport).c_str());
   const char* node = nullptr;
@@ -44,7 +48,8 @@ int get_info(const DeviceOptions& options, Info& out) {
   return code;
 }
 
-/// What one more gather entry or one more write costs against copying, measured with libfabric 1.17 on 2 cores: verbs/README.md.
+/// What one more gather entry or one more write costs against copying, measured with libfabric 1.17 on 2
+/// cores: verbs/README.md.
 void set_costs(const std::string& provider, Limits& limits) {
   if (provider == "shm") {
     limits.gather_bytes = 8192;
@@ -79,19 +84,24 @@ class OfiDevice final : public Device {
   explicit OfiDevice(Info info) : info_(std::move(info)), provider_(info_->fabric_attr->prov_name) {
     name_ = fmt::format("{} ({})", provider_, info_->domain_attr->name);
     fid_fabric* fabric = nullptr;
-    check(fi_fabric(info_->fabric_attr, &fabric, nullptr), name_ + ": opening the fabric", ErrorCode::unavailable);
+    check(fi_fabric(info_->fabric_attr, &fabric, nullptr), name_ + ": opening the fabric",
+          ErrorCode::unavailable);
     fabric_.reset(fabric);
     fid_domain* domain = nullptr;
-    check(fi_domain(fabric, info_.get(), &domain, nullptr), name_ + ": opening the domain", ErrorCode::unavailable);
+    check(fi_domain(fabric, info_.get(), &domain, nullptr), name_ + ": opening the domain",
+          ErrorCode::unavailable);
     domain_.reset(domain);
     if (info_->domain_attr->cq_data_size < 4) {
-      throw Error(ErrorCode::unavailable, fmt::format("{}: {} bytes of remote completion data; nzcl needs 4", name_, info_->domain_attr->cq_data_size));
+      throw Error(ErrorCode::unavailable, fmt::format("{}: {} bytes of remote completion data; nzcl needs 4",
+                                                      name_, info_->domain_attr->cq_data_size));
     }
-    limits_.max_segments = std::max<std::size_t>(1, info_->tx_attr->rma_iov_limit ? info_->tx_attr->iov_limit : 1);
+    limits_.max_segments =
+        std::max<std::size_t>(1, info_->tx_attr->rma_iov_limit ? info_->tx_attr->iov_limit : 1);
     limits_.max_write_bytes = std::min<std::size_t>(info_->ep_attr->max_msg_size, std::size_t{1} << 30);
     limits_.max_posted = std::min(info_->tx_attr->size, kMaxPosted);
     // Every write of any size ordered after earlier ones, remote completion data included.
-    limits_.ordered = (info_->tx_attr->msg_order & FI_ORDER_WAW) != 0 && info_->ep_attr->max_order_waw_size >= limits_.max_write_bytes;
+    limits_.ordered = (info_->tx_attr->msg_order & FI_ORDER_WAW) != 0 &&
+                      info_->ep_attr->max_order_waw_size >= limits_.max_write_bytes;
     set_costs(provider_, limits_);
   }
 
@@ -102,12 +112,15 @@ class OfiDevice final : public Device {
     fid_mr* mr = nullptr;
     const bool own_keys = (info_->domain_attr->mr_mode & FI_MR_PROV_KEY) == 0;
     const std::uint64_t key = own_keys ? next_key_.fetch_add(1, std::memory_order_relaxed) : 0;
-    const int code = fi_mr_reg(domain_.get(), bytes.data(), bytes.size(), FI_WRITE | FI_REMOTE_WRITE | FI_READ, 0, key, 0, &mr, nullptr);
+    const int code = fi_mr_reg(domain_.get(), bytes.data(), bytes.size(),
+                               FI_WRITE | FI_REMOTE_WRITE | FI_READ, 0, key, 0, &mr, nullptr);
     if (code != 0) {
-      throw Error(ErrorCode::system, fmt::format("{}: registering {} MiB: {}{}", name_, bytes.size() >> 20, fi_strerror(-code),
-                                                 code == -ENOMEM ? "; raise the limit on locked memory (ulimit -l)" : ""));
+      throw Error(ErrorCode::system,
+                  fmt::format("{}: registering {} MiB: {}{}", name_, bytes.size() >> 20, fi_strerror(-code),
+                              code == -ENOMEM ? "; raise the limit on locked memory (ulimit -l)" : ""));
     }
-    return std::make_unique<OfiRegion>(Handle<fid_mr>(mr), bytes, (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0);
+    return std::make_unique<OfiRegion>(Handle<fid_mr>(mr), bytes,
+                                       (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0);
   }
 
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override {
@@ -130,8 +143,10 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   const int code = get_info(options, info);
   if (code != 0) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("transport {}{}: libfabric offers no such provider with one-sided writes: {}; `nzcl_info` lists what there is", options.transport,
-                            options.interface.empty() ? "" : " on " + options.interface, fi_strerror(-code)));
+                fmt::format("transport {}{}: libfabric offers no such provider with one-sided writes: {}; "
+                            "`nzcl_info` lists what there is",
+                            options.transport, options.interface.empty() ? "" : " on " + options.interface,
+                            fi_strerror(-code)));
   }
   return std::make_shared<OfiDevice>(std::move(info));
 }
@@ -139,8 +154,10 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
 TransportInfo probe(const std::string& transport) {
   Info info;
   const int code = get_info({transport, ""}, info);
-  if (code != 0) return {transport, false, fmt::format("libfabric {}: {}", provider_name(transport), fi_strerror(-code))};
-  return {transport, true, fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name)};
+  if (code != 0)
+    return {transport, false, fmt::format("libfabric {}: {}", provider_name(transport), fi_strerror(-code))};
+  return {transport, true,
+          fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name)};
 }
 
 }  // namespace nzcl::verbs::ofi

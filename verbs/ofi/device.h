@@ -1,4 +1,5 @@
-// Transports through libfabric: reliable-datagram endpoints of any provider that has one-sided writes with remote completion data.
+// Transports through libfabric: reliable-datagram endpoints of any provider that has one-sided writes with
+// remote completion data.
 #pragma once
 
 #include <memory>
@@ -7,7 +8,8 @@
 
 namespace nzcl::verbs::ofi {
 
-/// "shm", "tcp" (that is tcp;ofi_rxm) or a provider by libfabric's own name. Throws Error{unavailable} with libfabric's reason.
+/// "shm", "tcp" (that is tcp;ofi_rxm) or a provider by libfabric's own name. Throws Error{unavailable} with
+/// libfabric's reason.
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 /// Whether open_device would work, and why not.
 TransportInfo probe(const std::string& transport);

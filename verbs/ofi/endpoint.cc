@@ -12,14 +12,19 @@ constexpr std::size_t kBurst = 64;        // completions read per call
 
 }  // namespace
 
-OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name, const Limits& limits,
-                         const EndpointOptions& options)
-    : fabric_(fabric), device_name_(std::move(device_name)), limits_(limits), peers_(options.peers, FI_ADDR_NOTAVAIL), in_flight_(limits.max_posted) {
+OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name,
+                         const Limits& limits, const EndpointOptions& options)
+    : fabric_(fabric),
+      device_name_(std::move(device_name)),
+      limits_(limits),
+      peers_(options.peers, FI_ADDR_NOTAVAIL),
+      in_flight_(limits.max_posted) {
   for (InFlight& f : in_flight_) {
     f.next_free = free_;
     free_ = &f;
   }
-  // A descriptor to sleep on if the provider has one; shm has none that works between processes and is polled in steps.
+  // A descriptor to sleep on if the provider has one; shm has none that works between processes and is polled
+  // in steps.
   fi_cq_attr cq_attr{};
   cq_attr.format = FI_CQ_FORMAT_DATA;
   cq_attr.size = limits.max_posted + options.arrivals;
@@ -51,7 +56,8 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
 std::string OfiEndpoint::address_for(PeerId) {
   std::string name(256, '\0');
   std::size_t bytes = name.size();
-  check(fi_getname(&endpoint_->fid, name.data(), &bytes), device_name_ + ": asking for the endpoint's address");
+  check(fi_getname(&endpoint_->fid, name.data(), &bytes),
+        device_name_ + ": asking for the endpoint's address");
   name.resize(bytes);
   return name;
 }
@@ -60,7 +66,8 @@ void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (addresses[i].empty()) continue;
     if (fi_av_insert(addresses_.get(), addresses[i].data(), 1, &peers_[i], 0, nullptr) != 1) {
-      throw Error(ErrorCode::transport, fmt::format("{}: the address of peer {} was refused", device_name_, i));
+      throw Error(ErrorCode::transport,
+                  fmt::format("{}: the address of peer {} was refused", device_name_, i));
     }
   }
 }
@@ -91,12 +98,14 @@ bool OfiEndpoint::post_one(const Write& write) noexcept {
                            .rma_iov_count = 1,
                            .context = &f->provider,
                            .data = write.immediate.value_or(0)};
-  const auto code = fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | (write.immediate ? FI_REMOTE_CQ_DATA : 0));
+  const auto code =
+      fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | (write.immediate ? FI_REMOTE_CQ_DATA : 0));
   if (code == -FI_EAGAIN) return false;
   if (code != 0) {
     broken_ = true;
     broken_peer_ = write.peer;
-    failure_ = fmt::format("{}: write of {} bytes to peer {}: {}", device_name_, bytes, write.peer, fi_strerror(static_cast<int>(-code)));
+    failure_ = fmt::format("{}: write of {} bytes to peer {}: {}", device_name_, bytes, write.peer,
+                           fi_strerror(static_cast<int>(-code)));
     return false;
   }
   free_ = f->next_free;
@@ -123,7 +132,10 @@ std::size_t OfiEndpoint::poll(std::span<Completion> out) noexcept {
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
     const fi_cq_data_entry& e = entries[i];
     if ((e.flags & FI_REMOTE_CQ_DATA) != 0) {
-      out[i] = {.kind = Completion::Kind::arrived, .peer = Completion::kNoPeer, .immediate = static_cast<std::uint32_t>(e.data), .context = 0};
+      out[i] = {.kind = Completion::Kind::arrived,
+                .peer = Completion::kNoPeer,
+                .immediate = static_cast<std::uint32_t>(e.data),
+                .context = 0};
     } else {
       auto* f = static_cast<InFlight*>(e.op_context);
       out[i] = {.kind = Completion::Kind::written, .peer = f->peer, .immediate = 0, .context = f->context};
@@ -149,7 +161,8 @@ Completion OfiEndpoint::take_error() noexcept {
     }
     std::array<char, 256> text{};
     fi_cq_strerror(queue_.get(), error.prov_errno, error.err_data, text.data(), text.size());
-    failure_ = fmt::format("{}: {}{} ({})", device_name_, peer == Completion::kNoPeer ? "" : fmt::format("write to peer {}: ", peer),
+    failure_ = fmt::format("{}: {}{} ({})", device_name_,
+                           peer == Completion::kNoPeer ? "" : fmt::format("write to peer {}: ", peer),
                            fi_strerror(error.err), text.data());
   } else {
     failure_ = device_name_ + ": the completion queue failed";

@@ -7,10 +7,12 @@
 
 namespace nzcl::verbs::ofi {
 
-/// One RDM endpoint with its own completion queue and address vector. All progress of these providers is made inside poll().
+/// One RDM endpoint with its own completion queue and address vector. All progress of these providers is made
+/// inside poll().
 class OfiEndpoint final : public Endpoint {
  public:
-  OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name, const Limits& limits, const EndpointOptions& options);
+  OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name,
+              const Limits& limits, const EndpointOptions& options);
 
   std::string address_for(PeerId peer) override;
   void connect(std::span<const std::string> addresses, Deadline deadline) override;
@@ -36,7 +38,7 @@ class OfiEndpoint final : public Endpoint {
   fid_fabric* fabric_;
   const std::string device_name_;
   const Limits limits_;
-  Handle<fid_cq> queue_;       // the endpoint goes first
+  Handle<fid_cq> queue_;  // the endpoint goes first
   Handle<fid_av> addresses_;
   Handle<fid_ep> endpoint_;
   int wait_fd_ = -1;
@@ -45,7 +47,7 @@ class OfiEndpoint final : public Endpoint {
   InFlight* free_ = nullptr;
   std::size_t used_ = 0;
   std::string failure_;
-  bool broken_ = false;        // a post failed: reported by the next poll
+  bool broken_ = false;  // a post failed: reported by the next poll
   PeerId broken_peer_ = Completion::kNoPeer;
 };
 

@@ -18,7 +18,9 @@ namespace nzcl::verbs::ofi {
 
 struct CloseFid {
   template <typename T>
-  void operator()(T* object) const { fi_close(&object->fid); }
+  void operator()(T* object) const {
+    fi_close(&object->fid);
+  }
 };
 template <typename T>
 using Handle = std::unique_ptr<T, CloseFid>;
