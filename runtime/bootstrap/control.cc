@@ -194,7 +194,7 @@ class StarControl final : public ControlPlane {
     } else {
       changed_.wait_until(lock, deadline, over);
     }
-    return all_bye_;
+    return all_bye_ && !failure_;
   }
 
  private:
