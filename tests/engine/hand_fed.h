@@ -125,7 +125,7 @@ class HandFed {
   static void parse(const std::vector<std::byte>& bytes, Sent& sent) {
     std::size_t at = 0;
     const auto take = [&](void* to, std::size_t n) {
-      std::memcpy(to, bytes.data() + at, n);
+      if (n > 0) std::memcpy(to, bytes.data() + at, n);
       at += n;
     };
     if (sent.announced && sent.immediate.kind == wire::Immediate::Kind::message) {
