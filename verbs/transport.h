@@ -137,7 +137,15 @@ class Device {
 
 struct DeviceOptions {
   std::string transport;  // "shm", "tcp" or any libfabric provider by its name
-  std::string interface;  // "" = the provider's choice
+  std::string interface;  // "" = any; ibverbs: "mlx5_0", "mlx5_0:1", or a network interface or its address
+  // Native verbs only.
+  int local_rank = 0;  // members of one host spread over its devices
+  int numa_node = -1;  // of the buffers: the nearest device is taken; -1: not known
+  int gid_index = -1;  // -1: RoCEv2 with an IPv4 address first
+  int traffic_class = 0;
+  int service_level = 0;
+  int ack_timeout = 0;    // code of the queue pairs' timeout, 4.096 us * 2^n; 0: from timeout_s
+  double timeout_s = 30;  // of an operation: dead peers must be known before
 };
 
 /// One line of nzcl_info: a transport, and why it can't be used if it can't.

@@ -24,12 +24,16 @@ struct Options {
   std::string session = "default";  ///< Tells apart communicators that meet at the same place.
 
   // How bytes move.
-  std::string transport = "auto";  ///< auto | shm | tcp | any libfabric provider by name
-  std::string interface;           ///< Network interface or address for tcp; "" = the provider's choice.
-  int aggregators = 0;             ///< Dedicated aggregator processes; 0 = colocated in every worker.
-  int lanes = 0;                   ///< Engine threads (each with its own endpoint) per process; 0 = planned.
-  int scan_threads = -1;           ///< Additional threads that scan for non-zero blocks; -1 = planned.
-  std::string pin = "auto";        ///< auto | on | off: pin engine threads to the planned cores.
+  std::string transport = "auto";  ///< auto | shm | tcp | ibverbs | any libfabric provider by name
+  std::string interface;     ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
+  int gid_index = -1;        ///< ibverbs: entry of the GID table; -1 = RoCEv2 with an IPv4 address first.
+  int traffic_class = 0;     ///< ibverbs: of the packets (RoCE: DSCP * 4).
+  int service_level = 0;     ///< ibverbs: of the packets.
+  int ack_timeout = 0;       ///< ibverbs: 4.096 us * 2^n until a packet is sent again; 0 = from timeout_s.
+  int aggregators = 0;       ///< Dedicated aggregator processes; 0 = colocated in every worker.
+  int lanes = 0;             ///< Engine threads (each with its own endpoint) per process; 0 = planned.
+  int scan_threads = -1;     ///< Additional threads that scan for non-zero blocks; -1 = planned.
+  std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
   std::uint64_t slot_bytes = 128 << 10;  ///< Largest message, and the size of one slot of a channel.
   int channel_slots = 8;                 ///< Slots per channel: the credits a sender has.
   std::uint64_t slice_bytes = 0;         ///< Dense bytes per slice; 0 = chosen from the tensor's size.

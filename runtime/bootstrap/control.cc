@@ -8,15 +8,14 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/log.h"
+#include "runtime/bootstrap/control_link.h"
 #include "runtime/bootstrap/host_address.h"
-#include "runtime/bootstrap/secure_stream.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -27,62 +26,6 @@ using nlohmann::json;
 constexpr std::chrono::seconds kStrangersTime{10};
 // An address that swallows packets is given up for the next one.
 constexpr std::chrono::seconds kConnectTime{3};
-// What is left to say at the end is said in this time or not at all.
-constexpr std::chrono::seconds kFlushTime{1};
-
-/// One connection of the star. Lives on the control thread, kept alive by its own coroutines.
-struct Link : std::enable_shared_from_this<Link> {
-  explicit Link(std::shared_ptr<Stream> s)
-      : stream(std::move(s)), wake(stream->get_executor()), limit(stream->get_executor()) {
-    wake.expires_at(Clock::time_point::max());
-  }
-  const std::shared_ptr<Stream> stream;
-  std::deque<std::string> outgoing;
-  asio::steady_timer wake;   // cancelled when something of the below changes
-  asio::steady_timer limit;  // of finishing
-  bool finishing = false;    // close when all is sent
-  bool closed = false;
-
-  void send(const json& frame) {
-    outgoing.push_back(frame.dump());
-    wake.cancel();
-  }
-  void finish() {
-    if (closed) return;
-    finishing = true;
-    wake.cancel();
-    limit.expires_after(kFlushTime);
-    limit.async_wait([self = shared_from_this()](asio::error_code error) {
-      if (!error) self->close();
-    });
-  }
-  void close() {
-    closed = true;
-    wake.cancel();
-    limit.cancel();
-    asio::error_code ignored;
-    stream->lowest_layer().close(ignored);
-  }
-};
-
-asio::awaitable<void> write_loop(std::shared_ptr<Link> link) {
-  try {
-    while (!link->closed) {
-      if (link->outgoing.empty()) {
-        if (link->finishing) link->close();
-        if (link->closed) break;
-        asio::error_code ignored;
-        co_await link->wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
-        continue;
-      }
-      std::string frame = std::move(link->outgoing.front());
-      link->outgoing.pop_front();
-      co_await write_frame(*link->stream, std::move(frame));
-    }
-  } catch (const std::exception&) {
-    // The reader sees the broken connection too, and says what it means.
-  }
-}
 
 std::string random_secret() {
   std::array<unsigned char, 32> bytes{};

@@ -24,7 +24,8 @@ constexpr std::chrono::seconds kStrangersTime{10};
 constexpr std::chrono::seconds kConnectTime{
     3};  // an address that swallows packets is given up for the next one
 constexpr std::chrono::milliseconds kRetryPause{50};
-constexpr int kLoudRefusals = 10;  // further ones do not fill the log
+constexpr std::chrono::seconds kFarewellTime{1};  // for telling the others why the meeting failed
+constexpr int kLoudRefusals = 10;                 // further ones do not fill the log
 // Member 0 knows best who is missing: the others give it this much longer to say so.
 constexpr std::chrono::seconds kGrace{2};
 
@@ -186,6 +187,7 @@ class Hub final : public Star {
   }
 
   asio::awaitable<void> read_parts(Member& member) {
+    ++readers_;
     try {
       while (true) {
         std::string frame = co_await read_frame(*member.stream, kFrameLimit);
@@ -198,6 +200,7 @@ class Hub final : public Star {
         failure_ = Error(ErrorCode::peer_failed,
                          fmt::format("{} left the meeting at {}: {}", member.who, settings_.place, e.what()));
     }
+    --readers_;
   }
 
   std::vector<std::string> gather(std::string_view mine, Deadline deadline) {
@@ -243,7 +246,17 @@ class Hub final : public Star {
       run_until([&] { return open == 0; }, Deadline::max());  // `open` is ours: all have to be over
     }
   }
-  void tell_all(const Error& error) { send_all(error_frame(error), Clock::now() + std::chrono::seconds(1)); }
+  void tell_all(const Error& error) {
+    const auto limit = Clock::now() + kFarewellTime;
+    send_all(error_frame(error), limit);
+    // A connection that is closed with unread data is reset, which can destroy what was sent last: let the
+    // others close first.
+    asio::error_code ignored;
+    for (Member& m : members_) {
+      if (m.welcome) m.stream->lowest_layer().shutdown(Tcp::socket::shutdown_send, ignored);
+    }
+    run_until([this] { return readers_ == 0; }, limit);
+  }
 
   const MeetingPlace place_;
   const std::function<void(int)> on_listening_;
@@ -254,6 +267,7 @@ class Hub final : public Star {
   Failure failure_;
   std::string refused_;
   int refusals_ = 0;
+  int readers_ = 0;  // connections being read
 };
 
 class Spoke final : public Star {

@@ -53,10 +53,17 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, const verbs
   return config;
 }
 
-std::shared_ptr<verbs::Device> open_transport(const Options& options, const Roll& roll) {
-  if (options.transport != "auto") return verbs::open_device({options.transport, options.interface});
-  if (!roll.one_host) return verbs::open_device({"tcp", options.interface});
-  return verbs::open_device({"shm", options.interface});
+std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll) {
+  return verbs::open_device({.transport = o.transport != "auto" ? o.transport
+                                          : roll.one_host       ? "shm"
+                                                                : "tcp",
+                             .interface = o.interface,
+                             .local_rank = roll.local_index,
+                             .gid_index = o.gid_index,
+                             .traffic_class = o.traffic_class,
+                             .service_level = o.service_level,
+                             .ack_timeout = o.ack_timeout,
+                             .timeout_s = o.timeout_s});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
+#include "tests/system/run_one.h"
 
 namespace nzcl::test {
 namespace {
@@ -16,6 +17,12 @@ struct Where {
   int ranks;
   int dedicated = 0;
   int lanes = 1;
+  std::string text() const {
+    return transport + "_" + std::to_string(ranks) +
+           (dedicated ? "_dedicated_" + std::to_string(dedicated) : "") +
+           (lanes > 1 ? "_lanes_" + std::to_string(lanes) : "");
+  }
+  friend void PrintTo(const Where& w, std::ostream* out) { *out << w.text(); }
 };
 
 class CombinationsTest : public ::testing::TestWithParam<Where> {
@@ -37,47 +44,6 @@ class CombinationsTest : public ::testing::TestWithParam<Where> {
     for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
   }
 };
-
-enum class Form { in_place, out_of_place, with_bitmap, dense_flag };
-
-/// One operation on one rank, checked to the bit. The first few differences are reported.
-void run_one(Communicator& communicator, const Problem& p, const Expected& expected, Form form) {
-  std::vector<std::byte> input = make_input(p, communicator.rank());
-  std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
-  if (p.bytes() == 0) {
-    communicator.allreduce(AllreduceRequest{.type = p.type, .op = p.op, .block_elems = p.block}).wait();
-    return;
-  }
-  const bool in_place = form != Form::out_of_place;
-  auto& result = in_place ? input : output;
-  const auto in = communicator.register_buffer(input.data(), input.size());
-  const auto out = communicator.register_buffer(output.data(), output.size());
-  std::vector<std::uint64_t> bitmap;
-  AllreduceRequest request{.input = input.data(),
-                           .output = result.data(),
-                           .count = p.count,
-                           .type = p.type,
-                           .op = p.op,
-                           .block_elems = p.block};
-  if (form == Form::with_bitmap) {
-    bitmap.assign(words_for(p.blocks()), 0);
-    for (std::uint64_t b = 0; b < p.blocks(); ++b) {
-      if (holds(p, communicator.rank(), b)) set_bit(std::span(bitmap), b);
-    }
-    request.bitmap = bitmap;
-  }
-  request.dense = form == Form::dense_flag;
-  Work work = communicator.allreduce(request);
-  work.wait();
-  // Dense: zeros are sent too, so the union is everything, and min and max see the same zeros as without.
-  if (form != Form::dense_flag) {
-    const auto bits = work.union_bitmap();
-    EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end())) << p.text();
-    EXPECT_EQ(work.statistics().union_blocks, count_bits(expected.bits)) << p.text();
-  }
-  EXPECT_EQ(first_difference(result, expected.data), -1)
-      << p.text() << ", form " << static_cast<int>(form) << ", rank " << communicator.rank();
-}
 
 TEST_P(CombinationsTest, EveryTypeAndOperation) {
   std::vector<std::pair<Problem, Expected>> problems;
@@ -231,12 +197,8 @@ std::vector<Where> places() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Places, CombinationsTest, ::testing::ValuesIn(places()), [](const auto& param) {
-  const Where& w = param.param;
-  return w.transport + "_" + std::to_string(w.ranks) +
-         (w.dedicated ? "_dedicated_" + std::to_string(w.dedicated) : "") +
-         (w.lanes > 1 ? "_lanes_" + std::to_string(w.lanes) : "");
-});
+std::string name_of_place(const testing::TestParamInfo<Where>& info) { return info.param.text(); }
+INSTANTIATE_TEST_SUITE_P(Places, CombinationsTest, ::testing::ValuesIn(places()), name_of_place);
 
 }  // namespace
 }  // namespace nzcl::test

@@ -158,6 +158,7 @@ struct Disagreement {
   const char* name;
   std::function<void(AllreduceRequest&)> change;
   const char* text;
+  friend void PrintTo(const Disagreement& d, std::ostream* out) { *out << d.name; }
 };
 
 class MismatchTest : public ::testing::TestWithParam<Disagreement> {};

@@ -112,7 +112,7 @@ class LoopbackEndpoint final : public Endpoint {
     if (options_.faults.accept_at_most > 0)
       limit = std::min<std::size_t>(limit, 1 + random_() % options_.faults.accept_at_most);
     std::size_t n = 0;
-    for (; n < limit && flying_.size() < options_.limits.max_posted; ++n) {
+    for (; n < limit && in_flight() < options_.limits.max_posted; ++n) {
       const Write& write = writes[n];
       Flying f{.segments = {write.segments.begin(), write.segments.end()},
                .peer = write.peer,
@@ -151,7 +151,9 @@ class LoopbackEndpoint final : public Endpoint {
   }
 
   std::string failure() const override { return failure_; }
-  std::size_t in_flight() const noexcept override { return flying_.size() + completions_.size(); }
+  std::size_t in_flight() const noexcept override {
+    return flying_.size() + completions_.size() + stalled_;
+  }
   int wait_fd() const noexcept override { return inbox_->event; }
   bool prepare_wait() noexcept override {
     std::uint64_t count;
@@ -187,7 +189,10 @@ class LoopbackEndpoint final : public Endpoint {
   }
 
   void land(const Flying& f) {
-    if (options_.faults.stall_at && f.number >= *options_.faults.stall_at) return;
+    if (options_.faults.stall_at && f.number >= *options_.faults.stall_at) {
+      ++stalled_;
+      return;
+    }
     std::uint64_t bytes = 0;
     for (const Segment& s : f.segments) bytes += s.bytes;
     if (options_.faults.fail_at && f.number >= *options_.faults.fail_at)
@@ -227,6 +232,7 @@ class LoopbackEndpoint final : public Endpoint {
   std::vector<std::shared_ptr<Inbox>> peers_;
   std::deque<Flying> flying_;
   std::deque<Completion> completions_;
+  std::size_t stalled_ = 0;  // writes lost without a word: in flight for ever
   std::uint64_t posted_ = 0;
   std::minstd_rand random_;
   std::string failure_;

@@ -1,0 +1,143 @@
+// A representative cut of the system tests over native verbs: ranks are threads, each with a device of its
+// own as far as there are enough.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/system/oracle.h"
+#include "tests/system/ranks.h"
+#include "tests/system/run_one.h"
+#include "verbs/ibv/port.h"
+
+namespace nzcl::test {
+namespace {
+
+using testing::Each;
+
+class Rdma : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      verbs::ibv::open_port({});
+    } catch (const Error& e) {
+      GTEST_SKIP() << e.what();
+    }
+  }
+  static Setting setting(int ranks) {
+    Setting s{.transport = "ibverbs", .ranks = ranks, .options = {}};
+    s.options.slot_bytes = 16 << 10;  // many messages from little data
+    s.options.pin = "off";
+    s.options.timeout_s = 60;
+    s.options.ack_timeout = 16;
+    s.options.log_level = "off";
+    return s;
+  }
+};
+
+class RdmaTest : public Rdma, public testing::WithParamInterface<int> {};
+
+TEST_P(RdmaTest, EveryTypeOnce) {
+  const int ranks = GetParam();
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (int type = 0; type < kDataTypes; ++type) {
+    Problem p{.type = static_cast<DataType>(type),
+              .op = static_cast<ReduceOp>(type % kReduceOps),
+              .count = 6007,
+              .block = 64,
+              .ranks = ranks};
+    problems.emplace_back(p, make_expected(p));
+  }
+  EXPECT_THAT(run_ranks(setting(ranks),
+                        [&](Communicator& c) {
+                          for (const auto& [p, expected] : problems) run_one(c, p, expected, Form::in_place);
+                        }),
+              Each(""));
+}
+
+TEST_P(RdmaTest, EverySparsityOnce) {
+  const int ranks = GetParam();
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (const Sparsity sparsity : kSparsities) {
+    for (const std::uint64_t count : {0, 1, 257, 100003}) {
+      Problem p{.count = count, .block = 256, .sparsity = sparsity, .ranks = ranks};
+      problems.emplace_back(p, make_expected(p));
+    }
+  }
+  EXPECT_THAT(run_ranks(setting(ranks),
+                        [&](Communicator& c) {
+                          int turn = 0;
+                          for (const auto& [p, expected] : problems)
+                            run_one(c, p, expected, static_cast<Form>(turn++ % 4));
+                        }),
+              Each(""));
+}
+
+TEST_P(RdmaTest, ManyInFlight) {
+  const int ranks = GetParam();
+  Problem p{.count = 30011, .block = 16, .sparsity = Sparsity::random, .ranks = ranks};
+  const Expected expected = make_expected(p);
+  EXPECT_THAT(
+      run_ranks(setting(ranks),
+                [&](Communicator& c) {
+                  std::vector<std::vector<std::byte>> buffers(10, make_input(p, c.rank()));
+                  std::vector<RegisteredBuffer> registered;
+                  std::vector<Work> works;
+                  for (auto& b : buffers) {
+                    registered.push_back(c.register_buffer(b.data(), b.size()));
+                    works.push_back(c.allreduce(
+                        {.input = b.data(), .output = b.data(), .count = p.count, .block_elems = p.block}));
+                  }
+                  for (std::size_t i = works.size(); i-- > 0;) {
+                    works[i].wait();
+                    EXPECT_EQ(first_difference(buffers[i], expected.data), -1) << p.text();
+                  }
+                }),
+      Each(""));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RdmaTest, testing::Values(1, 2, 3, 4, 8));
+
+// --- Limits driven on purpose
+
+class RdmaLimitsTest : public Rdma {
+ protected:
+  void run_with(const std::function<void(Options&)>& change) {
+    Setting s = setting(3);
+    change(s.options);
+    Problem p{.count = 50021, .block = 16, .sparsity = Sparsity::random, .ranks = 3};
+    const Expected expected = make_expected(p);
+    EXPECT_THAT(run_ranks(s,
+                          [&](Communicator& c) {
+                            run_one(c, p, expected, Form::in_place);
+                            run_one(c, p, expected, Form::dense_flag);
+                          }),
+                Each(""));
+  }
+};
+
+TEST_F(RdmaLimitsTest, TheFewestAndSmallestSlots) {
+  run_with([](Options& o) { o.slot_bytes = 4096, o.channel_slots = 2; });
+}
+TEST_F(RdmaLimitsTest, EverythingPacked) {
+  run_with([](Options& o) { o.gather_bytes = 1ull << 30, o.direct_bytes = 1ull << 30; });
+}
+TEST_F(RdmaLimitsTest, EverythingGatheredAndDirect) {
+  run_with([](Options& o) { o.gather_bytes = 1, o.direct_bytes = 1; });
+}
+TEST_F(RdmaLimitsTest, SeveralLanes) {
+  run_with([](Options& o) { o.lanes = 2, o.scan_threads = 1; });
+}
+
+TEST_F(RdmaLimitsTest, SettingsBeyondTheDeviceAreNamed) {
+  Setting s = setting(2);
+  s.options.gid_index = 200;
+  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(testing::HasSubstr("has no GID 200")));
+  s = setting(2);
+  s.options.interface = "mlx5_77";
+  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(testing::HasSubstr("not mlx5_77")));
+}
+
+}  // namespace
+}  // namespace nzcl::test

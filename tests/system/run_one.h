@@ -1,0 +1,58 @@
+// One operation on one rank in every form of call, checked to the bit against the oracle.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nzcl/communicator.h"
+#include "runtime/base/bitmap.h"
+#include "tests/system/oracle.h"
+
+namespace nzcl::test {
+
+enum class Form { in_place, out_of_place, with_bitmap, dense_flag };
+
+/// One operation on one rank, checked to the bit. The first few differences are reported.
+inline void run_one(Communicator& communicator, const Problem& p, const Expected& expected, Form form) {
+  std::vector<std::byte> input = make_input(p, communicator.rank());
+  std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
+  if (p.bytes() == 0) {
+    communicator.allreduce(AllreduceRequest{.type = p.type, .op = p.op, .block_elems = p.block}).wait();
+    return;
+  }
+  const bool in_place = form != Form::out_of_place;
+  auto& result = in_place ? input : output;
+  const auto in = communicator.register_buffer(input.data(), input.size());
+  const auto out = communicator.register_buffer(output.data(), output.size());
+  std::vector<std::uint64_t> bitmap;
+  AllreduceRequest request{.input = input.data(),
+                           .output = result.data(),
+                           .count = p.count,
+                           .type = p.type,
+                           .op = p.op,
+                           .block_elems = p.block};
+  if (form == Form::with_bitmap) {
+    bitmap.assign(words_for(p.blocks()), 0);
+    for (std::uint64_t b = 0; b < p.blocks(); ++b) {
+      if (holds(p, communicator.rank(), b)) set_bit(std::span(bitmap), b);
+    }
+    request.bitmap = bitmap;
+  }
+  request.dense = form == Form::dense_flag;
+  Work work = communicator.allreduce(request);
+  work.wait();
+  // Dense: zeros are sent too, so the union is everything, and min and max see the same zeros as without.
+  if (form != Form::dense_flag) {
+    const auto bits = work.union_bitmap();
+    EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end())) << p.text();
+    EXPECT_EQ(work.statistics().union_blocks, count_bits(expected.bits)) << p.text();
+  }
+  EXPECT_EQ(first_difference(result, expected.data), -1)
+      << p.text() << ", form " << static_cast<int>(form) << ", rank " << communicator.rank();
+}
+
+}  // namespace nzcl::test

@@ -1,0 +1,117 @@
+// The parts of the native verbs backend that need no device.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cerrno>
+#include <cmath>
+#include <vector>
+
+#include "nzcl/error.h"
+#include "verbs/ibv/constants.h"
+#include "verbs/ibv/handles.h"
+#include "verbs/ibv/port.h"
+#include "verbs/ibv/queue_pair.h"
+#include "verbs/ibv/work_request_id.h"
+
+namespace nzcl::verbs::ibv {
+namespace {
+
+using Kind = GidEntry::Kind;
+using testing::HasSubstr;
+
+GidEntry entry(int index, Kind kind, bool ipv4) {
+  GidEntry e{.gid = {}, .index = index, .kind = kind};
+  if (ipv4) {
+    e.gid.raw[10] = e.gid.raw[11] = 0xff;
+    e.gid.raw[12] = 10;
+  } else {
+    e.gid.raw[0] = 0xfe;
+    e.gid.raw[1] = 0x80;
+  }
+  return e;
+}
+
+TEST(ChooseGid, RoceV2WithAnIpv4AddressComesFirst) {
+  const std::vector<GidEntry> table{entry(0, Kind::roce_v1, false), entry(1, Kind::roce_v2, false),
+                                    entry(2, Kind::roce_v1, true), entry(3, Kind::roce_v2, true),
+                                    entry(4, Kind::roce_v2, true)};
+  EXPECT_EQ(choose_gid(table, -1)->index, 3);
+  EXPECT_EQ(choose_gid(std::span(table).first(3), -1)->index, 1);
+  EXPECT_EQ(choose_gid(std::span(table).first(1), -1)->index, 0);
+  EXPECT_EQ(choose_gid(table, 2)->index, 2);
+  EXPECT_FALSE(choose_gid(table, 9));
+  EXPECT_FALSE(choose_gid({}, -1));
+}
+
+TEST(ChooseGid, InfiniBandHasItsOwn) {
+  const std::vector<GidEntry> table{entry(0, Kind::infiniband, false)};
+  EXPECT_EQ(choose_gid(table, -1)->index, 0);
+}
+
+RC_GTEST_PROP(IbvWorkRequestId, ComesBack, (bool receive, std::uint32_t sequence)) {
+  const WorkRequestId id{receive, *rc::gen::inRange<std::uint32_t>(0, 0x80000000u), sequence};
+  RC_ASSERT(WorkRequestId::decode(id.encode()) == id);
+}
+
+TEST(IbvAckTimeout, FindsADeadPeerWithinAQuarterOfTheTimeout) {
+  for (const double timeout : {1.0, 5.0, 30.0, 100.0}) {
+    const double found_after = 4.096e-6 * std::pow(2, ack_timeout_for(timeout)) * (kRetries + 1);
+    EXPECT_LE(found_after, timeout / 4) << timeout;
+    EXPECT_GT(found_after, timeout / 16) << timeout;
+  }
+  EXPECT_EQ(ack_timeout_for(0.001), 12) << "no shorter than a busy software device needs";
+  EXPECT_EQ(ack_timeout_for(1e6), 20);
+}
+
+TEST(IbvAddress, ComesBackAndRefusesOthers) {
+  QueuePairAddress address;
+  address.number = 0x123456;
+  address.first_packet = 0xabcdef;
+  address.gid[15] = 7;
+  const QueuePairAddress copy = QueuePairAddress::decode(address.encode());
+  EXPECT_EQ(copy.number, address.number);
+  EXPECT_EQ(copy.first_packet, address.first_packet);
+  EXPECT_EQ(copy.gid[15], 7);
+  EXPECT_THROW(QueuePairAddress::decode("short"), Error);
+}
+
+std::string text_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+// libibverbs reports failure in three ways.
+TEST(IbvErrors, ANullPointerTakesErrno) {
+  EXPECT_THAT(text_of([] {
+                errno = ENOMEM;
+                owned<ibv_pd>(nullptr, "thing", "; do this");
+              }),
+              HasSubstr("thing: Cannot allocate memory; do this"));
+}
+TEST(IbvErrors, APositiveErrnoIsReturned) {
+  EXPECT_THAT(text_of([] { check(EINVAL, "thing"); }), HasSubstr("thing: Invalid argument"));
+  EXPECT_EQ(text_of([] { check(0, "thing"); }), "no error");
+}
+TEST(IbvErrors, ACountIsNegative) {
+  EXPECT_TRUE(failed_count(-1));
+  EXPECT_FALSE(failed_count(0));
+}
+
+TEST(IbvDeviceHere, WithoutOneTheErrorSaysWhatToDo) {
+  try {
+    open_port({});
+    GTEST_SKIP() << "there is an RDMA device here";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::unavailable);
+    EXPECT_THAT(e.what(), testing::AnyOf(HasSubstr("scripts/softroce"), HasSubstr("ibverbs: no usable port"),
+                                         HasSubstr("/dev/infiniband")));
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::verbs::ibv

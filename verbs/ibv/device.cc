@@ -1,0 +1,135 @@
+#include "verbs/ibv/device.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "verbs/ibv/constants.h"
+#include "verbs/ibv/endpoint.h"
+
+namespace nzcl::verbs::ibv {
+namespace {
+
+class IbvRegion final : public MemoryRegion {
+ public:
+  IbvRegion(Handle<ibv_mr> mr, std::span<std::byte> bytes) : mr_(std::move(mr)), bytes_(bytes) {}
+  std::span<std::byte> bytes() const noexcept override { return bytes_; }
+  RemoteMemory remote() const noexcept override {
+    return {reinterpret_cast<std::uint64_t>(bytes_.data()), mr_->rkey};
+  }
+  void* local_descriptor() const noexcept override { return mr_.get(); }
+
+ private:
+  Handle<ibv_mr> mr_;
+  std::span<std::byte> bytes_;
+};
+
+bool is_fatal(ibv_event_type type) {
+  switch (type) {
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_PATH_MIG_ERR:
+    case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_SRQ_ERR:
+    case IBV_EVENT_WQ_FATAL:
+      return true;
+    case IBV_EVENT_COMM_EST:
+    case IBV_EVENT_SQ_DRAINED:
+    case IBV_EVENT_PATH_MIG:
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_SRQ_LIMIT_REACHED:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
+  const Port& port = open_.port;
+  name_ = fmt::format("ibverbs {}:{}", port.device, port.number);
+  domain_ = owned(ibv_alloc_pd(context()), name_ + ": allocating a protection domain");
+  check(ibv_query_device(context(), &attributes_), name_ + ": asking for the device's limits");
+  const int flags = ::fcntl(context()->async_fd, F_GETFL);
+  check(::fcntl(context()->async_fd, F_SETFL, flags | O_NONBLOCK) == 0 ? 0 : errno,
+        name_ + ": making events non-blocking");
+  connection_.traffic_class = static_cast<std::uint8_t>(options.traffic_class);
+  connection_.service_level = static_cast<std::uint8_t>(options.service_level);
+  connection_.ack_timeout = options.ack_timeout > 0 ? static_cast<std::uint8_t>(options.ack_timeout)
+                                                    : ack_timeout_for(options.timeout_s);
+
+  limits_.max_segments = std::min<std::size_t>(kMaxSegments, static_cast<std::size_t>(attributes_.max_sge));
+  limits_.max_write_bytes = port.max_message_bytes;
+  limits_.max_posted = kMaxPosted;
+  // RC places the writes of a queue pair in order, and the completion of an immediate after all of them; a
+  // relaxed-ordering region keeps that, as the completion entry itself is an ordinary write that none before
+  // it may pass.
+  limits_.ordered = true;
+  limits_.gather_bytes = 1024;
+  limits_.direct_bytes = 4096;
+}
+
+std::unique_ptr<MemoryRegion> IbvDevice::register_memory(std::span<std::byte> bytes, MemoryKind) {
+  const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+  ibv_mr* mr = ibv_reg_mr(domain_.get(), bytes.data(), bytes.size(), access);
+  auto handle =
+      owned(mr, fmt::format("{}: registering {} MiB", name_, bytes.size() >> 20),
+            errno == ENOMEM ? "; raise the limit on locked memory (ulimit -l, or LimitMEMLOCK of the service)"
+                            : "");
+  return std::make_unique<IbvRegion>(std::move(handle), bytes);
+}
+
+std::unique_ptr<Endpoint> IbvDevice::open_endpoint(const EndpointOptions& options) {
+  return std::make_unique<IbvEndpoint>(*this, options);
+}
+
+bool IbvDevice::check_events() noexcept {
+  if (fatal_.load(std::memory_order_acquire)) return true;
+  const std::unique_lock lock(event_mutex_, std::try_to_lock);
+  if (!lock) return false;
+  ibv_async_event event;
+  while (ibv_get_async_event(context(), &event) == 0) {
+    const ibv_event_type type = event.event_type;
+    ibv_ack_async_event(&event);
+    if (!is_fatal(type)) continue;
+    fatal_text_ = fmt::format("{}: {}", name_, ibv_event_type_str(type));
+    fatal_.store(true, std::memory_order_release);
+    return true;
+  }
+  return false;
+}
+
+std::string IbvDevice::fatal_event() const {
+  const std::scoped_lock lock(event_mutex_);
+  return fatal_text_;
+}
+
+std::shared_ptr<Device> open_device(const DeviceOptions& options) {
+  return std::make_shared<IbvDevice>(options);
+}
+
+TransportInfo probe() {
+  TransportInfo info{"ibverbs", false, ""};
+  try {
+    const OpenPort open = open_port({});
+    const Port& p = open.port;
+    info.detail =
+        fmt::format("native verbs on {}:{}, {}, GID {}, MTU {}", p.device, p.number,
+                    p.ethernet ? "RoCE" : "InfiniBand", p.gid.index, 128 << static_cast<int>(p.mtu));
+    info.available = true;
+  } catch (const Error& e) {
+    info.detail = e.what();
+  }
+  return info;
+}
+
+}  // namespace nzcl::verbs::ibv

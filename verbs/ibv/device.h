@@ -1,0 +1,54 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "verbs/ibv/handles.h"
+#include "verbs/ibv/port.h"
+#include "verbs/ibv/queue_pair.h"
+#include "verbs/transport.h"
+
+namespace nzcl::verbs::ibv {
+
+/// A port of an RDMA device, opened through libibverbs: its protection domain and what its owner has to know
+/// of it. Thread-safe.
+class IbvDevice final : public Device {
+ public:
+  explicit IbvDevice(const DeviceOptions& options);
+
+  std::string name() const override { return name_; }
+  const Limits& limits() const noexcept override { return limits_; }
+  std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) override;
+  std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override;
+
+  // --- For endpoints.
+  ibv_context* context() const { return open_.context.get(); }
+  ibv_pd* domain() const { return domain_.get(); }
+  const Port& port() const { return open_.port; }
+  const ibv_device_attr& attributes() const { return attributes_; }
+  const ConnectionOptions& connection() const { return connection_; }
+  /// Reads what the kernel says asynchronously. Data path, but a system call: now and then only. True once
+  /// something fatal has come.
+  bool check_events() noexcept;
+  /// Its text; after check_events() returned true.
+  std::string fatal_event() const;
+
+ private:
+  OpenPort open_;
+  Handle<ibv_pd> domain_;
+  ibv_device_attr attributes_{};
+  ConnectionOptions connection_;
+  std::string name_;
+  Limits limits_;
+  mutable std::mutex event_mutex_;  // one reader at a time; try_lock on the data path
+  std::string fatal_text_;
+  std::atomic<bool> fatal_{false};
+};
+
+std::shared_ptr<Device> open_device(const DeviceOptions& options);
+TransportInfo probe();
+
+}  // namespace nzcl::verbs::ibv

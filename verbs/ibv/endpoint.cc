@@ -1,0 +1,290 @@
+#include "verbs/ibv/endpoint.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "verbs/ibv/work_request_id.h"
+
+namespace nzcl::verbs::ibv {
+namespace {
+
+void set_non_blocking(int fd, const std::string& name) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  check(::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 ? 0 : errno,
+        name + ": making a completion channel non-blocking");
+}
+
+const char* opcode_name(const ibv_wc& wc) {
+  if (WorkRequestId::decode(wc.wr_id).receive) return "receive";
+  return "write";
+}
+
+}  // namespace
+
+IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
+    : device_(device), options_(options), peers_(options.peers) {
+  const ibv_device_attr& limits = device.attributes();
+  const std::string& name = device.port().device;
+  const auto receives = static_cast<std::uint32_t>(options.arrivals) + kRefillBatch;
+  const std::uint32_t entries = kMaxPosted + receives;
+  if (static_cast<int>(receives) > limits.max_srq_wr || static_cast<int>(entries) > limits.max_cqe) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}: {} receive requests and {} completion entries are needed, the device grants "
+                            "{} and {}: lower "
+                            "channel_slots, or use more lanes",
+                            name, receives, entries, limits.max_srq_wr, limits.max_cqe));
+  }
+  channel_ = owned(ibv_create_comp_channel(device.context()), name + ": creating a completion channel");
+  set_non_blocking(channel_->fd, name);
+  completions_ = owned(ibv_create_cq(device.context(), static_cast<int>(entries), nullptr, channel_.get(), 0),
+                       name + ": creating a completion queue");
+  ibv_srq_init_attr attr{};
+  attr.attr.max_wr = receives;
+  attr.attr.max_sge = 1;
+  receives_ = owned(ibv_create_srq(device.domain(), &attr), name + ": creating a shared receive queue");
+  ready_.resize(entries + options.peers + 2);
+  refill(receives);
+
+  wait_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
+  check(wait_fd_ >= 0 ? 0 : errno, name + ": epoll_create1");
+  for (const int fd : {channel_->fd, device.context()->async_fd}) {
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    check(::epoll_ctl(wait_fd_, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno, name + ": epoll_ctl");
+  }
+}
+
+IbvEndpoint::~IbvEndpoint() {
+  if (wait_fd_ >= 0) ::close(wait_fd_);
+}
+
+std::string IbvEndpoint::address_for(PeerId id) {
+  if (id == options_.self) return {};
+  Peer& peer = peers_[id];
+  if (!peer.queue) {
+    peer.queue = make_queue_pair(device_.domain(), completions_.get(), receives_.get(), kSendDepth,
+                                 static_cast<std::uint32_t>(device_.limits().max_segments), inline_bytes_,
+                                 fmt::format("{} (to peer {})", device_.name(), id));
+    peer.first_packet = std::random_device()() & 0xffffff;
+  }
+  return address_of(peer.queue.get(), device_.port(), peer.first_packet).encode();
+}
+
+void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline) {
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    if (i == options_.self) continue;
+    if (addresses[i].empty()) {
+      peers_[i].queue.reset();
+      continue;
+    }
+    try {
+      ibv::connect(peers_[i].queue.get(), device_.port(), peers_[i].first_packet,
+                   QueuePairAddress::decode(addresses[i]), device_.connection());
+    } catch (const Error& e) {
+      throw Error(e.code(), fmt::format("{} (connecting to peer {})", e.what(), i));
+    }
+  }
+}
+
+void IbvEndpoint::refill(std::uint32_t count) {
+  std::array<ibv_recv_wr, kRefillBatch> requests;
+  while (count > 0) {
+    const std::uint32_t n = std::min<std::uint32_t>(count, kRefillBatch);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      requests[i] = {.wr_id = WorkRequestId{.receive = true}.encode(),
+                     .next = i + 1 < n ? &requests[i + 1] : nullptr,
+                     .sg_list = nullptr,
+                     .num_sge = 0};
+    }
+    ibv_recv_wr* bad = nullptr;
+    if (const int error = ibv_post_srq_recv(receives_.get(), requests.data(), &bad)) {
+      fail(Completion::kNoPeer,
+           fmt::format("{}: posting receive requests: {}", device_.name(), std::strerror(error)));
+      return;
+    }
+    count -= n;
+  }
+}
+
+// --- Posting
+
+std::size_t IbvEndpoint::post(std::span<const Write> writes) noexcept {
+  std::size_t n = 0;
+  while (n < writes.size() && !device_failed_) {
+    const std::size_t before = n;
+    burst_ = touched_count_ = 0;
+    while (n < writes.size() && burst_ < kBurst && append(writes[n])) ++n;
+    if (n == before || !send_lists()) break;
+  }
+  return n;
+}
+
+bool IbvEndpoint::append(const Write& write) noexcept {
+  Peer& peer = peers_[write.peer];
+  if (peer.broken) {  // accepted and forgotten: its failure has been reported, nobody waits for it
+    return true;
+  }
+  if (in_flight_ >= kMaxPosted || peer.posted - peer.retired >= kSendDepth || !peer.queue) return false;
+  auto& sges = segments_[burst_];
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < write.segments.size(); ++i) {
+    const Segment& s = write.segments[i];
+    sges[i] = {reinterpret_cast<std::uint64_t>(s.data), s.bytes,
+               static_cast<const ibv_mr*>(s.region->local_descriptor())->lkey};
+    bytes += s.bytes;
+  }
+  ibv_send_wr& request = requests_[burst_++];
+  request = {};
+  request.wr_id = WorkRequestId{.receive = false, .peer = write.peer, .sequence = peer.posted}.encode();
+  request.sg_list = sges.data();
+  request.num_sge = static_cast<int>(write.segments.size());
+  request.opcode = write.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+  request.imm_data = htonl(write.immediate.value_or(0));
+  request.wr.rdma.remote_addr = write.target.address;
+  request.wr.rdma.rkey = static_cast<std::uint32_t>(write.target.key);
+  if (bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
+  if (peer.posted % kSignalEvery == kSignalEvery - 1) request.send_flags |= IBV_SEND_SIGNALED;
+  if (peer.first == nullptr) {
+    peer.first = &request;
+    touched_[touched_count_++] = write.peer;
+  } else {
+    peer.last->next = &request;
+  }
+  peer.last = &request;
+  peer.contexts[peer.posted++ % kSendDepth] = write.context;
+  ++in_flight_;
+  return true;
+}
+
+bool IbvEndpoint::send_lists() noexcept {
+  bool good = true;
+  for (std::size_t i = 0; i < touched_count_; ++i) {
+    Peer& peer = peers_[touched_[i]];
+    peer.last->send_flags |= IBV_SEND_SIGNALED;
+    ibv_send_wr* bad = nullptr;
+    const int error = ibv_post_send(peer.queue.get(), peer.first, &bad);
+    peer.first = peer.last = nullptr;
+    if (error != 0) {
+      give_up(touched_[i]);
+      fail(touched_[i], fmt::format("{}: posting to peer {} on queue pair {}: {}", device_.name(),
+                                    touched_[i], peer.queue->qp_num, std::strerror(error)));
+      good = false;
+    }
+  }
+  return good;
+}
+
+// --- Completions
+
+std::size_t IbvEndpoint::poll(std::span<Completion> out) noexcept {
+  std::size_t n = hand_out(out);
+  while (n < out.size() && poll_queue(out.size() - n)) n += hand_out(out.subspan(n));
+  if (n == 0 && ++empty_polls_ % kEventCheckEvery == 0 && !device_failed_ && device_.check_events()) {
+    device_failed_ = true;
+    fail(Completion::kNoPeer, device_.fatal_event());
+    n = hand_out(out);
+  }
+  return n;
+}
+
+std::size_t IbvEndpoint::hand_out(std::span<Completion> out) noexcept {
+  std::size_t n = 0;
+  for (; n < out.size() && ready_head_ != ready_tail_; ++n) {
+    out[n] = ready_[ready_head_];
+    ready_head_ = (ready_head_ + 1) % ready_.size();
+    if (out[n].kind == Completion::Kind::written) --in_flight_;
+  }
+  return n;
+}
+
+/// False: there was nothing.
+bool IbvEndpoint::poll_queue(std::size_t at_most) noexcept {
+  std::array<ibv_wc, kBurst> entries;
+  const int count =
+      ibv_poll_cq(completions_.get(), static_cast<int>(std::min(at_most, entries.size())), entries.data());
+  if (failed_count(count)) {
+    device_failed_ = true;
+    fail(Completion::kNoPeer, device_.name() + ": the completion queue failed");
+    return true;
+  }
+  for (int i = 0; i < count; ++i) take(entries[static_cast<std::size_t>(i)]);
+  if (used_receives_ >= kRefillBatch) {
+    refill(kRefillBatch);
+    used_receives_ -= kRefillBatch;
+  }
+  return count > 0;
+}
+
+void IbvEndpoint::take(const ibv_wc& wc) noexcept {
+  const WorkRequestId id = WorkRequestId::decode(wc.wr_id);
+  if (wc.status == IBV_WC_SUCCESS) {
+    if (id.receive) {
+      ++used_receives_;
+      ready_[ready_tail_] = {.kind = Completion::Kind::arrived,
+                             .peer = Completion::kNoPeer,
+                             .immediate = ntohl(wc.imm_data),
+                             .context = 0};
+      ready_tail_ = (ready_tail_ + 1) % ready_.size();
+    } else {
+      retire(id.peer, id.sequence + 1);
+    }
+    return;
+  }
+  const auto peer = std::find_if(peers_.begin(), peers_.end(),
+                                 [&](const Peer& p) { return p.queue && p.queue->qp_num == wc.qp_num; });
+  const PeerId number = id.receive ? static_cast<PeerId>(peer - peers_.begin()) : id.peer;
+  if (number < peers_.size() && peers_[number].broken) return;  // flushed after its first error
+  if (number < peers_.size()) give_up(number);
+  fail(number < peers_.size() ? number : Completion::kNoPeer,
+       fmt::format("{}: {} {} peer {} on queue pair {}: {} (vendor error {:#x})", device_.name(),
+                   opcode_name(wc), id.receive ? "from" : "to", number, wc.qp_num,
+                   ibv_wc_status_str(wc.status), wc.vendor_err));
+}
+
+/// A completion stands for all writes of its queue pair before it.
+void IbvEndpoint::retire(PeerId id, std::uint32_t up_to) noexcept {
+  Peer& peer = peers_[id];
+  if (peer.broken) return;
+  for (; peer.retired != up_to; ++peer.retired) {
+    ready_[ready_tail_] = {.kind = Completion::Kind::written,
+                           .peer = id,
+                           .immediate = 0,
+                           .context = peer.contexts[peer.retired % kSendDepth]};
+    ready_tail_ = (ready_tail_ + 1) % ready_.size();
+  }
+}
+
+/// Nothing more will be heard of its writes.
+void IbvEndpoint::give_up(PeerId id) noexcept {
+  Peer& peer = peers_[id];
+  peer.broken = true;
+  in_flight_ -= peer.posted - peer.retired;
+  peer.retired = peer.posted;
+}
+
+void IbvEndpoint::fail(PeerId peer, std::string text) noexcept {
+  failure_ = std::move(text);
+  ready_[ready_tail_] = {.kind = Completion::Kind::failed, .peer = peer, .immediate = 0, .context = 0};
+  ready_tail_ = (ready_tail_ + 1) % ready_.size();
+}
+
+bool IbvEndpoint::prepare_wait() noexcept {
+  // As ibv_get_cq_event(3) says: take the event, ask for the next one, and only then look whether something
+  // came in between.
+  ibv_cq* queue = nullptr;
+  void* context = nullptr;
+  while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);
+  if (ibv_req_notify_cq(completions_.get(), 0) != 0) return false;
+  if (!device_failed_ && device_.check_events()) {
+    device_failed_ = true;
+    fail(Completion::kNoPeer, device_.fatal_event());
+  }
+  return ready_head_ == ready_tail_ && !poll_queue(kBurst);
+}
+
+}  // namespace nzcl::verbs::ibv

@@ -1,0 +1,46 @@
+// One owning handle per verbs object, and the one place for the three ways in which libibverbs reports
+// failure.
+#pragma once
+
+#include <fmt/format.h>
+#include <infiniband/verbs.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "nzcl/error.h"
+
+namespace nzcl::verbs::ibv {
+
+struct Destroy {
+  void operator()(ibv_context* p) const { ibv_close_device(p); }
+  void operator()(ibv_pd* p) const { ibv_dealloc_pd(p); }
+  void operator()(ibv_mr* p) const { ibv_dereg_mr(p); }
+  void operator()(ibv_cq* p) const { ibv_destroy_cq(p); }
+  void operator()(ibv_srq* p) const { ibv_destroy_srq(p); }
+  void operator()(ibv_qp* p) const { ibv_destroy_qp(p); }
+  void operator()(ibv_comp_channel* p) const { ibv_destroy_comp_channel(p); }
+};
+template <typename T>
+using Handle = std::unique_ptr<T, Destroy>;
+
+/// Calls that return a pointer set errno when it is null.
+template <typename T>
+Handle<T> owned(T* pointer, const std::string& what, const char* advice = "") {
+  if (pointer == nullptr)
+    throw Error(ErrorCode::system, fmt::format("{}: {}{}", what, std::strerror(errno), advice));
+  return Handle<T>(pointer);
+}
+
+/// Calls that change an object return 0 or a positive errno.
+inline void check(int error, const std::string& what) {
+  if (error != 0)
+    throw Error(ErrorCode::transport, fmt::format("{}: {}", what, std::strerror(error > 0 ? error : -error)));
+}
+
+/// Calls that count return a negative number for failure (ibv_poll_cq). Not thrown: this is the data path.
+inline bool failed_count(int count) noexcept { return count < 0; }
+
+}  // namespace nzcl::verbs::ibv
