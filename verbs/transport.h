@@ -94,7 +94,7 @@ class Endpoint {
   virtual ~Endpoint() = default;
 
   /// What peer number `peer` must pass to its own connect() for this endpoint (backends with a connection per
-  /// peer return a different address for each).
+  /// peer return a different address for each). All peers that will connect are asked for before connect().
   virtual std::string address_for(PeerId peer) = 0;
   /// Connects to all peers; addresses[i] came from peer i's address_for(own index there). An empty address
   /// leaves that peer out (for example this endpoint itself). Throws Error{timeout|transport} naming the

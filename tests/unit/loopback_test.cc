@@ -79,15 +79,15 @@ struct Rig {
 
 class LoopbackTest : public ::testing::Test, protected Rig {};
 
-LoopbackOptions with(const LoopbackFaults& faults, bool ordered = false) {
+template <typename T>
+LoopbackOptions with(T LoopbackFaults::*fault, std::uint32_t value) {
   LoopbackOptions options;
-  options.faults = faults;
-  options.limits.ordered = ordered;
+  options.faults.*fault = value;
   return options;
 }
 
 TEST_F(LoopbackTest, FromTheScriptedWriteOnAllFail) {
-  open(with({.fail_at = 2}));
+  open(with(&LoopbackFaults::fail_at, 2));
   for (std::uint32_t i = 0; i < 4; ++i) ASSERT_EQ(post(i, i == 3 ? 2 : 1), 1u);
   EXPECT_EQ(endpoints[0]->in_flight(), 4u);
   const auto completions = poll();
@@ -107,7 +107,7 @@ TEST_F(LoopbackTest, FromTheScriptedWriteOnAllFail) {
 }
 
 TEST_F(LoopbackTest, FromTheScriptedWriteOnNothingIsHeardOfAnyMore) {
-  open(with({.stall_at = 1}));
+  open(with(&LoopbackFaults::stall_at, 1));
   for (std::uint32_t i = 0; i < 3; ++i) ASSERT_EQ(post(i), 1u);
   const auto completions = poll_often(100);
   ASSERT_EQ(completions.size(), 1u);
@@ -118,7 +118,7 @@ TEST_F(LoopbackTest, FromTheScriptedWriteOnNothingIsHeardOfAnyMore) {
 }
 
 TEST_F(LoopbackTest, DelayedWritesOvertakeEachOther) {
-  open(with({.delay_polls = 8}));
+  open(with(&LoopbackFaults::delay_polls, 8));
   for (std::uint32_t i = 0; i < 40; ++i) ASSERT_EQ(post(i), 1u);
   EXPECT_TRUE(arrivals(1).empty()) << "nothing lands before the sender polls";
   EXPECT_EQ(poll_often(8).size(), 40u);
@@ -128,7 +128,9 @@ TEST_F(LoopbackTest, DelayedWritesOvertakeEachOther) {
 }
 
 TEST_F(LoopbackTest, WithOrderTheyOvertakeOnlyThoseToOtherPeers) {
-  open(with({.delay_polls = 8}, true));
+  auto options = with(&LoopbackFaults::delay_polls, 8);
+  options.limits.ordered = true;
+  open(options);
   for (std::uint32_t i = 0; i < 40; ++i) ASSERT_EQ(post(i, 1 + i % 2), 1u);
   const auto completions = poll_often(8);
   EXPECT_EQ(completions.size(), 40u);
@@ -143,7 +145,9 @@ TEST_F(LoopbackTest, WithOrderTheyOvertakeOnlyThoseToOtherPeers) {
 TEST_F(LoopbackTest, TheSameSeedDoesTheSame) {
   const auto run = [](std::uint64_t seed) {
     Rig again;
-    again.open(with({.seed = seed, .delay_polls = 8}));
+    auto options = with(&LoopbackFaults::delay_polls, 8);
+    options.faults.seed = seed;
+    again.open(options);
     for (std::uint32_t i = 0; i < 40; ++i) again.post(i);
     again.poll_often(8);
     return again.arrivals(1);
@@ -153,7 +157,7 @@ TEST_F(LoopbackTest, TheSameSeedDoesTheSame) {
 }
 
 TEST_F(LoopbackTest, AcceptsAtMostWhatItIsTold) {
-  open(with({.accept_at_most = 3}));
+  open(with(&LoopbackFaults::accept_at_most, 3));
   const Segment segment{source.data(), 1, source_region.get()};
   const Write write{.peer = 1, .segments = {&segment, 1}, .target = regions[1]->remote(), .immediate = {}};
   const std::vector<Write> writes(10, write);
@@ -230,8 +234,9 @@ TEST_F(LoopbackTest, WritesToNobodyFail) {
 
 TEST_F(LoopbackTest, ConnectingToAnEndpointThatIsGoneThrows) {
   open({});
-  const std::string address = endpoints[1]->address_for(0);
-  endpoints[1].reset();
+  auto gone = devices[1]->open_endpoint({.self = 1, .peers = kEndpoints});
+  const std::string address = gone->address_for(0);
+  gone.reset();
   const std::vector<std::string> addresses{"", address, ""};
   EXPECT_THROW(endpoints[0]->connect(addresses, Clock::now()), Error);
 }

@@ -82,6 +82,10 @@ void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline) {
       peers_[i].queue.reset();
       continue;
     }
+    if (!peers_[i].queue) {
+      throw Error(ErrorCode::internal,
+                  fmt::format("{}: connecting to peer {}, which was given no address", device_.name(), i));
+    }
     try {
       ibv::connect(peers_[i].queue.get(), device_.port(), peers_[i].first_packet,
                    QueuePairAddress::decode(addresses[i]), device_.connection());

@@ -151,9 +151,7 @@ class LoopbackEndpoint final : public Endpoint {
   }
 
   std::string failure() const override { return failure_; }
-  std::size_t in_flight() const noexcept override {
-    return flying_.size() + completions_.size() + stalled_;
-  }
+  std::size_t in_flight() const noexcept override { return flying_.size() + completions_.size() + stalled_; }
   int wait_fd() const noexcept override { return inbox_->event; }
   bool prepare_wait() noexcept override {
     std::uint64_t count;

@@ -48,8 +48,8 @@ int get_info(const DeviceOptions& options, Info& out) {
   return code;
 }
 
-/// What one more gather entry or one more write costs against copying, measured with libfabric 1.17 on 2
-/// cores: verbs/README.md.
+/// What one more gather entry or one more write costs against copying: first estimates, not measured yet
+/// (verbs/README.md).
 void set_costs(const std::string& provider, Limits& limits) {
   if (provider == "shm") {
     limits.gather_bytes = 8192;

@@ -1,0 +1,85 @@
+// The transports that the contract tests run against. A new backend adds an entry to all_backends().
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "nzcl/error.h"
+#include "verbs/loopback/network.h"
+#include "verbs/transport.h"
+
+namespace nzcl::verbs::test {
+
+using Devices = std::vector<std::shared_ptr<Device>>;
+
+struct Backend {
+  std::string name;
+  /// So many devices whose endpoints can reach each other, one per endpoint as in separate processes. Throws
+  /// Error{unavailable} where the backend can't run; the tests are then skipped with its words.
+  std::function<Devices(std::size_t)> open;
+
+  friend std::ostream& operator<<(std::ostream& out, const Backend& backend) { return out << backend.name; }
+};
+
+inline Backend loopback(const std::string& name, const LoopbackOptions& options) {
+  return {name, [options](std::size_t count) {
+            LoopbackNetwork network;
+            Devices devices;
+            while (devices.size() < count) devices.push_back(network.device(options));
+            return devices;
+          }};
+}
+
+/// `name`: where the transport's own is none that a test may have. Several devices of a host are used in
+/// turn.
+inline Backend by_name(const std::string& transport, const std::string& name = "") {
+  return {name.empty() ? transport : name, [transport](std::size_t count) {
+            Devices devices;
+            while (devices.size() < count) {
+              DeviceOptions options;
+              options.transport = transport;
+              options.local_rank = static_cast<int>(devices.size());
+              devices.push_back(open_device(options));
+            }
+            return devices;
+          }};
+}
+
+inline std::vector<Backend> all_backends() {
+  LoopbackOptions delayed;  // the same contract when nothing happens at once
+  delayed.limits.ordered = true;
+  delayed.faults.delay_polls = 5;
+  delayed.faults.accept_at_most = 7;
+  return {loopback("loopback", {}), loopback("loopback_delayed", delayed),    by_name("shm"), by_name("tcp"),
+          by_name("ibverbs"),       by_name("verbs;ofi_rxm", "verbs_ofi_rxm")};
+}
+
+/// Opens the devices, or skips the test.
+class ContractTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  static constexpr std::size_t kMostEndpoints = 4;
+
+  void SetUp() override {
+    try {
+      devices_ = GetParam().open(kMostEndpoints);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable) throw;
+      GTEST_SKIP() << error.what();
+    }
+  }
+  const Devices& devices() const { return devices_; }
+  const Limits& limits() const { return devices_.front()->limits(); }
+
+ private:
+  Devices devices_;
+};
+
+inline std::string backend_name(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
+
+}  // namespace nzcl::verbs::test

@@ -1,0 +1,98 @@
+// Registered memory: offsets, several registrations of the same bytes.
+#include "tests/contract/pair.h"
+
+namespace nzcl::verbs::test {
+namespace {
+
+class MemoryTest : public ContractTest {
+ protected:
+  static constexpr std::size_t kBytes = 48 << 10;
+
+  /// One write, from post to arrival.
+  static AssertionResult write(Peers& peers, const Segment& from, const RemoteMemory& to) {
+    const std::size_t before = peers[1].arrived.size();
+    Writes writes;
+    writes.add(1, {from}, to, 1);
+    if (auto posted = peers.post(0, writes); !posted) return posted;
+    return peers.until([&] { return peers[1].arrived.size() > before; });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, MemoryTest, ::testing::ValuesIn(all_backends()), backend_name);
+
+TEST_P(MemoryTest, RegionsKnowTheirBytes) {
+  std::vector<std::byte> memory(1000);
+  const auto region = devices()[0]->register_memory(std::span(memory).subspan(100, 300), MemoryKind::host);
+  EXPECT_EQ(region->bytes().data(), &memory[100]);
+  EXPECT_EQ(region->bytes().size(), 300u);
+}
+
+TEST_P(MemoryTest, WritesGoToAnyOffsetOfARegion) {
+  Peers peers(devices(), 2, kBytes);
+  auto expected = peers[1].target;
+  std::size_t from = 0;
+  for (const std::size_t to : {kBytes - 1, kBytes - 300, std::size_t{0}, std::size_t{4095}, kBytes / 2 + 1}) {
+    SCOPED_TRACE(to);
+    const std::size_t bytes = std::min<std::size_t>(kBytes - to, 299);
+    ASSERT_TRUE(write(peers, peers[0].segment(from, bytes), peers[1].at(to)));
+    std::memcpy(&expected[to], &peers[0].source[from], bytes);
+    ASSERT_TRUE(same(expected, peers[1].target));
+    from += 1001;
+  }
+}
+
+TEST_P(MemoryTest, BytesRegisteredTwiceCanBeUsedThroughBoth) {
+  Peers peers(devices(), 2, kBytes);
+  const auto source = devices()[0]->register_memory(peers[0].source, MemoryKind::host);
+  const auto target = devices()[1]->register_memory(peers[1].target, MemoryKind::host);
+  auto expected = peers[1].target;
+  std::size_t at = 0;
+  for (const auto* from : {source.get(), peers[0].source_region.get()}) {
+    for (const auto* to : {target.get(), peers[1].target_region.get()}) {
+      ASSERT_TRUE(write(peers, {&peers[0].source[at + 1], 5000, from}, to->remote().offset(at)));
+      std::memcpy(&expected[at], &peers[0].source[at + 1], 5000);
+      ASSERT_TRUE(same(expected, peers[1].target));
+      at += 6000;
+    }
+  }
+}
+
+TEST_P(MemoryTest, OverlappingRegistrationsReachTheSameBytes) {
+  Peers peers(devices(), 2, kBytes);
+  const auto front =
+      devices()[1]->register_memory(std::span(peers[1].target).first(kBytes * 2 / 3), MemoryKind::host);
+  const auto back =
+      devices()[1]->register_memory(std::span(peers[1].target).subspan(kBytes / 3), MemoryKind::host);
+  const auto source =
+      devices()[0]->register_memory(std::span(peers[0].source).subspan(777), MemoryKind::host);
+  auto expected = peers[1].target;
+  // Two writes into the part that both cover; the second overwrites half of the first.
+  ASSERT_TRUE(write(peers, {&peers[0].source[777], 4000, source.get()}, front->remote().offset(kBytes / 2)));
+  std::memcpy(&expected[kBytes / 2], &peers[0].source[777], 4000);
+  ASSERT_TRUE(same(expected, peers[1].target));
+  ASSERT_TRUE(
+      write(peers, peers[0].segment(9000, 4000), back->remote().offset(kBytes / 2 - kBytes / 3 + 2000)));
+  std::memcpy(&expected[kBytes / 2 + 2000], &peers[0].source[9000], 4000);
+  ASSERT_TRUE(same(expected, peers[1].target));
+}
+
+TEST_P(MemoryTest, OneRegistrationOutlivesAnother) {
+  Peers peers(devices(), 2, kBytes);
+  for (const bool second_goes : {true, false}) {
+    auto source = devices()[0]->register_memory(peers[0].source, MemoryKind::host);
+    auto target = devices()[1]->register_memory(peers[1].target, MemoryKind::host);
+    if (!second_goes) {
+      std::swap(source, peers[0].source_region);
+      std::swap(target, peers[1].target_region);
+    }
+    source.reset();
+    target.reset();
+    std::ranges::fill(peers[1].target, kUntouched);
+    auto expected = peers[1].target;
+    ASSERT_TRUE(write(peers, peers[0].segment(5, 20'000), peers[1].at(kGuard)));
+    std::memcpy(&expected[kGuard], &peers[0].source[5], 20'000);
+    ASSERT_TRUE(same(expected, peers[1].target));
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::verbs::test

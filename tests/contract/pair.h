@@ -1,0 +1,204 @@
+// Two or more connected endpoints with registered memory. The test's own thread polls them in turn.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/contract/backends.h"
+
+namespace nzcl::verbs::test {
+
+using ::testing::AssertionFailure;
+using ::testing::AssertionResult;
+using ::testing::AssertionSuccess;
+
+constexpr std::chrono::seconds kPatience{30};  // nothing takes a second: what takes this long hangs
+constexpr std::byte kUntouched{0xee};          // what targets hold before a write; no source holds it
+constexpr std::size_t kGuard = 67;             // bytes around a target; odd, so that nothing is aligned
+
+/// Bytes that differ between seeds and from place to place, and are never kUntouched.
+inline std::vector<std::byte> pattern(std::size_t bytes, std::size_t seed) {
+  std::vector<std::byte> out(bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    out[i] = static_cast<std::byte>((i * 131 + (i >> 8) * 17 + (i >> 16) * 29 + seed * 53) % 0xe0);
+  return out;
+}
+
+/// Equal to the byte; says where not.
+inline AssertionResult same(std::span<const std::byte> expected, std::span<const std::byte> actual) {
+  if (expected.size() != actual.size())
+    return AssertionFailure() << actual.size() << " bytes, expected " << expected.size();
+  const auto [e, a] = std::ranges::mismatch(expected, actual);
+  if (e == expected.end()) return AssertionSuccess();
+  return AssertionFailure() << "byte " << e - expected.begin() << " of " << expected.size() << " is "
+                            << std::to_integer<int>(*a) << ", expected " << std::to_integer<int>(*e);
+}
+
+/// Writes and the gather lists they refer to.
+class Writes {
+ public:
+  void add(PeerId to, std::vector<Segment> segments, const RemoteMemory& target,
+           std::optional<std::uint32_t> immediate = {}, std::uint64_t context = 0) {
+    segments_.push_back(std::move(segments));
+    writes_.push_back({.peer = to,
+                       .segments = segments_.back(),
+                       .target = target,
+                       .immediate = immediate,
+                       .context = context});
+  }
+  std::span<const Write> all() const { return writes_; }
+
+ private:
+  std::deque<std::vector<Segment>> segments_;
+  std::vector<Write> writes_;
+};
+
+/// An endpoint, the memory that it sends from and that is written into, and what poll() has returned so far.
+struct Peer {
+  std::vector<std::byte> source, target;
+  std::unique_ptr<MemoryRegion> source_region, target_region;
+  std::unique_ptr<Endpoint> endpoint;
+  std::vector<std::uint64_t> written;  // contexts
+  std::vector<std::uint32_t> arrived;  // immediates
+  std::function<void(const Completion&)> on_completion = [](const Completion&) {};
+
+  Segment segment(std::size_t offset, std::size_t bytes) const {
+    return {source.data() + offset, static_cast<std::uint32_t>(bytes), source_region.get()};
+  }
+  RemoteMemory at(std::size_t offset) const { return target_region->remote().offset(offset); }
+};
+
+class Peers {
+ public:
+  /// `joined` says who connects to whom: not to oneself, and otherwise everybody.
+  Peers(
+      std::span<const std::shared_ptr<Device>> devices, std::size_t count, std::size_t bytes,
+      const std::function<bool(PeerId, PeerId)>& joined = [](PeerId a, PeerId b) { return a != b; })
+      : peers_(count) {
+    for (PeerId i = 0; i < count; ++i) {
+      Peer& p = peers_[i];
+      p.source = pattern(bytes, i);
+      p.target.assign(bytes, kUntouched);
+      p.source_region = devices[i]->register_memory(p.source, MemoryKind::host);
+      p.target_region = devices[i]->register_memory(p.target, MemoryKind::host);
+      p.endpoint = devices[i]->open_endpoint({.self = i, .peers = count});
+    }
+    // Addresses are exchanged first; then, as a backend's connect() may wait for the peer's, all connect at
+    // once.
+    std::vector<std::vector<std::string>> addresses(count, std::vector<std::string>(count));
+    for (PeerId i = 0; i < count; ++i) {
+      for (PeerId j = 0; j < count; ++j) {
+        if (joined(i, j)) addresses[i][j] = peers_[j].endpoint->address_for(i);
+      }
+    }
+    std::vector<std::string> errors(count);
+    std::vector<std::jthread> connecting;
+    for (PeerId i = 0; i < count; ++i) {
+      connecting.emplace_back([this, i, &errors, &addresses] {
+        try {
+          peers_[i].endpoint->connect(addresses[i], Clock::now() + kPatience);
+        } catch (const std::exception& error) {
+          errors[i] = error.what();
+        }
+      });
+    }
+    connecting.clear();
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
+  /// Nobody closes while a peer's write is under way.
+  ~Peers() {
+    if (!::testing::Test::HasFatalFailure()) {
+      EXPECT_TRUE(drain());
+    }
+    for (Peer& p : peers_) p.endpoint.reset();
+  }
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  Peer& operator[](std::size_t i) { return peers_[i]; }
+
+  /// Polls one endpoint once.
+  void poll(Peer& p) {
+    std::array<Completion, 16> out;
+    const std::size_t n = p.endpoint->poll(out);
+    for (const Completion& c : std::span(out).first(n)) {
+      switch (c.kind) {
+        case Completion::Kind::written:
+          p.written.push_back(c.context);
+          break;
+        case Completion::Kind::arrived:
+          p.arrived.push_back(c.immediate);
+          break;
+        case Completion::Kind::failed:
+          failure_ = p.endpoint->failure();
+          break;
+      }
+      p.on_completion(c);
+    }
+  }
+  /// Polls every endpoint that is left, once.
+  void poll() {
+    for (Peer& p : peers_) {
+      if (p.endpoint) poll(p);
+    }
+  }
+  /// Repeats `step` (by default: poll all) until `done`. False after a failed completion, or after kPatience.
+  AssertionResult until(const std::function<bool()>& done, const std::function<void()>& step) {
+    const auto deadline = Clock::now() + kPatience;
+    while (!done()) {
+      if (!failure_.empty()) return AssertionFailure() << failure_;
+      if (Clock::now() > deadline) return timed_out();
+      step();
+      std::this_thread::yield();
+    }
+    return AssertionSuccess();
+  }
+  AssertionResult until(const std::function<bool()>& done) {
+    return until(done, [this] { poll(); });
+  }
+  /// Posts all of it, and polls when there is no room.
+  AssertionResult post(PeerId from, const Writes& writes) {
+    auto rest = writes.all();
+    return until([&] {
+      rest = rest.subspan(peers_[from].endpoint->post(rest));
+      return rest.empty();
+    });
+  }
+  AssertionResult drain() {
+    return until([this] {
+      return std::ranges::all_of(peers_,
+                                 [](const Peer& p) { return !p.endpoint || p.endpoint->in_flight() == 0; });
+    });
+  }
+  /// Polls on for a while after all that was expected has come: a second copy of something would show.
+  AssertionResult linger() {
+    int left = 300;
+    return until([&] { return left-- == 0; });
+  }
+
+ private:
+  AssertionResult timed_out() const {
+    auto result = AssertionFailure() << "nothing more came;";
+    for (std::size_t i = 0; i < peers_.size(); ++i) {
+      const Peer& p = peers_[i];
+      result << " peer " << i << ": " << p.written.size() << " written, " << p.arrived.size() << " arrived, "
+             << (p.endpoint ? p.endpoint->in_flight() : 0) << " in flight;";
+    }
+    return result;
+  }
+
+  std::vector<Peer> peers_;
+  std::string failure_;
+};
+
+}  // namespace nzcl::verbs::test
