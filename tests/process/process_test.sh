@@ -1,0 +1,193 @@
+#!/usr/bin/env bash
+# Process tests: process_test.sh CASE RANK_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM
+set -euo pipefail
+case_name=$1 rank=$2 aggregator=$3 info=$4
+work=$(mktemp -d)
+pids=()
+# shellcheck disable=SC2317 # called by the trap
+clean_up() {
+  ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
+  rm -rf "$work"
+}
+trap clean_up EXIT
+
+# Nothing of what may have started this test.
+while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(NZCL_|PMI|PMIX_|OMPI_|PRTE_|MPI_|SLURM_|HYDRA|MASTER_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|LOCAL_RANK)$' || true)
+export NZCL_BOOTSTRAP_TIMEOUT_S=60 NZCL_TIMEOUT_S=20
+
+fail() {
+  echo "FAILED: $*" >&2
+  local file
+  for file in "$work"/*.out; do
+    [[ ! -e $file ]] || { echo "--- $file" && tail -n 20 "$file"; } >&2
+  done
+  exit 1
+}
+
+# A port of 127.0.0.1 on which nobody listens right now.
+free_port() {
+  local port
+  while port=$((RANDOM % 20000 + 20000)); do
+    (: </dev/tcp/127.0.0.1/$port) 2>/dev/null || break
+  done
+  echo "$port"
+}
+
+# start NAME VARIABLE=VALUE... -- COMMAND...: in the background, its output in NAME.out
+start() {
+  local name=$1
+  shift
+  local variables=()
+  while [[ $1 != -- ]]; do variables+=("$1") && shift; done
+  shift
+  env "${variables[@]}" "$@" >"$work/$name.out" 2>&1 &
+  pids+=($!)
+  eval "pid_$name=$!"
+}
+
+# start_ranks N [VARIABLE=VALUE...] -- ARGUMENTS: ranks 0 .. N-1 by torchrun's variables
+start_ranks() {
+  local n=$1 r
+  shift
+  local variables=()
+  while [[ $1 != -- ]]; do variables+=("$1") && shift; done
+  shift
+  for ((r = 0; r < n; r++)); do
+    start "rank$r" "RANK=$r" "WORLD_SIZE=$n" "LOCAL_RANK=$r" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret "${variables[@]}" \
+      -- "$rank" "$@"
+  done
+}
+
+# expect NAME STATUS [TEXT]: how it ended, and what it said
+expect() {
+  local pid_name=pid_$1 status=0
+  wait "${!pid_name}" || status=$?
+  [[ $status == "$2" ]] || fail "$1 ended with status $status, not $2"
+  [[ $# -lt 3 ]] || grep -qE -- "$3" "$work/$1.out" || fail "$1 did not say: $3"
+}
+expect_ranks_ok() {
+  local n=$1 r
+  for ((r = 0; r < n; r++)); do expect "rank$r" 0 "^rank $r of $n: ok$"; done
+}
+need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
+expect_lines() { # N REGEX FILE
+  [[ $(grep -cE "$2" "$3") == "$1" ]] || fail "not $1 lines of $3 match $2"
+}
+
+port=$(free_port)
+case $case_name in
+  torchrun_variables)
+    for transport in shm tcp; do
+      start_ranks 4 "NZCL_TRANSPORT=$transport" -- --communicators 3
+      expect_ranks_ok 4
+      port=$(free_port)
+    done
+    ;;
+  dedicated_aggregators)
+    for transport in shm tcp; do
+      start_ranks 3 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" --
+      for i in 0 1; do
+        start "aggregator$i" WORLD_SIZE=3 RANK=0 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 \
+          "NZCL_TRANSPORT=$transport" -- "$aggregator" --index $i
+      done
+      expect_ranks_ok 3
+      expect aggregator0 0
+      expect aggregator1 0
+      port=$(free_port)
+    done
+    ;;
+  shared_file)
+    echo leftover >"$work/meeting"
+    for r in 1 2 0; do start "rank$r" "NZCL_RANK=$r" NZCL_WORLD_SIZE=3 "NZCL_RENDEZVOUS_FILE=$work/meeting" -- "$rank" --communicators 2; done
+    expect_ranks_ok 3
+    [[ ! -e $work/meeting ]] || fail "the rendezvous file was not removed"
+    ;;
+  open_mpi)
+    need mpirun.openmpi
+    mpirun.openmpi --allow-run-as-root --oversubscribe -n 4 "$rank" --communicators 3 >"$work/mpi.out" 2>&1 || fail "mpirun"
+    expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
+    ;;
+  open_mpi_with_aggregators)
+    need mpirun.openmpi
+    NZCL_AGGREGATORS=2 mpirun.openmpi --allow-run-as-root --oversubscribe -x NZCL_AGGREGATORS -n 4 "$rank" : -n 2 "$aggregator" >"$work/mpi.out" 2>&1 || fail "mpirun"
+    expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
+    ;;
+  mpich)
+    need mpirun.mpich
+    mpirun.mpich -n 4 "$rank" --communicators 2 >"$work/mpi.out" 2>&1 || fail "mpirun"
+    expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
+    MASTER_ADDR=127.0.0.1 MASTER_PORT=$port mpirun.mpich -n 4 "$rank" >"$work/mpi.out" 2>&1 || fail "mpirun with MASTER_ADDR"
+    expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
+    ;;
+  slurm_variables)
+    for r in 0 1 2; do
+      start "rank$r" "SLURM_PROCID=$r" SLURM_STEP_NUM_TASKS=3 "SLURM_LOCALID=$r" SLURM_STEP_TASKS_PER_NODE=3 "SLURM_JOB_ID=$$" SLURM_STEP_ID=0 -- "$rank"
+    done
+    expect_ranks_ok 3
+    ;;
+  wrong_secret)
+    start_ranks 2 WORLD_SIZE=3 NZCL_BOOTSTRAP_TIMEOUT_S=3 --
+    start rank2 RANK=2 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=another NZCL_BOOTSTRAP_TIMEOUT_S=3 -- "$rank"
+    expect rank2 3 'secret'
+    expect rank0 3 'rank 2 did not come .*refused'
+    expect rank1 3 'rank 2 did not come'
+    ;;
+  no_secret_beyond_loopback)
+    address=$(hostname -I | awk '{print $1}')
+    [[ -n $address ]] || { echo "this host has no address but loopback" && exit 77; }
+    start rank0 RANK=0 WORLD_SIZE=2 "MASTER_ADDR=$address" "MASTER_PORT=$port" -- "$rank"
+    expect rank0 3 'NZCL_SECRET'
+    ;;
+  same_rank_twice)
+    start_ranks 2 WORLD_SIZE=3 --
+    start again RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$rank"
+    for name in rank0 rank1 again; do expect $name 3 'both claim to be rank 1'; done
+    ;;
+  missing_rank)
+    start_ranks 2 WORLD_SIZE=3 NZCL_BOOTSTRAP_TIMEOUT_S=2 --
+    for name in rank0 rank1; do expect $name 3 'rank 2 did not come'; done
+    ;;
+  killed_rank | killed_first_rank)
+    dead=2
+    [[ $case_name == killed_rank ]] || dead=0
+    for transport in shm tcp; do
+      start_ranks 4 "NZCL_TRANSPORT=$transport" -- --rounds 100000 --die-rank $dead --die-at 20
+      for r in 0 1 2 3; do
+        if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead"; fi
+      done
+      port=$(free_port)
+    done
+    ;;
+  killed_aggregator)
+    start_ranks 3 NZCL_AGGREGATORS=1 -- --rounds 100000
+    start aggregator0 WORLD_SIZE=3 RANK=0 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=1 -- "$aggregator" --index 0
+    sleep 2
+    # shellcheck disable=SC2154 # set by start
+    kill -KILL "$pid_aggregator0"
+    for r in 0 1 2; do expect rank$r 3 'aggregator 0'; done
+    ;;
+  idle_ranks)
+    for transport in shm tcp; do
+      start_ranks 8 "NZCL_TRANSPORT=$transport" -- --idle 3
+      expect_ranks_ok 8
+      used=$(sed -nE 's/^idle ([0-9]+) us$/\1/p' "$work"/rank*.out | awk '{sum += $1} END {print sum}')
+      echo "$transport: 8 idle ranks used $used us of CPU in 3 s"
+      ((used < 150000)) || fail "8 idle ranks use more than 5 % of a core"
+      port=$(free_port)
+    done
+    ;;
+  info)
+    NZCL_SECRET=hunter2 NZCL_TRASPORT=tcp NZCL_SLOT_BYTES=64K "$info" >"$work/info.out"
+    for section in Transports Kernels Topology Placement Bootstrap Options; do grep -q "^$section" "$work/info.out" || fail "no section $section"; done
+    grep -qE '^  shm +(yes|no) ' "$work/info.out" || fail "no line about shm"
+    grep -qE '^  slot_bytes +64K +NZCL_SLOT_BYTES$' "$work/info.out" || fail "no origin of slot_bytes"
+    grep -qE 'NZCL_TRASPORT.*did you mean NZCL_TRANSPORT' "$work/info.out" || fail "no warning about NZCL_TRASPORT"
+    ! grep -q hunter2 "$work/info.out" || fail "the secret is shown"
+    "$info" --topology 'pack:2 [numa] core:32 pu:2' --local-ranks 8 | grep -qE 'rank 7: 8 of 64 cores; lanes: 2 on cpu' || fail "the plan for another machine"
+    status=0
+    NZCL_LANES=many "$info" >"$work/bad.out" 2>&1 || status=$?
+    [[ $status == 1 ]] || fail "a bad value ended with status $status"
+    grep -q 'option lanes (NZCL_LANES): "many"' "$work/bad.out" || fail "the bad value is not named"
+    ;;
+  *) fail "no such case" ;;
+esac

@@ -1,0 +1,85 @@
+// One rank of the process tests: meets the others as its environment says, and checks every sum against a plain one.
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "nzcl/communicator.h"
+
+namespace {
+
+constexpr std::size_t kBlock = 256;
+
+struct Arguments {
+  int rounds = 10;
+  std::size_t count = 100000;
+  int communicators = 1;
+  int die_rank = -1, die_at = 0;
+  int idle_seconds = 0;
+};
+
+/// Does the rank hold this block in this round? About every third.
+bool holds(int rank, int round, std::size_t block) { return (block * 7 + static_cast<std::size_t>(rank * 3 + round)) % 3 == 0; }
+
+float value(int rank, std::size_t i) { return static_cast<float>(rank + 1) + static_cast<float>(i % 5); }
+
+void run(nzcl::Communicator& comm, const Arguments& a) {
+  std::vector<float> data(a.count);
+  const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
+  for (int round = 0; round < a.rounds; ++round) {
+    if (comm.rank() == a.die_rank && round == a.die_at) ::kill(::getpid(), SIGKILL);
+    for (std::size_t i = 0; i < a.count; ++i) data[i] = holds(comm.rank(), round, i / kBlock) ? value(comm.rank(), i) : 0.0f;
+    comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size(), .block_elems = kBlock}).wait();
+    for (std::size_t i = 0; i < a.count; ++i) {
+      float sum = 0;
+      for (int r = 0; r < comm.size(); ++r) sum += holds(r, round, i / kBlock) ? value(r, i) : 0.0f;
+      if (data[i] == sum) continue;
+      std::fprintf(stderr, "rank %d round %d element %zu: %g, not %g\n", comm.rank(), round, i, data[i], sum);
+      std::exit(4);
+    }
+  }
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments a;
+  CLI::App app("A rank of the process tests", "rank");
+  app.add_option("--rounds", a.rounds, "Allreduces per communicator");
+  app.add_option("--count", a.count, "Elements");
+  app.add_option("--communicators", a.communicators, "Made one after the other, and kept");
+  app.add_option("--die-rank", a.die_rank, "This rank kills itself");
+  app.add_option("--die-at", a.die_at, "before this round");
+  app.add_option("--idle", a.idle_seconds, "Seconds to do nothing, and print the CPU time that they took");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    std::deque<nzcl::Communicator> all;
+    for (int i = 0; i < a.communicators; ++i) {
+      all.emplace_back();
+      run(all.back(), a);
+    }
+    if (a.idle_seconds > 0) {
+      const double before = cpu_seconds();
+      std::this_thread::sleep_for(std::chrono::seconds(a.idle_seconds));
+      std::printf("idle %.0f us\n", (cpu_seconds() - before) * 1e6);
+    }
+    std::printf("rank %d of %d: ok\n", all.back().rank(), all.back().size());
+    return 0;
+  } catch (const nzcl::Error& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    return 3;
+  }
+}
