@@ -41,7 +41,10 @@ class StarControl final : public ControlPlane {
         self_(bootstrap.rank()),
         members_(static_cast<std::size_t>(bootstrap.size())),
         on_failure_(std::move(on_failure)),
-        work_(asio::make_work_guard(io_)) {}
+        work_(asio::make_work_guard(io_)) {
+    for (std::size_t i = 0; i < members_.size(); ++i)
+      members_[i].bye = serves(i);  // nobody waits for their goodbye
+  }
 
   ~StarControl() override {
     asio::post(io_, [this] {
@@ -275,7 +278,7 @@ class StarControl final : public ControlPlane {
     }
     if (self_ != 0) {
       set_failure({ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)});
-    } else if (!m.bye) {
+    } else if (!m.bye || serves(index)) {
       fail({ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)});
     }
     if (self_ == 0) check_all();
@@ -321,6 +324,7 @@ class StarControl final : public ControlPlane {
     }
   }
 
+  bool serves(std::size_t index) const { return index < settings_.serves.size() && settings_.serves[index]; }
   bool is_set(const bool& flag) const {
     const std::scoped_lock lock(mutex_);
     return flag;

@@ -28,7 +28,8 @@ class ControlPlane {
  public:
   struct Settings {
     std::string bind_host;  // address the hub listens on and tells the others; "" = chosen (see control.cc)
-    std::vector<std::string> names;  // member names for messages: "rank 3", "aggregator 0"
+    std::vector<std::string> names;  // of the members, for messages: "rank 3", "aggregator 0"
+    std::vector<bool> serves;        // members that stay until all others have left; empty: none
   };
   /// Collective over `bootstrap`. `on_failure` runs once, on the control thread, after failed() has become
   /// true; it must not block.
@@ -46,8 +47,9 @@ class ControlPlane {
   /// leave() returned true.
   virtual bool wait_quiesced(Deadline deadline) = 0;
 
-  /// Collective goodbye: true when all members have said it. After it a lost connection is no failure. Until
-  /// it returns, members go on serving each other. False: deadline, or failed().
+  /// Collective goodbye: true when all members have said it, but for those that serve: they only wait for it.
+  /// After it a lost connection is no failure. Until it returns, members go on serving each other. False:
+  /// deadline, or failed().
   virtual bool leave(Deadline deadline) = 0;
 };
 

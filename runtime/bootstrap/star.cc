@@ -24,6 +24,7 @@ constexpr std::chrono::seconds kStrangersTime{10};
 constexpr std::chrono::seconds kConnectTime{
     3};  // an address that swallows packets is given up for the next one
 constexpr std::chrono::milliseconds kRetryPause{50};
+constexpr std::chrono::seconds kLateTime{3};      // how long late members still find somebody who tells them
 constexpr std::chrono::seconds kFarewellTime{1};  // for telling the others why the meeting failed
 constexpr int kLoudRefusals = 10;                 // further ones do not fill the log
 // Member 0 knows best who is missing: the others give it this much longer to say so.
@@ -99,6 +100,10 @@ class Hub final : public Star {
     listen(deadline);
     asio::co_spawn(io_, accept_loop(), asio::detached);
     const bool all = run_until([this] { return complete() || failure_; }, deadline);
+    if (failure_) {  // those who come a little later are told too, instead of finding nobody
+      run_until([this] { return connected_ + told_ + 1 >= members_.size(); },
+                std::min(deadline, Clock::now() + kLateTime));
+    }
     asio::error_code ignored;
     acceptor_->close(ignored);
     if (failure_) throw *failure_;
@@ -151,11 +156,12 @@ class Hub final : public Star {
         co_await write_frame(*stream, fmt::format("Rsession \"{}\" meets here now", settings_.session));
         co_return;
       }
-      if (const Failure wrong = check(
-              who, index,
-              size)) {  // knows the secret, so it belongs to the job: a mistake of the job, for all to see
+      // It knows the secret, so it belongs to the job: if it does not fit, the job has made a mistake, for
+      // all to see.
+      if (const Failure wrong = failure_ ? failure_ : check(who, index, size)) {
         co_await write_frame(*stream, error_frame(*wrong));
-        failure_ = wrong;
+        if (!failure_) failure_ = wrong;
+        ++told_;
         co_return;
       }
       Member& member = members_[static_cast<std::size_t>(index)];
@@ -263,7 +269,7 @@ class Hub final : public Star {
   const std::function<void()> on_met_;
   std::optional<Tcp::acceptor> acceptor_;
   std::vector<Member> members_;
-  std::size_t connected_ = 0;
+  std::size_t connected_ = 0, told_ = 0;  // who were let in, and who were told why not
   Failure failure_;
   std::string refused_;
   int refusals_ = 0;

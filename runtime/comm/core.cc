@@ -95,8 +95,10 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   if (!device) device = open_transport(options, roll);
   std::shared_ptr<Core> core(new Core(std::move(options), std::move(roll), std::move(device), placed));
   Core* raw = core.get();
-  core->control_ =
-      bootstrap::ControlPlane::join(*meeting, {.bind_host = "", .names = core->roll_.names}, deadline, [raw] {
+  std::vector<bool> serves;
+  for (const int member : core->roll_.member_of) serves.push_back(!core->members().is_worker(member));
+  core->control_ = bootstrap::ControlPlane::join(
+      *meeting, {.bind_host = "", .names = core->roll_.names, .serves = serves}, deadline, [raw] {
         for (const auto& lane : raw->lanes_) lane->halt();
       });
   core->open_lanes(*meeting, deadline);

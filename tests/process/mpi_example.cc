@@ -1,4 +1,5 @@
-// For engines that have MPI already: nzcl meets through MPI's own allgather, and sums what MPI_Allreduce would sum.
+// For engines that have MPI already: nzcl meets through MPI's own allgather, and sums what MPI_Allreduce
+// would sum.
 #include <mpi.h>
 #include <nzcl/communicator.h>
 
@@ -14,7 +15,8 @@ static std::vector<std::string> mpi_allgather(std::string_view mine) {
   MPI_Allgather(&bytes, 1, MPI_INT, sizes.data(), 1, MPI_INT, MPI_COMM_WORLD);
   for (int r = 0; r < ranks; total += sizes[r++]) offsets[r] = total;
   std::string all(total, '\0');
-  MPI_Allgatherv(mine.data(), bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, MPI_COMM_WORLD);
+  MPI_Allgatherv(mine.data(), bytes, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
+                 MPI_COMM_WORLD);
   std::vector<std::string> parts;
   for (int r = 0; r < ranks; ++r) parts.push_back(all.substr(offsets[r], sizes[r]));
   return parts;
@@ -40,7 +42,8 @@ int main(int argc, char** argv) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   MPI_Allreduce(MPI_IN_PLACE, &wrong, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  if (rank == 0) std::printf("%d ranks: %s\n", ranks, wrong == 0 ? "nzcl and MPI agree" : "nzcl and MPI DISAGREE");
+  if (rank == 0)
+    std::printf("%d ranks: %s\n", ranks, wrong == 0 ? "nzcl and MPI agree" : "nzcl and MPI DISAGREE");
   MPI_Finalize();
   return wrong != 0;
 }

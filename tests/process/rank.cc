@@ -1,4 +1,5 @@
-// One rank of the process tests: meets the others as its environment says, and checks every sum against a plain one.
+// One rank of the process tests: meets the others as its environment says, and checks every sum against a
+// plain one.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -25,7 +26,9 @@ struct Arguments {
 };
 
 /// Does the rank hold this block in this round? About every third.
-bool holds(int rank, int round, std::size_t block) { return (block * 7 + static_cast<std::size_t>(rank * 3 + round)) % 3 == 0; }
+bool holds(int rank, int round, std::size_t block) {
+  return (block * 7 + static_cast<std::size_t>(rank * 3 + round)) % 3 == 0;
+}
 
 float value(int rank, std::size_t i) { return static_cast<float>(rank + 1) + static_cast<float>(i % 5); }
 
@@ -34,8 +37,10 @@ void run(nzcl::Communicator& comm, const Arguments& a) {
   const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
   for (int round = 0; round < a.rounds; ++round) {
     if (comm.rank() == a.die_rank && round == a.die_at) ::kill(::getpid(), SIGKILL);
-    for (std::size_t i = 0; i < a.count; ++i) data[i] = holds(comm.rank(), round, i / kBlock) ? value(comm.rank(), i) : 0.0f;
-    comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size(), .block_elems = kBlock}).wait();
+    for (std::size_t i = 0; i < a.count; ++i)
+      data[i] = holds(comm.rank(), round, i / kBlock) ? value(comm.rank(), i) : 0.0f;
+    comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size(), .block_elems = kBlock})
+        .wait();
     for (std::size_t i = 0; i < a.count; ++i) {
       float sum = 0;
       for (int r = 0; r < comm.size(); ++r) sum += holds(r, round, i / kBlock) ? value(r, i) : 0.0f;
@@ -49,7 +54,9 @@ void run(nzcl::Communicator& comm, const Arguments& a) {
 double cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 

@@ -210,10 +210,10 @@ struct Plane {
   std::atomic<int> failures{0};
 };
 
-std::vector<std::unique_ptr<Plane>> planes(int size) {
+std::vector<std::unique_ptr<Plane>> planes(int size, const std::vector<bool>& serves = {}) {
   std::vector<std::unique_ptr<Plane>> all;
   auto meeting = std::make_shared<LocalMeeting>(size);
-  ControlPlane::Settings names{.bind_host = "", .names = {}};
+  ControlPlane::Settings names{.bind_host = "", .names = {}, .serves = serves};
   for (int i = 0; i < size; ++i) {
     all.push_back(std::make_unique<Plane>());
     names.names.push_back("rank " + std::to_string(i));
@@ -281,6 +281,22 @@ TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
       // Without the hub nobody counts: the wait ends at its deadline.
       EXPECT_EQ(p.control->wait_quiesced(in(dead == 0 ? std::chrono::milliseconds(20) : kLong)), dead != 0);
     });
+  }
+}
+
+TEST(ControlPlane, MembersThatServeLeaveAfterAllOthers) {
+  const auto all = planes(3, {false, false, true});
+  on_all(all, [](Plane& p, std::size_t) { EXPECT_TRUE(p.control->leave(Deadline::max())); });
+}
+
+TEST(ControlPlane, TheDeathOfAServingMemberIsAFailureAtAnyTime) {
+  auto all = planes(3, {false, false, true});
+  std::jthread server([&] { EXPECT_FALSE(all[2]->control->leave(in(std::chrono::milliseconds(50)))); });
+  server.join();
+  all[2]->control.reset();
+  for (const std::size_t i : {0, 1}) {
+    while (!all[i]->control->failed()) std::this_thread::yield();
+    EXPECT_THAT(all[i]->control->failure()->text, HasSubstr("rank 2 died"));
   }
 }
 

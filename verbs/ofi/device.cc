@@ -95,8 +95,8 @@ class OfiDevice final : public Device {
       throw Error(ErrorCode::unavailable, fmt::format("{}: {} bytes of remote completion data; nzcl needs 4",
                                                       name_, info_->domain_attr->cq_data_size));
     }
-    limits_.max_segments =
-        std::max<std::size_t>(1, info_->tx_attr->rma_iov_limit ? info_->tx_attr->iov_limit : 1);
+    limits_.max_segments = std::clamp<std::size_t>(
+        info_->tx_attr->rma_iov_limit ? info_->tx_attr->iov_limit : 1, 1, kMaxSegments);
     limits_.max_write_bytes = std::min<std::size_t>(info_->ep_attr->max_msg_size, std::size_t{1} << 30);
     limits_.max_posted = std::min(info_->tx_attr->size, kMaxPosted);
     // Every write of any size ordered after earlier ones, remote completion data included.

@@ -8,8 +8,7 @@
 namespace nzcl::verbs::ofi {
 namespace {
 
-constexpr std::size_t kMaxSegments = 16;  // of a gather list here, whatever the provider grants
-constexpr std::size_t kBurst = 64;        // completions read per call
+constexpr std::size_t kBurst = 64;  // completions read per call
 
 }  // namespace
 
