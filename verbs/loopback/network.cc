@@ -176,8 +176,9 @@ class LoopbackEndpoint final : public Endpoint {
   void deliver() {
     std::vector<bool> blocked(peers_.size(), false);
     for (auto f = flying_.begin(); f != flying_.end();) {
-      if (f->polls > 0 || (options_.limits.ordered && blocked[f->peer])) {
-        blocked[f->peer] = true;
+      const bool known = f->peer < blocked.size();  // land() refuses others
+      if (f->polls > 0 || (options_.limits.ordered && known && blocked[f->peer])) {
+        if (known) blocked[f->peer] = true;
         ++f;
         continue;
       }
