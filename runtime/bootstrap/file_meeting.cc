@@ -59,6 +59,7 @@ std::optional<MeetingPlace> look_up(const std::string& path) {
     const json j = json::parse(file);
     MeetingPlace place{.hosts = j.at("hosts"), .port = j.at("port"), .secret = j.at("secret")};
     if (j.at("host_id") == host_id()) place.hosts = {"127.0.0.1"};
+    if (place.hosts.empty()) return std::nullopt;
     return place;
   } catch (const json::exception&) {
     return std::nullopt;  // a leftover of something else: member 0 will replace it
