@@ -2,10 +2,8 @@
 #include "runtime/bootstrap/control.h"
 
 #include <fmt/format.h>
-#include <openssl/rand.h>
 #include <pthread.h>
 
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -26,13 +24,10 @@ using nlohmann::json;
 constexpr std::chrono::seconds kStrangersTime{10};
 // An address that swallows packets is given up for the next one.
 constexpr std::chrono::seconds kConnectTime{3};
-
-std::string random_secret() {
-  std::array<unsigned char, 32> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
-    throw Error(ErrorCode::system, "no random bytes for the control plane's secret");
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
+// A transport may notice a dead peer before its control connection closes, and then often cannot say whose
+// death it met. The connection tells, a moment later: the time from a process's first freed memory to its
+// closed sockets.
+constexpr std::chrono::seconds kSuspicionTime{1};
 
 class StarControl final : public ControlPlane {
  public:
@@ -50,6 +45,7 @@ class StarControl final : public ControlPlane {
     asio::post(io_, [this] {
       shut_ = true;
       if (acceptor_) acceptor_->close();
+      if (suspicion_) suspicion_->cancel();
       for (Member& m : members_) {
         if (m.link) m.link->finish();
       }
@@ -70,12 +66,11 @@ class StarControl final : public ControlPlane {
       secret = random_secret();
       if (members_.size() > 1) {
         acceptor_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0));
-        mine =
-            json{{"port", acceptor_->local_endpoint().port()},
-                 {"hosts", settings_.bind_host.empty() ? host_addresses() : std::vector{settings_.bind_host}},
-                 {"host_id", host_id()},
-                 {"key", json::binary({secret.begin(), secret.end()})}}
-                .dump();
+        mine = json{{"port", acceptor_->local_endpoint().port()},
+                    {"hosts", host_addresses()},
+                    {"host_id", host_id()},
+                    {"key", secret}}
+                   .dump();
       } else {
         mine = "{}";
       }
@@ -89,8 +84,7 @@ class StarControl final : public ControlPlane {
                   [this] { return missing_text(); });
       } else {
         const json hub = json::parse(all[0]);
-        const auto& key = hub.at("key").at("bytes");
-        for (const auto& byte : key) secret.push_back(static_cast<char>(byte.get<int>()));
+        secret = hub.at("key");
         context_ = make_psk_context(secret);
         std::vector<std::string> hosts = hub.at("hosts");
         if (hub.at("host_id") == host_id()) hosts = {"127.0.0.1"};
@@ -112,7 +106,7 @@ class StarControl final : public ControlPlane {
   void abort(Failure failure) override {
     asio::post(io_, [this, failure = std::move(failure)]() mutable {
       if (self_ == 0) {
-        fail(std::move(failure));
+        report(std::move(failure));
       } else if (members_[0].link) {
         members_[0].link->send(
             {{"type", "abort"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
@@ -247,7 +241,7 @@ class StarControl final : public ControlPlane {
   void hub_frame(std::size_t index, const json& frame) {
     const std::string type = frame.at("type");
     if (type == "abort") {
-      fail({static_cast<ErrorCode>(frame.at("code").get<int>()), frame.at("text")});
+      report({static_cast<ErrorCode>(frame.at("code").get<int>()), frame.at("text")});
     } else if (type == "quiet") {
       members_[index].quiet = true;
       check_all();
@@ -282,6 +276,17 @@ class StarControl final : public ControlPlane {
       fail({ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)});
     }
     if (self_ == 0) check_all();
+  }
+
+  /// Hub: a member reports a failure. A lost peer is only a suspicion until kSuspicionTime has shown that no
+  /// member died: if one did, that is the failure (see lost()).
+  void report(Failure failure) {
+    if (failure.code != ErrorCode::peer_failed) return fail(std::move(failure));
+    if (shut_ || is_failed() || suspicion_) return;
+    suspicion_.emplace(io_, kSuspicionTime);
+    suspicion_->async_wait([this, failure = std::move(failure)](const asio::error_code& error) mutable {
+      if (!error && !shut_) fail(std::move(failure));
+    });
   }
 
   /// Hub: the first failure is the communicator's.
@@ -356,6 +361,7 @@ class StarControl final : public ControlPlane {
   std::vector<Member> members_;  // hub: by member; elsewhere only [0] is used
   std::size_t connected_ = 0;
   std::string connect_error_ = "no answer";
+  std::optional<asio::steady_timer> suspicion_;  // hub: runs once
   bool shut_ = false;
   const std::function<void()> on_failure_;
 

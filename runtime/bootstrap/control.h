@@ -22,12 +22,13 @@ struct Failure {
 /// Owns one thread ("nzcl-control") that sleeps in the sockets. All calls are thread-safe.
 ///
 /// Abort protocol: any member's abort(), or a lost connection, reaches member 0 (the hub); the hub sends the
-/// first failure to all; every member stops posting writes and calls quiesced(); when all living members
-/// have, wait_quiesced() returns true everywhere, and only then may buffers be given back to their owners.
+/// first failure to all (a transport's report of a lost peer only after a second in which no member's
+/// connection closed: the closed connection knows better who died); every member stops posting writes and
+/// calls quiesced(); when all living members have, wait_quiesced() returns true everywhere, and only then may
+/// buffers be given back to their owners.
 class ControlPlane {
  public:
   struct Settings {
-    std::string bind_host;  // address the hub listens on and tells the others; "" = chosen (see control.cc)
     std::vector<std::string> names;  // of the members, for messages: "rank 3", "aggregator 0"
     std::vector<bool> serves;        // members that stay until all others have left; empty: none
   };
