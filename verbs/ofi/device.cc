@@ -1,5 +1,8 @@
 #include "verbs/ofi/device.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cctype>
@@ -8,6 +11,7 @@
 
 #include "verbs/ofi/endpoint.h"
 #include "verbs/ofi/handles.h"
+#include "verbs/ofi/shm_name.h"
 
 namespace nzcl::verbs::ofi {
 namespace {
@@ -31,21 +35,39 @@ int get_info(const DeviceOptions& options, Info& out) {
       FI_THREAD_SAFE;  // memory is registered by other threads than those that poll
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->fabric_attr->prov_name = ::strdup(provider_name(options.transport).c_str());
-  const char* node = nullptr;
-  std::uint64_t flags = 0;
-  if (!options.interface.empty()) {
-    const bool address = options.interface.find_first_of(".:") != std::string::npos;
-    if (address) {
-      node = options.interface.c_str();
-      flags = FI_SOURCE;
-    } else {
-      hints->domain_attr->name = ::strdup(options.interface.c_str());
-    }
+  std::string source;  // the own address; empty: the provider chooses
+  if (options.interface.find_first_of(".:") != std::string::npos) {
+    source = options.interface;
+  } else if (!options.interface.empty()) {
+    hints->domain_attr->name = ::strdup(options.interface.c_str());
   }
+  if (options.transport == "shm" && source.empty()) source = shm_name();
   fi_info* found = nullptr;
-  const int code = fi_getinfo(kApiVersion, node, nullptr, flags, hints.get(), &found);
+  const int code = source.empty()
+                       ? fi_getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found)
+                       : fi_getinfo(kApiVersion, source.c_str(), nullptr, FI_SOURCE, hints.get(), &found);
   out.reset(found);
   return code;
+}
+
+bool is_loopback(const fi_info& info) {
+  const auto* address = static_cast<const sockaddr*>(info.src_addr);
+  if (address == nullptr) return false;
+  if (info.addr_format == FI_SOCKADDR_IN) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address);
+    return ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  return info.addr_format == FI_SOCKADDR_IN6 &&
+         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+}
+
+/// libfabric falls back to the loopback interface when no other one is up.
+void require_way_out(const DeviceOptions& options, const fi_info& info) {
+  if (options.one_host || !options.interface.empty() || !is_loopback(info)) return;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("transport {}: only the loopback interface is up here, but not all members are on "
+                          "this host; set NZCL_INTERFACE to a network interface or its address",
+                          options.transport));
 }
 
 /// What one more gather entry or one more write costs against copying: first estimates, not measured yet
@@ -139,6 +161,7 @@ class OfiDevice final : public Device {
 }  // namespace
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
+  if (options.transport == "shm") remove_shm_leftovers();
   Info info;
   const int code = get_info(options, info);
   if (code != 0) {
@@ -148,6 +171,7 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
                             options.transport, options.interface.empty() ? "" : " on " + options.interface,
                             fi_strerror(-code)));
   }
+  require_way_out(options, *info);
   return std::make_shared<OfiDevice>(std::move(info));
 }
 
@@ -155,7 +179,10 @@ TransportInfo probe(const std::string& transport) {
   Info info;
   const int code = get_info({transport, ""}, info);
   if (code != 0)
-    return {transport, false, fmt::format("libfabric {}: {}", provider_name(transport), fi_strerror(-code))};
+    return {transport, false,
+            fmt::format(
+                "libfabric {}: {}", provider_name(transport),
+                code == -FI_ENODATA ? "no such provider, or no device that it can use" : fi_strerror(-code))};
   return {transport, true,
           fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name)};
 }

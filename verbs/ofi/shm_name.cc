@@ -1,0 +1,48 @@
+#include "verbs/ofi/shm_name.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <random>
+
+namespace nzcl::verbs::ofi {
+namespace {
+
+/// Of all names that processes of this pid namespace make.
+std::string prefix() {
+  struct stat space {};
+  ::stat("/proc/self/ns/pid", &space);
+  return fmt::format("nzcl-{}-", space.st_ino);
+}
+
+bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
+
+}  // namespace
+
+std::string shm_name() {
+  std::random_device random;
+  return fmt::format("{}{}-{:08x}{:08x}", prefix(), ::getpid(), random(), random());
+}
+
+void remove_shm_leftovers() noexcept {
+  try {
+    const std::string ours = prefix();
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
+      const std::string name = entry.path().filename();
+      if (!name.starts_with(ours)) continue;
+      pid_t pid = 0;
+      const auto [end, error] = std::from_chars(name.data() + ours.size(), name.data() + name.size(), pid);
+      if (error == std::errc() && *end == '-' && pid > 0 && is_gone(pid))
+        std::filesystem::remove(entry.path(), ignored);
+    }
+  } catch (const std::exception&) {  // out of memory, or a directory that changes: the next process tidies up
+  }
+}
+
+}  // namespace nzcl::verbs::ofi
