@@ -3,10 +3,12 @@
 set -euo pipefail
 case_name=$1 rank=$2 aggregator=$3 info=$4
 work=$(mktemp -d)
-pids=()
+pids=() hosts=()
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
   ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
+  local host
+  for host in "${hosts[@]}"; do ip netns del "$host" || true; done
   rm -rf "$work"
 }
 trap clean_up EXIT
@@ -24,11 +26,11 @@ fail() {
   exit 1
 }
 
-# A port of 127.0.0.1 on which nobody listens right now.
+# A port of 127.0.0.1 on which nobody listens right now, nor on the next one.
 free_port() {
   local port
   while port=$((RANDOM % 20000 + 20000)); do
-    (: </dev/tcp/127.0.0.1/$port) 2>/dev/null || break
+    (: </dev/tcp/127.0.0.1/$port) 2>/dev/null || (: </dev/tcp/127.0.0.1/$((port + 1))) 2>/dev/null || break
   done
   echo "$port"
 }
@@ -69,6 +71,17 @@ expect_ranks_ok() {
   local n=$1 r
   for ((r = 0; r < n; r++)); do expect "rank$r" 0 "^rank $r of $n: ok$"; done
 }
+# until TEXT COMMAND...: waits until the command succeeds
+until_true() {
+  local what=$1 i
+  shift
+  for ((i = 0; i < 300; i++)); do
+    ! "$@" || return 0
+    sleep 0.1
+  done
+  fail "in 30 s not: $what"
+}
+listens() { (: </dev/tcp/127.0.0.1/"$1") 2>/dev/null; }
 need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
 expect_lines() { # N REGEX FILE
   [[ $(grep -cE "$2" "$3") == "$1" ]] || fail "not $1 lines of $3 match $2"
@@ -87,7 +100,7 @@ case $case_name in
     for transport in shm tcp; do
       start_ranks 3 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" --
       for i in 0 1; do
-        start "aggregator$i" WORLD_SIZE=3 RANK=0 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 \
+        start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 \
           "NZCL_TRANSPORT=$transport" -- "$aggregator" --index $i
       done
       expect_ranks_ok 3
@@ -118,6 +131,8 @@ case $case_name in
     expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
     MASTER_ADDR=127.0.0.1 MASTER_PORT=$port mpirun.mpich -n 4 "$rank" >"$work/mpi.out" 2>&1 || fail "mpirun with MASTER_ADDR"
     expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
+    mpirun.mpich -n 4 -env NZCL_AGGREGATORS 2 "$rank" : -n 2 -env NZCL_AGGREGATORS 2 "$aggregator" >"$work/mpi.out" 2>&1 || fail "mpirun with aggregators"
+    expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
     ;;
   slurm_variables)
     for r in 0 1 2; do
@@ -131,6 +146,12 @@ case $case_name in
     expect rank2 3 'secret'
     expect rank0 3 'rank 2 did not come .*refused'
     expect rank1 3 'rank 2 did not come'
+    ;;
+  wrong_secret_at_hub)
+    start_ranks 1 WORLD_SIZE=3 NZCL_BOOTSTRAP_TIMEOUT_S=3 NZCL_SECRET=another --
+    for r in 1 2; do start rank$r RANK=$r WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_BOOTSTRAP_TIMEOUT_S=3 -- "$rank"; done
+    expect rank0 3 'rank 1, rank 2 did not come'
+    for r in 1 2; do expect rank$r 3 'secret'; done
     ;;
   no_secret_beyond_loopback)
     address=$(hostname -I | awk '{print $1}')
@@ -151,20 +172,130 @@ case $case_name in
     dead=2
     [[ $case_name == killed_rank ]] || dead=0
     for transport in shm tcp; do
-      start_ranks 4 "NZCL_TRANSPORT=$transport" -- --rounds 100000 --die-rank $dead --die-at 20
+      start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --rounds 100000 --die-rank $dead --die-at 20
       for r in 0 1 2 3; do
-        if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead"; fi
+        if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead \(pid .*\) died"; fi
       done
       port=$(free_port)
     done
     ;;
   killed_aggregator)
-    start_ranks 3 NZCL_AGGREGATORS=1 -- --rounds 100000
-    start aggregator0 WORLD_SIZE=3 RANK=0 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=1 -- "$aggregator" --index 0
-    sleep 2
+    for transport in shm tcp; do
+      export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100
+      start_ranks 3 -- --rounds 100000
+      for i in 0 1; do start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$aggregator" --index $i; done
+      for r in 0 1 2; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+      sleep 0.3
+      # shellcheck disable=SC2154 # set by start
+      kill -KILL "$pid_aggregator1"
+      for r in 0 1 2; do expect rank$r 3 'aggregator 1 \(pid .*\) died'; done
+      expect aggregator0 1 'aggregator 1 \(pid .*\) died'
+      port=$(free_port)
+    done
+    ;;
+  missing_aggregator)
+    start_ranks 2 NZCL_AGGREGATORS=2 NZCL_BOOTSTRAP_TIMEOUT_S=2 --
+    start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 NZCL_BOOTSTRAP_TIMEOUT_S=2 -- "$aggregator" --index 0
+    for name in rank0 rank1; do expect $name 3 'aggregator 1 did not come'; done
+    expect aggregator0 1 'aggregator 1 did not come'
+    ;;
+  vanished_host)
+    # Two hosts on a wire, which is cut: no process dies, nothing is closed, nothing answers.
+    command -v ip >/dev/null && ip netns add "nzcl-$$-0" 2>/dev/null || { echo "not allowed to make network namespaces" && exit 77; }
+    ip netns add "nzcl-$$-1"
+    hosts=("nzcl-$$-0" "nzcl-$$-1")
+    ip link add "nz$$a" netns "${hosts[0]}" type veth peer name "nz$$b" netns "${hosts[1]}"
+    for host in "${hosts[@]}"; do ip -n "$host" link set lo up; done
+    ip -n "${hosts[0]}" address add 10.99.0.1/24 dev "nz$$a"
+    ip -n "${hosts[1]}" address add 10.99.0.2/24 dev "nz$$b"
+    ip -n "${hosts[0]}" link set "nz$$a" up
+    ip -n "${hosts[1]}" link set "nz$$b" up
+    running() { ip -n "$1" -br link show up | grep -q '^nz.* UP '; }
+    for host in "${hosts[@]}"; do until_true "the interface of $host runs" running "$host"; done
+    for r in 0 1; do
+      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 NZCL_SECRET=secret NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 \
+        -- ip netns exec "${hosts[r]}" "$rank" --rounds 1000000
+    done
+    for r in 0 1; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+    ip -n "${hosts[1]}" link set "nz$$b" down
+    expect rank0 3 'rank 1 \(pid .*\) died'
+    expect rank1 3 'rank 0 \(pid .*\) died'
+    ;;
+  process_id_again)
+    # A killed process leaves a file in /dev/shm: another one with its process id must not stumble over it. In a pid
+    # namespace of their own the processes of the second job get the ids of the first.
+    unshare --pid --fork --mount-proc true 2>/dev/null || { echo "not allowed to make pid namespaces" && exit 77; }
+    export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NZCL_SECRET=secret NZCL_TRANSPORT=shm NZCL_BOOTSTRAP_TIMEOUT_S=10
+    job() { # ARGUMENTS: prints each rank's process id and status
+      # shellcheck disable=SC2016 # expanded there
+      unshare --pid --fork --mount-proc bash -c 'mount --bind "$0" /dev/shm; for r in 0 1; do RANK=$r "$@" & pids+=($!); done
+        for r in 0 1; do status=0; wait ${pids[r]} || status=$?; echo "rank $r: pid ${pids[r]}, status $status"; done' "$work/shm" "$rank" "$@"
+    }
+    mkdir "$work/shm"
+    job --rounds 1000 --die-rank 1 --die-at 1 >"$work/first.out" 2>&1
+    grep -q '^rank 1: pid .*, status 137$' "$work/first.out" || fail "rank 1 of the first job was not killed"
+    job >"$work/second.out" 2>&1
+    for r in 0 1; do grep -q "^rank $r: pid .*, status 0$" "$work/second.out" || fail "rank $r of the second job"; done
+    [[ $(grep -o '^rank 1: pid [0-9]*' "$work/first.out") == $(grep -o '^rank 1: pid [0-9]*' "$work/second.out") ]] || fail "other process ids"
+    ;;
+  shm_leftovers)
+    start_ranks 2 NZCL_TRANSPORT=shm -- --rounds 100000 --die-rank 1 --die-at 5
+    expect rank1 137
+    expect rank0 3
     # shellcheck disable=SC2154 # set by start
-    kill -KILL "$pid_aggregator0"
-    for r in 0 1 2; do expect rank$r 3 'aggregator 0'; done
+    of_rank1() { compgen -G "/dev/shm/nzcl-*-$pid_rank1-*" >/dev/null; }
+    of_rank1 || fail "a killed process leaves nothing: this test tests nothing"
+    port=$(free_port)
+    start_ranks 2 NZCL_TRANSPORT=shm --
+    expect_ranks_ok 2
+    ! of_rank1 || fail "the file of a dead process is still there"
+    ;;
+  strangers)
+    start_ranks 1 WORLD_SIZE=3 --
+    until_true "rank 0 listens" listens "$port"
+    for i in 1 2 3; do
+      # In subshells: whoever is thrown out while it still speaks gets SIGPIPE.
+      (head -c $((i * 3000)) /dev/urandom >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true
+      (printf 'GET / HTTP/1.1\r\nHost: localhost\r\n\r\n' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true
+      (printf '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true # the beginning of a TLS hello
+    done
+    exec 4<>"/dev/tcp/127.0.0.1/$port" # silent until the meeting is over
+    for r in 1 2; do start "rank$r" "RANK=$r" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$rank"; done
+    expect_ranks_ok 3
+    exec 4>&-
+    grep -q 'refused a connection from 127.0.0.1' "$work/rank0.out" || fail "rank 0 does not speak of strangers"
+    ;;
+  torchrun_agent)
+    # torchrun's own store listens on MASTER_PORT: the ranks meet on the next one.
+    export TORCHELASTIC_RUN_ID=tests
+    start_ranks 1 WORLD_SIZE=2 --
+    until_true "rank 0 listens on the port after MASTER_PORT" listens $((port + 1))
+    ! listens "$port" || fail "nzcl listens on torchrun's own port"
+    start rank1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$rank"
+    expect_ranks_ok 2
+    ;;
+  shared_file_leftovers)
+    file=$work/shared
+    file_rank() { start "rank$1" "NZCL_RANK=$1" NZCL_WORLD_SIZE=2 "NZCL_RENDEZVOUS_FILE=$file" -- "$rank"; }
+    for leftover in '' 'something else' '{"hosts":' '[1, 2]' '{"hosts":[],"host_id":"?","port":1,"secret":""}' \
+      '{"hosts":["no host"],"host_id":"?","port":-1,"secret":""}'; do
+      printf '%s' "$leftover" >"$file"
+      file_rank 1
+      sleep 0.2 # it looks at the leftover first
+      file_rank 0
+      expect_ranks_ok 2
+      [[ ! -e $file ]] || fail "the file was not removed"
+    done
+    # A job that dies leaves its file, which only its owner could read.
+    file_rank 0
+    until_true "rank 0 writes the file" test -s "$file"
+    [[ $(stat -c %a "$file") == 600 ]] || fail "others may read the file"
+    # shellcheck disable=SC2154 # set by start
+    kill -KILL "$pid_rank0"
+    expect rank0 137
+    file_rank 1
+    file_rank 0
+    expect_ranks_ok 2
     ;;
   idle_ranks)
     for transport in shm tcp; do

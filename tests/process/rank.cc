@@ -76,6 +76,7 @@ int main(int argc, char** argv) {
     std::deque<nzcl::Communicator> all;
     for (int i = 0; i < a.communicators; ++i) {
       all.emplace_back();
+      if (i == 0) std::puts("joined"), std::fflush(stdout);
       run(all.back(), a);
     }
     if (a.idle_seconds > 0) {
