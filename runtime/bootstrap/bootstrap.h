@@ -12,6 +12,9 @@ namespace nzcl::bootstrap {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
+/// What a process is in the job.
+enum class Role { worker, aggregator };
+
 /// A meeting of `size` members. Control path: blocks, throws nzcl::Error naming who is missing. One thread at
 /// a time.
 class Bootstrap {
@@ -21,8 +24,6 @@ class Bootstrap {
   virtual int size() const = 0;
   /// Every member calls it the same number of times; returns all members' bytes in rank order.
   virtual std::vector<std::string> allgather(std::string_view mine, Deadline deadline) = 0;
-  /// For people: "socket 10.0.0.1:29500 (from MASTER_ADDR)", "PMIx namespace ...".
-  virtual std::string describe() const = 0;
 };
 
 }  // namespace nzcl::bootstrap

@@ -12,7 +12,7 @@ namespace {
 
 struct Variables {  // of one launcher
   const char* launcher;
-  const char *rank, *size, *local_rank, *local_size;
+  const char *rank, *size, *local_size;
   bool counts_everything;
 };
 
@@ -20,12 +20,10 @@ struct Variables {  // of one launcher
 // Sources: torchrun --help; ompi(7) "MCA/runtime environment variables"; Hydra's and Slurm's srun(1) OUTPUT
 // ENVIRONMENT VARIABLES.
 constexpr std::array kLaunchers = {
-    Variables{"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false},
-    Variables{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-              "OMPI_COMM_WORLD_LOCAL_SIZE", true},
-    Variables{"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", true},
-    Variables{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE",
-              true},
+    Variables{"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", false},
+    Variables{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", true},
+    Variables{"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", true},
+    Variables{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", true},
 };
 
 int number(const Lookup& lookup, const char* name, int otherwise) {
@@ -53,11 +51,10 @@ LaunchEnvironment read_launch_environment(const Lookup& lookup) {
   for (const Variables& v : kLaunchers) {
     const int rank = number(lookup, v.rank, -1);
     const int size = number(lookup, v.size, -1);
-    if (rank < 0 || size < 0) continue;
+    if (size < 0 || (rank < 0 && v.counts_everything)) continue;
     e.launcher = v.launcher;
     e.rank = rank;
     e.size = size;
-    e.local_rank = number(lookup, v.local_rank, -1);
     e.local_size = tasks_of_single_node(lookup, v.local_size);
     e.counts_everything = v.counts_everything;
     break;

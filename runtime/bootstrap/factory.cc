@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <asio.hpp>
-#include <cstdlib>
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/file_meeting.h"
@@ -81,11 +80,7 @@ void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& 
   }
 }
 
-std::string own_name() {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("pid {} on {}", ::getpid(), host);
-}
+std::string own_name() { return fmt::format("pid {} on {}", ::getpid(), host_name()); }
 
 bool is_loopback(const std::string& host, bool& v6) {
   asio::io_context io;
@@ -148,10 +143,7 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
 }
 
 std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int number) {
-  const LaunchEnvironment environment = read_launch_environment([](const char* name) {
-    const char* value = std::getenv(name);
-    return value ? std::optional<std::string>(value) : std::nullopt;
-  });
+  const LaunchEnvironment environment = read_launch_environment(process_environment);
   const Choice c = choose(options, environment, role, number);
   if (c.kind == Choice::Kind::pmix) return make_pmix_bootstrap(options.session);
   if (c.size == 1) return make_self_bootstrap();

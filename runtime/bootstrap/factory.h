@@ -9,8 +9,6 @@
 
 namespace nzcl::bootstrap {
 
-enum class Role { worker, aggregator };
-
 /// What was decided, before anything is opened.
 struct Choice {
   enum class Kind { self, socket, file, pmix } kind = Kind::self;

@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -17,20 +15,12 @@
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/secure_stream.h"
 
 namespace nzcl::bootstrap {
 namespace {
 
 using nlohmann::json;
-
-std::string random_secret() {
-  std::array<unsigned char, 32> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
-    throw Error(ErrorCode::system, "no random bytes for the meeting's key");
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
 
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
   throw Error(ErrorCode::system, fmt::format("{} {}: {}", what, path, std::strerror(errno)));

@@ -12,6 +12,22 @@
 #include <memory>
 
 namespace nzcl::bootstrap {
+namespace {
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(file, id);
+  return id;
+}
+
+std::string namespace_id(const std::string& kind) {
+  std::array<char, 256> target{};
+  const auto n = ::readlink(("/proc/self/ns/" + kind).c_str(), target.data(), target.size() - 1);
+  return n > 0 ? std::string(target.data(), static_cast<std::size_t>(n)) : std::string();
+}
+
+}  // namespace
 
 std::vector<std::string> host_addresses() {
   std::vector<std::string> outward, loopback;
@@ -32,13 +48,14 @@ std::vector<std::string> host_addresses() {
   return outward;
 }
 
-std::string host_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  std::array<char, 256> space{};
-  const auto n = ::readlink("/proc/self/ns/net", space.data(), space.size() - 1);
-  return id + " " + (n > 0 ? std::string(space.data(), static_cast<std::size_t>(n)) : std::string());
+std::string host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
+
+std::string host_id() { return boot_id() + " " + namespace_id("net"); }
+
+std::string shared_memory_id() { return boot_id() + " " + namespace_id("ipc"); }
 
 }  // namespace nzcl::bootstrap

@@ -1,4 +1,4 @@
-// How this host can be reached, and whether two processes are on one.
+// How this host can be reached, and what two processes on it share.
 #pragma once
 
 #include <string>
@@ -8,7 +8,11 @@ namespace nzcl::bootstrap {
 
 /// IPv4 addresses of the interfaces that are up, those that are not loopback first.
 std::vector<std::string> host_addresses();
+/// For people.
+std::string host_name();
 /// Equal for processes that share a kernel and its network.
 std::string host_id();
+/// Equal for processes that share a kernel and see the same /dev/shm: containers of one machine may not.
+std::string shared_memory_id();
 
 }  // namespace nzcl::bootstrap

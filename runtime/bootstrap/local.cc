@@ -66,7 +66,6 @@ class LocalBootstrap final : public Bootstrap {
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
     return state_->allgather(rank_, mine, deadline);
   }
-  std::string describe() const override { return "threads of one process"; }
 
  private:
   std::shared_ptr<LocalMeetingState> state_;
@@ -78,7 +77,6 @@ class SelfBootstrap final : public Bootstrap {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   std::vector<std::string> allgather(std::string_view mine, Deadline) override { return {std::string(mine)}; }
-  std::string describe() const override { return "a single rank"; }
 };
 
 class CallbackBootstrap final : public Bootstrap {
@@ -96,7 +94,6 @@ class CallbackBootstrap final : public Bootstrap {
     }
     return all;
   }
-  std::string describe() const override { return "the caller's allgather"; }
 
  private:
   int rank_, size_;

@@ -106,7 +106,6 @@ class PmixBootstrap final : public Bootstrap {
   }
   int rank() const override { return static_cast<int>(client_.self().rank); }
   int size() const override { return size_; }
-  std::string describe() const override { return fmt::format("PMIx namespace {}", client_.self().nspace); }
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
     const std::string key = fmt::format("{}.{}", prefix_, round_++);
@@ -118,9 +117,10 @@ class PmixBootstrap final : public Bootstrap {
     check(PMIx_Put(PMIX_GLOBAL, key.c_str(), &value), "put");
     check(PMIx_Commit(), "commit");
     if (!Fence().wait(wildcard(), deadline)) {
-      throw Error(ErrorCode::timeout, fmt::format("not all of the {} processes of {} came to the meeting "
-                                                  "within the bootstrap timeout (PMIx does not tell who)",
-                                                  size_, describe()));
+      throw Error(ErrorCode::timeout,
+                  fmt::format("not all of the {} processes of PMIx namespace {} came to the meeting "
+                              "within the bootstrap timeout (PMIx does not tell who)",
+                              size_, client_.self().nspace));
     }
     std::vector<std::string> parts;
     for (int r = 0; r < size_; ++r) {

@@ -45,6 +45,15 @@ unsigned server_key(SSL* ssl, const char* identity, unsigned char* psk, unsigned
 
 }  // namespace
 
+std::string random_secret() {
+  std::array<unsigned char, 32> bytes{};
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
+    throw Error(ErrorCode::system, "OpenSSL has no random bytes for a secret");
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
 std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
   auto context = std::make_unique<asio::ssl::context>(asio::ssl::context::tlsv13);
   SSL_CTX* ctx = context->native_handle();

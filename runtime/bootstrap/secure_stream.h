@@ -17,6 +17,9 @@ namespace nzcl::bootstrap {
 using Tcp = asio::ip::tcp;
 using Stream = asio::ssl::stream<Tcp::socket>;
 
+/// 32 fresh random bytes, as 64 hexadecimal digits.
+std::string random_secret();
+
 /// A TLS context that accepts and offers only this key: no certificates, no older versions, no resumption.
 std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret);
 

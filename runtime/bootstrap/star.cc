@@ -45,7 +45,6 @@ class Star : public Bootstrap {
   explicit Star(StarSettings settings) : settings_(std::move(settings)) {}
   int rank() const override { return settings_.index; }
   int size() const override { return settings_.size; }
-  std::string describe() const override { return settings_.place; }
 
  protected:
   /// True when `done`; false at the deadline.

@@ -118,14 +118,14 @@ nzclResult_t nzclCommInitEnv(nzclComm_t* comm) {
 nzclResult_t nzclGetUniqueId(nzclUniqueId* id) {
   return guarded([&] {
     require("nzclGetUniqueId", id);
-    nzcl::capi::write_unique_id(nzcl::capi::make_meeting_place(), *id);
+    nzcl::capi::write_unique_id(nzcl::capi::make_unique_id(), *id);
   });
 }
 
 nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int rank) {
   return guarded([&] {
     require("nzclCommInitRank", comm);
-    const nzcl::capi::MeetingPlace place = nzcl::capi::read_unique_id(id);
+    const nzcl::capi::UniqueId place = nzcl::capi::read_unique_id(id);
     nzcl::Options options = nzcl::options_from_environment();
     options.bootstrap = "socket";
     options.rank = rank;

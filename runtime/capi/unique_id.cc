@@ -2,11 +2,9 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <openssl/rand.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -14,6 +12,7 @@
 #include "nzcl/error.h"
 #include "nzcl/options.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/secure_stream.h"
 
 namespace nzcl::capi {
 namespace {
@@ -42,16 +41,9 @@ int free_port() {
 
 }  // namespace
 
-MeetingPlace make_meeting_place() {
-  std::array<unsigned char, 32> random{};
-  if (RAND_bytes(random.data(), static_cast<int>(random.size())) != 1)
-    throw Error(ErrorCode::system, "no random bytes for a secret");
-  std::string secret;
-  for (const unsigned char byte : random) secret += fmt::format("{:02x}", byte);
-  return {own_address(), free_port(), secret};
-}
+UniqueId make_unique_id() { return {own_address(), free_port(), bootstrap::random_secret()}; }
 
-void write_unique_id(const MeetingPlace& place, nzclUniqueId& id) {
+void write_unique_id(const UniqueId& place, nzclUniqueId& id) {
   const std::string text = fmt::format("{}{} {} {}", kMark, place.secret, place.port, place.host);
   if (text.size() >= sizeof id.internal)
     throw Error(ErrorCode::invalid_argument,
@@ -60,11 +52,11 @@ void write_unique_id(const MeetingPlace& place, nzclUniqueId& id) {
   std::memcpy(id.internal, text.data(), text.size());
 }
 
-MeetingPlace read_unique_id(const nzclUniqueId& id) {
+UniqueId read_unique_id(const nzclUniqueId& id) {
   const std::string_view text(id.internal, ::strnlen(id.internal, sizeof id.internal));
   const auto secret_end = text.find(' ', kMark.size());
   const auto port_end = secret_end == text.npos ? text.npos : text.find(' ', secret_end + 1);
-  MeetingPlace place;
+  UniqueId place;
   if (text.starts_with(kMark) && port_end != text.npos) {
     place.secret = text.substr(kMark.size(), secret_end - kMark.size());
     std::from_chars(text.data() + secret_end + 1, text.data() + port_end, place.port);

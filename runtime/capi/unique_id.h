@@ -7,7 +7,7 @@
 
 namespace nzcl::capi {
 
-struct MeetingPlace {
+struct UniqueId {
   std::string host;
   int port = 0;
   std::string secret;
@@ -16,10 +16,10 @@ struct MeetingPlace {
 /// A free port on this host, its address as others reach it (NZCL_MASTER_ADDR if set, else the first address
 /// that is not loopback, else 127.0.0.1), and a fresh secret. The port is free when it is chosen; rank 0
 /// takes it when it joins.
-MeetingPlace make_meeting_place();
+UniqueId make_unique_id();
 
-void write_unique_id(const MeetingPlace& place, nzclUniqueId& id);
+void write_unique_id(const UniqueId& place, nzclUniqueId& id);
 /// Throws Error{invalid_argument} for bytes that write_unique_id did not make.
-MeetingPlace read_unique_id(const nzclUniqueId& id);
+UniqueId read_unique_id(const nzclUniqueId& id);
 
 }  // namespace nzcl::capi

@@ -137,7 +137,7 @@ OperationStatistics Work::statistics() const {
 
 Communicator::Communicator(const Options& options) {
   CommunicatorState::prepare(options);
-  auto place = bootstrap::make_bootstrap(options, bootstrap::Role::worker, -1);
+  auto place = bootstrap::make_bootstrap(options, Role::worker, -1);
   state_ = CommunicatorState::join(options, std::move(place), {Role::worker, -1});
 }
 
@@ -194,8 +194,7 @@ void Communicator::close() { state_->core->close(); }
 
 void serve_aggregator(const Options& options, int index) {
   CommunicatorState::prepare(options);
-  Core::join(options, bootstrap::make_bootstrap(options, bootstrap::Role::aggregator, index),
-             {Role::aggregator, index})
+  Core::join(options, bootstrap::make_bootstrap(options, Role::aggregator, index), {Role::aggregator, index})
       ->serve();
 }
 

@@ -58,6 +58,7 @@ std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll
                                           : roll.one_host       ? "shm"
                                                                 : "tcp",
                              .interface = o.interface,
+                             .one_host = roll.one_host,
                              .local_rank = roll.local_index,
                              .gid_index = o.gid_index,
                              .traffic_class = o.traffic_class,
@@ -97,10 +98,10 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   Core* raw = core.get();
   std::vector<bool> serves;
   for (const int member : core->roll_.member_of) serves.push_back(!core->members().is_worker(member));
-  core->control_ = bootstrap::ControlPlane::join(
-      *meeting, {.bind_host = "", .names = core->roll_.names, .serves = serves}, deadline, [raw] {
-        for (const auto& lane : raw->lanes_) lane->halt();
-      });
+  core->control_ = bootstrap::ControlPlane::join(*meeting, {.names = core->roll_.names, .serves = serves},
+                                                 deadline, [raw] {
+                                                   for (const auto& lane : raw->lanes_) lane->halt();
+                                                 });
   core->open_lanes(*meeting, deadline);
   core->start_threads();
   log().info("{}", core->describe());
@@ -226,14 +227,7 @@ std::shared_ptr<Operation> Core::start(Prepared p) {
   }
   check_conflicts(p);
   const std::uint64_t epoch = next_epoch_;
-  const engine::SliceLayout layout({.epoch = epoch,
-                                    .count = p.record.count,
-                                    .element_bytes = element_bytes(static_cast<DataType>(p.record.type)),
-                                    .block_elems = p.record.block_elems,
-                                    .owners = config_.owners(),
-                                    .slice_bytes = config_.slice_bytes,
-                                    .slot_bytes = config_.of(wire::Class::bulk).slot_bytes,
-                                    .express_bytes = engine::express_bytes(config_)});
+  const engine::SliceLayout layout = engine::layout_of(config_, epoch, p.record);
   auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
                                                static_cast<int>(lanes_.size()));
   operation->epoch = epoch;
@@ -343,7 +337,6 @@ void Core::fail_operations() {
   for (const Flight& f : flights_) {
     if (f.operation) f.operation->fail(failure);
   }
-  at_rest_ = true;
 }
 
 void Core::stop_threads() {

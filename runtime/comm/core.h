@@ -93,7 +93,6 @@ class Core {
   std::mutex start_mutex_;  // order of operations
   std::uint64_t next_epoch_ = 0;
   std::array<Flight, engine::kMaxOperations> flights_;
-  bool at_rest_ = false;  // failed, and every operation has been told
   bool closed_ = false;
   std::atomic<std::uint64_t> operations_{0}, blocks_scanned_{0};
 

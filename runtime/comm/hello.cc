@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "nzcl/error.h"
+#include "runtime/bootstrap/host_address.h"
 #include "runtime/placement/plan.h"
 #include "runtime/wire/message.h"
 
@@ -22,27 +22,6 @@ namespace {
 json shared_options(const Options& o) {
   return {{"transport", o.transport},         {"aggregators", o.aggregators}, {"slot_bytes", o.slot_bytes},
           {"channel_slots", o.channel_slots}, {"slice_bytes", o.slice_bytes}, {"session", o.session}};
-}
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
-
-/// Members share memory if they run under one kernel and see the same /dev/shm: containers of one machine may
-/// not.
-std::string shared_memory_domain() {
-  std::array<char, 256> target{};
-  const auto n = ::readlink("/proc/self/ns/ipc", target.data(), target.size() - 1);
-  return boot_id() + (n > 0 ? std::string(target.data(), static_cast<std::size_t>(n)) : std::string());
 }
 
 bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
@@ -105,8 +84,8 @@ Hello Hello::decode(const std::string& text) {
 Hello make_hello(const Options& options, Role role, int index) {
   return {.role = role,
           .index = index,
-          .host = shared_memory_domain(),
-          .host_name = host_name(),
+          .host = bootstrap::shared_memory_id(),
+          .host_name = bootstrap::host_name(),
           .pid = static_cast<int>(::getpid()),
           .lanes = options.lanes,
           .cores = 1,

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "nzcl/options.h"
+#include "runtime/bootstrap/bootstrap.h"
 #include "runtime/engine/members.h"
 
 namespace nzcl::comm {
 
-enum class Role { worker, aggregator };
+using bootstrap::Role;
 
 struct Hello {
   Role role = Role::worker;

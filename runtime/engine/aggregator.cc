@@ -13,7 +13,6 @@ using wire::Class;
 using wire::Direction;
 using wire::Header;
 using wire::Immediate;
-using wire::OperationRecord;
 
 Aggregator::Aggregator(LaneContext& context, Class size_class)
     : context_(context),
@@ -26,7 +25,7 @@ Aggregator::Aggregator(LaneContext& context, Class size_class)
       edges_(new std::uint64_t[max_words_]),
       pieces_for_local_(context.pool(size_class).size()) {
   for (Source& source : sources_) {
-    source.queue = FixedQueue<const std::byte*>(context.config.of(size_class).slots);
+    source.queue = FixedQueue<Contribution>(context.config.of(size_class).slots);
     source.outputs.resize(kWindow);
     source.seen.resize(kWindow);
   }
@@ -157,20 +156,15 @@ std::uint64_t Aggregator::gather_sources(Slice& s, std::uint64_t limit) {
     } else {
       Source& source = sources_[static_cast<std::size_t>(rank)];
       if (source.queue.empty()) return 0;
-      const std::byte* message = source.queue.front();
-      Header header;
-      std::memcpy(&header, message, sizeof header);
-      if (header.sequence != s.sequence) {
+      const Contribution& first = source.queue.front();
+      if (first.sequence != s.sequence) {
         context_.fail(ErrorCode::transport,
                       fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})",
                                   rank, s.epoch, s.slice));
         return 0;
       }
-      const std::uint64_t skip = sizeof header +
-                                 ((header.flags & wire::kHasBitmap) != 0 ? sizeof(OperationRecord) : 0) +
-                                 header.bitmap_bytes;
-      pointers_.push_back(message + skip + source.used);
-      limit = std::min(limit, header.payload_bytes - source.used);
+      pointers_.push_back(first.payload + source.used);
+      limit = std::min(limit, first.bytes - source.used);
     }
     present_.push_back(rank);
   }
@@ -188,15 +182,13 @@ void Aggregator::advance_sources(Slice& s, std::uint64_t bytes) {
     }
     Source& source = sources_[static_cast<std::size_t>(rank)];
     source.used += bytes;
-    Header header;
-    std::memcpy(&header, source.queue.front(), sizeof header);
-    if (source.used == header.payload_bytes) release(rank);
+    if (source.used == source.queue.front().bytes) release(rank);
   }
 }
 
 void Aggregator::release(int rank) {
   Source& source = sources_[static_cast<std::size_t>(rank)];
-  context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(source.queue.front());
+  context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(source.queue.front().message);
   source.queue.pop_front();
   source.used = 0;
 }

@@ -63,8 +63,14 @@ class Aggregator {
     std::uint64_t run_end = 0;        // first block behind `at` that other ranks hold
     std::uint64_t local_ordinal = 0;  // sparse local input: ordinal of its next set block
   };
-  struct Source {                              // one rank's contributions, in order
-    FixedQueue<const std::byte*> queue;        // messages with data, in their slots
+  struct Contribution {  // a message with data, in its slot
+    const std::byte* message = nullptr;
+    const std::byte* payload = nullptr;
+    std::uint64_t bytes = 0;  // of the payload
+    std::uint64_t sequence = 0;
+  };
+  struct Source {  // one rank's contributions, in order
+    FixedQueue<Contribution> queue;
     std::uint64_t used = 0;                    // bytes of the first one's payload that were summed
     std::vector<verbs::RemoteMemory> outputs;  // by window place
     std::vector<bool> seen;                    // by window place: its bitmap is there

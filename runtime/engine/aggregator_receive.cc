@@ -65,7 +65,8 @@ bool Aggregator::take(int rank, const std::byte* message) {
       std::memcpy(bits_of(s->sequence, rank), message + fixed, header.bitmap_bytes);
   }
   if (header.payload_bytes > 0) {
-    sources_[static_cast<std::size_t>(rank)].queue.push_back(message);
+    sources_[static_cast<std::size_t>(rank)].queue.push_back(
+        {message, message + fixed + header.bitmap_bytes, header.payload_bytes, header.sequence});
   } else {
     link.receive_up.release(message);
   }
@@ -95,21 +96,13 @@ Aggregator::Slice* Aggregator::enter(int rank, const Header& header, const Opera
     return nullptr;
   }
   if (!s.active) {
-    const auto& config = context_.config;
     s = {};
     s.active = true;
     s.sequence = header.sequence;
     s.epoch = header.epoch;
     s.slice = header.slice;
     s.record = record;
-    s.layout.emplace(LayoutRequest{.epoch = header.epoch,
-                                   .count = record.count,
-                                   .element_bytes = element_bytes(static_cast<DataType>(record.type)),
-                                   .block_elems = record.block_elems,
-                                   .owners = config.owners(),
-                                   .slice_bytes = config.slice_bytes,
-                                   .slot_bytes = config.of(Class::bulk).slot_bytes,
-                                   .express_bytes = express_bytes(config)});
+    s.layout = layout_of(context_.config, header.epoch, record);
     s.missing = ranks_;
     for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
   }

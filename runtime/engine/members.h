@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 namespace nzcl::engine {
 
@@ -23,11 +22,6 @@ struct Members {
   std::string name(int member) const {
     return is_worker(member) ? "rank " + std::to_string(member)
                              : "aggregator " + std::to_string(member - workers);
-  }
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    for (int member = 0; member < count(); ++member) all.push_back(name(member));
-    return all;
   }
 };
 

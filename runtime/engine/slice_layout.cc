@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nzcl/types.h"
+
 namespace nzcl::engine {
 namespace {
 
@@ -70,6 +72,17 @@ std::uint32_t SliceLayout::column(std::uint32_t owner, std::uint64_t row) const 
 std::uint64_t SliceLayout::owned(std::uint32_t owner) const {
   const std::uint64_t full_rows = slices_ / owners_;
   return full_rows + (column(owner, full_rows) < slices_ % owners_ ? 1 : 0);
+}
+
+SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record) {
+  return SliceLayout({.epoch = epoch,
+                      .count = record.count,
+                      .element_bytes = element_bytes(static_cast<DataType>(record.type)),
+                      .block_elems = record.block_elems,
+                      .owners = config.owners(),
+                      .slice_bytes = config.slice_bytes,
+                      .slot_bytes = config.of(wire::Class::bulk).slot_bytes,
+                      .express_bytes = express_bytes(config)});
 }
 
 }  // namespace nzcl::engine

@@ -3,6 +3,9 @@
 
 #include <cstdint>
 
+#include "runtime/engine/config.h"
+#include "runtime/wire/message.h"
+
 namespace nzcl::engine {
 
 /// An owner is one lane of one aggregator. Owner o is lane o % lanes of aggregator o / lanes.
@@ -54,5 +57,9 @@ class SliceLayout {
   std::uint32_t owners_;
   bool express_;
 };
+
+/// The cut of one operation of a communicator. Workers and aggregators must come to the same, so both ask
+/// here.
+SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record);
 
 }  // namespace nzcl::engine

@@ -13,7 +13,7 @@ namespace {
 // One lane moves and adds at about the speed of one core's memory traffic, so that few suffice; the rest of
 // the machine is the caller's.
 constexpr int kCoresPerLane = 4, kMostLanes = 4;
-// A scan thread reads at about 10 GB/s; a socket's memory is saturated by a handful.
+// A few cores saturate a socket's memory; more scan threads would only take cores from the caller.
 constexpr int kCoresPerScanThread = 4, kMostScanThreads = 4;
 // Long enough to catch the answer of a peer on a fast network without a sleep in between, short beside any
 // computation.

@@ -45,15 +45,7 @@ class HandFed {
   engine::LaneContext& context() { return context_; }
   verbs::Device& device() { return *device_; }
   engine::SliceLayout layout(std::uint64_t epoch, const wire::OperationRecord& r) const {
-    const auto& c = context_.config;
-    return engine::SliceLayout({.epoch = epoch,
-                                .count = r.count,
-                                .element_bytes = 4,
-                                .block_elems = r.block_elems,
-                                .owners = c.owners(),
-                                .slice_bytes = c.slice_bytes,
-                                .slot_bytes = c.of(wire::Class::bulk).slot_bytes,
-                                .express_bytes = engine::express_bytes(c)});
+    return engine::layout_of(context_.config, epoch, r);
   }
 
   /// Puts a message into the next slot of the channel from `member` and announces it. Lengths of the header

@@ -213,7 +213,7 @@ struct Plane {
 std::vector<std::unique_ptr<Plane>> planes(int size, const std::vector<bool>& serves = {}) {
   std::vector<std::unique_ptr<Plane>> all;
   auto meeting = std::make_shared<LocalMeeting>(size);
-  ControlPlane::Settings names{.bind_host = "", .names = {}, .serves = serves};
+  ControlPlane::Settings names{.names = {}, .serves = serves};
   for (int i = 0; i < size; ++i) {
     all.push_back(std::make_unique<Plane>());
     names.names.push_back("rank " + std::to_string(i));
