@@ -140,9 +140,12 @@ struct DeviceOptions {
   std::string interface;  // "" = any; ibverbs: "mlx5_0", "mlx5_0:1", or a network interface or its address
   bool one_host = true;   // false: loopback interfaces are no use
   // Native verbs only.
-  int local_rank = 0;  // members of one host spread over its devices
-  int numa_node = -1;  // of the buffers: the nearest device is taken; -1: not known
-  int gid_index = -1;  // -1: RoCEv2 with an IPv4 address first
+  int local_rank = 0;             // members of one host spread over its devices
+  int numa_node = -1;             // of the buffers: the nearest device is taken; -1: not known
+  bool rdma_cm = false;           // connect through the kernel's connection manager
+  bool on_demand_paging = false;  // register without pinning; the device must be able to
+  std::size_t max_segments = 0;   // of a gather list; 0: as many as the device grants
+  int gid_index = -1;             // -1: RoCEv2 with an IPv4 address first
   int traffic_class = 0;
   int service_level = 0;
   int ack_timeout = 0;    // code of the queue pairs' timeout, 4.096 us * 2^n; 0: from timeout_s

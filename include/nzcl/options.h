@@ -25,7 +25,9 @@ struct Options {
 
   // How bytes move.
   std::string transport = "auto";  ///< auto | shm | tcp | ibverbs | any libfabric provider by name
-  std::string interface;     ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
+  std::string interface;  ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
+  std::string connect = "bootstrap";     ///< ibverbs: bootstrap | rdma_cm: who connects the queue pairs.
+  std::string on_demand_paging = "off";  ///< ibverbs: on | off: buffers are not pinned; devices that can.
   int gid_index = -1;        ///< ibverbs: entry of the GID table; -1 = RoCEv2 with an IPv4 address first.
   int traffic_class = 0;     ///< ibverbs: of the packets (RoCE: DSCP * 4).
   int service_level = 0;     ///< ibverbs: of the packets.
@@ -36,6 +38,7 @@ struct Options {
   std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
   std::uint64_t slot_bytes = 128 << 10;  ///< Largest message, and the size of one slot of a channel.
   int channel_slots = 8;                 ///< Slots per channel: the credits a sender has.
+  int max_segments = 0;                  ///< Entries of a gather list; 0 = as many as the transport grants.
   std::uint64_t slice_bytes = 0;         ///< Dense bytes per slice; 0 = chosen from the tensor's size.
   std::uint64_t gather_bytes = 0;  ///< Runs of at least this size are sent from the user's buffer, shorter
                                    ///< ones are packed; 0 = the transport's own.

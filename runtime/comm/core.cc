@@ -7,6 +7,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/pack_strings.h"
+#include "runtime/placement/memory.h"
 #include "runtime/placement/threads.h"
 #include "runtime/placement/topology.h"
 
@@ -36,7 +37,8 @@ constexpr auto kYieldTime = std::chrono::microseconds(500);
 constexpr auto kShortestNap = std::chrono::microseconds(50);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
 
-engine::EngineConfig make_config(const Options& o, const Roll& roll, const verbs::Limits& limits) {
+engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_node,
+                                 const verbs::Limits& limits) {
   engine::EngineConfig config;
   config.members = roll.members;
   config.lanes = roll.lanes;
@@ -46,20 +48,27 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, const verbs
   config.classes[static_cast<std::size_t>(wire::Class::express)] = {
       std::min(slot, kExpressSlotBytes), static_cast<std::uint32_t>(o.channel_slots)};
   config.max_segments = std::min(limits.max_segments, engine::kMaxSegments);
+  if (o.max_segments > 0)
+    config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));
   config.gather_bytes = o.gather_bytes ? o.gather_bytes : limits.gather_bytes;
   config.direct_bytes = o.direct_bytes ? o.direct_bytes : limits.direct_bytes;
   config.ordered = limits.ordered;
   config.slice_bytes = o.slice_bytes;
+  config.numa_node = numa_node;
   return config;
 }
 
-std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll) {
+std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll, int numa_node) {
   return verbs::open_device({.transport = o.transport != "auto" ? o.transport
                                           : roll.one_host       ? "shm"
                                                                 : "tcp",
                              .interface = o.interface,
                              .one_host = roll.one_host,
                              .local_rank = roll.local_index,
+                             .numa_node = numa_node,
+                             .rdma_cm = o.connect == "rdma_cm",
+                             .on_demand_paging = o.on_demand_paging == "on",
+                             .max_segments = static_cast<std::size_t>(o.max_segments),
                              .gid_index = o.gid_index,
                              .traffic_class = o.traffic_class,
                              .service_level = o.service_level,
@@ -93,7 +102,7 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
                                                  .lanes = roll.lanes,
                                                  .scan_threads = options.scan_threads,
                                                  .pin = options.pin});
-  if (!device) device = open_transport(options, roll);
+  if (!device) device = open_transport(options, roll, placed.node);
   std::shared_ptr<Core> core(new Core(std::move(options), std::move(roll), std::move(device), placed));
   Core* raw = core.get();
   std::vector<bool> serves;
@@ -114,7 +123,7 @@ Core::Core(Options options, Roll roll, std::shared_ptr<verbs::Device> device, pl
       device_(std::move(device)),
       placement_(std::move(placement)),
       registrations_(device_),
-      config_(make_config(options_, roll_, device_->limits())) {
+      config_(make_config(options_, roll_, placement_.node, device_->limits())) {
   for (int i = 0; i < roll_.lanes; ++i) {
     engine::LaneOptions lane{
         .config = config_,
@@ -190,7 +199,16 @@ std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t byte
         fmt::format("register_buffer: {} memory is not supported yet; copy the gradient to host memory",
                     name_of(kind)));
   }
-  return registrations_.add({static_cast<std::byte*>(data), bytes}, kind);
+  const std::span<std::byte> range{static_cast<std::byte*>(data), bytes};
+  auto registration = registrations_.add(range, kind);
+  const int node = placement::node_of(range);
+  if (node >= 0 && placement_.node >= 0 && node != placement_.node && !told_of_far_buffer_.exchange(true)) {
+    log().warn(
+        "a buffer of {} MiB lies on NUMA node {}, but this member's threads and slots are on node {}: bind "
+        "the process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind)",
+        bytes >> 20, node, placement_.node);
+  }
+  return registration;
 }
 
 void Core::throw_if_failed() const {

@@ -85,6 +85,7 @@ class Core {
   const Roll roll_;
   std::shared_ptr<verbs::Device> device_;
   const placement::Placement placement_;
+  std::atomic<bool> told_of_far_buffer_{false};
   Registrations registrations_;
   engine::EngineConfig config_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;

@@ -20,8 +20,10 @@ namespace {
 
 /// The options that all members must have in common, by name.
 json shared_options(const Options& o) {
-  return {{"transport", o.transport},         {"aggregators", o.aggregators}, {"slot_bytes", o.slot_bytes},
-          {"channel_slots", o.channel_slots}, {"slice_bytes", o.slice_bytes}, {"session", o.session}};
+  return {{"transport", o.transport},   {"aggregators", o.aggregators},
+          {"slot_bytes", o.slot_bytes}, {"channel_slots", o.channel_slots},
+          {"connect", o.connect},       {"slice_bytes", o.slice_bytes},
+          {"session", o.session}};
 }
 
 bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
@@ -71,6 +73,7 @@ Hello Hello::decode(const std::string& text) {
     h.options.aggregators = o.at("aggregators");
     h.options.slot_bytes = o.at("slot_bytes");
     h.options.channel_slots = o.at("channel_slots");
+    h.options.connect = o.at("connect");
     h.options.slice_bytes = o.at("slice_bytes");
     h.options.session = o.at("session");
     return h;

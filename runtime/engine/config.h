@@ -41,6 +41,7 @@ struct EngineConfig {
   std::uint64_t direct_bytes = 16384;
   bool ordered = false;  // the transport shows writes in order (verbs::Limits::ordered)
   std::uint64_t slice_bytes = 0;
+  int numa_node = -1;  // for channels and staging buffers; -1: anywhere
 
   const ClassConfig& of(wire::Class c) const { return classes[static_cast<std::size_t>(c)]; }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }

@@ -8,6 +8,8 @@
 
 #include "nzcl/error.h"
 
+#include "runtime/placement/memory.h"
+
 namespace nzcl::engine {
 namespace {
 
@@ -72,6 +74,7 @@ LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
             config.members.count(), bytes >> 20, std::strerror(errno)));
   }
   bytes_ = {static_cast<std::byte*>(p), Unmap{bytes}};
+  placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches it
   region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
 }
 

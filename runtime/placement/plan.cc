@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 #include "nzcl/error.h"
 
@@ -57,6 +58,11 @@ Placement plan(const Topology& topology, const PlacementRequest& r) {
   for (int i = 0; i < lanes; ++i) result.lane_cpus.push_back(cpu(i));
   for (int i = 0; i < scans; ++i) result.scan_cpus.push_back(cpu(lanes + i));
   if (roomy) result.spin = kSpin;
+  const auto share = std::span(topology.cores)
+                         .subspan(static_cast<std::size_t>(std::min(first, cores - 1)),
+                                  static_cast<std::size_t>(std::max(own, 1)));
+  if (std::all_of(share.begin(), share.end(), [&](const Core& c) { return c.node == share.front().node; }))
+    result.node = share.front().node;
   result.text = fmt::format(
       "{} of {} cores; lanes: {}; scan threads: {}; {}", own > 0 ? std::to_string(own) : "a part of 1", cores,
       cpus_text(result.lane_cpus), cpus_text(result.scan_cpus),

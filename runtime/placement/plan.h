@@ -20,6 +20,7 @@ struct PlacementRequest {
 struct Placement {
   std::vector<int> lane_cpus,
       scan_cpus;                      // one per thread: the hardware thread to pin it to, or -1 for anywhere
+  int node = -1;                      // NUMA node that all cores of the member's share are on; -1: several
   std::chrono::microseconds spin{0};  // how long a thread with nothing to do polls before it gives way
   std::string text;                   // for people
 };

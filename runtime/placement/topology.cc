@@ -1,29 +1,17 @@
 #include "runtime/placement/topology.h"
 
 #include <fmt/format.h>
-#include <hwloc.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <set>
-#include <type_traits>
 
 #include "nzcl/error.h"
+#include "runtime/placement/hwloc_handles.h"
 
 namespace nzcl::placement {
 namespace {
-
-struct Destroy {
-  void operator()(hwloc_topology_t t) const { hwloc_topology_destroy(t); }
-};
-using Handle = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, Destroy>;
-
-Handle make() {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) throw Error(ErrorCode::system, "hwloc_topology_init failed");
-  return Handle(raw);
-}
 
 std::string list_text(hwloc_const_bitmap_t set) {
   char* text = nullptr;
@@ -46,7 +34,7 @@ Topology digest(hwloc_topology_t t) {
     int node = 0;
     for (hwloc_obj_t n = nullptr; (n = hwloc_get_next_obj_by_type(t, HWLOC_OBJ_NUMANODE, n)) != nullptr;) {
       if (n->cpuset && hwloc_bitmap_isset(n->cpuset, static_cast<unsigned>(cpu))) {
-        node = static_cast<int>(n->logical_index);
+        node = static_cast<int>(n->os_index);
         break;
       }
     }
@@ -68,13 +56,12 @@ Topology digest(hwloc_topology_t t) {
 }  // namespace
 
 Topology read_topology() {
-  const Handle handle = make();
+  const TopologyHandle handle = make_topology();
   // Looking at the affinity of the process must not change that of the calling thread.
   hwloc_topology_set_flags(handle.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
   if (hwloc_topology_load(handle.get()) != 0)
     throw Error(ErrorCode::system, "hwloc could not read the machine's topology");
-  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> bound(hwloc_bitmap_alloc(),
-                                                                            hwloc_bitmap_free);
+  const BitmapHandle bound(hwloc_bitmap_alloc());
   if (hwloc_get_cpubind(handle.get(), bound.get(), HWLOC_CPUBIND_PROCESS) == 0 &&
       !hwloc_bitmap_iszero(bound.get())) {
     hwloc_topology_restrict(handle.get(), bound.get(), 0);
@@ -83,7 +70,7 @@ Topology read_topology() {
 }
 
 Topology read_saved_topology(const std::string& saved) {
-  const Handle handle = make();
+  const TopologyHandle handle = make_topology();
   const bool file = saved.ends_with(".xml");
   const int error = file ? hwloc_topology_set_xml(handle.get(), saved.c_str())
                          : hwloc_topology_set_synthetic(handle.get(), saved.c_str());

@@ -7,7 +7,7 @@
 namespace nzcl::placement {
 
 struct Core {
-  int node = 0;  // NUMA node (logical number)
+  int node = 0;  // NUMA node, as the operating system numbers it
   int cpu = 0;   // its first hardware thread, as the operating system numbers it
   friend bool operator==(const Core&, const Core&) = default;
 };

@@ -38,11 +38,12 @@ inline Backend loopback(const std::string& name, const LoopbackOptions& options)
 
 /// `name`: where the transport's own is none that a test may have. Several devices of a host are used in
 /// turn.
-inline Backend by_name(const std::string& transport, const std::string& name = "") {
-  return {name.empty() ? transport : name, [transport](std::size_t count) {
+inline Backend by_name(const std::string& transport, const std::string& name = "",
+                       const DeviceOptions& base = {}) {
+  return {name.empty() ? transport : name, [transport, base](std::size_t count) {
             Devices devices;
             while (devices.size() < count) {
-              DeviceOptions options;
+              DeviceOptions options = base;
               options.transport = transport;
               options.local_rank = static_cast<int>(devices.size());
               devices.push_back(open_device(options));
@@ -56,8 +57,17 @@ inline std::vector<Backend> all_backends() {
   delayed.limits.ordered = true;
   delayed.faults.delay_polls = 5;
   delayed.faults.accept_at_most = 7;
-  return {loopback("loopback", {}), loopback("loopback_delayed", delayed),    by_name("shm"), by_name("tcp"),
-          by_name("ibverbs"),       by_name("verbs;ofi_rxm", "verbs_ofi_rxm")};
+  DeviceOptions rdma_cm, one_segment;
+  rdma_cm.rdma_cm = true;
+  one_segment.max_segments = 1;
+  return {loopback("loopback", {}),
+          loopback("loopback_delayed", delayed),
+          by_name("shm"),
+          by_name("tcp"),
+          by_name("ibverbs"),
+          by_name("ibverbs", "ibverbs_rdma_cm", rdma_cm),
+          by_name("ibverbs", "ibverbs_one_segment", one_segment),
+          by_name("verbs;ofi_rxm", "verbs_ofi_rxm")};
 }
 
 /// Opens the devices, or skips the test.

@@ -4,6 +4,7 @@ set -euo pipefail
 case_name=$1 rank=$2 aggregator=$3 info=$4
 work=$(mktemp -d)
 pids=() hosts=()
+read -ra transports <<<"${TEST_TRANSPORTS:-shm tcp}"
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
   ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
@@ -90,14 +91,14 @@ expect_lines() { # N REGEX FILE
 port=$(free_port)
 case $case_name in
   torchrun_variables)
-    for transport in shm tcp; do
+    for transport in "${transports[@]}"; do
       start_ranks 4 "NZCL_TRANSPORT=$transport" -- --communicators 3
       expect_ranks_ok 4
       port=$(free_port)
     done
     ;;
   dedicated_aggregators)
-    for transport in shm tcp; do
+    for transport in "${transports[@]}"; do
       start_ranks 3 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" --
       for i in 0 1; do
         start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 \
@@ -171,7 +172,7 @@ case $case_name in
   killed_rank | killed_first_rank)
     dead=2
     [[ $case_name == killed_rank ]] || dead=0
-    for transport in shm tcp; do
+    for transport in "${transports[@]}"; do
       start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --rounds 100000 --die-rank $dead --die-at 20
       for r in 0 1 2 3; do
         if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead \(pid .*\) died"; fi
@@ -180,7 +181,7 @@ case $case_name in
     done
     ;;
   killed_aggregator)
-    for transport in shm tcp; do
+    for transport in "${transports[@]}"; do
       export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100
       start_ranks 3 -- --rounds 100000
       for i in 0 1; do start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$aggregator" --index $i; done
@@ -298,7 +299,7 @@ case $case_name in
     expect_ranks_ok 2
     ;;
   idle_ranks)
-    for transport in shm tcp; do
+    for transport in "${transports[@]}"; do
       start_ranks 8 "NZCL_TRANSPORT=$transport" -- --idle 3
       expect_ranks_ok 8
       used=$(sed -nE 's/^idle ([0-9]+) us$/\1/p' "$work"/rank*.out | awk '{sum += $1} END {print sum}')

@@ -120,6 +120,18 @@ class RdmaLimitsTest : public Rdma {
 TEST_F(RdmaLimitsTest, TheFewestAndSmallestSlots) {
   run_with([](Options& o) { o.slot_bytes = 4096, o.channel_slots = 2; });
 }
+TEST_F(RdmaLimitsTest, OneSlotPerChannel) {
+  run_with([](Options& o) { o.slot_bytes = 4096, o.channel_slots = 1; });
+}
+TEST_F(RdmaLimitsTest, OneGatherEntryPerWrite) {
+  run_with([](Options& o) { o.max_segments = 1, o.gather_bytes = 1; });
+}
+TEST_F(RdmaLimitsTest, ConnectedByRdmaCm) {
+  run_with([](Options& o) { o.connect = "rdma_cm"; });
+}
+TEST_F(RdmaLimitsTest, SeveralLanesConnectedByRdmaCm) {
+  run_with([](Options& o) { o.connect = "rdma_cm", o.lanes = 2; });
+}
 TEST_F(RdmaLimitsTest, EverythingPacked) {
   run_with([](Options& o) { o.gather_bytes = 1ull << 30, o.direct_bytes = 1ull << 30; });
 }

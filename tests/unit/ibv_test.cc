@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nzcl/error.h"
+#include "verbs/cm/greeting.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/handles.h"
 #include "verbs/ibv/port.h"
@@ -47,6 +48,31 @@ TEST(ChooseGid, RoceV2WithAnIpv4AddressComesFirst) {
 TEST(ChooseGid, InfiniBandHasItsOwn) {
   const std::vector<GidEntry> table{entry(0, Kind::infiniband, false)};
   EXPECT_EQ(choose_gid(table, -1)->index, 0);
+}
+
+TEST(ChoosePort, TheNearestToTheNodeInTurn) {
+  std::vector<Port> ports(4);
+  for (int i = 0; i < 4; ++i) ports[static_cast<std::size_t>(i)].numa_node = i / 2;
+  EXPECT_EQ(choose_port(ports, 1, 0), 2u);
+  EXPECT_EQ(choose_port(ports, 1, 1), 3u);
+  EXPECT_EQ(choose_port(ports, 1, 2), 2u);
+  EXPECT_EQ(choose_port(ports, 0, 0), 0u);
+  EXPECT_EQ(choose_port(ports, 7, 3), 3u) << "none is on that node";
+  EXPECT_EQ(choose_port(ports, -1, 6), 2u) << "no node is known: all in turn";
+}
+
+RC_GTEST_PROP(CmGreeting, ComesBackThroughPadding, (PeerId from, PeerId to, std::uint8_t padding)) {
+  cm::Greeting greeting{.from = from, .to = to};
+  for (auto& byte : greeting.token) byte = *rc::gen::arbitrary<std::uint8_t>();
+  std::vector<std::uint8_t> wire(greeting.bytes().begin(), greeting.bytes().end());
+  wire.resize(wire.size() + padding);
+  const auto read = cm::Greeting::read(wire);
+  RC_ASSERT(read.has_value());
+  RC_ASSERT(read->from == from && read->to == to && read->token == greeting.token);
+  wire[*rc::gen::inRange<std::size_t>(0, 8)] ^= 1;  // of magic and version
+  RC_ASSERT(!cm::Greeting::read(wire));
+  wire.resize(sizeof greeting - 1);
+  RC_ASSERT(!cm::Greeting::read(wire));
 }
 
 RC_GTEST_PROP(IbvWorkRequestId, ComesBack, (bool receive, std::uint32_t sequence)) {

@@ -67,7 +67,11 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   connection_.ack_timeout = options.ack_timeout > 0 ? static_cast<std::uint8_t>(options.ack_timeout)
                                                     : ack_timeout_for(options.timeout_s);
 
+  connection_.rdma_cm = options.rdma_cm;
+  if (options.on_demand_paging) require_on_demand_paging();
+
   limits_.max_segments = std::min<std::size_t>(kMaxSegments, static_cast<std::size_t>(attributes_.max_sge));
+  if (options.max_segments > 0) limits_.max_segments = std::min(limits_.max_segments, options.max_segments);
   limits_.max_write_bytes = port.max_message_bytes;
   limits_.max_posted = kMaxPosted;
   // RC places the writes of a queue pair in order, and the completion of an immediate after all of them; a
@@ -78,9 +82,20 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   limits_.direct_bytes = 4096;
 }
 
+void IbvDevice::require_on_demand_paging() {
+  ibv_device_attr_ex extended{};
+  check(ibv_query_device_ex(context(), nullptr, &extended), name_ + ": asking for its paging");
+  const auto& odp = extended.odp_caps;
+  const std::uint32_t needed = IBV_ODP_SUPPORT_WRITE;
+  if ((odp.general_caps & IBV_ODP_SUPPORT) == 0 || (odp.per_transport_caps.rc_odp_caps & needed) != needed) {
+    throw Error(ErrorCode::unsupported,
+                name_ + ": this device has no on-demand paging for writes: leave NZCL_ON_DEMAND_PAGING off");
+  }
+  access_ |= IBV_ACCESS_ON_DEMAND;
+}
+
 std::unique_ptr<MemoryRegion> IbvDevice::register_memory(std::span<std::byte> bytes, MemoryKind) {
-  const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-  ibv_mr* mr = ibv_reg_mr(domain_.get(), bytes.data(), bytes.size(), access);
+  ibv_mr* mr = ibv_reg_mr(domain_.get(), bytes.data(), bytes.size(), access_);
   auto handle =
       owned(mr, fmt::format("{}: registering {} MiB", name_, bytes.size() >> 20),
             errno == ENOMEM ? "; raise the limit on locked memory (ulimit -l, or LimitMEMLOCK of the service)"

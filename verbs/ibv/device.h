@@ -37,12 +37,15 @@ class IbvDevice final : public Device {
   std::string fatal_event() const;
 
  private:
+  void require_on_demand_paging();
+
   OpenPort open_;
   Handle<ibv_pd> domain_;
   ibv_device_attr attributes_{};
   ConnectionOptions connection_;
   std::string name_;
   Limits limits_;
+  unsigned access_ = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
   mutable std::mutex event_mutex_;  // one reader at a time; try_lock on the data path
   std::string fatal_text_;
   std::atomic<bool> fatal_{false};

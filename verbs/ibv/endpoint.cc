@@ -28,7 +28,13 @@ const char* opcode_name(const ibv_wc& wc) {
 }  // namespace
 
 IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
-    : device_(device), options_(options), peers_(options.peers) {
+    : device_(device),
+      options_(options),
+      connector_(device.connection().rdma_cm
+                     ? std::make_unique<cm::Connector>(device.port(), device.connection(), options.self,
+                                                       options.peers)
+                     : nullptr),
+      peers_(options.peers) {
   const ibv_device_attr& limits = device.attributes();
   const std::string& name = device.port().device;
   const auto receives = static_cast<std::uint32_t>(options.arrivals) + kRefillBatch;
@@ -72,10 +78,12 @@ std::string IbvEndpoint::address_for(PeerId id) {
                                  fmt::format("{} (to peer {})", device_.name(), id));
     peer.first_packet = std::random_device()() & 0xffffff;
   }
+  if (connector_) return connector_->address_for(id);
   return address_of(peer.queue.get(), device_.port(), peer.first_packet).encode();
 }
 
-void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline) {
+void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline deadline) {
+  std::vector<ibv_qp*> queues(addresses.size());
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (i == options_.self) continue;
     if (addresses[i].empty()) {
@@ -86,6 +94,8 @@ void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline) {
       throw Error(ErrorCode::internal,
                   fmt::format("{}: connecting to peer {}, which was given no address", device_.name(), i));
     }
+    queues[i] = peers_[i].queue.get();
+    if (connector_) continue;
     try {
       ibv::connect(peers_[i].queue.get(), device_.port(), peers_[i].first_packet,
                    QueuePairAddress::decode(addresses[i]), device_.connection());
@@ -93,6 +103,7 @@ void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline) {
       throw Error(e.code(), fmt::format("{} (connecting to peer {})", e.what(), i));
     }
   }
+  if (connector_) connector_->connect(queues, addresses, deadline);
 }
 
 void IbvEndpoint::refill(std::uint32_t count) {

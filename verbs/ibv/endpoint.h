@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "verbs/cm/connector.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/device.h"
 #include "verbs/transport.h"
@@ -59,6 +60,7 @@ class IbvEndpoint final : public Endpoint {
   Handle<ibv_comp_channel> channel_;
   Handle<ibv_cq> completions_;
   Handle<ibv_srq> receives_;
+  std::unique_ptr<cm::Connector> connector_;  // with rdma_cm
   std::vector<Peer> peers_;
   std::uint32_t inline_bytes_ = kInlineBytes;
   int wait_fd_ = -1;  // epoll: completions and the device's events

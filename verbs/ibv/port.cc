@@ -116,6 +116,15 @@ std::optional<GidEntry> choose_gid(std::span<const GidEntry> entries, int forced
   return best ? std::optional(*best) : std::nullopt;
 }
 
+std::size_t choose_port(std::span<const Port> ports, int numa_node, int local_rank) {
+  std::vector<std::size_t> near;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (numa_node >= 0 && ports[i].numa_node == numa_node) near.push_back(i);
+  }
+  const auto turn = static_cast<std::size_t>(local_rank);
+  return near.empty() ? turn % ports.size() : near[turn % near.size()];
+}
+
 OpenPort open_port(const DeviceOptions& options) {
   int count = 0;
   const std::unique_ptr<ibv_device*, FreeList> list(ibv_get_device_list(&count));
@@ -157,13 +166,9 @@ OpenPort open_port(const DeviceOptions& options) {
   if (found.empty())
     throw Error(ErrorCode::unavailable,
                 "ibverbs: no usable port: " + reasons.substr(std::min<std::size_t>(2, reasons.size())));
-  const auto near = [&](const OpenPort& p) {
-    return options.numa_node >= 0 && p.port.numa_node == options.numa_node;
-  };
-  if (std::any_of(found.begin(), found.end(), near)) {
-    std::erase_if(found, [&](const OpenPort& p) { return !near(p); });
-  }
-  return std::move(found[static_cast<std::size_t>(options.local_rank) % found.size()]);
+  std::vector<Port> ports;
+  for (const OpenPort& p : found) ports.push_back(p.port);
+  return std::move(found[choose_port(ports, options.numa_node, options.local_rank)]);
 }
 
 }  // namespace nzcl::verbs::ibv

@@ -35,6 +35,10 @@ struct Port {
   int numa_node = -1;  // -1: not known
 };
 
+/// Pure: of the ports nearest to this NUMA node (all, if none is on it or it is -1) number `local_rank`,
+/// going round.
+std::size_t choose_port(std::span<const Port> ports, int numa_node, int local_rank);
+
 struct OpenPort {
   Handle<ibv_context> context;
   Port port;

@@ -1,0 +1,47 @@
+#include "runtime/placement/memory.h"
+
+#include <algorithm>
+
+#include "runtime/placement/hwloc_handles.h"
+
+namespace nzcl::placement {
+namespace {
+
+/// Asking the kernel takes time for every page.
+constexpr std::size_t kLookAt = 64 << 10;
+
+/// Loaded once: memory is bound by the numbers of nodes, which do not change.
+hwloc_topology_t machine() {
+  static const TopologyHandle loaded = [] {
+    TopologyHandle t = make_topology();
+    hwloc_topology_set_flags(t.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
+    if (hwloc_topology_load(t.get()) != 0) t.reset();
+    return t;
+  }();
+  return loaded.get();
+}
+
+bool several_nodes() {
+  return machine() != nullptr && hwloc_get_nbobjs_by_type(machine(), HWLOC_OBJ_NUMANODE) > 1;
+}
+
+}  // namespace
+
+void prefer_node(std::span<std::byte> bytes, int node) {
+  if (node < 0 || bytes.empty() || !several_nodes()) return;
+  const BitmapHandle nodes(hwloc_bitmap_alloc());
+  hwloc_bitmap_only(nodes.get(), static_cast<unsigned>(node));
+  // Without HWLOC_MEMBIND_STRICT a full node is no failure.
+  hwloc_set_area_membind(machine(), bytes.data(), bytes.size(), nodes.get(), HWLOC_MEMBIND_BIND,
+                         HWLOC_MEMBIND_BYNODESET);
+}
+
+int node_of(std::span<const std::byte> bytes) {
+  if (bytes.empty() || !several_nodes()) return -1;
+  const BitmapHandle nodes(hwloc_bitmap_alloc());
+  const int result = hwloc_get_area_memlocation(machine(), bytes.data(), std::min(bytes.size(), kLookAt),
+                                                nodes.get(), HWLOC_MEMBIND_BYNODESET);
+  return result == 0 && hwloc_bitmap_weight(nodes.get()) == 1 ? hwloc_bitmap_first(nodes.get()) : -1;
+}
+
+}  // namespace nzcl::placement

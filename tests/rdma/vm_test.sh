@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Tests that boot VMs of their own: vm_test.sh CASE RANK_PROGRAM NUMA_TEST
+set -euo pipefail
+case_name=$1 rank=$2 numa_test=$3
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+softroce=$here/../../scripts/softroce
+
+case $case_name in
+  two_machines)
+    # Each machine runs the second part of this file; the system test's sums cross the wire between them.
+    "$softroce" --no-install --vms 2 --devices 2 --time 350 -- bash "$here/vm_test.sh" on_each_machine "$rank" "$numa_test" | tee /dev/stderr |
+      grep -c ': ok$' | grep -qx 12 || { echo "not every rank was right" >&2 && exit 1; }
+    ;;
+  on_each_machine)
+    export MASTER_ADDR=10.77.0.1 NZCL_SECRET=secret NZCL_TRANSPORT=ibverbs NZCL_TIMEOUT_S=60 NZCL_PIN=off
+    port=29500
+    run() { # RANKS PER MACHINE, VARIABLE=VALUE...
+      local per_machine=$1 pids=() i pid
+      shift
+      for ((i = 0; i < per_machine; i++)); do
+        env "$@" RANK=$((SOFTROCE_VM * per_machine + i)) WORLD_SIZE=$((2 * per_machine)) MASTER_PORT=$port "$rank" --rounds 3 --count 50000 &
+        pids+=($!)
+      done
+      for pid in "${pids[@]}"; do wait "$pid"; done
+      port=$((port + 1))
+    }
+    run 1 NZCL_CONNECT=bootstrap
+    run 1 NZCL_CONNECT=rdma_cm
+    run 2 NZCL_CONNECT=bootstrap
+    run 2 NZCL_CONNECT=rdma_cm
+    ;;
+  two_numa_nodes)
+    "$softroce" --no-install --numa 2 --smp 4 --time 350 -- "$numa_test" | tee /dev/stderr | grep -q '^\[  PASSED  \] 3 tests\.$' ||
+      { echo "not all three tests ran and passed" >&2 && exit 1; }
+    ;;
+  *) echo "no such case: $case_name" >&2 && exit 2 ;;
+esac

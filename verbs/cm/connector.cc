@@ -1,0 +1,270 @@
+// The order of calls is that of rdma_cm(7) for queue pairs that the caller manages: the active side answers
+// CONNECT_RESPONSE by rdma_establish, the passive one is up with ESTABLISHED.
+#include "verbs/cm/connector.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "nzcl/error.h"
+#include "verbs/ibv/constants.h"
+
+namespace nzcl::verbs::cm {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// For one address or route to be found. The kernel asks several times within it.
+constexpr int kResolveMs = 10000;
+
+void check(int result, const std::string& what) {
+  if (result != 0) throw Error(ErrorCode::transport, fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+sockaddr_in at(std::uint32_t ipv4, std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = ipv4;
+  address.sin_port = port;
+  return address;
+}
+
+sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&address); }
+
+std::uint32_t ipv4_of(const ibv::Port& port) {
+  if (!port.gid.ipv4_mapped()) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{}: rdma_cm needs an IPv4 address on the device's network interface (GID {} is "
+                            "none); without it use NZCL_CONNECT=bootstrap",
+                            port.device, port.gid.index));
+  }
+  std::uint32_t ipv4 = 0;
+  std::memcpy(&ipv4, port.gid.gid.raw + 12, sizeof ipv4);
+  return ipv4;
+}
+
+Token random_token() {
+  Token token;
+  std::random_device random;
+  for (auto& byte : token) byte = static_cast<std::uint8_t>(random());
+  return token;
+}
+
+}  // namespace
+
+/// What address_for() says. Travels as these bytes, in network order where the kernel has it so.
+struct Connector::Address {
+  std::uint32_t ipv4 = 0;
+  std::uint16_t port = 0;
+  std::uint16_t reserved = 0;
+  Token token{};
+};
+
+Connector::Connector(const ibv::Port& port, const ibv::ConnectionOptions& options, PeerId self,
+                     std::size_t peers)
+    : port_(port), options_(options), self_(self), peers_(peers) {
+  sockaddr_in own = at(ipv4_of(port), 0);
+  channel_.reset(rdma_create_event_channel());
+  if (!channel_) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{}: rdma_cm: {}; load the kernel's module rdma_ucm and let this user open "
+                            "/dev/infiniband/rdma_cm, or use NZCL_CONNECT=bootstrap",
+                            port.device, std::strerror(errno)));
+  }
+  const int flags = ::fcntl(channel_->fd, F_GETFL);
+  check(::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK), port.device + ": rdma_cm: non-blocking events");
+  rdma_cm_id* id = nullptr;
+  check(rdma_create_id(channel_.get(), &id, nullptr, RDMA_PS_TCP), port.device + ": rdma_create_id");
+  listener_.reset(id);
+  check(rdma_bind_addr(id, generic(own)), port.device + ": rdma_bind_addr to the device's address");
+  if (id->verbs == nullptr || port.device != ibv_get_device_name(id->verbs->device)) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{}: rdma_cm finds another device at its address ({}); use "
+                            "NZCL_CONNECT=bootstrap",
+                            port.device, id->verbs ? ibv_get_device_name(id->verbs->device) : "none at all"));
+  }
+  check(rdma_listen(id, static_cast<int>(peers)), port.device + ": rdma_listen");
+  for (Peer& peer : peers_) peer.ours = random_token();
+}
+
+std::string Connector::address_for(PeerId peer) {
+  const Address address{.ipv4 = ipv4_of(port_),
+                        .port = rdma_get_src_port(listener_.get()),
+                        .reserved = 0,
+                        .token = peers_[peer].ours};
+  return {reinterpret_cast<const char*>(&address), sizeof address};
+}
+
+std::string Connector::describe(PeerId peer) const {
+  return fmt::format("{}: rdma_cm with peer {}", port_.device, peer);
+}
+
+std::string Connector::missing() const {
+  std::string list;
+  for (std::size_t i = 0; i < peers_.size(); ++i) {
+    if (peers_[i].wanted && !peers_[i].connected) list += (list.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return list;
+}
+
+void Connector::connect(std::span<ibv_qp* const> queues, std::span<const std::string> addresses,
+                        Deadline deadline) {
+  for (PeerId i = 0; i < peers_.size(); ++i) {
+    if (queues[i] == nullptr) continue;
+    Address address;
+    if (addresses[i].size() != sizeof address)
+      throw Error(ErrorCode::transport, describe(i) + ": it gave no address for rdma_cm");
+    std::memcpy(&address, addresses[i].data(), sizeof address);
+    peers_[i].wanted = true;
+    peers_[i].queue = queues[i];
+    peers_[i].theirs = address.token;
+    if (i < self_) call(i, address);
+  }
+  while (!missing().empty()) {
+    rdma_cm_event* event = nullptr;
+    if (rdma_get_cm_event(channel_.get(), &event) == 0) {
+      // An id is destroyed only after its events were acknowledged, so the event is dealt with first.
+      struct Acknowledge {
+        void operator()(rdma_cm_event* e) const { rdma_ack_cm_event(e); }
+      };
+      const std::unique_ptr<rdma_cm_event, Acknowledge> owner(event);
+      handle(*event);
+      continue;
+    }
+    if (errno != EAGAIN && errno != EINTR)
+      throw Error(ErrorCode::transport, fmt::format("{}: rdma_cm: {}", port_.device, std::strerror(errno)));
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0)
+      throw Error(ErrorCode::timeout,
+                  fmt::format("{}: rdma_cm: no connection in time with peer(s) {}", port_.device, missing()));
+    pollfd waited{.fd = channel_->fd, .events = POLLIN, .revents = 0};
+    ::poll(&waited, 1, static_cast<int>(std::min<long>(left, 1000)));
+  }
+}
+
+void Connector::call(PeerId peer, const Address& address) {
+  rdma_cm_id* id = nullptr;
+  // The context of an id says whose it is; the listener's is empty.
+  check(rdma_create_id(channel_.get(), &id, &peers_[peer], RDMA_PS_TCP), describe(peer));
+  peers_[peer].id.reset(id);
+  sockaddr_in own = at(ipv4_of(port_), 0);
+  sockaddr_in theirs = at(address.ipv4, address.port);
+  if (options_.traffic_class != 0) {
+    std::uint8_t tos = options_.traffic_class;
+    check(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos),
+          describe(peer) + ": traffic class");
+  }
+  check(rdma_resolve_addr(id, generic(own), generic(theirs), kResolveMs), describe(peer) + ": address");
+}
+
+void Connector::handle(const rdma_cm_event& event) {
+  if (event.event == RDMA_CM_EVENT_CONNECT_REQUEST) return take_request(event.id, event.param.conn);
+  const auto found = std::find_if(peers_.begin(), peers_.end(),
+                                  [&](const Peer& p) { return p.id && p.id.get() == event.id; });
+  if (found == peers_.end()) return;  // of a request that was refused
+  const auto peer = static_cast<PeerId>(found - peers_.begin());
+  switch (event.event) {
+    case RDMA_CM_EVENT_ADDR_RESOLVED:
+      check(rdma_resolve_route(event.id, kResolveMs), describe(peer) + ": route");
+      break;
+    case RDMA_CM_EVENT_ROUTE_RESOLVED: {
+      bring_up(peer, IBV_QPS_INIT);
+      const Greeting greeting{.from = self_, .to = peer, .token = found->theirs};
+      rdma_conn_param request = parameters(peer, greeting);
+      check(rdma_connect(event.id, &request), describe(peer) + ": request");
+      break;
+    }
+    case RDMA_CM_EVENT_CONNECT_RESPONSE:
+      take_reply(peer, event.param.conn);
+      break;
+    case RDMA_CM_EVENT_ESTABLISHED:
+      found->connected = true;
+      break;
+    case RDMA_CM_EVENT_ADDR_ERROR:
+    case RDMA_CM_EVENT_ROUTE_ERROR:
+    case RDMA_CM_EVENT_CONNECT_ERROR:
+    case RDMA_CM_EVENT_UNREACHABLE:
+    case RDMA_CM_EVENT_REJECTED:
+    case RDMA_CM_EVENT_DEVICE_REMOVAL:
+      throw Error(ErrorCode::transport,
+                  fmt::format("{}: {} ({})", describe(peer), rdma_event_str(event.event), event.status));
+    default:  // DISCONNECTED: the peer gave up, and its control plane says why; others do not matter here
+      break;
+  }
+}
+
+void Connector::take_request(rdma_cm_id* raw, const rdma_conn_param& request) {
+  Handle<rdma_cm_id> id(raw);
+  const auto greeting = Greeting::read({static_cast<const std::uint8_t*>(request.private_data),
+                                        static_cast<std::size_t>(request.private_data_len)});
+  Peer* peer = greeting && greeting->from < peers_.size() ? &peers_[greeting->from] : nullptr;
+  // A stranger is turned away; the job goes on.
+  if (peer == nullptr || greeting->to != self_ || greeting->token != peer->ours || !peer->wanted ||
+      peer->id) {
+    rdma_reject(raw, nullptr, 0);
+    strangers_.push_back(std::move(id));
+    return;
+  }
+  const PeerId number = greeting->from;
+  peer->id = std::move(id);
+  bring_up(number, IBV_QPS_INIT);
+  bring_up(number, IBV_QPS_RTR);
+  bring_up(number, IBV_QPS_RTS);
+  const Greeting own{.from = self_, .to = number, .token = peer->theirs};
+  rdma_conn_param reply = parameters(number, own);
+  check(rdma_accept(raw, &reply), describe(number) + ": accept");
+}
+
+void Connector::take_reply(PeerId number, const rdma_conn_param& reply) {
+  const auto greeting = Greeting::read({static_cast<const std::uint8_t*>(reply.private_data),
+                                        static_cast<std::size_t>(reply.private_data_len)});
+  Peer& peer = peers_[number];
+  if (!greeting || greeting->from != number || greeting->to != self_ || greeting->token != peer.ours) {
+    throw Error(
+        ErrorCode::denied,
+        describe(number) + ": who answers there does not belong to this job, or runs another version");
+  }
+  bring_up(number, IBV_QPS_RTR);
+  bring_up(number, IBV_QPS_RTS);
+  check(rdma_establish(peer.id.get()), describe(number) + ": establish");
+  peer.connected = true;
+}
+
+/// The kernel knows the path; the times and the service are nzcl's own.
+void Connector::bring_up(PeerId number, ibv_qp_state state) {
+  Peer& peer = peers_[number];
+  ibv_qp_attr attr{};
+  attr.qp_state = state;
+  int mask = 0;
+  check(rdma_init_qp_attr(peer.id.get(), &attr, &mask), describe(number) + ": attributes");
+  if (state == IBV_QPS_INIT) attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  if (state == IBV_QPS_RTR) {
+    attr.path_mtu = std::min(attr.path_mtu, port_.mtu);
+    attr.min_rnr_timer = ibv::kReceiverPause;
+    if (options_.service_level != 0) attr.ah_attr.sl = options_.service_level;
+  }
+  if (state == IBV_QPS_RTS) attr.timeout = options_.ack_timeout;
+  errno = ibv_modify_qp(peer.queue, &attr, mask);
+  check(errno, fmt::format("{}: bringing queue pair {} to state {}", describe(number), peer.queue->qp_num,
+                           static_cast<int>(state)));
+}
+
+rdma_conn_param Connector::parameters(PeerId peer, const Greeting& greeting) const {
+  rdma_conn_param p{};
+  p.private_data = greeting.bytes().data();
+  p.private_data_len = static_cast<std::uint8_t>(greeting.bytes().size());
+  p.retry_count = ibv::kRetries;
+  p.rnr_retry_count = ibv::kReceiverRetries;
+  p.srq = 1;
+  p.qp_num = peers_[peer].queue->qp_num;
+  return p;
+}
+
+}  // namespace nzcl::verbs::cm
