@@ -82,6 +82,7 @@ struct Limits {
   std::size_t max_write_bytes = 1 << 20;
   std::size_t max_posted = 64;  // writes that may be in flight per endpoint; post() accepts no more
   bool ordered = false;  // a write with immediate arrives after all earlier writes to that peer are visible
+  bool autonomous = false;           // writes land, and are completed, without the receiver's polling
   std::size_t gather_bytes = 4096;   // a run of this size is cheaper as a segment of its own than copied
   std::size_t direct_bytes = 16384;  // a write of this size is cheaper than packing it into a message
 };
@@ -144,8 +145,11 @@ struct DeviceOptions {
   int numa_node = -1;             // of the buffers: the nearest device is taken; -1: not known
   bool rdma_cm = false;           // connect through the kernel's connection manager
   bool on_demand_paging = false;  // register without pinning; the device must be able to
-  std::size_t max_segments = 0;   // of a gather list; 0: as many as the device grants
-  int gid_index = -1;             // -1: RoCEv2 with an IPv4 address first
+  std::uint32_t inline_bytes =
+      0;        // writes up to this size go inline, as far as granted; 0: the backend's choice
+  int mtu = 0;  // of the path, in bytes; 0: the port's active one
+  std::size_t max_segments = 0;  // of a gather list; 0: as many as the device grants
+  int gid_index = -1;            // -1: RoCEv2 with an IPv4 address first
   int traffic_class = 0;
   int service_level = 0;
   int ack_timeout = 0;    // code of the queue pairs' timeout, 4.096 us * 2^n; 0: from timeout_s

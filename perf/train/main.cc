@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "nzcl/communicator.h"
+#include "perf/local_ranks.h"
 #include "perf/train/dataset.h"
-#include "perf/train/launcher.h"
 #include "perf/train/quality.h"
 #include "perf/train/report.h"
 #include "perf/train/settings.h"
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
     const train::CommandLine command = train::parse_command_line(argc, argv);
     if (command.exit_status) return *command.exit_status;
     const train::Settings& settings = command.settings;
-    if (settings.local_ranks > 0) return train::run_local_ranks(settings.local_ranks, argc, argv);
+    if (settings.local_ranks > 0) return perf::run_local_ranks(settings.local_ranks, argc, argv);
     return train::train_as_rank(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "nzcl_train: {}\n", error.what());

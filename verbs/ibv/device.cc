@@ -68,6 +68,7 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
                                                     : ack_timeout_for(options.timeout_s);
 
   connection_.rdma_cm = options.rdma_cm;
+  if (options.inline_bytes > 0) connection_.inline_bytes = options.inline_bytes;
   if (options.on_demand_paging) require_on_demand_paging();
 
   limits_.max_segments = std::min<std::size_t>(kMaxSegments, static_cast<std::size_t>(attributes_.max_sge));
@@ -78,6 +79,7 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   // relaxed-ordering region keeps that, as the completion entry itself is an ordinary write that none before
   // it may pass.
   limits_.ordered = true;
+  limits_.autonomous = true;
   limits_.gather_bytes = 1024;
   limits_.direct_bytes = 4096;
 }

@@ -34,7 +34,8 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
                      ? std::make_unique<cm::Connector>(device.port(), device.connection(), options.self,
                                                        options.peers)
                      : nullptr),
-      peers_(options.peers) {
+      peers_(options.peers),
+      inline_bytes_(device.connection().inline_bytes) {
   const ibv_device_attr& limits = device.attributes();
   const std::string& name = device.port().device;
   const auto receives = static_cast<std::uint32_t>(options.arrivals) + kRefillBatch;

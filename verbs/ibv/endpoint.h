@@ -62,8 +62,8 @@ class IbvEndpoint final : public Endpoint {
   Handle<ibv_srq> receives_;
   std::unique_ptr<cm::Connector> connector_;  // with rdma_cm
   std::vector<Peer> peers_;
-  std::uint32_t inline_bytes_ = kInlineBytes;
-  int wait_fd_ = -1;  // epoll: completions and the device's events
+  std::uint32_t inline_bytes_;  // as granted
+  int wait_fd_ = -1;            // epoll: completions and the device's events
 
   // The burst being posted.
   std::array<ibv_send_wr, kBurst> requests_;

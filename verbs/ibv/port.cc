@@ -64,6 +64,13 @@ std::pair<std::string, int> split(const std::string& name) {
   return {name.substr(0, colon), std::atoi(name.c_str() + colon + 1)};
 }
 
+/// The largest of the five that is not more.
+ibv_mtu mtu_of(int bytes) {
+  int code = IBV_MTU_256;
+  while (code < IBV_MTU_4096 && 256 << code <= bytes) ++code;
+  return static_cast<ibv_mtu>(code);
+}
+
 /// Fills in the port, or says why it can't be used.
 std::string examine(ibv_context* context, const DeviceOptions& options, Port& port) {
   ibv_port_attr attr{};
@@ -71,6 +78,7 @@ std::string examine(ibv_context* context, const DeviceOptions& options, Port& po
   if (attr.state != IBV_PORT_ACTIVE)
     return fmt::format("port {} is {}", port.number, ibv_port_state_str(attr.state));
   port.mtu = attr.active_mtu;
+  if (options.mtu > 0) port.mtu = std::min(port.mtu, mtu_of(options.mtu));
   port.ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
   port.lid = attr.lid;
   port.max_message_bytes = attr.max_msg_sz;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "verbs/ibv/constants.h"
 #include "verbs/ibv/handles.h"
 #include "verbs/ibv/port.h"
 
@@ -29,7 +30,8 @@ struct ConnectionOptions {
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   std::uint8_t ack_timeout = 18;  // 4.096 us * 2^n
-  bool rdma_cm = false;           // verbs/cm instead of the runtime's own bootstrap
+  std::uint32_t inline_bytes = kInlineBytes;
+  bool rdma_cm = false;  // verbs/cm instead of the runtime's own bootstrap
 };
 
 /// The wait for an acknowledgement that makes a dead peer known after about a quarter of `timeout_s`, retries

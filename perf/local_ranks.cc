@@ -1,4 +1,4 @@
-#include "perf/train/launcher.h"
+#include "perf/local_ranks.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -19,7 +19,7 @@
 #include <system_error>
 #include <vector>
 
-namespace train {
+namespace perf {
 namespace {
 
 constexpr int kGraceSeconds = 5;   // between the first failure and SIGTERM, and from there to SIGKILL
@@ -51,7 +51,8 @@ std::string random_secret() {
 }
 
 struct Meeting {
-  int size;
+  int size;         // ranks
+  int aggregators;  // and copies that serve
   int port;
   std::string secret;
 };
@@ -64,7 +65,11 @@ struct Meeting {
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 
-  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  if (rank < meeting.size) {
+    ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  } else {
+    ::unsetenv("RANK");
+  }
   ::setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
   ::setenv("WORLD_SIZE", std::to_string(meeting.size).c_str(), 1);
   ::setenv("LOCAL_WORLD_SIZE", std::to_string(meeting.size).c_str(), 1);
@@ -73,11 +78,13 @@ struct Meeting {
   ::setenv("NZCL_SECRET", meeting.secret.c_str(), 1);
 
   std::string as_rank = "--ranks=0";
+  std::string serve = fmt::format("--serve={}", rank - meeting.size);
   std::vector<char*> arguments(argv, argv + argc);
+  if (rank >= meeting.size) arguments.push_back(serve.data());
   arguments.push_back(as_rank.data());
   arguments.push_back(nullptr);
   ::execv("/proc/self/exe", arguments.data());
-  std::perror("nzcl_train: cannot start a rank");
+  std::perror("cannot start a rank");
   ::_exit(kCannotStart);
 }
 
@@ -86,7 +93,7 @@ class Ranks {
  public:
   void start(const Meeting& meeting, int argc, char** argv) {
     const pid_t parent = ::getpid();
-    for (int rank = 0; rank < meeting.size; ++rank) {
+    for (int rank = 0; rank < meeting.size + meeting.aggregators; ++rank) {
       const pid_t pid = ::fork();
       if (pid == 0) become_rank(rank, meeting, parent, argc, argv);
       if (pid < 0) fail("fork");
@@ -129,11 +136,11 @@ class Ranks {
  private:
   void describe(std::size_t rank, int status) const {
     if (WIFSIGNALED(status))
-      fmt::print(stderr, "nzcl_train: rank {} (process {}) was ended by signal {}\n", rank, pids_[rank],
-                 WTERMSIG(status));
+      fmt::print(stderr, "{}: rank {} (process {}) was ended by signal {}\n", ::program_invocation_short_name,
+                 rank, pids_[rank], WTERMSIG(status));
     else
-      fmt::print(stderr, "nzcl_train: rank {} (process {}) failed with status {}\n", rank, pids_[rank],
-                 WEXITSTATUS(status));
+      fmt::print(stderr, "{}: rank {} (process {}) failed with status {}\n", ::program_invocation_short_name,
+                 rank, pids_[rank], WEXITSTATUS(status));
   }
 
   std::vector<pid_t> pids_;
@@ -146,14 +153,15 @@ bool child_ended(const sigset_t& child_signal, const timespec* at_most) {
 
 }  // namespace
 
-int run_local_ranks(int count, int argc, char** argv) {
+int run_local_ranks(int count, int argc, char** argv, int aggregators) {
   sigset_t child_signal;
   ::sigemptyset(&child_signal);
   ::sigaddset(&child_signal, SIGCHLD);
   if (::sigprocmask(SIG_BLOCK, &child_signal, nullptr) != 0) fail("sigprocmask");
 
   Ranks ranks;
-  ranks.start({.size = count, .port = free_port(), .secret = random_secret()}, argc, argv);
+  ranks.start({.size = count, .aggregators = aggregators, .port = free_port(), .secret = random_secret()},
+              argc, argv);
 
   while (ranks.any()) {
     if (ranks.collect()) {
@@ -170,4 +178,4 @@ int run_local_ranks(int count, int argc, char** argv) {
   return 0;
 }
 
-}  // namespace train
+}  // namespace perf

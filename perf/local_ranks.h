@@ -1,12 +1,14 @@
-// Starts the ranks of a local demo. For many hosts use a launcher: mpirun, srun, torchrun.
+// Starts ranks on this machine. For many hosts use a launcher: mpirun, srun, torchrun.
 #pragma once
 
-namespace train {
+namespace perf {
 
 /// Runs this program `count` times with the same arguments and the variables of torchrun, so that the copies
 /// meet on the loopback address. Waits for all; when one fails the others get a few seconds to report and are
 /// then ended. Returns 0 if all succeeded, 1 otherwise. Call it before the process has threads. Throws
 /// std::system_error.
-int run_local_ranks(int count, int argc, char** argv);
+///
+/// `aggregators`: so many more copies, with --serve=0, --serve=1 ... as dedicated aggregators.
+int run_local_ranks(int count, int argc, char** argv, int aggregators = 0);
 
-}  // namespace train
+}  // namespace perf

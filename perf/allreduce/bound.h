@@ -1,0 +1,29 @@
+// The time that no allreduce of this scheme can beat, from the bytes that it must move.
+#pragma once
+
+#include <span>
+
+namespace perf::allreduce {
+
+/// Bytes per second of all ranks of a host together, out of cache.
+struct MemorySpeed {
+  double read = 0, copy = 0, add = 0;  // copy and add: of the source's bytes
+};
+/// Of the calling thread alone, with 3 x 32 MiB of memory: about 0.2 s.
+MemorySpeed measure_memory();
+
+struct Load {
+  double bytes = 0;  // dense, of one rank
+  double density = 1, union_density = 1;
+  int ranks = 1, aggregators = 0;
+  bool scans = true, in_place = false;
+};
+
+/// Seconds, with links of `bytes_per_second` each way: design.md, "Bounds to stand beside every result".
+double wire_bound(const Load& load, double bytes_per_second);
+
+/// Seconds, with all ranks on one host: every rank's input is scanned once; what goes to another process is
+/// copied once; all contributions are added; what is in no union is zeroed, unless in place.
+double memory_bound(const Load& load, const MemorySpeed& speed);
+
+}  // namespace perf::allreduce

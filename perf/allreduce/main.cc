@@ -1,0 +1,211 @@
+// nzcl_allreduce_perf: the allreduce by size, type, density and overlap, beside its bound.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "nzcl/communicator.h"
+#include "perf/allreduce/bound.h"
+#include "perf/allreduce/measure.h"
+#include "perf/local_ranks.h"
+
+namespace perf::allreduce {
+namespace {
+
+using nlohmann::ordered_json;
+
+nzcl::Options communicator_options(const Settings& s) {
+  nzcl::Options options = nzcl::options_from_environment();
+  if (!s.transport.empty()) options.transport = s.transport;
+  if (s.aggregators > 0) options.aggregators = s.aggregators;
+  return options;
+}
+
+struct Row {
+  Problem problem;
+  double union_density = 0, density = 0;
+  bool in_place = false;
+  Measurement measured;
+  double bound_s = 0;
+};
+
+/// Rank 0 speaks for all.
+class Output {
+ public:
+  Output(const nzcl::Communicator& communicator, const Settings& settings, const MemorySpeed& speed)
+      : settings_(settings),
+        transport_(communicator.options().transport),
+        ranks_(communicator.size()),
+        silent_(communicator.rank() != 0) {
+    if (silent_) return;
+    fmt::print("# {}\n", communicator.describe());
+    fmt::print("# ranks {}  aggregators {}  blocks of {}  overlap {}  {}  iterations {} + {}\n", ranks_,
+               settings.aggregators ? std::to_string(settings.aggregators) : "colocated", settings.block,
+               name_of(settings.overlap),
+               settings.dense    ? "dense"
+               : settings.bitmap ? "the caller's bitmap"
+                                 : "scanning",
+               settings.warm_up, settings.iterations);
+    if (settings.link_gbits > 0) {
+      fmt::print("# bound: wire, links of {:g} Gb/s each way\n", settings.link_gbits);
+    } else {
+      fmt::print("# bound: memory; this host's ranks together read {:.1f}, copy {:.1f} and add {:.1f} GB/s\n",
+                 speed.read / 1e9, speed.copy / 1e9, speed.add / 1e9);
+    }
+    fmt::print("#\n# {:>61}{:^40}   {:^40}\n", "", "out-of-place", "in-place");
+    fmt::print("# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10}", "size", "count", "type", "redop", "density",
+               "union", "wire");
+    for (int i = 0; i < 2; ++i)
+      fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "time", "algbw", "busbw", "bound%", "#wrong");
+    fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10}", "(B)", "(elements)", "", "", "", "",
+               "(B)");
+    for (int i = 0; i < 2; ++i)
+      fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "(us)", "(GB/s)", "(GB/s)", "", "");
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+  void add(const Row& row) {
+    rows_.push_back(json_of(row));
+    if (silent_) return;
+    const Problem& p = row.problem;
+    if (!row.in_place) {
+      fmt::print("  {:>11} {:>11} {:>8} {:>5} {:>7.4g} {:>6.3f} {:>10.0f}", p.bytes(), p.count,
+                 nzcl::name_of(p.type), nzcl::name_of(p.op), p.density, row.union_density,
+                 row.measured.wire_bytes);
+    }
+    const double t = row.measured.median();
+    fmt::print(" {:>10.1f} {:>7.2f} {:>7.2f} {:>6.1f} {:>7}", t * 1e6, algbw(row), busbw(row),
+               100 * row.bound_s / t, settings_.check ? std::to_string(row.measured.wrong) : "N/A");
+    if (row.in_place) fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+  void finish() const {
+    if (silent_ || settings_.json_file.empty()) return;
+    std::ofstream file(settings_.json_file);
+    file << ordered_json{{"results", rows_}}.dump(2) << '\n';
+    if (!file.flush()) throw nzcl::Error(nzcl::ErrorCode::system, "cannot write " + settings_.json_file);
+  }
+
+ private:
+  static double algbw(const Row& r) {
+    return static_cast<double>(r.problem.bytes()) / r.measured.median() / 1e9;
+  }
+  double busbw(const Row& r) const { return algbw(r) * 2 * (ranks_ - 1) / ranks_; }
+  ordered_json json_of(const Row& r) const {
+    const auto& m = r.measured;
+    const double gib = static_cast<double>(r.problem.bytes()) / (1 << 30);
+    return {{"bytes", r.problem.bytes()},
+            {"count", r.problem.count},
+            {"type", nzcl::name_of(r.problem.type)},
+            {"op", nzcl::name_of(r.problem.op)},
+            {"density", r.density},
+            {"union", r.union_density},
+            {"overlap", name_of(settings_.overlap)},
+            {"block", settings_.block},
+            {"ranks", ranks_},
+            {"aggregators",
+             settings_.aggregators ? ordered_json(settings_.aggregators) : ordered_json("colocated")},
+            {"transport", transport_},
+            {"in_place", r.in_place},
+            {"input", settings_.dense    ? "dense"
+                      : settings_.bitmap ? "bitmap"
+                                         : "scan"},
+            {"time_us_min", m.seconds.front() * 1e6},
+            {"time_us_median", m.median() * 1e6},
+            {"time_us_max", m.seconds.back() * 1e6},
+            {"algbw", algbw(r)},
+            {"busbw", busbw(r)},
+            {"wire_bytes", m.wire_bytes},
+            {"cpu_s_per_gib", gib > 0 ? m.cpu_seconds / gib : 0},
+            {"bound_us", r.bound_s * 1e6},
+            {"bound", settings_.link_gbits > 0 ? "wire" : "memory"},
+            {"wrong", m.wrong}};
+  }
+
+  const Settings& settings_;
+  const std::string transport_;
+  const int ranks_;
+  const bool silent_;
+  ordered_json rows_ = ordered_json::array();
+};
+
+int run(const Settings& settings) {
+  nzcl::Communicator communicator(communicator_options(settings));
+  Bench bench(communicator, settings);
+  MemorySpeed speed;
+  if (settings.link_gbits == 0) {
+    communicator.barrier();  // all at the same time: they share the memory
+    const MemorySpeed own = measure_memory();
+    const auto all = bench.sum({own.read, own.copy, own.add});
+    speed = {all[0], all[1], all[2]};
+  }
+  Output output(communicator, settings, speed);
+  std::uint64_t wrong = 0;
+  for (const nzcl::DataType type : settings.types) {
+    for (const nzcl::ReduceOp op : settings.ops) {
+      for (const double density : settings.densities) {
+        for (const std::uint64_t bytes : settings.sizes()) {
+          Row row{.problem = {.type = type,
+                              .op = op,
+                              .count = bytes / nzcl::element_bytes(type),
+                              .block = settings.block,
+                              .density = density,
+                              .overlap = settings.overlap,
+                              .ranks = communicator.size()},
+                  .measured = {}};
+          row.union_density = settings.dense ? 1 : row.problem.union_density();
+          row.density = settings.dense ? 1
+                                       : bench.sum({row.problem.own_density(communicator.rank())})[0] /
+                                             communicator.size();
+          for (const bool in_place : {false, true}) {
+            row.in_place = in_place;
+            row.measured = bench.run(row.problem, in_place);
+            const Load load{.bytes = static_cast<double>(row.problem.bytes()),
+                            .density = row.density,
+                            .union_density = row.union_density,
+                            .ranks = communicator.size(),
+                            .aggregators = settings.aggregators,
+                            .scans = !settings.bitmap && !settings.dense,
+                            .in_place = in_place};
+            row.bound_s = settings.link_gbits > 0 ? wire_bound(load, settings.link_gbits * 1e9 / 8)
+                                                  : memory_bound(load, speed);
+            wrong += row.measured.wrong;
+            output.add(row);
+          }
+        }
+      }
+    }
+  }
+  output.finish();
+  communicator.close();
+  if (communicator.rank() == 0)
+    fmt::print("# Out of bounds values : {} {}\n", wrong,
+               !settings.check ? "(not checked)"
+               : wrong == 0    ? "OK"
+                               : "FAILED");
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace perf::allreduce
+
+int main(int argc, char** argv) {
+  try {
+    const auto command = perf::allreduce::parse_command_line(argc, argv);
+    if (command.exit_status) return *command.exit_status;
+    const auto& settings = command.settings;
+    if (settings.serve >= 0) {
+      nzcl::serve_aggregator(perf::allreduce::communicator_options(settings), settings.serve);
+      return 0;
+    }
+    if (settings.ranks > 0) return perf::run_local_ranks(settings.ranks, argc, argv, settings.aggregators);
+    return perf::allreduce::run(settings);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "nzcl_allreduce_perf: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,39 @@
+// What the ranks put in, and what must come out. Every rank can make every rank's input, so each checks its
+// result against a plain sum.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nzcl/types.h"
+#include "perf/allreduce/settings.h"
+
+namespace perf::allreduce {
+
+struct Problem {
+  nzcl::DataType type = nzcl::DataType::float32;
+  nzcl::ReduceOp op = nzcl::ReduceOp::sum;
+  std::uint64_t count = 0, block = 256;
+  double density = 1;
+  Overlap overlap = Overlap::random;
+  int ranks = 1;
+
+  std::uint64_t bytes() const { return count * nzcl::element_bytes(type); }
+  std::uint64_t blocks() const { return (count + block - 1) / block; }
+  bool holds(int rank, std::uint64_t block_index) const;
+  /// Small whole numbers, never zero: sums of up to 16 ranks are exact in every type, in any order.
+  static int value(int rank, std::uint64_t element) {
+    return 1 + static_cast<int>((element * 5 + static_cast<std::uint64_t>(rank) * 3) % 7);
+  }
+
+  void fill(int rank, std::span<std::byte> data) const;
+  std::vector<std::uint64_t> bitmap(int rank) const;
+  /// Share of the blocks that any rank holds, and that this rank holds.
+  double union_density() const;
+  double own_density(int rank) const;
+  /// Elements of `data` that are not what they should be.
+  std::uint64_t wrong(std::span<const std::byte> data) const;
+};
+
+}  // namespace perf::allreduce

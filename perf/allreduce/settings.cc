@@ -1,0 +1,123 @@
+#include "perf/allreduce/settings.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+
+namespace perf::allreduce {
+namespace {
+
+template <typename Enum>
+std::vector<std::pair<std::string, Enum>> names(int count) {
+  std::vector<std::pair<std::string, Enum>> all;
+  for (int i = 0; i < count; ++i) all.emplace_back(nzcl::name_of(static_cast<Enum>(i)), static_cast<Enum>(i));
+  return all;
+}
+
+/// "all", or a list of names.
+template <typename Enum>
+std::vector<Enum> choose(const std::vector<std::string>& wanted, int count, const char* option) {
+  std::vector<Enum> chosen;
+  for (const std::string& name : wanted) {
+    bool found = false;
+    for (const auto& [text, value] : names<Enum>(count)) {
+      if (name == text || name == "all") chosen.push_back(value), found = true;
+    }
+    if (!found) {
+      std::string known = "all";
+      for (const auto& [text, value] : names<Enum>(count)) known += ", " + text;
+      throw CLI::ValidationError(option, name + " is none of: " + known);
+    }
+  }
+  return chosen;
+}
+
+}  // namespace
+
+const char* name_of(Overlap overlap) {
+  switch (overlap) {
+    case Overlap::random:
+      return "random";
+    case Overlap::all:
+      return "all";
+    case Overlap::none:
+      return "none";
+  }
+  return "?";
+}
+
+std::vector<std::uint64_t> Settings::sizes() const {
+  std::vector<std::uint64_t> all;
+  for (std::uint64_t s = min_bytes; s <= max_bytes; s = step_bytes > 0 ? s + step_bytes : s * step_factor) {
+    all.push_back(s);
+    if (s == 0) break;
+  }
+  return all;
+}
+
+CommandLine parse_command_line(int argc, char** argv) {
+  Settings s;
+  std::vector<std::string> types{"float32"}, ops{"sum"};
+  std::string aggregators = "colocated";
+  int check = 1;
+  CLI::App app(
+      "Times nzcl's allreduce, with nccl-tests' habits: every size out of place and in place, checked "
+      "against a plain "
+      "sum.\nThe time is the slowest rank's, per operation; the table shows the median.",
+      "nzcl_allreduce_perf");
+  app.option_defaults()->always_capture_default();
+  app.add_option("-b,--minbytes", s.min_bytes, "Smallest size")->transform(CLI::AsSizeValue(false));
+  app.add_option("-e,--maxbytes", s.max_bytes, "Largest size; default: as the smallest")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("-f,--stepfactor", s.step_factor, "From one size to the next")->check(CLI::Range(2, 1024));
+  app.add_option("-i,--stepbytes", s.step_bytes, "The same by a sum; 0: by the factor")
+      ->transform(CLI::AsSizeValue(false));
+  app.add_option("-n,--iters", s.iterations, "Timed operations per row")->check(CLI::Range(1, 1 << 20));
+  app.add_option("-w,--warmup_iters", s.warm_up, "Operations before them")->check(CLI::Range(0, 1 << 20));
+  app.add_option("-d,--datatype", types, "float32, float64, float16, bfloat16, int32, int64, uint8, or all")
+      ->delimiter(',');
+  app.add_option("-o,--op", ops, "sum, avg, min, max, or all")->delimiter(',');
+  app.add_option("-c,--check", check, "1: check every element of the first timed operation; 0: do not")
+      ->check(CLI::Range(0, 1));
+  app.add_option("--density", s.densities, "Shares of non-zero blocks, such as 1,0.1,0.01")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--overlap", s.overlap, "Whether ranks' non-zero blocks coincide: random, all, none")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Overlap>{
+          {"random", Overlap::random}, {"all", Overlap::all}, {"none", Overlap::none}}))
+      ->default_str("random");
+  app.add_option("--block", s.block, "Elements per block")->check(CLI::PositiveNumber);
+  app.add_option("--ranks", s.ranks,
+                 "Start so many ranks on this machine; 0: use the launcher's (mpirun, srun, torchrun)")
+      ->check(CLI::Range(0, 256))
+      ->take_last();
+  app.add_option("--aggregators", aggregators, "colocated, or a number of dedicated ones");
+  app.add_option("--serve", s.serve)->group("");
+  app.add_option("--transport", s.transport,
+                 "shm, tcp, ibverbs or a libfabric provider; default: nzcl's settings");
+  app.add_flag("--bitmap", s.bitmap, "Tell nzcl which blocks are non-zero: no scan");
+  app.add_flag("--dense", s.dense, "Sparsity off: every block is sent");
+  app.add_option("--link", s.link_gbits,
+                 "Gb/s of every rank's link, each way: the bound is then the wire's; 0: memory's")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--out_json_file", s.json_file, "Write the rows to this file, as JSON");
+  try {
+    app.parse(argc, argv);
+    s.types = choose<nzcl::DataType>(types, nzcl::kDataTypes, "-d");
+    s.ops = choose<nzcl::ReduceOp>(ops, nzcl::kReduceOps, "-o");
+    if (aggregators != "colocated") {
+      if (aggregators.empty() || aggregators.find_first_not_of("0123456789") != aggregators.npos)
+        throw CLI::ValidationError("--aggregators", aggregators + " is neither colocated nor a number");
+      s.aggregators = std::stoi(aggregators);
+    }
+    if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
+    if (s.max_bytes < s.min_bytes) throw CLI::ValidationError("-e", "less than -b");
+    if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
+  } catch (const CLI::ParseError& error) {
+    return {s, app.exit(error) == 0 ? 0 : 2};
+  }
+  s.check = check != 0;
+  return {s, std::nullopt};
+}
+
+}  // namespace perf::allreduce

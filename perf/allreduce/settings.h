@@ -1,0 +1,46 @@
+// Command line of nzcl_allreduce_perf. Flags that nccl-tests has mean what they mean there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nzcl/types.h"
+
+namespace perf::allreduce {
+
+enum class Overlap { random, all, none };
+
+struct Settings {
+  std::uint64_t min_bytes = 32 << 20, max_bytes = 32 << 20;
+  std::uint64_t step_factor = 2;     // -f
+  std::uint64_t step_bytes = 0;      // -i; > 0: instead of the factor
+  int iterations = 20, warm_up = 5;  // -n, -w
+  std::vector<nzcl::DataType> types{nzcl::DataType::float32};
+  std::vector<nzcl::ReduceOp> ops{nzcl::ReduceOp::sum};
+  bool check = true;
+  std::vector<double> densities{1.0};
+  Overlap overlap = Overlap::random;
+  std::uint64_t block = 256;
+  int ranks = 0;        // start so many here; 0: this process is one
+  int aggregators = 0;  // dedicated ones; 0: colocated
+  int serve = -1;       // this process is that dedicated aggregator, started by --ranks
+  bool bitmap = false;  // the caller knows which blocks are non-zero
+  bool dense = false;   // sparsity off
+  std::string transport;
+  double link_gbits = 0;  // of every rank, each way; 0: one host, memory is the limit
+  std::string json_file;
+
+  std::vector<std::uint64_t> sizes() const;
+};
+
+struct CommandLine {
+  Settings settings;
+  std::optional<int> exit_status;
+};
+CommandLine parse_command_line(int argc, char** argv);
+
+const char* name_of(Overlap overlap);
+
+}  // namespace perf::allreduce

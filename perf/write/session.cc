@@ -1,0 +1,109 @@
+#include "perf/write/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "nzcl/error.h"
+#include "nzcl/options.h"
+#include "runtime/bootstrap/factory.h"
+#include "runtime/bootstrap/host_address.h"
+#include "verbs/ibv/device.h"
+
+namespace perf::write {
+
+using namespace nzcl;  // NOLINT: a program, not a header
+using nlohmann::json;
+using std::chrono::hours;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+
+/// A server waits for its client for as long as somebody may take to type the other command.
+bootstrap::Deadline meeting_deadline(const Settings& s) {
+  return bootstrap::Clock::now() + (s.server() ? bootstrap::Clock::duration(hours(24)) : seconds(30));
+}
+
+std::unique_ptr<bootstrap::Bootstrap> meet(const Settings& s) {
+  Options options = options_from_environment();
+  options.bootstrap = "socket";
+  options.rank = s.server() ? 0 : 1;
+  options.world_size = 2;
+  options.master_port = s.port;
+  // Without a secret the server listens for this host only.
+  options.master_addr = !s.server() ? s.host : options.secret.empty() ? "127.0.0.1" : "0.0.0.0";
+  if (s.server()) {
+    fmt::print("Waiting for the client on {} port {}{}\n", options.master_addr, s.port,
+               options.secret.empty() ? " (beyond this host: set NZCL_SECRET on both sides)" : "");
+    std::fflush(stdout);
+  }
+  return bootstrap::make_bootstrap(options, bootstrap::Role::worker, -1);
+}
+
+}  // namespace
+
+Session::Session(Settings settings) : settings_(std::move(settings)) {
+  if (settings_.transport.empty()) settings_.transport = verbs::ibv::probe().available ? "ibverbs" : "tcp";
+  meeting_ = meet(settings_);
+  const std::string mine = json{{"options", settings_.shared()}, {"host", bootstrap::host_id()}}.dump();
+  const json other = json::parse(exchange(mine));
+  const std::string differing = differences(settings_.shared(), other.at("options"));
+  if (!differing.empty())
+    throw Error(ErrorCode::mismatch, "the two sides were given different options: " + differing);
+
+  settings_.device.transport = settings_.transport;
+  settings_.device.one_host = other.at("host") == bootstrap::host_id();
+  // Two sides of one host take different devices, where it has several.
+  settings_.device.local_rank = settings_.device.one_host ? static_cast<int>(self()) : 0;
+  device_ = verbs::open_device(settings_.device);
+
+  const auto sizes = settings_.sizes();
+  half_ = (*std::max_element(sizes.begin(), sizes.end()) + kPage - 1) / kPage * kPage;
+  buffer_.resize(2 * half_);
+  region_ = device_->register_memory(buffer_, MemoryKind::host);
+  settings_.depth = std::min<int>(settings_.depth, static_cast<int>(device_->limits().max_posted));
+  arrivals_ = static_cast<std::uint32_t>(4 * settings_.depth + 16);
+
+  json addresses = json::array();
+  for (int i = 0; i < settings_.queue_pairs; ++i) {
+    channels_.push_back({device_->open_endpoint({.self = self(), .peers = 2, .arrivals = arrivals_}), {}});
+    const std::string address = channels_.back().endpoint->address_for(peer());
+    addresses.push_back(json::binary({address.begin(), address.end()}));
+  }
+  const verbs::RemoteMemory memory = region_->remote().offset(half_);
+  const json theirs = json::parse(
+      exchange(json{{"address", memory.address}, {"key", memory.key}, {"endpoints", addresses}}.dump()));
+  for (std::size_t i = 0; i < channels_.size(); ++i) {
+    channels_[i].target = {theirs.at("address"), theirs.at("key")};
+    std::array<std::string, 2> all;
+    for (const json& byte : theirs.at("endpoints").at(i).at("bytes"))
+      all[peer()].push_back(static_cast<char>(byte.get<int>()));
+    channels_[i].endpoint->connect(all, verbs::Clock::now() + seconds(30));
+  }
+  exchange("connected");
+}
+
+/// Nobody closes an endpoint that the other's last write still needs.
+Session::~Session() {
+  try {
+    std::array<verbs::Completion, 32> ignored;
+    const auto deadline = verbs::Clock::now() + seconds(5);
+    const auto busy = [](const Channel& c) { return c.endpoint->in_flight() > 0; };
+    while (std::any_of(channels_.begin(), channels_.end(), busy) && verbs::Clock::now() < deadline) {
+      for (const Channel& c : channels_) c.endpoint->poll(ignored);
+    }
+    if (meeting_) meeting_->allgather("over", bootstrap::Clock::now() + seconds(5));
+  } catch (const std::exception&) {  // the other side has gone: nothing to wait for
+  }
+}
+
+std::string Session::exchange(const std::string& mine) {
+  return meeting_->allgather(mine, meeting_deadline(settings_)).at(peer());
+}
+
+}  // namespace perf::write

@@ -1,0 +1,53 @@
+// The two sides of a microbenchmark: they meet, compare their options, open a device each and connect.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "perf/write/settings.h"
+#include "runtime/bootstrap/bootstrap.h"
+#include "verbs/transport.h"
+
+namespace perf::write {
+
+/// One endpoint and where it writes to. Peer 0 is the server, 1 the client.
+struct Channel {
+  std::unique_ptr<nzcl::verbs::Endpoint> endpoint;
+  nzcl::verbs::RemoteMemory target;  // first byte of the peer's receive half
+};
+
+/// Owns everything; one thread. The buffer has two halves of the largest size each: what is sent, and what is
+/// received.
+class Session {
+ public:
+  /// Throws nzcl::Error: no meeting, options that differ, no device.
+  explicit Session(Settings settings);
+  ~Session();
+
+  const Settings& settings() const { return settings_; }
+  nzcl::verbs::PeerId self() const { return settings_.server() ? 0 : 1; }
+  nzcl::verbs::PeerId peer() const { return settings_.server() ? 1 : 0; }
+  const nzcl::verbs::Device& device() const { return *device_; }
+  std::vector<Channel>& channels() { return channels_; }
+  /// Immediates that may be on their way to one endpoint.
+  std::uint32_t arrivals() const { return arrivals_; }
+
+  std::byte* outgoing() { return buffer_.data(); }
+  std::byte* incoming() { return buffer_.data() + half_; }
+  const nzcl::verbs::MemoryRegion& region() const { return *region_; }
+  /// What the other side said; both call it in the same order.
+  std::string exchange(const std::string& mine);
+
+ private:
+  Settings settings_;
+  std::unique_ptr<nzcl::bootstrap::Bootstrap> meeting_;
+  std::shared_ptr<nzcl::verbs::Device> device_;
+  std::size_t half_ = 0;
+  std::vector<std::byte> buffer_;
+  std::unique_ptr<nzcl::verbs::MemoryRegion> region_;
+  std::uint32_t arrivals_ = 0;
+  std::vector<Channel> channels_;
+};
+
+}  // namespace perf::write

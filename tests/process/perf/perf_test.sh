@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# The microbenchmarks as people call them: perf_test.sh CASE WRITE_BW WRITE_LAT ALLREDUCE_PERF. Nothing is timed here.
+set -euo pipefail
+case_name=$1 write_bw=$2 write_lat=$3 allreduce=$4
+work=$(mktemp -d)
+server=''
+trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
+export NZCL_LOG_LEVEL=warn
+read -ra transports <<<"${TEST_TRANSPORTS:-shm tcp}"
+
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 20 "$work"/* >&2
+  exit 1
+}
+# both TOOL STATUS OPTIONS: a server and a client with the same options; SERVER_OPTIONS for the server alone
+both() {
+  local tool=$1 expected=$2 port=$((RANDOM % 20000 + 20000)) status=0
+  shift 2
+  # shellcheck disable=SC2086 # a list of options
+  "$tool" -p $port "$@" ${SERVER_OPTIONS:-} >"$work/server" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do ! grep -q Waiting "$work/server" || break && sleep 0.05; done
+  "$tool" -p $port "$@" 127.0.0.1 >"$work/client" 2>&1 || status=$?
+  [[ $status == "$expected" ]] || fail "the client of $tool $* ended with status $status"
+  status=0
+  wait $server || status=$?
+  server=''
+  [[ $status == "$expected" ]] || fail "the server of $tool $* ended with status $status"
+}
+rows() { grep -cE "^ $1 +[0-9]+ +[0-9.]+ +[0-9.]+" "$work/client"; }
+
+case $case_name in
+  write_bw)
+    for transport in "${transports[@]}"; do
+      for options in "" "--with_imm" "-b -q 2 -l 8" "-b --with_imm" "--report_gbits -t 4"; do
+        # shellcheck disable=SC2086 # a list of options
+        both "$write_bw" 0 --transport "$transport" -n 300 -s 10000 $options
+        [[ $(rows 10000) == 1 ]] || fail "no row of results"
+        cmp <(grep '^ 10000' "$work/server") <(grep '^ 10000' "$work/client") || fail "the two sides show different results"
+      done
+      both "$write_bw" 0 --transport "$transport" -D 0.2 -s 1
+    done
+    both "$write_bw" 0 --transport tcp -e --with_imm -n 300 --out_json --out_json_file "$work/json"
+    grep -q '"BW_average"' "$work/json" || fail "no results in the JSON file"
+    ;;
+  write_lat)
+    for transport in "${transports[@]}"; do
+      for options in "" "--with_imm" "-s 100000"; do
+        # shellcheck disable=SC2086 # a list of options
+        both "$write_lat" 0 --transport "$transport" -n 50 $options
+        [[ $(rows '(2|100000)') == 1 ]] || fail "no row of results"
+      done
+    done
+    both "$write_lat" 0 --transport tcp -n 20 -a
+    [[ $(rows '[0-9]+') == 23 ]] || fail "not all sizes"
+    ;;
+  write_mismatch)
+    SERVER_OPTIONS="-s 5" both "$write_bw" 1 --transport tcp -n 50
+    for side in server client; do grep -q 'different options: size' "$work/$side" || fail "$side does not name the option"; done
+    ;;
+  allreduce)
+    for transport in "${transports[@]}"; do
+      "$allreduce" --ranks 3 --transport "$transport" -b 1K -e 256K -f 16 -n 3 -w 1 --density 1,0.1 >"$work/rows" 2>&1 || fail "status $?"
+      [[ $(grep -cE '^ +[0-9]+ .* 0 .* 0$' "$work/rows") == 6 ]] || fail "not six rows without a wrong element"
+    done
+    "$allreduce" --ranks 2 -b 10001 -n 2 -w 0 -d all -o all --density 0.3 --overlap none >"$work/rows" 2>&1 || fail "types: status $?"
+    [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == 28 ]] || fail "not 28 rows"
+    "$allreduce" --ranks 3 --aggregators 2 -b 100K -n 2 --density 0.1 --bitmap --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "aggregators: status $?"
+    for text in '"aggregators": 2' '"wrong": 0'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file"; done
+    "$allreduce" --ranks 2 -b 64K -n 2 --dense --overlap all --link 10 >"$work/rows" 2>&1 || fail "dense: status $?"
+    grep -q 'bound: wire' "$work/rows" || fail "no bound of the wire"
+    ! "$allreduce" --ranks 2 -d float31 >"$work/rows" 2>&1 || fail "an unknown type was taken"
+    grep -q 'float31 is none of: all, float32' "$work/rows" || fail "the types are not listed"
+    ;;
+  *) fail "no such case" ;;
+esac
