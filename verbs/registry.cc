@@ -1,22 +1,40 @@
-// Transports by name.
+// Transports by name, and what they have in common.
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "nzcl/error.h"
+#include "verbs/cma/device.h"
 #include "verbs/ibv/device.h"
 #include "verbs/ofi/device.h"
 #include "verbs/transport.h"
 
 namespace nzcl::verbs {
 
+std::span<std::byte> Device::allocate(std::size_t bytes) {
+  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) throw Error(ErrorCode::system, std::strerror(errno));
+  return {static_cast<std::byte*>(p), bytes};
+}
+
+void Device::release(std::span<std::byte> bytes) noexcept { ::munmap(bytes.data(), bytes.size()); }
+
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   if (options.transport == "loopback") {
     throw Error(ErrorCode::unavailable,
                 "transport loopback joins threads of one process: make the communicators from a LocalGroup");
   }
+  if (options.transport == "cma") return cma::open_device(options);
   if (options.transport == "ibverbs") return ibv::open_device(options);
   return ofi::open_device(options);
 }
 
+bool may_write_processes() { return cma::probe().available; }
+
 std::vector<TransportInfo> list_transports() {
-  std::vector<TransportInfo> all{{"loopback", true, "threads of one process (LocalGroup)"}, ibv::probe()};
+  std::vector<TransportInfo> all{
+      {"loopback", true, "threads of one process (LocalGroup)"}, cma::probe(), ibv::probe()};
   for (const char* name : {"shm", "tcp", "verbs;ofi_rxm", "efa", "psm3", "opx", "net", "sockets"})
     all.push_back(ofi::probe(name));
   return all;

@@ -133,6 +133,11 @@ class Device {
   virtual const Limits& limits() const noexcept = 0;
   /// Throws Error{system} with what to do when the system refuses (memlock and the like).
   virtual std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) = 0;
+  /// Zeroed memory for what peers write most, such that they do it as cheaply as the transport can. It is not
+  /// registered yet. Before the endpoints' address_for() is called. Throws Error{system}.
+  virtual std::span<std::byte> allocate(std::size_t bytes);
+  /// Of allocate(); nobody uses it any more.
+  virtual void release(std::span<std::byte> bytes) noexcept;
   virtual std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) = 0;
 };
 
@@ -167,5 +172,7 @@ struct TransportInfo {
 /// opened here: it lives in one process (verbs/loopback/network.h).
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 std::vector<TransportInfo> list_transports();
+/// May this process write the memory of its user's others? Then "cma" is the transport within a host.
+bool may_write_processes();
 
 }  // namespace nzcl::verbs

@@ -24,7 +24,7 @@ struct Options {
   std::string session = "default";  ///< Tells apart communicators that meet at the same place.
 
   // How bytes move.
-  std::string transport = "auto";  ///< auto | shm | tcp | ibverbs | any libfabric provider by name
+  std::string transport = "auto";  ///< auto | cma | shm | tcp | ibverbs | any libfabric provider by name
   std::string interface;  ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
   std::string connect = "bootstrap";     ///< ibverbs: bootstrap | rdma_cm: who connects the queue pairs.
   std::string on_demand_paging = "off";  ///< ibverbs: on | off: buffers are not pinned; devices that can.

@@ -58,4 +58,9 @@ std::string host_id() { return boot_id() + " " + namespace_id("net"); }
 
 std::string shared_memory_id() { return boot_id() + " " + namespace_id("ipc"); }
 
+std::string process_space_id() {
+  return boot_id() + " " + namespace_id("pid") + " " + namespace_id("user") + " " +
+         std::to_string(::geteuid());
+}
+
 }  // namespace nzcl::bootstrap

@@ -14,5 +14,7 @@ std::string host_name();
 std::string host_id();
 /// Equal for processes that share a kernel and see the same /dev/shm: containers of one machine may not.
 std::string shared_memory_id();
+/// Equal for processes of one user that see each other's process ids: those may write each other's memory.
+std::string process_space_id();
 
 }  // namespace nzcl::bootstrap

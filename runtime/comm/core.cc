@@ -59,9 +59,10 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
 }
 
 std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll, int numa_node) {
-  return verbs::open_device({.transport = o.transport != "auto" ? o.transport
-                                          : roll.one_host       ? "shm"
-                                                                : "tcp",
+  return verbs::open_device({.transport = o.transport != "auto"    ? o.transport
+                                          : !roll.one_host         ? "tcp"
+                                          : roll.one_process_space ? "cma"
+                                                                   : "shm",
                              .interface = o.interface,
                              .one_host = roll.one_host,
                              .local_rank = roll.local_index,

@@ -1,10 +1,6 @@
 #include "runtime/engine/lane_memory.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
 
 #include "nzcl/error.h"
 
@@ -61,19 +57,19 @@ std::uint64_t lane_memory_bytes(const EngineConfig& config) {
   return bytes;
 }
 
-void LaneMemory::Unmap::operator()(std::byte* p) const { ::munmap(p, bytes); }
+void LaneMemory::Release::operator()(std::byte* p) const { device->release({p, bytes}); }
 
 LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
   const std::size_t bytes = lane_memory_bytes(config);
-  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) {
+  try {
+    bytes_ = {device.allocate(bytes).data(), Release{&device, bytes}};
+  } catch (const Error& e) {
     throw Error(
-        ErrorCode::system,
+        e.code(),
         fmt::format(
             "no memory for the channels of {} members ({} MiB): {}; lower slot_bytes or channel_slots",
-            config.members.count(), bytes >> 20, std::strerror(errno)));
+            config.members.count(), bytes >> 20, e.what()));
   }
-  bytes_ = {static_cast<std::byte*>(p), Unmap{bytes}};
   placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches it
   region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
 }

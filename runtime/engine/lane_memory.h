@@ -21,8 +21,8 @@ inline constexpr std::uint32_t kStagingBuffers = 16;
 std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
 std::uint64_t lane_memory_bytes(const EngineConfig& config);
 
-/// Owns the memory and its registration. Zero pages until touched: the lane's thread places them on its NUMA
-/// node.
+/// Owns the memory, which is the device's, and its registration; the device outlives it. Zero pages until
+/// touched: the lane's thread places them on its NUMA node.
 class LaneMemory {
  public:
   LaneMemory(const EngineConfig& config, verbs::Device& device);
@@ -34,11 +34,12 @@ class LaneMemory {
   static void attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory);
 
  private:
-  struct Unmap {
+  struct Release {
+    verbs::Device* device;
     std::size_t bytes;
     void operator()(std::byte* p) const;
   };
-  std::unique_ptr<std::byte, Unmap> bytes_;
+  std::unique_ptr<std::byte, Release> bytes_;
   std::unique_ptr<verbs::MemoryRegion> region_;
 };
 

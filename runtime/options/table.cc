@@ -37,7 +37,8 @@ constexpr std::array kSettings = {
     Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "",
             "Tells apart communicators that meet at the same place at the same time"},
     Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "",
-            "auto, shm, tcp, ibverbs, or a libfabric provider by name; auto: shm on one host, else tcp"},
+            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; auto: cma on one host (shm where "
+            "that is forbidden), else tcp"},
     Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
             "tcp: network interface or address; ibverbs: these, or device:port; empty: any"},
     Setting{"connect", &Options::connect, SettingKind::choice, 0, 0, "bootstrap|rdma_cm",

@@ -62,6 +62,7 @@ inline std::vector<Backend> all_backends() {
   one_segment.max_segments = 1;
   return {loopback("loopback", {}),
           loopback("loopback_delayed", delayed),
+          by_name("cma"),
           by_name("shm"),
           by_name("tcp"),
           by_name("ibverbs"),

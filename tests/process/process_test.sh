@@ -4,7 +4,7 @@ set -euo pipefail
 case_name=$1 rank=$2 aggregator=$3 info=$4
 work=$(mktemp -d)
 pids=() hosts=()
-read -ra transports <<<"${TEST_TRANSPORTS:-shm tcp}"
+read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
   ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true

@@ -183,7 +183,7 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
 std::vector<Where> places() {
   std::vector<Where> all;
   for (const int ranks : {1, 2, 3, 5, 8}) all.push_back({"loopback", ranks});
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const char* transport : {"cma", "shm", "tcp"}) {
     for (const int ranks : {1, 2, 3, 5, 8}) all.push_back({transport, ranks});
   }
   all.push_back({"loopback", 1, 1});

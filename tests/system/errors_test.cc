@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& param) { return param.param.name; });
 
 TEST(TimeoutTest, ARankThatNeverJoinsIsNamed) {
-  for (const char* transport : {"loopback", "shm", "tcp"}) {
+  for (const char* transport : {"loopback", "cma", "shm", "tcp"}) {
     Setting s = quick(3);
     s.transport = transport;
     std::promise<void> over;

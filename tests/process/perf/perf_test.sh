@@ -6,7 +6,7 @@ work=$(mktemp -d)
 server=''
 trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 export NZCL_LOG_LEVEL=warn
-read -ra transports <<<"${TEST_TRANSPORTS:-shm tcp}"
+read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
 
 fail() {
   echo "FAILED: $*" >&2

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "verbs/cma/device.h"
+#include "verbs/cma/segment.h"
+
+namespace nzcl::verbs::cma {
+
+inline constexpr std::size_t kMaxSegments = 16;
+inline constexpr std::size_t kMaxPosted = 256;
+
+/// A write is done within post(): copied, then its immediate put into the peer's ring for this endpoint.
+/// Peers' immediates wait in rings in this endpoint's own segment. Who sleeps says so there, and is woken by
+/// an eventfd.
+///
+/// Invariant: an immediate is pushed after its write and all earlier ones to that peer have been copied.
+class CmaEndpoint final : public Endpoint {
+ public:
+  CmaEndpoint(CmaDevice& device, const EndpointOptions& options);
+
+  std::string address_for(PeerId peer) override;
+  void connect(std::span<const std::string> addresses, Deadline deadline) override;
+  std::size_t post(std::span<const Write> writes) noexcept override;
+  std::size_t poll(std::span<Completion> out) noexcept override;
+  std::string failure() const override { return failure_; }
+  std::size_t in_flight() const noexcept override { return in_flight_; }
+  int wait_fd() const noexcept override { return event_.get(); }
+  bool prepare_wait() noexcept override;
+
+ private:
+  struct Window {  // a peer's memory, mapped here
+    std::uint64_t begin = 0, end = 0;
+    Mapping mapping;
+  };
+  struct Peer {
+    int pid = -1;
+    Mapping mapping;
+    Segment segment;
+    Fd event;
+    std::vector<Window> windows;
+    bool connected = false, broken = false;
+  };
+  bool copy(Peer& peer, const Write& write) noexcept;
+  bool copy_by_kernel(Peer& peer, const Write& write) noexcept;
+  void wake(Peer& peer) noexcept;
+  void finish(const Completion& completion) noexcept;
+
+  CmaDevice& device_;
+  const EndpointOptions options_;
+  std::uint32_t entries_;
+  Fd memory_, event_;
+  Mapping mapping_;
+  Segment segment_;
+  std::vector<Peer> peers_;
+  std::size_t next_peer_ = 0;  // polled first: nobody waits for ever
+  std::vector<Completion> ready_;
+  std::size_t ready_head_ = 0, ready_tail_ = 0, in_flight_ = 0;
+  std::string failure_;
+};
+
+}  // namespace nzcl::verbs::cma
