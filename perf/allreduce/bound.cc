@@ -1,5 +1,7 @@
 #include "perf/allreduce/bound.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -9,31 +11,36 @@
 namespace perf::allreduce {
 namespace {
 
-constexpr std::size_t kBytes = 32 << 20;  // beyond the last level's cache of most machines
+/// Out of cache: twice the last level's.
+std::size_t buffer_bytes() {
+  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  return std::max<std::size_t>(32 << 20, cache > 0 ? 2 * static_cast<std::size_t>(cache) : 0) / 4096 * 4096;
+}
 
 /// The mean, not the best: ranks that share a core take turns, and each one's best would count it several
 /// times.
 template <typename Work>
-double rate(Work work) {
+double rate(std::size_t bytes, Work work) {
   constexpr int kTimes = 6;
   work();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kTimes; ++i) work();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  return static_cast<double>(kBytes) * kTimes / took.count();
+  return static_cast<double>(bytes) * kTimes / took.count();
 }
 
 }  // namespace
 
 MemorySpeed measure_memory() {
-  std::vector<float> a(kBytes / sizeof(float), 0.0f), b(a.size(), 0.0f), c(a.size(), 0.0f);
+  const std::size_t bytes = buffer_bytes();
+  std::vector<float> a(bytes / sizeof(float), 0.0f), b(a.size(), 0.0f), c(a.size(), 0.0f);
   MemorySpeed speed;
   // The C library's search for a byte that is not there reads as fast as the machine can.
-  speed.read = rate([&] {
-    if (std::memchr(a.data(), 1, kBytes) != nullptr) std::abort();
+  speed.read = rate(bytes, [&] {
+    if (std::memchr(a.data(), 1, bytes) != nullptr) std::abort();
   });
-  speed.copy = rate([&] { std::memcpy(b.data(), a.data(), kBytes); });
-  speed.add = rate([&] {
+  speed.copy = rate(bytes, [&] { std::memcpy(b.data(), a.data(), bytes); });
+  speed.add = rate(bytes, [&] {
     float* __restrict out = c.data(), * __restrict in = b.data();
     for (std::size_t i = 0; i < a.size(); ++i) out[i] += in[i];
   });

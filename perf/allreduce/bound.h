@@ -9,7 +9,7 @@ namespace perf::allreduce {
 struct MemorySpeed {
   double read = 0, copy = 0, add = 0;  // copy and add: of the source's bytes
 };
-/// Of the calling thread alone, with 3 x 32 MiB of memory: about 0.2 s.
+/// Of the calling thread alone, with three buffers of twice the last level's cache: less than a second.
 MemorySpeed measure_memory();
 
 struct Load {
