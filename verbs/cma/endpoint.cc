@@ -149,10 +149,8 @@ bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write) noexcept {
 }
 
 void CmaEndpoint::wake(Peer& peer) noexcept {
-  // Either the sleeper sees the immediate after it has said that it sleeps, or this sees that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   auto& sleeping = peer.segment.sleeping();
-  if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) return;
+  if (sleeping.load(std::memory_order_seq_cst) == 0 || sleeping.exchange(0) == 0) return;
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto ignored = ::write(peer.event.get(), &one, sizeof one);
 }
@@ -187,9 +185,8 @@ bool CmaEndpoint::prepare_wait() noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto ignored = ::read(event_.get(), &count, sizeof count);
   segment_.sleeping().store(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   bool something = ready_head_ != ready_tail_;
-  for (std::size_t i = 0; i < peers_.size(); ++i) something |= !segment_.empty(i);
+  for (std::size_t i = 0; i < peers_.size(); ++i) something |= !segment_.empty_before_sleep(i);
   if (something) segment_.sleeping().store(0, std::memory_order_relaxed);
   return !something;
 }

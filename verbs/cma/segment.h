@@ -39,15 +39,23 @@ class Segment {
     return r.head.load(std::memory_order_relaxed) - r.tail.load(std::memory_order_acquire) >= entries_;
   }
   /// Writer. Everything that it wrote before is visible to whoever pops this. Precondition: !full(peer).
+  ///
+  /// head and sleeping() are stored and then read crosswise, all sequentially consistent: either the sleeper
+  /// sees the immediate after it has said that it sleeps, or the writer sees that it sleeps.
   void push(std::size_t peer, std::uint32_t immediate) const {
     Ring& r = ring(peer);
     const std::uint32_t head = r.head.load(std::memory_order_relaxed);
     slot(peer, head) = immediate;
-    r.head.store(head + 1, std::memory_order_release);
+    r.head.store(head + 1, std::memory_order_seq_cst);
   }
   bool empty(std::size_t peer) const {
     const Ring& r = ring(peer);
     return r.head.load(std::memory_order_acquire) == r.tail.load(std::memory_order_relaxed);
+  }
+  /// Owner, after it stored sleeping().
+  bool empty_before_sleep(std::size_t peer) const {
+    const Ring& r = ring(peer);
+    return r.head.load(std::memory_order_seq_cst) == r.tail.load(std::memory_order_relaxed);
   }
   /// Owner. False: nothing there.
   bool pop(std::size_t peer, std::uint32_t& immediate) const {
