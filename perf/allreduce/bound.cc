@@ -17,30 +17,34 @@ std::size_t buffer_bytes() {
   return std::max<std::size_t>(32 << 20, cache > 0 ? 2 * static_cast<std::size_t>(cache) : 0) / 4096 * 4096;
 }
 
-/// The mean, not the best: ranks that share a core take turns, and each one's best would count it several
-/// times.
+/// Until all ranks are through: those that share a core take turns, and their own times would count it twice.
 template <typename Work>
-double rate(std::size_t bytes, Work work) {
+double rate(std::size_t bytes, const std::function<void()>& barrier, Work work) {
   constexpr int kTimes = 6;
   work();
+  barrier();
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < kTimes; ++i) work();
+  for (int i = 0; i < kTimes; ++i) {
+    work();
+    asm volatile("" ::: "memory");  // or the compiler reads once for all times
+  }
+  barrier();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(bytes) * kTimes / took.count();
 }
 
 }  // namespace
 
-MemorySpeed measure_memory() {
+MemorySpeed measure_memory(const std::function<void()>& barrier) {
   const std::size_t bytes = buffer_bytes();
   std::vector<float> a(bytes / sizeof(float), 0.0f), b(a.size(), 0.0f), c(a.size(), 0.0f);
   MemorySpeed speed;
   // The C library's search for a byte that is not there reads as fast as the machine can.
-  speed.read = rate(bytes, [&] {
+  speed.read = rate(bytes, barrier, [&] {
     if (std::memchr(a.data(), 1, bytes) != nullptr) std::abort();
   });
-  speed.copy = rate(bytes, [&] { std::memcpy(b.data(), a.data(), bytes); });
-  speed.add = rate(bytes, [&] {
+  speed.copy = rate(bytes, barrier, [&] { std::memcpy(b.data(), a.data(), bytes); });
+  speed.add = rate(bytes, barrier, [&] {
     float* __restrict out = c.data(), * __restrict in = b.data();
     for (std::size_t i = 0; i < a.size(); ++i) out[i] += in[i];
   });

@@ -1,7 +1,7 @@
 // The time that no allreduce of this scheme can beat, from the bytes that it must move.
 #pragma once
 
-#include <span>
+#include <functional>
 
 namespace perf::allreduce {
 
@@ -9,8 +9,9 @@ namespace perf::allreduce {
 struct MemorySpeed {
   double read = 0, copy = 0, add = 0;  // copy and add: of the source's bytes
 };
-/// Of the calling thread alone, with three buffers of twice the last level's cache: less than a second.
-MemorySpeed measure_memory();
+/// One rank's share, with three buffers of twice the last level's cache: less than a second. All ranks call
+/// it at the same time; `barrier` waits for all of them. The sum over the ranks is the host's.
+MemorySpeed measure_memory(const std::function<void()>& barrier);
 
 struct Load {
   double bytes = 0;  // dense, of one rank

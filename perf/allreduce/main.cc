@@ -138,8 +138,7 @@ int run(const Settings& settings) {
   Bench bench(communicator, settings);
   MemorySpeed speed;
   if (settings.link_gbits == 0) {
-    communicator.barrier();  // all at the same time: they share the memory
-    const MemorySpeed own = measure_memory();
+    const MemorySpeed own = measure_memory([&] { communicator.barrier(); });
     const auto all = bench.sum({own.read, own.copy, own.add});
     speed = {all[0], all[1], all[2]};
   }
