@@ -33,9 +33,10 @@ class Run {
         settings_(session.settings()),
         size_(size),
         waiter_(settings_.events ||
-                // Who has nothing to do until the last write came leaves the processor to those who have.
-                (session.device().limits().autonomous && settings_.server() && !settings_.bidirectional &&
-                 !settings_.immediate)) {
+                    // Who has nothing to do until the last write came leaves the processor to those who have.
+                    (session.device().limits().autonomous && settings_.server() && !settings_.bidirectional &&
+                     !settings_.immediate),
+                session.channels()) {
     sends_ = !settings_.server() || settings_.bidirectional;
     receives_ = settings_.server() || settings_.bidirectional;
     lanes_.resize(session.channels().size());
@@ -58,7 +59,7 @@ class Run {
       if (moved) {
         waiter_.moved();
       } else {
-        waiter_.idle(*session_.channels().front().endpoint);
+        waiter_.idle();
       }
     }
     elapsed_ = seconds_since(begin_);

@@ -23,7 +23,7 @@ class PingPong {
       : session_(session),
         channel_(session.channels().front()),
         size_(size),
-        waiter_(session.settings().events) {}
+        waiter_(session.settings().events, {&channel_, 1}) {}
 
   void ping(std::uint64_t round) {
     session_.outgoing()[size_ - 1] = mark(round);
@@ -40,7 +40,7 @@ class PingPong {
     const bool immediate = session_.settings().immediate;
     waiter_.moved();
     while (immediate ? arrived_ <= round : last_byte() != mark(round)) {
-      if (poll() == 0) waiter_.idle(*channel_.endpoint);
+      if (poll() == 0) waiter_.idle();
     }
   }
   /// A write that only polling moves must be gone before this side stops polling.

@@ -85,6 +85,10 @@ Session::Session(Settings settings) : settings_(std::move(settings)) {
       all[peer()].push_back(static_cast<char>(byte.get<int>()));
     channels_[i].endpoint->connect(all, verbs::Clock::now() + seconds(30));
   }
+  if (settings_.events && channels_.front().endpoint->wait_fd() < 0) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("transport {} has nothing to sleep on: leave out -e", settings_.transport));
+  }
   exchange("connected");
 }
 

@@ -3,31 +3,39 @@
 
 #include <poll.h>
 
+#include <span>
 #include <thread>
+#include <vector>
 
-#include "verbs/transport.h"
+#include "perf/write/session.h"
 
 namespace perf::write {
 
+/// For things to arrive on any of the channels. One thread.
 class Waiter {
  public:
-  explicit Waiter(bool asleep) : events_(asleep) {}
+  Waiter(bool asleep, std::span<Channel> channels) : asleep_(asleep), channels_(channels) {
+    for (const Channel& c : channels)
+      descriptors_.push_back({.fd = c.endpoint->wait_fd(), .events = POLLIN, .revents = 0});
+  }
   void moved() { empty_ = 0; }
-  /// After a poll that found nothing. Polling gives way now and then: two sides may share a core.
-  void idle(nzcl::verbs::Endpoint& endpoint) {
-    if (!events_) {
+  /// After polls that found nothing. Polling gives way now and then: two sides may share a core.
+  void idle() {
+    if (!asleep_) {
       if (++empty_ % kYieldEvery == 0) std::this_thread::yield();
       return;
     }
-    if (!endpoint.prepare_wait()) return;
-    pollfd fd{.fd = endpoint.wait_fd(), .events = POLLIN, .revents = 0};
-    ::poll(&fd, 1, kSafetyMs);
+    bool quiet = true;
+    for (const Channel& c : channels_) quiet &= c.endpoint->prepare_wait();
+    if (quiet) ::poll(descriptors_.data(), descriptors_.size(), kSafetyMs);
   }
 
  private:
   static constexpr unsigned kYieldEvery = 64;
   static constexpr int kSafetyMs = 100;
-  bool events_;
+  const bool asleep_;
+  const std::span<Channel> channels_;
+  std::vector<pollfd> descriptors_;
   unsigned empty_ = 0;
 };
 
