@@ -42,6 +42,10 @@ class MemoryRegion {
   virtual void* local_descriptor() const noexcept { return nullptr; }
 };
 
+/// Gather entries of a write that backends and the engines ever use: it bounds their arrays. More gains
+/// nothing, as longer lists are packed instead.
+inline constexpr std::size_t kMaxSegments = 16;
+
 /// One entry of a gather list. `data` lies inside `region`.
 struct Segment {
   const std::byte* data = nullptr;

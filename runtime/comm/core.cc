@@ -47,7 +47,7 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
                                                                  static_cast<std::uint32_t>(o.channel_slots)};
   config.classes[static_cast<std::size_t>(wire::Class::express)] = {
       std::min(slot, kExpressSlotBytes), static_cast<std::uint32_t>(o.channel_slots)};
-  config.max_segments = std::min(limits.max_segments, engine::kMaxSegments);
+  config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
   if (o.max_segments > 0)
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));
   config.gather_bytes = o.gather_bytes ? o.gather_bytes : limits.gather_bytes;
@@ -202,8 +202,9 @@ std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t byte
   }
   const std::span<std::byte> range{static_cast<std::byte*>(data), bytes};
   auto registration = registrations_.add(range, kind);
+  if (placement_.node < 0 || told_of_far_buffer_.load(std::memory_order_relaxed)) return registration;
   const int node = placement::node_of(range);
-  if (node >= 0 && placement_.node >= 0 && node != placement_.node && !told_of_far_buffer_.exchange(true)) {
+  if (node >= 0 && node != placement_.node && !told_of_far_buffer_.exchange(true)) {
     log().warn(
         "a buffer of {} MiB lies on NUMA node {}, but this member's threads and slots are on node {}: bind "
         "the process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind)",

@@ -23,9 +23,6 @@ static_assert(65536 % kWindow == 0, "direct immediates name a slice by its seque
 /// How far bitmaps that do not fit one message with their data run ahead of the data.
 inline constexpr std::uint64_t kBitmapsAhead = 2;
 
-/// Gather entries per write that the engines ever use.
-inline constexpr std::size_t kMaxSegments = 16;
-
 struct ClassConfig {
   std::uint64_t slot_bytes = 0;  // multiple of 64
   std::uint32_t slots = 0;       // per channel, 1 .. 32768
@@ -36,7 +33,7 @@ struct EngineConfig {
   int lane = 0;
   int lanes = 1;
   std::array<ClassConfig, wire::kClasses> classes;  // by wire::Class
-  std::size_t max_segments = 1;                     // 1 .. kMaxSegments
+  std::size_t max_segments = 1;                     // 1 .. verbs::kMaxSegments
   std::uint64_t gather_bytes = 4096;
   std::uint64_t direct_bytes = 16384;
   bool ordered = false;  // the transport shows writes in order (verbs::Limits::ordered)

@@ -40,7 +40,7 @@ class Outbox {
 
   std::uint32_t room() const { return kCapacity - (tail_ - head_); }
   bool empty() const { return head_ == tail_; }
-  /// Copies the gather list. Precondition: room() > 0, segments.size() <= kMaxSegments.
+  /// Copies the gather list. Precondition: room() > 0, segments.size() <= verbs::kMaxSegments.
   void push(verbs::Write write, std::span<const verbs::Segment> segments) {
     const std::uint32_t i = tail_++ % kCapacity;
     std::copy(segments.begin(), segments.end(), segments_[i].begin());
@@ -56,7 +56,7 @@ class Outbox {
 
  private:
   std::vector<verbs::Write> writes_;
-  std::vector<std::array<verbs::Segment, kMaxSegments>> segments_;
+  std::vector<std::array<verbs::Segment, verbs::kMaxSegments>> segments_;
   std::uint32_t head_ = 0;  // free-running; kCapacity divides 2^32
   std::uint32_t tail_ = 0;
 };

@@ -58,7 +58,7 @@ class PayloadBuilder {
   const EngineConfig& config_;
   std::byte* staging_;
   const verbs::MemoryRegion* staging_region_;
-  std::array<verbs::Segment, kMaxSegments> segments_{};
+  std::array<verbs::Segment, verbs::kMaxSegments> segments_{};
   std::size_t count_ = 0;
   std::uint64_t staged_ = 0, packed_ = 0;
   bool last_is_staged_ = false;

@@ -44,7 +44,7 @@ CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
       mapping_(map_shared(memory_.get(), Segment::bytes(options.peers, entries_))),
       segment_(mapping_.bytes().data(), entries_),
       peers_(options.peers),
-      ready_(kMaxPosted + options.peers + 2) {
+      ready_(kMaxPosted + options.peers) {
   if (event_.get() < 0) throw Error(ErrorCode::system, fmt::format("cma: eventfd: {}", std::strerror(errno)));
 }
 
@@ -95,24 +95,26 @@ std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
     if (peer.broken) continue;  // accepted and forgotten: its failure has been reported
     if (!peer.connected || in_flight_ >= kMaxPosted) break;
     if (write.immediate && peer.segment.full(options_.self)) break;
-    if (!copy(peer, write)) {
+    const std::uint64_t bytes = bytes_of(write);
+    if (!copy(peer, write, bytes)) {
       peer.broken = true;
-      finish({.kind = Completion::Kind::failed, .peer = write.peer, .immediate = 0, .context = 0});
+      ready_.push({.kind = Completion::Kind::failed, .peer = write.peer, .immediate = 0, .context = 0});
       continue;
     }
-    copied += bytes_of(write);
+    copied += bytes;
     if (write.immediate) {
       peer.segment.push(options_.self, *write.immediate);
       wake(peer);
     }
     ++in_flight_;
-    finish({.kind = Completion::Kind::written, .peer = write.peer, .immediate = 0, .context = write.context});
+    ready_.push(
+        {.kind = Completion::Kind::written, .peer = write.peer, .immediate = 0, .context = write.context});
   }
   return n;
 }
 
-bool CmaEndpoint::copy(Peer& peer, const Write& write) noexcept {
-  const std::uint64_t begin = write.target.address, end = begin + bytes_of(write);
+bool CmaEndpoint::copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept {
+  const std::uint64_t begin = write.target.address, end = begin + bytes;
   for (const Window& window : peer.windows) {
     if (begin < window.begin || end > window.end) continue;
     std::byte* to = window.mapping.bytes().data() + (begin - window.begin);
@@ -122,21 +124,21 @@ bool CmaEndpoint::copy(Peer& peer, const Write& write) noexcept {
     }
     return true;
   }
-  return copy_by_kernel(peer, write);
+  return copy_by_kernel(peer, write, bytes);
 }
 
-bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write) noexcept {
+bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept {
   std::array<iovec, kMaxSegments> from;
   std::size_t count = 0;
   for (const auto& s : write.segments) from[count++] = {const_cast<std::byte*>(s.data), s.bytes};
-  std::uint64_t to = write.target.address, left = bytes_of(write);
+  std::uint64_t to = write.target.address, left = bytes;
   iovec* next = from.data();
   while (left > 0) {
     const iovec target{reinterpret_cast<void*>(to), left};
     const ssize_t moved = ::process_vm_writev(peer.pid, next, count, &target, 1, 0);
     if (moved <= 0) {
-      failure_ = fmt::format("cma: write of {} bytes to peer {} (process {}): {}", bytes_of(write),
-                             write.peer, peer.pid, moved == 0 ? "nothing was taken" : std::strerror(errno));
+      failure_ = fmt::format("cma: write of {} bytes to peer {} (process {}): {}", bytes, write.peer,
+                             peer.pid, moved == 0 ? "nothing was taken" : std::strerror(errno));
       return false;
     }
     // A part was taken: go on behind it.
@@ -155,18 +157,9 @@ void CmaEndpoint::wake(Peer& peer) noexcept {
   [[maybe_unused]] const auto ignored = ::write(peer.event.get(), &one, sizeof one);
 }
 
-void CmaEndpoint::finish(const Completion& completion) noexcept {
-  ready_[ready_tail_] = completion;
-  ready_tail_ = (ready_tail_ + 1) % ready_.size();
-}
-
 std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
-  std::size_t n = 0;
-  for (; n < out.size() && ready_head_ != ready_tail_; ++n) {
-    out[n] = ready_[ready_head_];
-    ready_head_ = (ready_head_ + 1) % ready_.size();
-    if (out[n].kind == Completion::Kind::written) --in_flight_;
-  }
+  std::size_t n = ready_.pop(out);
+  for (const Completion& c : out.first(n)) in_flight_ -= c.kind == Completion::Kind::written ? 1 : 0;
   for (std::size_t i = 0; i < peers_.size() && n < out.size(); ++i) {
     const std::size_t peer = (next_peer_ + i) % peers_.size();
     std::uint32_t immediate = 0;
@@ -185,7 +178,7 @@ bool CmaEndpoint::prepare_wait() noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto ignored = ::read(event_.get(), &count, sizeof count);
   segment_.sleeping().store(1, std::memory_order_seq_cst);
-  bool something = ready_head_ != ready_tail_;
+  bool something = !ready_.empty();
   for (std::size_t i = 0; i < peers_.size(); ++i) something |= !segment_.empty_before_sleep(i);
   if (something) segment_.sleeping().store(0, std::memory_order_relaxed);
   return !something;

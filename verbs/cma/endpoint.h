@@ -7,10 +7,10 @@
 
 #include "verbs/cma/device.h"
 #include "verbs/cma/segment.h"
+#include "verbs/completion_ring.h"
 
 namespace nzcl::verbs::cma {
 
-inline constexpr std::size_t kMaxSegments = 16;
 inline constexpr std::size_t kMaxPosted = 256;
 
 /// A write is done within post(): copied, then its immediate put into the peer's ring for this endpoint.
@@ -44,10 +44,9 @@ class CmaEndpoint final : public Endpoint {
     std::vector<Window> windows;
     bool connected = false, broken = false;
   };
-  bool copy(Peer& peer, const Write& write) noexcept;
-  bool copy_by_kernel(Peer& peer, const Write& write) noexcept;
+  bool copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
+  bool copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
   void wake(Peer& peer) noexcept;
-  void finish(const Completion& completion) noexcept;
 
   CmaDevice& device_;
   const EndpointOptions options_;
@@ -57,8 +56,8 @@ class CmaEndpoint final : public Endpoint {
   Segment segment_;
   std::vector<Peer> peers_;
   std::size_t next_peer_ = 0;  // polled first: nobody waits for ever
-  std::vector<Completion> ready_;
-  std::size_t ready_head_ = 0, ready_tail_ = 0, in_flight_ = 0;
+  CompletionRing ready_;       // what is in flight, and a failure per peer
+  std::size_t in_flight_ = 0;
   std::string failure_;
 };
 

@@ -25,10 +25,6 @@ inline constexpr std::uint32_t kSignalEvery = 16;
 static_assert(kSignalEvery <= kSendDepth / 2,
               "a full queue must hold a signalled write, or it would never empty");
 
-/// Gather entries per write that are asked of a device; more gains nothing, as longer lists are packed
-/// instead.
-inline constexpr std::uint32_t kMaxSegments = 16;
-
 /// Messages up to this size go inline, if the device grants it: their bytes need no second fetch. Above, the
 /// copy into the queue costs more.
 inline constexpr std::uint32_t kInlineBytes = 256;

@@ -55,7 +55,7 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
   attr.attr.max_wr = receives;
   attr.attr.max_sge = 1;
   receives_ = owned(ibv_create_srq(device.domain(), &attr), name + ": creating a shared receive queue");
-  ready_.resize(entries + options.peers + 2);
+  ready_ = CompletionRing(entries + options.peers + 1);
   refill(receives);
 
   wait_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
@@ -209,12 +209,8 @@ std::size_t IbvEndpoint::poll(std::span<Completion> out) noexcept {
 }
 
 std::size_t IbvEndpoint::hand_out(std::span<Completion> out) noexcept {
-  std::size_t n = 0;
-  for (; n < out.size() && ready_head_ != ready_tail_; ++n) {
-    out[n] = ready_[ready_head_];
-    ready_head_ = (ready_head_ + 1) % ready_.size();
-    if (out[n].kind == Completion::Kind::written) --in_flight_;
-  }
+  const std::size_t n = ready_.pop(out);
+  for (const Completion& c : out.first(n)) in_flight_ -= c.kind == Completion::Kind::written ? 1 : 0;
   return n;
 }
 
@@ -241,11 +237,10 @@ void IbvEndpoint::take(const ibv_wc& wc) noexcept {
   if (wc.status == IBV_WC_SUCCESS) {
     if (id.receive) {
       ++used_receives_;
-      ready_[ready_tail_] = {.kind = Completion::Kind::arrived,
-                             .peer = Completion::kNoPeer,
-                             .immediate = ntohl(wc.imm_data),
-                             .context = 0};
-      ready_tail_ = (ready_tail_ + 1) % ready_.size();
+      ready_.push({.kind = Completion::Kind::arrived,
+                   .peer = Completion::kNoPeer,
+                   .immediate = ntohl(wc.imm_data),
+                   .context = 0});
     } else {
       retire(id.peer, id.sequence + 1);
     }
@@ -267,11 +262,10 @@ void IbvEndpoint::retire(PeerId id, std::uint32_t up_to) noexcept {
   Peer& peer = peers_[id];
   if (peer.broken) return;
   for (; peer.retired != up_to; ++peer.retired) {
-    ready_[ready_tail_] = {.kind = Completion::Kind::written,
-                           .peer = id,
-                           .immediate = 0,
-                           .context = peer.contexts[peer.retired % kSendDepth]};
-    ready_tail_ = (ready_tail_ + 1) % ready_.size();
+    ready_.push({.kind = Completion::Kind::written,
+                 .peer = id,
+                 .immediate = 0,
+                 .context = peer.contexts[peer.retired % kSendDepth]});
   }
 }
 
@@ -285,8 +279,7 @@ void IbvEndpoint::give_up(PeerId id) noexcept {
 
 void IbvEndpoint::fail(PeerId peer, std::string text) noexcept {
   failure_ = std::move(text);
-  ready_[ready_tail_] = {.kind = Completion::Kind::failed, .peer = peer, .immediate = 0, .context = 0};
-  ready_tail_ = (ready_tail_ + 1) % ready_.size();
+  ready_.push({.kind = Completion::Kind::failed, .peer = peer, .immediate = 0, .context = 0});
 }
 
 bool IbvEndpoint::prepare_wait() noexcept {
@@ -300,7 +293,7 @@ bool IbvEndpoint::prepare_wait() noexcept {
     device_failed_ = true;
     fail(Completion::kNoPeer, device_.fatal_event());
   }
-  return ready_head_ == ready_tail_ && !poll_queue(kBurst);
+  return ready_.empty() && !poll_queue(kBurst);
 }
 
 }  // namespace nzcl::verbs::ibv

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "verbs/cm/connector.h"
+#include "verbs/completion_ring.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/device.h"
 #include "verbs/transport.h"
@@ -71,9 +72,8 @@ class IbvEndpoint final : public Endpoint {
   std::array<PeerId, kBurst> touched_;
   std::size_t burst_ = 0, touched_count_ = 0;
 
-  std::size_t in_flight_ = 0;      // accepted, and not yet handed out
-  std::vector<Completion> ready_;  // ring: in_flight_, arrivals and a failure per peer fit
-  std::size_t ready_head_ = 0, ready_tail_ = 0;
+  std::size_t in_flight_ = 0;  // accepted, and not yet handed out
+  CompletionRing ready_{0};    // in_flight_, arrivals and a failure per peer fit
   std::uint32_t used_receives_ = 0;
   std::uint32_t empty_polls_ = 0;
   bool device_failed_ = false;

@@ -7,9 +7,6 @@
 
 namespace nzcl::verbs::ofi {
 
-/// Of a gather list here, whatever the provider grants: it bounds arrays on the stack.
-inline constexpr std::size_t kMaxSegments = 16;
-
 /// One RDM endpoint with its own completion queue and address vector. All progress of these providers is made
 /// inside poll().
 class OfiEndpoint final : public Endpoint {
