@@ -1,24 +1,12 @@
 #include "perf/allreduce/measure.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 
+#include "perf/cpu_seconds.h"
+
 namespace perf::allreduce {
-namespace {
-
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-}  // namespace
 
 Bench::Bench(nzcl::Communicator& communicator, const Settings& settings)
     : communicator_(communicator), settings_(settings) {

@@ -1,7 +1,6 @@
 // One rank of the process tests: meets the others as its environment says, and checks every sum against a
 // plain one.
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "nzcl/communicator.h"
+#include "perf/cpu_seconds.h"
 
 namespace {
 
@@ -51,15 +51,6 @@ void run(nzcl::Communicator& comm, const Arguments& a) {
   }
 }
 
-double cpu_seconds() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -80,9 +71,9 @@ int main(int argc, char** argv) {
       run(all.back(), a);
     }
     if (a.idle_seconds > 0) {
-      const double before = cpu_seconds();
+      const double before = perf::cpu_seconds();
       std::this_thread::sleep_for(std::chrono::seconds(a.idle_seconds));
-      std::printf("idle %.0f us\n", (cpu_seconds() - before) * 1e6);
+      std::printf("idle %.0f us\n", (perf::cpu_seconds() - before) * 1e6);
     }
     std::printf("rank %d of %d: ok\n", all.back().rank(), all.back().size());
     return 0;
