@@ -3,6 +3,7 @@
 // README.md.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -36,6 +37,8 @@ struct Options {
   int lanes = 0;             ///< Engine threads (each with its own endpoint) per process; 0 = planned.
   int scan_threads = -1;     ///< Additional threads that scan for non-zero blocks; -1 = planned.
   std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
+  int numa_node = -1;  ///< Of the gradients (numa_node_of): slots, device and, as far as this process may
+                       ///< run there, threads are taken near it; -1 = that of the process's cores.
   std::uint64_t slot_bytes = 128 << 10;  ///< Largest message, and the size of one slot of a channel.
   int channel_slots = 8;                 ///< Slots per channel: the credits a sender has.
   int max_segments = 0;                  ///< Entries of a gather list; 0 = as many as the transport grants.
@@ -51,6 +54,10 @@ struct Options {
   double close_timeout_s = 10;      ///< Time for all ranks to leave.
   std::string log_level = "warn";   ///< trace | debug | info | warn | error | off
 };
+
+/// The NUMA node that memory lies on, for Options::numa_node, by its first pages. -1: several, not touched
+/// yet, or a machine with one node. Any thread.
+NZCL_API int numa_node_of(const void* data, std::size_t bytes);
 
 /// `base`, overridden by the file that NZCL_CONFIG names (if set), then by NZCL_* variables.
 NZCL_API Options options_from_environment(Options base = {});

@@ -82,6 +82,11 @@ std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll
 std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting, Seat seat,
                                  std::shared_ptr<verbs::Device> device) {
   const auto deadline = Clock::now() + seconds(options.bootstrap_timeout_s);
+  if (options.numa_node >= 0 && !placement::is_node(options.numa_node)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("numa_node: this machine has no NUMA node {} (lscpu lists them)", options.numa_node));
+  }
   const auto topology = placement::read_topology();
   Hello own = make_hello(options, seat.role, seat.index);
   own.cores = static_cast<int>(topology.cores.size());
@@ -102,7 +107,8 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
                                                  .local_ranks = roll.local_members,
                                                  .lanes = roll.lanes,
                                                  .scan_threads = options.scan_threads,
-                                                 .pin = options.pin});
+                                                 .pin = options.pin,
+                                                 .node = options.numa_node});
   if (!device) device = open_transport(options, roll, placed.node);
   std::shared_ptr<Core> core(new Core(std::move(options), std::move(roll), std::move(device), placed));
   Core* raw = core.get();
@@ -206,9 +212,12 @@ std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t byte
   const int node = placement::node_of(range);
   if (node >= 0 && node != placement_.node && !told_of_far_buffer_.exchange(true)) {
     log().warn(
-        "a buffer of {} MiB lies on NUMA node {}, but this member's threads and slots are on node {}: bind "
-        "the process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind)",
-        bytes >> 20, node, placement_.node);
+        "a buffer of {} MiB lies on NUMA node {}, but slots, device and threads were chosen for node {}: "
+        "bind the "
+        "process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or say where "
+        "the "
+        "gradients are (NZCL_NUMA_NODE={})",
+        bytes >> 20, node, placement_.node, node);
   }
   return registration;
 }

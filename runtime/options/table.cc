@@ -61,6 +61,8 @@ constexpr std::array kSettings = {
             "More threads that look for non-zero blocks; -1: from the cores"},
     Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off",
             "Pin engine threads to cores; auto: where each can have its own"},
+    Setting{"numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
+            "NUMA node of the gradients: slots, device and threads are taken near it; -1: that of the cores"},
     Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
             "Largest message, and size of a channel's slots"},
     Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 1, 1024, "",

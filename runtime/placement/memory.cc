@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "nzcl/options.h"
 #include "runtime/placement/hwloc_handles.h"
 
 namespace nzcl::placement {
@@ -27,6 +28,11 @@ bool several_nodes() {
 
 }  // namespace
 
+bool is_node(int node) {
+  return node >= 0 && machine() != nullptr &&
+         hwloc_get_numanode_obj_by_os_index(machine(), static_cast<unsigned>(node)) != nullptr;
+}
+
 void prefer_node(std::span<std::byte> bytes, int node) {
   if (node < 0 || bytes.empty() || !several_nodes()) return;
   const BitmapHandle nodes(hwloc_bitmap_alloc());
@@ -45,3 +51,7 @@ int node_of(std::span<const std::byte> bytes) {
 }
 
 }  // namespace nzcl::placement
+
+int nzcl::numa_node_of(const void* data, std::size_t bytes) {
+  return placement::node_of({static_cast<const std::byte*>(data), bytes});
+}

@@ -6,6 +6,9 @@
 
 namespace nzcl::placement {
 
+/// Whether this machine has such a NUMA node (with cores or without).
+bool is_node(int node);
+
 /// Pages of `bytes` that are touched from now on come from this node, as long as it has any. -1: no wish.
 /// Where the system cannot, nothing happens.
 void prefer_node(std::span<std::byte> bytes, int node);

@@ -40,8 +40,14 @@ Placement plan(const Topology& topology, const PlacementRequest& r) {
   const auto cores = static_cast<int>(topology.cores.size());
   // Share i of n: cores [i*cores/n, (i+1)*cores/n); with more members than cores a share may be empty, and
   // its member uses core i*cores/n with others.
-  const int first = static_cast<int>(static_cast<long>(r.local_rank) * cores / r.local_ranks);
-  const int end = static_cast<int>((static_cast<long>(r.local_rank) + 1) * cores / r.local_ranks);
+  int first = static_cast<int>(static_cast<long>(r.local_rank) * cores / r.local_ranks);
+  int end = static_cast<int>((static_cast<long>(r.local_rank) + 1) * cores / r.local_ranks);
+  const auto near = std::ranges::equal_range(topology.cores.begin() + first, topology.cores.begin() + end,
+                                             r.node, {}, &Core::node);
+  if (!near.empty()) {
+    first = static_cast<int>(near.begin() - topology.cores.begin());
+    end = static_cast<int>(near.end() - topology.cores.begin());
+  }
   const int own = end - first;
 
   Placement result;
@@ -61,8 +67,11 @@ Placement plan(const Topology& topology, const PlacementRequest& r) {
   const auto share = std::span(topology.cores)
                          .subspan(static_cast<std::size_t>(std::min(first, cores - 1)),
                                   static_cast<std::size_t>(std::max(own, 1)));
-  if (std::all_of(share.begin(), share.end(), [&](const Core& c) { return c.node == share.front().node; }))
+  if (r.node >= 0) {
+    result.node = r.node;
+  } else if (std::ranges::all_of(share, [&](const Core& c) { return c.node == share.front().node; })) {
     result.node = share.front().node;
+  }
   result.text = fmt::format(
       "{} of {} cores; lanes: {}; scan threads: {}; {}", own > 0 ? std::to_string(own) : "a part of 1", cores,
       cpus_text(result.lane_cpus), cpus_text(result.scan_cpus),

@@ -15,12 +15,13 @@ struct PlacementRequest {
   int lanes = 0;          // engine threads; 0: auto_lanes
   int scan_threads = -1;  // -1: planned
   std::string pin = "auto";
+  int node = -1;  // NUMA node of the gradients, if that is known
 };
 
 struct Placement {
   std::vector<int> lane_cpus,
-      scan_cpus;                      // one per thread: the hardware thread to pin it to, or -1 for anywhere
-  int node = -1;                      // NUMA node that all cores of the member's share are on; -1: several
+      scan_cpus;  // one per thread: the hardware thread to pin it to, or -1 for anywhere
+  int node = -1;  // of slots and device: as requested, else that of the cores; -1: several
   std::chrono::microseconds spin{0};  // how long a thread with nothing to do polls before it gives way
   std::string text;                   // for people
 };
@@ -29,7 +30,8 @@ struct Placement {
 int auto_lanes(int own_cores);
 
 /// Divides the cores evenly between the members that share them, neighbours together, so that a member stays
-/// within a NUMA node where it can. Within its share a member's engine threads get the last cores, scan
+/// within a NUMA node where it can. Of its share only the cores on the gradients' node count, if it has any.
+/// Within its share a member's engine threads get the last cores, scan
 /// threads before the lanes, and the caller's own threads keep the first. With fewer cores than its threads
 /// need, nothing is pinned unless `pin` says so, and nobody spins. Throws Error{invalid_argument} for a
 /// request that makes no sense.

@@ -13,7 +13,7 @@ struct Core {
 };
 
 struct Topology {
-  std::vector<Core> cores;  // those this process may use, neighbours side by side
+  std::vector<Core> cores;  // those this process may use, by node, neighbours side by side
   int nodes = 1;            // NUMA nodes that have such a core
   std::string cpus;         // all usable hardware threads, "0-3,8": equal on processes that share them
   std::string text;         // for people: "1 package, 2 cores, 2 threads, 1 NUMA node"

@@ -49,7 +49,8 @@ void print_placement(const Arguments& arguments, const Options& options,
                                                  .local_ranks = ranks,
                                                  .lanes = options.lanes,
                                                  .scan_threads = options.scan_threads,
-                                                 .pin = options.pin});
+                                                 .pin = options.pin,
+                                                 .node = options.numa_node});
     fmt::print("  rank {}: {}\n", r, plan.text);
   }
 }

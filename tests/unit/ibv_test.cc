@@ -19,6 +19,7 @@ namespace nzcl::verbs::ibv {
 namespace {
 
 using Kind = GidEntry::Kind;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 GidEntry entry(int index, Kind kind, bool ipv4) {
@@ -112,12 +113,16 @@ std::string text_of(const std::function<void()>& call) {
 }
 
 // libibverbs reports failure in three ways.
-TEST(IbvErrors, ANullPointerTakesErrno) {
-  EXPECT_THAT(text_of([] {
-                errno = ENOMEM;
-                owned<ibv_pd>(nullptr, "thing", "; do this");
-              }),
-              HasSubstr("thing: Cannot allocate memory; do this"));
+TEST(IbvErrors, ANullPointerTakesErrnoAndSaysWhatToDo) {
+  const auto refused = [](int error) {
+    return text_of([=] {
+      errno = error;
+      owned<ibv_pd>(nullptr, "thing");
+    });
+  };
+  EXPECT_THAT(refused(ENOMEM), HasSubstr("thing: Cannot allocate memory; raise the limit on locked memory"));
+  EXPECT_THAT(refused(EAGAIN), HasSubstr("rdma.max"));
+  EXPECT_THAT(refused(EINVAL), EndsWith("thing: Invalid argument"));
 }
 TEST(IbvErrors, APositiveErrnoIsReturned) {
   EXPECT_THAT(text_of([] { check(EINVAL, "thing"); }), HasSubstr("thing: Invalid argument"));

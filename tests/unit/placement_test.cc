@@ -96,6 +96,25 @@ TEST(Plan, PinOnAndOffAreObeyed) {
   EXPECT_THAT(all_cpus(plan(large, {.pin = "off"})), Each(-1));
 }
 
+TEST(Plan, TakesCoresNearTheGradientsOutOfItsShare) {
+  const Topology t = read_saved_topology("pack:2 [numa] core:16 pu:1");
+  for (const int node : {0, 1}) {
+    const Placement p = plan(t, {.node = node});
+    EXPECT_EQ(p.node, node);
+    for (const int cpu : all_cpus(p)) EXPECT_EQ(node_of(t, cpu), node);
+  }
+}
+
+TEST(Plan, WithoutACoreNearTheGradientsKeepsItsShareAndNamesTheirNode) {
+  const Topology t = read_saved_topology("pack:2 [numa] core:16 pu:1");
+  const PlacementRequest first_half{.local_rank = 0, .local_ranks = 2};
+  PlacementRequest far = first_half;
+  far.node = 1;
+  EXPECT_EQ(plan(t, first_half).node, 0);
+  EXPECT_EQ(plan(t, far).node, 1);
+  EXPECT_EQ(all_cpus(plan(t, far)), all_cpus(plan(t, first_half)));
+}
+
 TEST(Plan, RefusesNonsense) {
   const Topology t = read_saved_topology("pack:1 core:2 pu:1");
   EXPECT_THROW(plan(t, {.local_rank = 2, .local_ranks = 2}), Error);

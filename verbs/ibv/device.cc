@@ -97,11 +97,8 @@ void IbvDevice::require_on_demand_paging() {
 }
 
 std::unique_ptr<MemoryRegion> IbvDevice::register_memory(std::span<std::byte> bytes, MemoryKind) {
-  ibv_mr* mr = ibv_reg_mr(domain_.get(), bytes.data(), bytes.size(), access_);
-  auto handle =
-      owned(mr, fmt::format("{}: registering {} MiB", name_, bytes.size() >> 20),
-            errno == ENOMEM ? "; raise the limit on locked memory (ulimit -l, or LimitMEMLOCK of the service)"
-                            : "");
+  auto handle = owned(ibv_reg_mr(domain_.get(), bytes.data(), bytes.size(), access_),
+                      fmt::format("{}: registering {} MiB", name_, bytes.size() >> 20));
   return std::make_unique<IbvRegion>(std::move(handle), bytes);
 }
 

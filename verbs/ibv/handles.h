@@ -26,11 +26,27 @@ struct Destroy {
 template <typename T>
 using Handle = std::unique_ptr<T, Destroy>;
 
+/// What to do about a refusal: ibv_create_*(3) and ibv_reg_mr(3) tell limits apart by no more than errno.
+inline const char* advice_for(int error) {
+  switch (error) {
+    case ENOMEM:
+      return "; raise the limit on locked memory (ulimit -l, or LimitMEMLOCK= of the service); if there is "
+             "none, "
+             "the device has no more of these (ibv_devinfo -v: max_qp, max_cq, max_mr)";
+    case EAGAIN:
+      return "; the limit of this process's rdma control group is reached (rdma.max)";
+    default:
+      return "";
+  }
+}
+
 /// Calls that return a pointer set errno when it is null.
 template <typename T>
-Handle<T> owned(T* pointer, const std::string& what, const char* advice = "") {
-  if (pointer == nullptr)
-    throw Error(ErrorCode::system, fmt::format("{}: {}{}", what, std::strerror(errno), advice));
+Handle<T> owned(T* pointer, const std::string& what) {
+  if (pointer == nullptr) {
+    const int error = errno;
+    throw Error(ErrorCode::system, fmt::format("{}: {}{}", what, std::strerror(error), advice_for(error)));
+  }
   return Handle<T>(pointer);
 }
 

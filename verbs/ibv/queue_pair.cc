@@ -37,9 +37,7 @@ Handle<ibv_qp> make_queue_pair(ibv_pd* pd, ibv_cq* cq, ibv_srq* srq, std::uint32
     attr.cap.max_inline_data = 0;
     qp = ibv_create_qp(pd, &attr);
   }
-  auto handle =
-      owned(qp, name + ": creating a queue pair",
-            errno == ENOMEM ? "; too many queue pairs, or raise the limit on locked memory (ulimit -l)" : "");
+  auto handle = owned(qp, name + ": creating a queue pair");
   inline_bytes = std::min(inline_bytes, attr.cap.max_inline_data);
   return handle;
 }
