@@ -53,6 +53,7 @@ struct Options {
   double bootstrap_timeout_s = 60;  ///< Time for all ranks to meet.
   double close_timeout_s = 10;      ///< Time for all ranks to leave.
   std::string log_level = "warn";   ///< trace | debug | info | warn | error | off
+  std::string trace;  ///< A file for a timeline of what every thread did (Trace Event Format); "" = none.
 };
 
 /// The NUMA node that memory lies on, for Options::numa_node, by its first pages. -1: several, not touched

@@ -1,21 +1,14 @@
 #include "perf/allreduce/bound.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <vector>
+
+#include "perf/plain_loops.h"
 
 namespace perf::allreduce {
 namespace {
-
-/// Out of cache: twice the last level's.
-std::size_t buffer_bytes() {
-  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::max<std::size_t>(32 << 20, cache > 0 ? 2 * static_cast<std::size_t>(cache) : 0) / 4096 * 4096;
-}
 
 /// Until all ranks are through: those that share a core take turns, and their own times would count it twice.
 template <typename Work>
@@ -24,10 +17,7 @@ double rate(std::size_t bytes, const std::function<void()>& barrier, Work work) 
   work();
   barrier();
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < kTimes; ++i) {
-    work();
-    asm volatile("" ::: "memory");  // or the compiler reads once for all times
-  }
+  for (int i = 0; i < kTimes; ++i) work();
   barrier();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(bytes) * kTimes / took.count();
@@ -36,18 +26,14 @@ double rate(std::size_t bytes, const std::function<void()>& barrier, Work work) 
 }  // namespace
 
 MemorySpeed measure_memory(const std::function<void()>& barrier) {
-  const std::size_t bytes = buffer_bytes();
+  const std::size_t bytes = bytes_out_of_cache();
   std::vector<float> a(bytes / sizeof(float), 0.0f), b(a.size(), 0.0f), c(a.size(), 0.0f);
+  auto* const from = reinterpret_cast<std::byte*>(a.data());
+  auto* const to = reinterpret_cast<std::byte*>(b.data());
   MemorySpeed speed;
-  // The C library's search for a byte that is not there reads as fast as the machine can.
-  speed.read = rate(bytes, barrier, [&] {
-    if (std::memchr(a.data(), 1, bytes) != nullptr) std::abort();
-  });
-  speed.copy = rate(bytes, barrier, [&] { std::memcpy(b.data(), a.data(), bytes); });
-  speed.add = rate(bytes, barrier, [&] {
-    float* __restrict out = c.data(), * __restrict in = b.data();
-    for (std::size_t i = 0; i < a.size(); ++i) out[i] += in[i];
-  });
+  speed.read = rate(bytes, barrier, [&] { plain_read(from, bytes); });
+  speed.copy = rate(bytes, barrier, [&] { plain_copy(to, from, bytes); });
+  speed.add = rate(bytes, barrier, [&] { plain_add(c.data(), b.data(), c.size()); });
   return speed;
 }
 

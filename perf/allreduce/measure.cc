@@ -56,11 +56,13 @@ Measurement Bench::run(const Problem& p, bool in_place) {
                     .dense = settings_.dense})
         .wait();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (i >= 0) {
+      m.seconds.push_back(took.count());
+      sent += static_cast<double>(communicator_.statistics().bytes_sent - bytes_before);
+      cpu += cpu_seconds() - cpu_before;
+    }
+    communicator_.barrier();  // what follows must not take a core from ranks that are not through yet
     if (i == 0 && settings_.check) wrong = static_cast<double>(p.wrong(output_));
-    if (i < 0) continue;
-    m.seconds.push_back(took.count());
-    sent += static_cast<double>(communicator_.statistics().bytes_sent - bytes_before);
-    if (i != 0 || !settings_.check) cpu += cpu_seconds() - cpu_before;
   }
   std::vector<double> most = m.seconds;
   most.push_back(sent / settings_.iterations);
@@ -69,7 +71,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
   most.pop_back();
   m.seconds = std::move(most);
   std::sort(m.seconds.begin(), m.seconds.end());
-  const auto sums = sum({wrong, cpu / std::max(1, settings_.iterations - (settings_.check ? 1 : 0))});
+  const auto sums = sum({wrong, cpu / settings_.iterations});
   m.wrong = static_cast<std::uint64_t>(sums[0]);
   m.cpu_seconds = sums[1];
   return m;

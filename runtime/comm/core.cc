@@ -10,6 +10,7 @@
 #include "runtime/placement/memory.h"
 #include "runtime/placement/threads.h"
 #include "runtime/placement/topology.h"
+#include "runtime/trace/trace.h"
 
 namespace nzcl::comm {
 
@@ -109,6 +110,8 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
                                                  .scan_threads = options.scan_threads,
                                                  .pin = options.pin,
                                                  .node = options.numa_node});
+  if (!options.trace.empty())
+    trace::start(options.trace, roll.members.name(roll.members.self), roll.local_index == 0);
   if (!device) device = open_transport(options, roll, placed.node);
   std::shared_ptr<Core> core(new Core(std::move(options), std::move(roll), std::move(device), placed));
   Core* raw = core.get();
@@ -260,6 +263,7 @@ std::shared_ptr<Operation> Core::start(Prepared p) {
   auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
                                                static_cast<int>(lanes_.size()));
   operation->epoch = epoch;
+  operation->begun_ns = trace::now();
   operation->table_index = static_cast<std::uint32_t>(epoch % flights_.size());
   switch (p.known) {
     case Prepared::Input::scan:
@@ -373,6 +377,7 @@ void Core::stop_threads() {
   for (const auto& lane : lanes_) lane->ring();
   threads_.clear();
   scan_pool_.reset();
+  trace::write();
 }
 
 void Core::close() {

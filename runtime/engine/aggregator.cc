@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/engine/worker.h"
+#include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
 
@@ -52,7 +53,7 @@ bool Aggregator::step() {
     Slice& s = slices_[head_ % kWindow];
     if (!s.active || s.missing > 0) break;
     if (!s.summing) begin_sum(s);
-    const Progress progress = sum_some(s);
+    const Progress progress = sum_piece(s, any);
     if (progress == Progress::waiting) break;
     any = true;
     if (progress == Progress::slice_over) ++head_;
@@ -89,6 +90,17 @@ void Aggregator::begin_sum(Slice& s) {
   const std::uint64_t runs = count_runs(all, blocks);
   s.direct = s.record.packed_result == 0 && runs > 0 && s.union_bytes / runs >= context_.config.direct_bytes;
   s.summing = true;
+}
+
+/// Until the piece has gone, or something is missing; `any` becomes true if anything was summed.
+Aggregator::Progress Aggregator::sum_piece(Slice& s, bool& any) {
+  const std::int64_t begin = trace::now();
+  bool summed = false;
+  Progress progress;
+  while ((progress = sum_some(s)) == Progress::summed) summed = true;
+  if (summed || progress != Progress::waiting) trace::record(trace::What::reduce, begin, s.epoch, s.slice);
+  any |= summed;
+  return progress;
 }
 
 Aggregator::Progress Aggregator::sum_some(Slice& s) {

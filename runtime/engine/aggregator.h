@@ -101,6 +101,7 @@ class Aggregator {
 
   void begin_sum(Slice& s);
   enum class Progress : std::uint8_t { waiting, summed, flushed, slice_over };
+  Progress sum_piece(Slice& s, bool& any);
   Progress sum_some(Slice& s);
   Progress close_slice(Slice& s);
   std::uint64_t gather_sources(Slice& s, std::uint64_t limit);

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/trace/trace.h"
+
 namespace nzcl::engine {
 
 using std::chrono::microseconds;
@@ -212,6 +214,8 @@ void Lane::arrived(std::uint32_t bits) {
 }
 
 void Lane::post() {
+  if (context_.outbox.empty()) return;
+  const trace::Span span(trace::What::post, 0, 0);
   while (!context_.outbox.empty()) {
     const auto pending = context_.outbox.pending();
     const std::size_t accepted = endpoint_->post(pending);

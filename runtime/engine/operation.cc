@@ -8,6 +8,7 @@
 #include "runtime/base/bitmap.h"
 #include "runtime/engine/bits.h"
 #include "runtime/kernels/scan.h"
+#include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
 
@@ -56,6 +57,7 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
       !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
     return state == kScanned;
   }
+  const trace::Span span(trace::What::scan, epoch, slice);
   const std::span words{input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
   const std::uint64_t first = layout.first_block(slice);
   scan_blocks(input.base + first * layout.block_bytes(),
@@ -99,6 +101,7 @@ void Operation::part_done() {
 }
 
 void Operation::finish() {
+  trace::record(trace::What::operation, begun_ns, epoch, 0);
   const std::uint64_t blocks = union_blocks.load(std::memory_order_relaxed);
   if (output.packed && blocks > output.capacity) {
     const std::scoped_lock lock(failure_mutex_);

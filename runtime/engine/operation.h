@@ -46,6 +46,7 @@ class Operation {
   // --- Set once by the call, before the lanes see the operation.
   std::uint64_t epoch = 0;
   std::uint32_t table_index = 0;
+  std::int64_t begun_ns = 0;  // trace::now()
   const SliceLayout layout;
   const wire::OperationRecord record;
   const InputView input;

@@ -7,6 +7,7 @@
 
 #include "runtime/engine/aggregator.h"
 #include "runtime/engine/payload.h"
+#include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
 
@@ -116,6 +117,7 @@ void Worker::skip_sent(Uplink& uplink) {
 void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data) {
   Transfer& t = uplink.at(sequence);
   Operation& op = *t.operation;
+  const trace::Span span(trace::What::push, op.epoch, t.slice);
   const auto bits = op.input_bits(t.slice);
   const std::uint64_t blocks = op.layout.blocks_of(t.slice);
   const std::uint64_t first_block = op.layout.first_block(t.slice);
@@ -270,6 +272,7 @@ bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitm
   op.union_known(t.slice, count_bits(bits));
   // Dense result, out of place: what is in no rank's bitmap is zero.
   if (!op.output.packed && !op.in_place()) {
+    const trace::Span span(trace::What::zero, op.epoch, t.slice);
     const std::uint64_t first = op.layout.first_block(t.slice);
     for (std::uint64_t b = next_clear(bits, 0, blocks); b < blocks;) {
       const std::uint64_t end = next_set(bits, b, blocks);
@@ -283,6 +286,7 @@ bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitm
 
 void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes, std::uint64_t place) {
   Operation& op = *t.operation;
+  const trace::Span span(trace::What::result, op.epoch, t.slice);
   const auto bits = op.union_bits(t.slice);
   const std::uint64_t blocks = op.layout.blocks_of(t.slice);
   const std::uint64_t first = op.layout.first_block(t.slice);

@@ -1,6 +1,7 @@
 #include "runtime/kernels/scan.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -26,6 +27,10 @@ constexpr std::uint64_t kLinesPerTest = 8;
 /// Blocks below this size are tested several at once, about so many bytes.
 constexpr std::uint64_t kTogether = 1024;
 
+/// Parts of a buffer that are read in turn: the CPU's prefetchers follow several streams at once, and fetch
+/// more for all of them than for one. Shorter parts gain nothing.
+constexpr std::uint64_t kStreams = 4, kLeastPart = 16 << 10;
+
 /// Appends bits to a bitmap, word by word.
 class BitWriter {
  public:
@@ -42,6 +47,9 @@ class BitWriter {
     word_ = used_ == 0 ? 0 : bits >> (64 - used_);
     used_ = used_ + count - 64;
   }
+
+  /// Leaves out whole words. Precondition: so far a multiple of 64 bits was pushed.
+  void skip_words(std::uint64_t count) { next_ += count; }
 
   void finish() {
     if (used_ > 0) *next_ = word_;
@@ -105,7 +113,8 @@ HWY_INLINE bool any_in_block(const std::byte* p, std::uint64_t bytes) {
   const Words d;
   // A block that is not zero mostly shows it at once (a row of an embedding is dense): do not read on.
   if (any(d, or_line(hn::Zero(d), p))) return true;
-  std::uint64_t at = kLine;
+  // On from the next line of the cache: a load across two of them counts twice.
+  std::uint64_t at = kLine - reinterpret_cast<std::uintptr_t>(p) % kLine;
   for (; at + kLinesPerTest * kLine <= bytes; at += kLinesPerTest * kLine) {
     auto even = hn::Zero(d), odd = hn::Zero(d);
     for (std::uint64_t line = 0; line < kLinesPerTest; line += 2) {
@@ -178,24 +187,38 @@ std::uint64_t scan_small(const std::byte* data, std::uint64_t bytes, std::uint64
   }
 }
 
+/// `count` blocks of kLine or more, together at first: mostly they are all zero.
+HWY_INLINE void scan_group(const std::byte* p, std::uint64_t count, std::uint64_t block_bytes,
+                           BitWriter& out) {
+  if (!any_in_block(p, count * block_bytes)) {
+    out.push(0, count);
+  } else if (count == 1) {
+    out.push(1, 1);
+  } else {
+    for (std::uint64_t i = 0; i < count; ++i) out.push(any_in_block(p + i * block_bytes, block_bytes), 1);
+  }
+}
+
 /// Blocks of kLine or more. Stops before a partial block. Returns the number of blocks that were done.
 std::uint64_t scan_large(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
                          BitWriter& out) {
-  // Several blocks that are a few lines each are tested together first: mostly they are all zero.
   const std::uint64_t group = block_bytes < kTogether ? kTogether / block_bytes : 1;
   const std::uint64_t blocks = bytes / block_bytes;
   std::uint64_t done = 0;
-  for (; blocks - done >= group; done += group) {
-    const std::byte* p = data + done * block_bytes;
-    if (!any_in_block(p, group * block_bytes)) {
-      out.push(0, group);
-    } else if (group == 1) {
-      out.push(1, 1);
-    } else {
-      for (std::uint64_t i = 0; i < group; ++i) out.push(any_in_block(p + i * block_bytes, block_bytes), 1);
+  const std::uint64_t part = blocks / kStreams / 64 * 64;  // whole words of the bitmap
+  if (part * block_bytes >= kLeastPart) {
+    std::array<BitWriter, kStreams> outs{out, out, out, out};
+    for (std::uint64_t s = 0; s < kStreams; ++s) outs[s].skip_words(s * part / 64);
+    for (std::uint64_t at = 0; at < part; at += group) {
+      const std::uint64_t count = std::min(group, part - at);
+      for (std::uint64_t s = 0; s < kStreams; ++s)
+        scan_group(data + (s * part + at) * block_bytes, count, block_bytes, outs[s]);
     }
+    done = kStreams * part;
+    out.skip_words(done / 64);
   }
-  for (; done < blocks; ++done) out.push(any_in_block(data + done * block_bytes, block_bytes), 1);
+  for (; done < blocks; done += std::min(group, blocks - done))
+    scan_group(data + done * block_bytes, std::min(group, blocks - done), block_bytes, out);
   return done;
 }
 

@@ -84,6 +84,8 @@ constexpr std::array kSettings = {
             "Time for all ranks to leave"},
     Setting{"log_level", &Options::log_level, SettingKind::choice, 0, 0, "trace|debug|info|warn|error|off",
             "How much goes to standard error"},
+    Setting{"trace", &Options::trace, SettingKind::text, 0, kInfinity, "",
+            "A file for a timeline of what every thread did, for Perfetto; empty: none"},
 };
 
 std::string bytes_text(std::uint64_t bytes) {

@@ -2,20 +2,11 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
+#include "runtime/kernels/forced_target.h"
 #include "runtime/kernels/targets.h"
 
 namespace nzcl::test {
-
-/// Kernels run on one instruction set while this lives. One at a time; not beside threads that call kernels.
-class ForcedTarget {
- public:
-  explicit ForcedTarget(std::int64_t target) { hwy::SetSupportedTargetsForTest(target); }
-  ~ForcedTarget() { hwy::SetSupportedTargetsForTest(0); }
-  ForcedTarget(const ForcedTarget&) = delete;
-  ForcedTarget& operator=(const ForcedTarget&) = delete;
-};
 
 template <class Body>
 void on_each_target(Body body) {

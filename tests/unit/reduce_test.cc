@@ -145,7 +145,7 @@ RC_GTEST_PROP(ReduceProperty, EqualsAScalarLoop, ()) {
   const Sources sources(type, count, elements, random);
   const auto expected = sources.expected(op, spec);
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    const test::ForcedTarget forced(target);
+    const ForcedTarget forced(target);
     RC_ASSERT(sources.reduce_into_new(op, spec) == expected);
   }
 }

@@ -86,6 +86,20 @@ TEST(Scan, DoesNotSeeTheNeighbours) {
   });
 }
 
+// Large enough to be read in several streams, whose borders must meet.
+TEST(Scan, FindsEveryByteOfALargeBuffer) {
+  std::mt19937_64 random(7);
+  for (const std::size_t size : {std::size_t{1} << 18, std::size_t{300'001}, (std::size_t{1} << 20) + 77}) {
+    const Guarded buffer(size);
+    for (int i = 0; i < 60; ++i) buffer.bytes()[random() % size] = std::byte{1};
+    test::on_each_target([&] {
+      for (const std::uint64_t block : {64, 100, 192, 700, 1024, 4096, 10'000})
+        ASSERT_EQ(scan(buffer.bytes(), block), naive_scan(buffer.bytes(), block))
+            << size << " bytes, block " << block;
+    });
+  }
+}
+
 RC_GTEST_PROP(Scan, AgreesWithANaiveLoop, ()) {
   const auto element = *rc::gen::element<std::uint64_t>(1, 2, 4, 8);
   const auto count =
@@ -103,7 +117,7 @@ RC_GTEST_PROP(Scan, AgreesWithANaiveLoop, ()) {
   const auto data = buffer.bytes().subspan(offset);
   const Words expected = naive_scan(data, block);
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    const test::ForcedTarget forced(target);
+    const ForcedTarget forced(target);
     RC_ASSERT(scan(data, block) == expected);
   }
 }

@@ -1,0 +1,16 @@
+// nzcl_kernel_bench: Google Benchmark's options and output; see perf/README.md.
+#include <benchmark/benchmark.h>
+#include <hwy/targets.h>
+
+#include "perf/kernels/beside.h"
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    perf::kernels::register_scans(hwy::TargetName(target), target);
+    perf::kernels::register_reductions(hwy::TargetName(target), target);
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

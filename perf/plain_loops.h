@@ -1,0 +1,18 @@
+// How fast this machine reads, copies and adds when nothing else is asked of it: what nzcl is held against.
+#pragma once
+
+#include <cstddef>
+
+namespace perf {
+
+/// For buffers that are to be out of cache: twice the last level's, 32 MiB at least; whole pages.
+std::size_t bytes_out_of_cache();
+
+/// Reads `bytes` zeros by the C library's search for a byte, which is not there.
+void plain_read(const std::byte* data, std::size_t bytes);
+/// memcpy.
+void plain_copy(std::byte* to, const std::byte* from, std::size_t bytes);
+/// to[i] += from[i]: the loop that the compiler vectorises for this CPU.
+void plain_add(float* to, const float* from, std::size_t count);
+
+}  // namespace perf

@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# Network namespaces that stand for hosts on one switch, with links of a given rate each way. Sourced, never run.
+#
+# Everything lives in namespaces of its own, named PREFIX-switch and PREFIX-0, PREFIX-1, ...; host i has 10.88.0.(i+1).
+
+host_address() { echo "10.88.0.$(($1 + 1))"; }
+
+# make_hosts PREFIX COUNT RATE: RATE as tc spells it, such as 1gbit
+make_hosts() {
+  local prefix=$1 count=$2 rate=$3 i end
+  ip netns add "$prefix-switch"
+  ip -n "$prefix-switch" link add bridge type bridge
+  ip -n "$prefix-switch" link set bridge up
+  for ((i = 0; i < count; i++)); do
+    ip netns add "$prefix-$i"
+    ip -n "$prefix-switch" link add "port$i" type veth peer name eth0 netns "$prefix-$i"
+    ip -n "$prefix-switch" link set "port$i" master bridge up
+    ip -n "$prefix-$i" link set lo up
+    ip -n "$prefix-$i" addr add "$(host_address "$i")/24" dev eth0
+    ip -n "$prefix-$i" link set eth0 up
+    for end in "$prefix-switch port$i" "$prefix-$i eth0"; do
+      # shellcheck disable=SC2086 # two words
+      shape $end "$rate"
+    done
+  done
+}
+
+# shape NAMESPACE INTERFACE RATE: what leaves by it
+shape() {
+  tc -n "$1" qdisc add dev "$2" root handle 1: htb default 1
+  tc -n "$1" class add dev "$2" parent 1: classid 1:1 htb rate "$3" ceil "$3" quantum 60000
+}
+
+# in_host PREFIX I COMMAND...: with a host name of its own, which Open MPI tells hosts by
+in_host() {
+  local name=$1-$2
+  shift 2
+  # shellcheck disable=SC2016 # for the inner shell
+  ip netns exec "$name" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
+}
+
+# goodput PREFIX: Gb/s of one TCP stream from host 0 to host 1
+goodput() {
+  in_host "$1" 1 iperf3 --server --one-off >/dev/null &
+  sleep 0.5
+  in_host "$1" 0 iperf3 --client "$(host_address 1)" --time 3 --omit 1 --json |
+    python3 -c 'import json, sys; print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"] / 1e9)'
+  wait $!
+}
+
+remove_hosts() { # PREFIX
+  local name
+  while read -r name _; do [[ $name != "$1"-* ]] || ip netns del "$name"; done < <(ip netns list)
+}
