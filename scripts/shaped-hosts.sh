@@ -44,7 +44,7 @@ goodput() {
   in_host "$1" 1 iperf3 --server --one-off >/dev/null &
   sleep 0.5
   in_host "$1" 0 iperf3 --client "$(host_address 1)" --time 3 --omit 1 --json |
-    python3 -c 'import json, sys; print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"] / 1e9)'
+    /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["end"]["sum_received"]["bits_per_second"] / 1e9)'
   wait $!
 }
 

@@ -7,7 +7,7 @@
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 
-#include "allreduce_loop.h"
+#include "perf/peers/allreduce_loop.h"
 
 namespace {
 

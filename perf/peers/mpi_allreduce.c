@@ -2,7 +2,7 @@
  */
 #include <mpi.h>
 
-#include "allreduce_loop.h"
+#include "perf/peers/allreduce_loop.h"
 
 static void barrier(void) { MPI_Barrier(MPI_COMM_WORLD); }
 static void allreduce(const float* input, float* output, size_t count) {
