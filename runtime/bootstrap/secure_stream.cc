@@ -111,6 +111,15 @@ asio::awaitable<void> shake_hands(Stream& stream, asio::ssl::stream_base::handsh
   }
 }
 
+/// Where nobody listens, and the port is one of those that the system gives to callers, TCP can connect a
+/// socket with itself (RFC 9293, 3.5, simultaneous open). It would keep the port from who is to listen there.
+void refuse_self(Tcp::socket& socket) {
+  if (socket.local_endpoint() != socket.remote_endpoint()) return;
+  socket.set_option(asio::socket_base::linger(true, 0));  // a reset: the port is free at once
+  socket.close();
+  throw asio::system_error(asio::error::connection_refused);
+}
+
 }  // namespace
 
 asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint,
@@ -119,6 +128,7 @@ asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& cont
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
   co_await stream->lowest_layer().async_connect(endpoint, asio::use_awaitable);
+  refuse_self(stream->next_layer());
   co_await shake_hands(*stream, asio::ssl::stream_base::client);
   watch_for_death(stream->next_layer());
   co_return stream;

@@ -28,10 +28,11 @@ fail() {
   exit 1
 }
 
-# A port of 127.0.0.1 on which nobody listens right now, nor on the next one.
+# A port of 127.0.0.1 on which nobody listens right now, nor on the next one. Below those that the system gives to callers: one
+# of these may still be held by an earlier test's connection, for a minute after its end.
 free_port() {
   local port
-  while port=$((RANDOM % 20000 + 20000)); do
+  while port=$((RANDOM % 12000 + 20000)); do
     (: </dev/tcp/127.0.0.1/$port) 2>/dev/null || (: </dev/tcp/127.0.0.1/$((port + 1))) 2>/dev/null || break
   done
   echo "$port"
@@ -222,6 +223,20 @@ case $case_name in
     ip -n "${hosts[1]}" link set "nz$$b" down
     expect rank0 3 'rank 1 \(pid .*\) died'
     expect rank1 3 'rank 0 \(pid .*\) died'
+    ;;
+  self_connection)
+    # Nobody listens yet, and the port is one that the system gives to those who call: sooner or later it gives a
+    # caller this very port, and TCP connects it with itself. Here it has few to give.
+    if ! ip netns add "nzcl-$$-0" 2>/dev/null; then echo "not allowed to make network namespaces" && exit 77; fi
+    hosts=("nzcl-$$-0")
+    ip -n "${hosts[0]}" link set lo up
+    ip netns exec "${hosts[0]}" bash -c 'echo "40000 40040" >/proc/sys/net/ipv4/ip_local_port_range' || exit 77
+    for r in 1 0; do
+      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=40000 NZCL_SECRET=secret NZCL_BOOTSTRAP_TIMEOUT_S=20 \
+        -- ip netns exec "${hosts[0]}" "$rank"
+      sleep 3
+    done
+    for r in 0 1; do expect rank$r 0 "rank $r of 2: ok"; done
     ;;
   process_id_again)
     # A killed process leaves a file in /dev/shm: another one with its process id must not stumble over it. In a pid

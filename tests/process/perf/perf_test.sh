@@ -16,7 +16,7 @@ fail() {
 }
 # both TOOL STATUS OPTIONS: a server and a client with the same options; SERVER_OPTIONS for the server alone
 both() {
-  local tool=$1 expected=$2 port=$((RANDOM % 20000 + 20000)) status=0
+  local tool=$1 expected=$2 port=$((RANDOM % 12000 + 20000)) status=0
   shift 2
   # shellcheck disable=SC2086 # a list of options
   "$tool" -p $port "$@" ${SERVER_OPTIONS:-} >"$work/server" 2>&1 &
