@@ -216,10 +216,9 @@ std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t byte
   if (node >= 0 && node != placement_.node && !told_of_far_buffer_.exchange(true)) {
     log().warn(
         "a buffer of {} MiB lies on NUMA node {}, but slots, device and threads were chosen for node {}: "
-        "bind the "
-        "process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or say where "
-        "the "
-        "gradients are (NZCL_NUMA_NODE={})",
+        "bind the process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or "
+        "say "
+        "where the gradients are (NZCL_NUMA_NODE={})",
         bytes >> 20, node, placement_.node, node);
   }
   return registration;
