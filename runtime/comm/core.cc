@@ -376,7 +376,11 @@ void Core::stop_threads() {
   for (const auto& lane : lanes_) lane->ring();
   threads_.clear();
   scan_pool_.reset();
-  trace::write();
+  try {
+    trace::write();
+  } catch (const Error& e) {
+    log().warn("{}", e.what());  // a timeline less is no reason to leave lanes open
+  }
 }
 
 void Core::close() {
