@@ -86,6 +86,8 @@ struct Limits {
   std::size_t max_write_bytes = 1 << 20;
   std::size_t max_posted = 64;  // writes that may be in flight per endpoint; post() accepts no more
   bool ordered = false;  // a write with immediate arrives after all earlier writes to that peer are visible
+  // Peers can read memory of Device::allocate() where it lies, by Endpoint::view(). Implies `ordered`.
+  bool readable = false;
   bool autonomous = false;           // writes land, and are completed, without the receiver's polling
   std::size_t gather_bytes = 4096;   // a run of this size is cheaper as a segment of its own than copied
   std::size_t direct_bytes = 16384;  // a write of this size is cheaper than packing it into a message
@@ -110,6 +112,10 @@ class Endpoint {
   virtual std::size_t post(std::span<const Write> writes) noexcept = 0;
   /// Fills `out`; returns how many.
   virtual std::size_t poll(std::span<Completion> out) noexcept = 0;
+  /// Where this process can read `bytes` bytes of a connected peer's Device::allocate() memory, as long as
+  /// this endpoint lives, whatever becomes of the peer; nullptr: nowhere. What the peer wrote before a write
+  /// with immediate can be read once that has arrived.
+  virtual const std::byte* view(PeerId, RemoteMemory, std::size_t) const noexcept { return nullptr; }
   /// Text for the last `failed` completion: device, peer, operation, provider's own words.
   virtual std::string failure() const = 0;
 

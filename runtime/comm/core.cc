@@ -48,6 +48,10 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
                                                                  static_cast<std::uint32_t>(o.channel_slots)};
   config.classes[static_cast<std::size_t>(wire::Class::express)] = {
       std::min(slot, kExpressSlotBytes), static_cast<std::uint32_t>(o.channel_slots)};
+  // An announcement numbers the sender's buffers with 16 bits, of which there are channel_slots for each
+  // member and some.
+  config.classes[static_cast<std::size_t>(wire::Class::bulk)].lent =
+      limits.readable && (o.channel_slots + 1) * (config.members.count() + 1) < 65536;
   config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
   if (o.max_segments > 0)
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));

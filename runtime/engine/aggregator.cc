@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/engine/lane_memory.h"
 #include "runtime/engine/worker.h"
 #include "runtime/trace/trace.h"
 
@@ -24,7 +25,7 @@ Aggregator::Aggregator(LaneContext& context, Class size_class)
       bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]),
       union_(new std::uint64_t[max_words_]),
       edges_(new std::uint64_t[max_words_]),
-      pieces_for_local_(context.pool(size_class).size()) {
+      pieces_for_local_(kStagingBuffers / 2) {
   for (Source& source : sources_) {
     source.queue = FixedQueue<Contribution>(context.config.of(size_class).slots);
     source.outputs.resize(kWindow);
@@ -200,7 +201,7 @@ void Aggregator::advance_sources(Slice& s, std::uint64_t bytes) {
 
 void Aggregator::release(int rank) {
   Source& source = sources_[static_cast<std::size_t>(rank)];
-  context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(source.queue.front().message);
+  context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(source.queue.front().slot);
   source.queue.pop_front();
   source.used = 0;
 }
@@ -223,8 +224,7 @@ bool Aggregator::open_piece(Slice& s, Form form) {
   // Half of the buffers at most wait for the local worker: it needs the others to send what it is waiting
   // for.
   StagingPool& pool = context_.pool(class_);
-  if (pool.available() == 0 || pieces_for_local_.size() >= std::max<std::size_t>(1, pool.size() / 2))
-    return false;
+  if (pool.available() == 0 || pieces_for_local_.size() >= kStagingBuffers / 2) return false;
   p.staging = pool.acquire();
   p.at = pool.buffer(*p.staging);
   if (form != Form::direct) {
@@ -275,16 +275,8 @@ bool Aggregator::flush_message(Slice& s) {
        ++i) {  // starting behind the own rank: aggregators do not all write to the same rank first
     const int rank = (self + i) % ranks_;
     if (rank == self) continue;
-    SendChannel& channel = context_.link(class_, static_cast<std::uint16_t>(rank)).send_down;
     pool.add_reference(staging);
-    context_.push(
-        {.peer = static_cast<verbs::PeerId>(rank),
-         .segments = {},
-         .target = channel.target(),
-         .immediate = context_.immediate(Immediate::Kind::message, Direction::down, class_, channel.slot()),
-         .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
-        {&segment, 1});
-    channel.advance();
+    context_.push_message(class_, Direction::down, static_cast<std::uint16_t>(rank), staging, {&segment, 1});
   }
   if (s.local != nullptr) {
     pieces_for_local_.push_back(staging);

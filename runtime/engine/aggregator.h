@@ -63,8 +63,8 @@ class Aggregator {
     std::uint64_t run_end = 0;        // first block behind `at` that other ranks hold
     std::uint64_t local_ordinal = 0;  // sparse local input: ordinal of its next set block
   };
-  struct Contribution {  // a message with data, in its slot
-    const std::byte* message = nullptr;
+  struct Contribution {  // a message with data, and the slot that it holds
+    std::uint32_t slot = 0;
     const std::byte* payload = nullptr;
     std::uint64_t bytes = 0;  // of the payload
     std::uint64_t sequence = 0;
@@ -93,7 +93,7 @@ class Aggregator {
 
   const Slice& current() const { return slices_[head_ % kWindow]; }
   bool receive(int rank);
-  bool take(int rank, const std::byte* message);
+  bool take(int rank, const ReceiveChannel::Message& message);
   bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record);
   Slice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record);
   std::uint64_t* bits_of(std::uint64_t sequence, int rank);

@@ -8,6 +8,7 @@
 namespace nzcl::engine {
 
 using wire::Class;
+using wire::Direction;
 using wire::Header;
 using wire::OperationRecord;
 
@@ -30,16 +31,16 @@ bool Aggregator::receive(int rank) {
   ReceiveChannel& channel = context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up;
   bool any = false;
   while (!context_.failure) {
-    const std::byte* message = channel.pop();
-    if (message == nullptr || !take(rank, message)) break;
+    const ReceiveChannel::Message message = channel.pop();
+    if (message.data == nullptr || !take(rank, message)) break;
     any = true;
   }
   return any;
 }
 
-bool Aggregator::take(int rank, const std::byte* message) {
+bool Aggregator::take(int rank, const ReceiveChannel::Message& message) {
   Header header;
-  std::memcpy(&header, message, sizeof header);
+  std::memcpy(&header, message.data, sizeof header);
   const bool with_bitmap = (header.flags & wire::kHasBitmap) != 0;
   const std::uint64_t fixed = sizeof header + (with_bitmap ? sizeof(OperationRecord) : 0);
   const std::uint64_t total = fixed + header.bitmap_bytes + header.payload_bytes;
@@ -49,8 +50,7 @@ bool Aggregator::take(int rank, const std::byte* message) {
                   fmt::format("rank {} sent a malformed contribution (sequence {})", rank, header.sequence));
     return false;
   }
-  Link& link = context_.link(class_, static_cast<std::uint16_t>(rank));
-  if (!link.send_down.credit(header.credit)) {
+  if (!context_.credit(class_, Direction::down, static_cast<std::uint16_t>(rank), header.credit)) {
     context_.fail(ErrorCode::transport,
                   fmt::format("rank {} returned more credits than it was sent messages", rank));
     return false;
@@ -58,17 +58,17 @@ bool Aggregator::take(int rank, const std::byte* message) {
   LaneStatistics::add(context_.statistics.bytes_received, total);
   if (with_bitmap) {
     OperationRecord record;
-    std::memcpy(&record, message + sizeof header, sizeof record);
+    std::memcpy(&record, message.data + sizeof header, sizeof record);
     Slice* s = enter(rank, header, record);
     if (s == nullptr) return false;
     if (header.bitmap_bytes > 0)
-      std::memcpy(bits_of(s->sequence, rank), message + fixed, header.bitmap_bytes);
+      std::memcpy(bits_of(s->sequence, rank), message.data + fixed, header.bitmap_bytes);
   }
   if (header.payload_bytes > 0) {
     sources_[static_cast<std::size_t>(rank)].queue.push_back(
-        {message, message + fixed + header.bitmap_bytes, header.payload_bytes, header.sequence});
+        {message.slot, message.data + fixed + header.bitmap_bytes, header.payload_bytes, header.sequence});
   } else {
-    link.receive_up.release(message);
+    context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(message.slot);
   }
   return true;
 }

@@ -1,68 +1,106 @@
-// The two ends of a channel: a ring of slots in the receiver's memory, and the credits that bound it. No I/O
-// here.
+// The two ends of a channel: a ring of slots that credits bound. A slot holds a message in the receiver's
+// memory or, where the receiver can read the sender's memory, stands for a staging buffer that the sender
+// *lends*. No I/O here.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "runtime/engine/staging.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
 
-/// Sender's end. Invariant: sent - credited <= slots, so a slot is written again only after its credit came
+/// Sender's end. Invariant: sent - credited <= slots, so a slot is used again only after its credit came
 /// back.
 class SendChannel {
  public:
   SendChannel() = default;
+  /// Messages are written into the receiver's `ring`.
   SendChannel(verbs::RemoteMemory ring, std::uint64_t slot_bytes, std::uint32_t slots)
-      : ring_(ring), slot_bytes_(slot_bytes), slots_(slots) {}
+      : target_(ring), slot_bytes_(slot_bytes), slots_(slots) {}
+  /// Messages are lent: only their announcements are written, with a byte for `sink` that nobody reads.
+  static SendChannel lending(verbs::RemoteMemory sink, std::uint32_t slots) {
+    SendChannel channel(sink, 0, slots);
+    channel.lent_.resize(slots);
+    return channel;
+  }
 
+  bool lends() const { return !lent_.empty(); }
   bool ready() const { return sent_ - credited_ < slots_; }
-  std::uint16_t slot() const { return static_cast<std::uint16_t>(sent_ % slots_); }
-  verbs::RemoteMemory target() const { return ring_.offset(slot() * slot_bytes_); }
-  void advance() { ++sent_; }
-  /// `total` slots were released since the start, modulo 2^16. Late (smaller) totals are ignored. False: not
-  /// possible.
-  bool credit(std::uint16_t total) {
+  verbs::RemoteMemory target() const { return target_.offset(sent_ % slots_ * slot_bytes_); }
+  /// Takes the next slot for the message in `staging`; what its announcement says. Precondition: ready().
+  std::uint16_t take(StagingPool::Index staging) {
+    const auto slot = static_cast<std::uint32_t>(sent_++ % slots_);
+    if (!lends()) return static_cast<std::uint16_t>(slot);
+    lent_[slot] = staging;
+    return static_cast<std::uint16_t>(staging);
+  }
+  /// `total` slots were released since the start, modulo 2^16. Late (smaller) totals are ignored. Lent
+  /// buffers that came back with them are released into `pool`. False: not possible.
+  bool credit(std::uint16_t total, StagingPool& pool) {
     const auto delta = static_cast<std::int16_t>(total - static_cast<std::uint16_t>(credited_));
     if (delta <= 0) return true;
     if (static_cast<std::uint64_t>(delta) > sent_ - credited_) return false;
-    credited_ += static_cast<std::uint64_t>(delta);
+    for (int i = 0; i < delta; ++i, ++credited_) {
+      if (lends()) pool.release(lent_[credited_ % slots_]);
+    }
     return true;
   }
 
  private:
-  verbs::RemoteMemory ring_;
+  verbs::RemoteMemory target_;
   std::uint64_t slot_bytes_ = 0;
   std::uint32_t slots_ = 0;
   std::uint64_t sent_ = 0;
   std::uint64_t credited_ = 0;
+  std::vector<StagingPool::Index> lent_;  // by slot
 };
 
 /// Receiver's end. Messages come out in the order they were sent, whatever order they arrived in; slots may
 /// be released in any order, credits count the leading run of released ones.
 class ReceiveChannel {
  public:
-  ReceiveChannel() = default;
-  ReceiveChannel(const std::byte* ring, std::uint64_t slot_bytes, std::uint32_t slots)
-      : ring_(ring), slot_bytes_(slot_bytes), slots_(slots), state_(slots, State::free) {}
+  struct Message {
+    const std::byte* data = nullptr;  // nullptr: there is none
+    std::uint32_t slot = 0;
+  };
 
-  /// False: no such slot, or it is taken already.
-  bool arrived(std::uint16_t slot) {
-    if (slot >= slots_ || state_[slot] != State::free) return false;
+  ReceiveChannel() = default;
+  /// Messages arrive in `ring`.
+  ReceiveChannel(const std::byte* ring, std::uint64_t slot_bytes, std::uint32_t slots)
+      : ReceiveChannel(ring, slot_bytes, slots, slots) {}
+  /// Messages are lent: each lies in one of the sender's `buffers` of `slot_bytes` from `base` on, and its
+  /// announcement says in which. The transport keeps announcements in order.
+  static ReceiveChannel borrowing(const std::byte* base, std::uint64_t slot_bytes, std::uint32_t slots,
+                                  std::uint32_t buffers) {
+    ReceiveChannel channel(base, slot_bytes, slots, buffers);
+    channel.borrows_ = true;
+    return channel;
+  }
+
+  /// An announcement, as SendChannel::take() made it. False: it means nothing, or its slot is taken already.
+  bool arrived(std::uint16_t value) {
+    if (value >= buffers_) return false;
+    const std::uint32_t slot = borrows_ ? static_cast<std::uint32_t>(arrived_ % slots_) : value;
+    if (state_[slot] != State::free) return false;
     state_[slot] = State::arrived;
+    buffer_[slot] = value;
+    ++arrived_;
     return true;
   }
-  /// The next message in order, or nullptr; it belongs to the caller until release().
-  const std::byte* pop() {
-    State& state = state_[next_ % slots_];
-    if (state != State::arrived) return nullptr;
-    state = State::held;
-    return ring_ + (next_++ % slots_) * slot_bytes_;
+  /// The next message in order, if it is there; it belongs to the caller until release().
+  Message pop() {
+    if (slots_ == 0) return {};
+    const auto slot = static_cast<std::uint32_t>(next_ % slots_);
+    if (state_[slot] != State::arrived) return {};
+    state_[slot] = State::held;
+    ++next_;
+    return {base_ + buffer_[slot] * slot_bytes_, slot};
   }
-  void release(const std::byte* message) {
-    state_[static_cast<std::size_t>(message - ring_) / slot_bytes_] = State::released;
+  void release(std::uint32_t slot) {
+    state_[slot] = State::released;
     while (state_[released_ % slots_] == State::released && released_ < next_) {
       state_[released_++ % slots_] = State::free;
     }
@@ -76,10 +114,21 @@ class ReceiveChannel {
 
  private:
   enum class State : std::uint8_t { free, arrived, held, released };
-  const std::byte* ring_ = nullptr;
+  ReceiveChannel(const std::byte* base, std::uint64_t slot_bytes, std::uint32_t slots, std::uint32_t buffers)
+      : base_(base),
+        slot_bytes_(slot_bytes),
+        slots_(slots),
+        buffers_(buffers),
+        state_(slots, State::free),
+        buffer_(slots) {}
+
+  const std::byte* base_ = nullptr;
   std::uint64_t slot_bytes_ = 0;
-  std::uint32_t slots_ = 0;
-  std::vector<State> state_;
+  std::uint32_t slots_ = 0, buffers_ = 0;
+  bool borrows_ = false;
+  std::vector<State> state_;           // by slot
+  std::vector<std::uint16_t> buffer_;  // by slot: where its message lies
+  std::uint64_t arrived_ = 0;
   std::uint64_t next_ = 0;      // messages popped
   std::uint64_t released_ = 0;  // leading run of released messages
   std::uint64_t told_ = 0;      // of which the sender knows

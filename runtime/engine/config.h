@@ -26,6 +26,9 @@ inline constexpr std::uint64_t kBitmapsAhead = 2;
 struct ClassConfig {
   std::uint64_t slot_bytes = 0;  // multiple of 64
   std::uint32_t slots = 0;       // per channel, 1 .. 32768
+  // Messages stay in the sender's staging buffers and are read there (verbs::Limits::readable); otherwise
+  // they are written into rings of the receiver.
+  bool lent = false;
 };
 
 struct EngineConfig {
@@ -41,6 +44,8 @@ struct EngineConfig {
   int numa_node = -1;  // for channels and staging buffers; -1: anywhere
 
   const ClassConfig& of(wire::Class c) const { return classes[static_cast<std::size_t>(c)]; }
+  /// Gather entries of a message: what is lent is composed in one piece.
+  std::size_t segments_of(wire::Class c) const { return of(c).lent ? 1 : max_segments; }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
 };
 

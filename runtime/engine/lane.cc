@@ -85,6 +85,7 @@ std::string Lane::address_for(int peer) {
 void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadline) {
   const Members& members = context_.config.members;
   std::vector<std::string> endpoints(addresses.size());
+  std::vector<std::pair<int, verbs::RemoteMemory>> lenders;
   for (int member = 0; member < members.count(); ++member) {
     const bool needed = members.is_worker(member)
                             ? members.is_aggregator(members.self) || members.dedicated == 0
@@ -97,9 +98,19 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
     }
     std::memcpy(&address, text.data(), sizeof address);
     LaneMemory::attach_peer(context_, member, address.memory);
+    lenders.emplace_back(member, address.memory);
     endpoints[static_cast<std::size_t>(member)] = text.substr(sizeof address);
   }
   endpoint_->connect(endpoints, deadline);
+  const auto& classes = context_.config.classes;
+  if (std::none_of(classes.begin(), classes.end(), [](const ClassConfig& c) { return c.lent; })) return;
+  for (const auto& [member, memory] : lenders) {
+    const std::byte* base = endpoint_->view(static_cast<verbs::PeerId>(member), memory,
+                                            lane_memory_bytes(context_.config, member));
+    if (base == nullptr)
+      throw Error(ErrorCode::transport, fmt::format("the memory of {} can't be read", members.name(member)));
+    LaneMemory::attach_lender(context_, member, base);
+  }
 }
 
 void Lane::submit(Operation* operation) {
@@ -198,7 +209,7 @@ void Lane::arrived(std::uint32_t bits) {
         good = (up ? link.receive_up : link.receive_down).arrived(immediate.value);
         break;
       case Immediate::Kind::credit:
-        good = (up ? link.send_up : link.send_down).credit(immediate.value);
+        good = context_.credit(channel.size_class, channel.direction, channel.member, immediate.value);
         break;
       case Immediate::Kind::direct:
         good = worker(channel.size_class) != nullptr;

@@ -70,6 +70,27 @@ struct LaneContext {
     LaneStatistics::add(statistics.bytes_sent, bytes);
     outbox.push(write, segments);
   }
+  /// Posts a message, composed in `staging` (and, unless its class is lent, gathered from elsewhere), to the
+  /// channel's next slot. Takes over one reference on the buffer. Precondition: ready(), room in the outbox.
+  void push_message(wire::Class c, wire::Direction direction, std::uint16_t member, StagingPool::Index buffer,
+                    std::span<const verbs::Segment> segments) {
+    Link& l = link(c, member);
+    SendChannel& channel = direction == wire::Direction::up ? l.send_up : l.send_down;
+    verbs::Write write{
+        .peer = member, .segments = {}, .target = channel.target(), .immediate = {}, .context = 0};
+    write.immediate = immediate(wire::Immediate::Kind::message, direction, c, channel.take(buffer));
+    if (channel.lends()) {
+      LaneStatistics::add(statistics.bytes_sent, segments.front().bytes - credit_source.bytes);
+      return push(write, {&credit_source, 1});
+    }
+    write.context = WriteContext{WriteContext::Kind::staging, c, buffer}.encode();
+    push(write, segments);
+  }
+  /// Slots of the own channel came back. False: not possible.
+  bool credit(wire::Class c, wire::Direction direction, std::uint16_t member, std::uint16_t total) {
+    Link& l = link(c, member);
+    return (direction == wire::Direction::up ? l.send_up : l.send_down).credit(total, pool(c));
+  }
   /// Returns slots to their sender once that is worth a write of its own. `direction` is the channel's.
   void return_credit(wire::Class c, wire::Direction direction, std::uint16_t member) {
     Link& l = link(c, member);

@@ -34,11 +34,16 @@ std::uint64_t for_each_ring(const EngineConfig& config, int receiver, Visit visi
         const ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
         if (!exists(config.members, receiver, channel)) continue;
         visit(channel, offset);
-        offset += config.of(c).slot_bytes * config.of(c).slots;
+        if (!config.of(c).lent) offset += config.of(c).slot_bytes * config.of(c).slots;
       }
     }
   }
   return offset;
+}
+
+ReceiveChannel& receive_channel(LaneContext& context, const ChannelId& channel) {
+  Link& link = context.link(channel.size_class, channel.member);
+  return channel.direction == Direction::up ? link.receive_up : link.receive_down;
 }
 
 }  // namespace
@@ -51,16 +56,32 @@ std::uint64_t ring_offset(const EngineConfig& config, int receiver, const Channe
   return found;
 }
 
-std::uint64_t lane_memory_bytes(const EngineConfig& config) {
-  std::uint64_t bytes = for_each_ring(config, config.members.self, [](const ChannelId&, std::uint64_t) {});
-  for (const ClassConfig& c : config.classes) bytes += c.slot_bytes * kStagingBuffers;
-  return bytes;
+std::uint32_t staging_buffers(const EngineConfig& config, int member, Class c) {
+  const ClassConfig& of = config.of(c);
+  if (!of.lent) return kStagingBuffers;
+  const Members& members = config.members;
+  const int to =
+      members.is_worker(member) ? members.aggregators() - (members.is_aggregator(member) ? 1 : 0) : 0;
+  return static_cast<std::uint32_t>(to) * of.slots + (members.is_aggregator(member) ? of.slots : 0) +
+         kStagingBuffers;
+}
+
+std::uint64_t staging_offset(const EngineConfig& config, int member, Class c) {
+  std::uint64_t offset = for_each_ring(config, member, [](const ChannelId&, std::uint64_t) {});
+  if (c == Class::express)
+    offset += config.of(Class::bulk).slot_bytes * staging_buffers(config, member, Class::bulk);
+  return offset;
+}
+
+std::uint64_t lane_memory_bytes(const EngineConfig& config, int member) {
+  return staging_offset(config, member, Class::express) +
+         config.of(Class::express).slot_bytes * staging_buffers(config, member, Class::express);
 }
 
 void LaneMemory::Release::operator()(std::byte* p) const { device->release({p, bytes}); }
 
 LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
-  const std::size_t bytes = lane_memory_bytes(config);
+  const std::size_t bytes = lane_memory_bytes(config, config.members.self);
   try {
     bytes_ = {device.allocate(bytes).data(), Release{&device, bytes}};
   } catch (const Error& e) {
@@ -80,17 +101,14 @@ void LaneMemory::attach(LaneContext& context) const {
   context.credit_source = {base + kCreditSource, 1, region_.get()};
   context.credit_sinks.resize(static_cast<std::size_t>(config.members.count()));
   for (auto& links : context.links) links.resize(static_cast<std::size_t>(config.members.count()));
-  std::uint64_t offset =
-      for_each_ring(config, config.members.self, [&](const ChannelId& channel, std::uint64_t at) {
-        const ClassConfig& c = config.of(channel.size_class);
-        Link& link = context.link(channel.size_class, channel.member);
-        (channel.direction == Direction::up ? link.receive_up : link.receive_down) =
-            ReceiveChannel(base + at, c.slot_bytes, c.slots);
-      });
-  for (std::size_t i = 0; i < config.classes.size(); ++i) {
-    const ClassConfig& c = config.classes[i];
-    context.staging[i] = StagingPool(base + offset, c.slot_bytes, kStagingBuffers, region_.get());
-    offset += c.slot_bytes * kStagingBuffers;
+  const int self = config.members.self;
+  for_each_ring(config, self, [&](const ChannelId& channel, std::uint64_t at) {
+    const ClassConfig& c = config.of(channel.size_class);
+    if (!c.lent) receive_channel(context, channel) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
+  });
+  for (const Class c : {Class::bulk, Class::express}) {
+    context.pool(c) = StagingPool(base + staging_offset(config, self, c), config.of(c).slot_bytes,
+                                  staging_buffers(config, self, c), region_.get());
   }
 }
 
@@ -103,10 +121,23 @@ void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemo
       const ChannelId mine{self, direction, c};
       if (!exists(config.members, member, mine)) continue;
       Link& link = context.link(c, static_cast<std::uint16_t>(member));
-      (direction == Direction::up ? link.send_up : link.send_down) = SendChannel(
-          memory.offset(ring_offset(config, member, mine)), config.of(c).slot_bytes, config.of(c).slots);
+      const ClassConfig& of = config.of(c);
+      (direction == Direction::up ? link.send_up : link.send_down) =
+          of.lent ? SendChannel::lending(memory.offset(kCreditSink), of.slots)
+                  : SendChannel(memory.offset(ring_offset(config, member, mine)), of.slot_bytes, of.slots);
     }
   }
+}
+
+void LaneMemory::attach_lender(LaneContext& context, int member, const std::byte* base) {
+  const EngineConfig& config = context.config;
+  for_each_ring(config, config.members.self, [&](const ChannelId& channel, std::uint64_t) {
+    const Class c = channel.size_class;
+    if (channel.member != member || !config.of(c).lent) return;
+    receive_channel(context, channel) =
+        ReceiveChannel::borrowing(base + staging_offset(config, member, c), config.of(c).slot_bytes,
+                                  config.of(c).slots, staging_buffers(config, member, c));
+  });
 }
 
 }  // namespace nzcl::engine

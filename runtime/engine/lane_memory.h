@@ -12,14 +12,19 @@
 
 namespace nzcl::engine {
 
-/// Staging buffers per class: enough to keep the transport busy while messages are composed, few enough to
-/// stay in cache.
+/// Staging buffers of a class that is not lent: enough to keep the transport busy while messages are
+/// composed, few enough to stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;
 
-/// Offset of the ring that `receiver` has for the channel `from` (member, direction, class), and the size of
-/// all its memory.
+/// Staging buffers of `member`. Of a lent class there is one for each slot of the channels up, one for each
+/// slot of a channel down (all results go to all workers), and some for the local worker and for what is
+/// being summed: so contributions and results never wait for each other's buffers.
+std::uint32_t staging_buffers(const EngineConfig& config, int member, wire::Class c);
+/// Offset of the ring that `receiver` has for the channel `from` (member, direction, class), of `member`'s
+/// staging buffers, and the size of all its memory.
 std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
-std::uint64_t lane_memory_bytes(const EngineConfig& config);
+std::uint64_t staging_offset(const EngineConfig& config, int member, wire::Class c);
+std::uint64_t lane_memory_bytes(const EngineConfig& config, int member);
 
 /// Owns the memory, which is the device's, and its registration; the device outlives it. Zero pages until
 /// touched: the lane's thread places them on its NUMA node.
@@ -32,6 +37,8 @@ class LaneMemory {
   void attach(LaneContext& context) const;
   /// Fills in the channels to `member`, whose lane memory starts at `memory`.
   static void attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory);
+  /// Fills in the channels from `member` whose messages are lent; its lane memory is seen here at `base`.
+  static void attach_lender(LaneContext& context, int member, const std::byte* base);
 
  private:
   struct Release {

@@ -15,8 +15,12 @@ namespace nzcl::engine {
 /// A gather list over one staging buffer and the user's memory, in message order. No ownership.
 class PayloadBuilder {
  public:
-  PayloadBuilder(const EngineConfig& config, std::byte* staging, const verbs::MemoryRegion* staging_region)
-      : config_(config), staging_(staging), staging_region_(staging_region) {}
+  PayloadBuilder(const EngineConfig& config, wire::Class size_class, std::byte* staging,
+                 const verbs::MemoryRegion* staging_region)
+      : max_segments_(config.segments_of(size_class)),
+        gather_bytes_(config.gather_bytes),
+        staging_(staging),
+        staging_region_(staging_region) {}
 
   /// Room in the staging buffer for a part of the message that is composed in place.
   std::byte* reserve(std::uint32_t bytes) {
@@ -28,10 +32,10 @@ class PayloadBuilder {
   /// left.
   bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
            std::uint64_t left) {
-    const std::size_t free_segments = config_.max_segments - count_;
+    const std::size_t free_segments = max_segments_ - count_;
     // A gather entry is worth it for a long run, if at this rate the entries that are left would not end the
     // message half empty.
-    if (free_segments > 0 && bytes >= config_.gather_bytes && bytes * free_segments >= left / 2) {
+    if (free_segments > 0 && bytes >= gather_bytes_ && bytes * free_segments >= left / 2) {
       segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
       last_is_staged_ = false;
       return true;
@@ -55,7 +59,8 @@ class PayloadBuilder {
     staged_ += bytes;
   }
 
-  const EngineConfig& config_;
+  const std::size_t max_segments_;
+  const std::uint64_t gather_bytes_;
   std::byte* staging_;
   const verbs::MemoryRegion* staging_region_;
   std::array<verbs::Segment, verbs::kMaxSegments> segments_{};

@@ -124,7 +124,7 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   Link& link = context_.link(class_, uplink.member);
   StagingPool& pool = context_.pool(class_);
   const auto staging = pool.acquire();
-  PayloadBuilder message(context_.config, pool.buffer(staging), pool.region());
+  PayloadBuilder message(context_.config, class_, pool.buffer(staging), pool.region());
 
   Header header{.flags = 0,
                 .credit = link.receive_down.take_credit(),
@@ -168,14 +168,7 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
 
   op.bytes_sent.fetch_add(used + payload, std::memory_order_relaxed);
   LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
-  context_.push(
-      {.peer = uplink.member,
-       .segments = {},
-       .target = link.send_up.target(),
-       .immediate = context_.immediate(Immediate::Kind::message, Direction::up, class_, link.send_up.slot()),
-       .context = WriteContext{WriteContext::Kind::staging, class_, staging}.encode()},
-      message.segments());
-  link.send_up.advance();
+  context_.push_message(class_, Direction::up, uplink.member, staging, message.segments());
   skip_sent(uplink);
 }
 
@@ -186,19 +179,19 @@ bool Worker::pull(Uplink& uplink) {
   ReceiveChannel& channel = context_.link(class_, uplink.member).receive_down;
   bool any = false;
   while (!context_.failure) {
-    if (!uplink.held) uplink.held = channel.pop();
-    if (!uplink.held) break;
+    if (uplink.held.data == nullptr) uplink.held = channel.pop();
+    if (uplink.held.data == nullptr) break;
     Header header;
-    std::memcpy(&header, uplink.held, sizeof header);
+    std::memcpy(&header, uplink.held.data, sizeof header);
     if (!valid(header)) {
       context_.fail(ErrorCode::transport,
                     fmt::format("{} sent a malformed result (sequence {})",
                                 context_.config.members.name(uplink.member), header.sequence));
       break;
     }
-    if (!consume(uplink, header, uplink.held + sizeof header)) break;
-    channel.release(uplink.held);
-    uplink.held = nullptr;
+    if (!consume(uplink, header, uplink.held.data + sizeof header)) break;
+    channel.release(uplink.held.slot);
+    uplink.held = {};
     any = true;
   }
   context_.return_credit(class_, Direction::down, uplink.member);

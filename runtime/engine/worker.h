@@ -73,7 +73,7 @@ class Worker {
     std::uint64_t oldest = 0;                 // lowest incomplete sequence
     std::uint64_t sending = 0;                // lowest sequence not wholly sent
     std::uint64_t started = 0;                // sequences below have had their bitmap sent
-    const std::byte* held = nullptr;          // a result message that could not be placed yet
+    ReceiveChannel::Message held;             // a result that could not be placed yet
 
     Transfer& at(std::uint64_t sequence) { return transfers[sequence % kWindow]; }
   };

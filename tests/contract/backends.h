@@ -54,7 +54,7 @@ inline Backend by_name(const std::string& transport, const std::string& name = "
 
 inline std::vector<Backend> all_backends() {
   LoopbackOptions delayed;  // the same contract when nothing happens at once
-  delayed.limits.ordered = true;
+  delayed.limits.ordered = delayed.limits.readable = true;
   delayed.faults.delay_polls = 5;
   delayed.faults.accept_at_most = 7;
   DeviceOptions rdma_cm, one_segment;

@@ -94,5 +94,33 @@ TEST_P(MemoryTest, OneRegistrationOutlivesAnother) {
   }
 }
 
+TEST_P(MemoryTest, WhatCanBeReadIsSeenWhereItLies) {
+  const std::span<std::byte> memory = devices()[0]->allocate(kBytes);
+  const auto region = devices()[0]->register_memory(memory, MemoryKind::host);
+  {
+    Peers peers(devices(), 2, kBytes);
+    const RemoteMemory begin = region->remote();
+    const std::byte* seen = peers[1].endpoint->view(0, begin, kBytes);
+    if (!limits().readable) {
+      EXPECT_EQ(seen, nullptr);
+    } else {
+      EXPECT_TRUE(limits().ordered);
+      ASSERT_NE(seen, nullptr);
+      EXPECT_EQ(peers[1].endpoint->view(0, begin.offset(100), kBytes - 100), seen + 100);
+      EXPECT_EQ(peers[1].endpoint->view(0, begin, kBytes + 1), nullptr) << "beyond the end";
+      EXPECT_EQ(peers[1].endpoint->view(0, {begin.address - 1, begin.key}, 1), nullptr)
+          << "before the beginning";
+      for (std::size_t round = 0; round < 20; ++round) {
+        std::ranges::copy(pattern(kBytes, round), memory.begin());
+        ASSERT_TRUE(write(peers, peers[0].segment(0, 1), peers[1].at(0)));
+        ASSERT_TRUE(same(memory, {seen, kBytes}));
+      }
+      peers[0].endpoint.reset();
+      EXPECT_TRUE(same(memory, {seen, kBytes})) << "after the owner has gone";
+    }
+  }
+  devices()[0]->release(memory);
+}
+
 }  // namespace
 }  // namespace nzcl::verbs::test

@@ -135,7 +135,7 @@ TEST_F(AggregatorTest, WithoutCreditTheResultWaits) {
   }
   EXPECT_THAT(aggregator_.waiting_for(), HasSubstr("stopped taking results"));
   for (std::uint16_t rank = 0; rank < 2; ++rank)
-    EXPECT_TRUE(fed_.context().link(Class::express, rank).send_down.credit(4));
+    EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, rank, 4));
   EXPECT_THAT(step(), SizeIs(2));
 }
 

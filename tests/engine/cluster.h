@@ -24,6 +24,7 @@ struct ClusterOptions {
   std::uint64_t slice_bytes = 0;
   std::uint64_t gather_bytes = 512;
   std::uint64_t direct_bytes = 2048;
+  bool lent = false;  // both classes; needs loopback.limits.readable
   verbs::LoopbackOptions loopback;
 };
 
@@ -33,8 +34,8 @@ class Cluster {
     engine::EngineConfig config;
     config.members = {.self = 0, .workers = options.workers, .dedicated = options.dedicated};
     config.lanes = options.lanes;
-    config.classes = {engine::ClassConfig{options.slot_bytes, options.slots},
-                      engine::ClassConfig{options.express_slot_bytes, options.slots}};
+    config.classes = {engine::ClassConfig{options.slot_bytes, options.slots, options.lent},
+                      engine::ClassConfig{options.express_slot_bytes, options.slots, options.lent}};
     config.max_segments = options.loopback.limits.max_segments;
     config.gather_bytes = options.gather_bytes;
     config.direct_bytes = options.direct_bytes;

@@ -124,34 +124,45 @@ const auto kOrdered = [](ClusterOptions& o) {
   o.loopback.limits.ordered = true;
   o.loopback.faults.delay_polls = 5;
 };
+const auto kLent = [](ClusterOptions& o) {
+  o.lent = true;
+  o.loopback.limits.ordered = o.loopback.limits.readable = true;
+};
 
 INSTANTIATE_TEST_SUITE_P(
     Paths, ClusterTest,
-    ::testing::Values(Case{"one_rank", options(1), 10000, 64, 0.5, true},
-                      Case{"express", options(2), 100, 8, 0.5, true},
-                      Case{"empty_tensor", options(3), 0, 8, 0.5, true},
-                      Case{"one_element", options(3), 1, 256, 1, true},
-                      Case{"all_zero", options(3), 20000, 64, 0, false},
-                      Case{"dense_direct", options(3), 50000, 64, 1, true},
-                      Case{"dense_direct_out_of_place", options(3), 50001, 64, 1, false},
-                      Case{"sparse_packed", options(4), 50001, 16, 0.1, true},
-                      Case{"sparse_out_of_place", options(4), 50001, 16, 0.1, false},
-                      Case{"one_element_blocks", options(3), 9999, 1, 0.3, true},
-                      Case{"block_larger_than_slot", options(3), 30011, 5000, 0.6, true},
-                      Case{"dedicated", options(3, 2), 50001, 16, 0.2, false},
-                      Case{"dedicated_dense", options(3, 2), 50001, 16, 1, true},
-                      Case{"lanes", options(3, 0, 2), 50001, 16, 0.2, true},
-                      Case{"lanes_dedicated", options(2, 1, 3), 50001, 16, 0.9, true},
-                      Case{"reordered", with(options(4), kReorder), 50001, 16, 0.3, true},
-                      Case{"reordered_dense", with(options(4), kReorder), 50001, 16, 1, true},
-                      Case{"reordered_dedicated", with(options(3, 2), kReorder), 50001, 16, 0.9, false},
-                      Case{"tight", with(options(3), kTight), 5001, 16, 0.4, true},
-                      Case{"tight_dense", with(options(3), kTight), 5001, 16, 1, true},
-                      Case{"tight_reordered", with(with(options(3), kTight), kReorder), 5001, 16, 0.4, false},
-                      Case{"ordered", with(options(4), kOrdered), 50001, 16, 1, true},
-                      Case{"eight", options(8), 70001, 16, 0.2, true},
-                      Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }),
-                           20001, 16, 0.5, true}),
+    ::testing::Values(
+        Case{"one_rank", options(1), 10000, 64, 0.5, true}, Case{"express", options(2), 100, 8, 0.5, true},
+        Case{"empty_tensor", options(3), 0, 8, 0.5, true}, Case{"one_element", options(3), 1, 256, 1, true},
+        Case{"all_zero", options(3), 20000, 64, 0, false},
+        Case{"dense_direct", options(3), 50000, 64, 1, true},
+        Case{"dense_direct_out_of_place", options(3), 50001, 64, 1, false},
+        Case{"sparse_packed", options(4), 50001, 16, 0.1, true},
+        Case{"sparse_out_of_place", options(4), 50001, 16, 0.1, false},
+        Case{"one_element_blocks", options(3), 9999, 1, 0.3, true},
+        Case{"block_larger_than_slot", options(3), 30011, 5000, 0.6, true},
+        Case{"dedicated", options(3, 2), 50001, 16, 0.2, false},
+        Case{"dedicated_dense", options(3, 2), 50001, 16, 1, true},
+        Case{"lanes", options(3, 0, 2), 50001, 16, 0.2, true},
+        Case{"lanes_dedicated", options(2, 1, 3), 50001, 16, 0.9, true},
+        Case{"reordered", with(options(4), kReorder), 50001, 16, 0.3, true},
+        Case{"reordered_dense", with(options(4), kReorder), 50001, 16, 1, true},
+        Case{"reordered_dedicated", with(options(3, 2), kReorder), 50001, 16, 0.9, false},
+        Case{"tight", with(options(3), kTight), 5001, 16, 0.4, true},
+        Case{"tight_dense", with(options(3), kTight), 5001, 16, 1, true},
+        Case{"tight_reordered", with(with(options(3), kTight), kReorder), 5001, 16, 0.4, false},
+        Case{"ordered", with(options(4), kOrdered), 50001, 16, 1, true},
+        Case{"lent", with(options(4), kLent), 50001, 16, 0.2, true},
+        Case{"lent_express", with(options(3), kLent), 100, 8, 0.5, false},
+        Case{"lent_dense", with(options(3), kLent), 50001, 64, 1, true},
+        Case{"lent_dedicated", with(options(3, 2), kLent), 50001, 16, 0.2, false},
+        Case{"lent_lanes", with(options(3, 0, 2), kLent), 50001, 16, 0.4, true},
+        Case{"lent_tight", with(with(options(3), kTight), kLent), 5001, 16, 0.4, true},
+        Case{"lent_late", with(with(options(4), kReorder), kLent), 50001, 16, 0.3, true},
+        Case{"lent_late_tight", with(with(with(options(8), kTight), kReorder), kLent), 9001, 16, 0.3, false},
+        Case{"eight", options(8), 70001, 16, 0.2, true},
+        Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }), 20001, 16, 0.5,
+             true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

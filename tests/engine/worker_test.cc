@@ -140,7 +140,7 @@ TEST_F(WorkerTest, StopsWithoutCreditsAndGoesOnWithThem) {
   }
   EXPECT_THAT(step(), SizeIs(4));
   EXPECT_THAT(step(), IsEmpty());
-  EXPECT_TRUE(fed_.context().link(Class::express, kAggregator).send_up.credit(1));
+  EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, kAggregator, 1));
   EXPECT_THAT(step(), SizeIs(1));
 }
 

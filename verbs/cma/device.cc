@@ -50,7 +50,8 @@ CmaDevice::CmaDevice() {
   limits_.max_segments = kMaxSegments;
   limits_.max_write_bytes = std::size_t{1} << 30;
   limits_.max_posted = kMaxPosted;
-  limits_.ordered = true;     // a write is over before the next one begins
+  limits_.ordered = true;  // a write is over before the next one begins
+  limits_.readable = true;
   limits_.autonomous = true;  // the writer does all of it
   limits_.gather_bytes = 512;
   limits_.direct_bytes = 8192;

@@ -113,18 +113,26 @@ std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
   return n;
 }
 
-bool CmaEndpoint::copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept {
-  const std::uint64_t begin = write.target.address, end = begin + bytes;
-  for (const Window& window : peer.windows) {
-    if (begin < window.begin || end > window.end) continue;
-    std::byte* to = window.mapping.bytes().data() + (begin - window.begin);
-    for (const auto& s : write.segments) {
-      std::memcpy(to, s.data, s.bytes);
-      to += s.bytes;
-    }
-    return true;
+std::byte* CmaEndpoint::Peer::find(std::uint64_t begin, std::uint64_t bytes) const noexcept {
+  for (const Window& window : windows) {
+    if (begin >= window.begin && begin + bytes <= window.end)
+      return window.mapping.bytes().data() + (begin - window.begin);
   }
-  return copy_by_kernel(peer, write, bytes);
+  return nullptr;
+}
+
+const std::byte* CmaEndpoint::view(PeerId peer, RemoteMemory memory, std::size_t bytes) const noexcept {
+  return peers_[peer].find(memory.address, bytes);
+}
+
+bool CmaEndpoint::copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept {
+  std::byte* to = peer.find(write.target.address, bytes);
+  if (to == nullptr) return copy_by_kernel(peer, write, bytes);
+  for (const auto& s : write.segments) {
+    std::memcpy(to, s.data, s.bytes);
+    to += s.bytes;
+  }
+  return true;
 }
 
 bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept {

@@ -26,6 +26,7 @@ class CmaEndpoint final : public Endpoint {
   void connect(std::span<const std::string> addresses, Deadline deadline) override;
   std::size_t post(std::span<const Write> writes) noexcept override;
   std::size_t poll(std::span<Completion> out) noexcept override;
+  const std::byte* view(PeerId peer, RemoteMemory memory, std::size_t bytes) const noexcept override;
   std::string failure() const override { return failure_; }
   std::size_t in_flight() const noexcept override { return in_flight_; }
   int wait_fd() const noexcept override { return event_.get(); }
@@ -37,6 +38,9 @@ class CmaEndpoint final : public Endpoint {
     Mapping mapping;
   };
   struct Peer {
+    /// Where [begin, begin + bytes) of its memory is mapped here, or nullptr.
+    std::byte* find(std::uint64_t begin, std::uint64_t bytes) const noexcept;
+
     int pid = -1;
     Mapping mapping;
     Segment segment;

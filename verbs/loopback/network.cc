@@ -150,6 +150,11 @@ class LoopbackEndpoint final : public Endpoint {
     return n;
   }
 
+  const std::byte* view(PeerId, RemoteMemory memory, std::size_t bytes) const noexcept override {
+    return options_.limits.readable && state_->allowed(memory, bytes)
+               ? reinterpret_cast<const std::byte*>(memory.address)
+               : nullptr;
+  }
   std::string failure() const override { return failure_; }
   std::size_t in_flight() const noexcept override { return flying_.size() + completions_.size() + stalled_; }
   int wait_fd() const noexcept override { return inbox_->event; }
