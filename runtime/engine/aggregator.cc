@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/prefetch.h"
 #include "runtime/engine/lane_memory.h"
 #include "runtime/engine/worker.h"
 #include "runtime/trace/trace.h"
@@ -126,6 +127,12 @@ Aggregator::Progress Aggregator::sum_some(Slice& s) {
   const std::uint64_t n = gather_sources(s, std::min(run, piece_.room));
   if (n == 0) return Progress::waiting;
 
+  const std::uint64_t next = next_set(all, end, blocks);
+  if (next < blocks && s.local != nullptr && !s.local->input.by_ordinal &&
+      test_bit(bits_of(s, context_.config.members.self), next)) {
+    prefetch_to_read(s.local->input.base + (first_block + next) * block_bytes,
+                     s.layout->bytes_of_blocks(first_block + next, 1));
+  }
   const auto type = static_cast<DataType>(s.record.type);
   reduce_kernel(type, static_cast<ReduceOp>(s.record.op))(
       piece_.at + piece_.bytes, pointers_.data(), pointers_.size(), n / element_bytes(type),
@@ -133,7 +140,6 @@ Aggregator::Progress Aggregator::sum_some(Slice& s) {
   advance_sources(s, n);
   piece_.bytes += n, piece_.room -= n, s.summed_bytes += n;
   if (n == run) {
-    const std::uint64_t next = next_set(all, end, blocks);
     if (s.direct && next != end) piece_.room = 0;  // the next block goes elsewhere
     s.at = {next, 0};
   } else {

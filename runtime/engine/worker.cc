@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/prefetch.h"
 #include "runtime/engine/aggregator.h"
 #include "runtime/engine/payload.h"
 #include "runtime/trace/trace.h"
@@ -148,14 +149,19 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
     const std::uint64_t run =
         op.layout.bytes_of_blocks(first_block + t.up.block, end - t.up.block) - t.up.offset;
     const std::uint64_t n = std::min(run, room);
-    const std::byte* source = op.input.base +
-                              (op.input.by_ordinal ? op.input.place[t.ordinal] * op.input.stride
-                                                   : (first_block + t.up.block) * op.layout.block_bytes()) +
-                              t.up.offset;
-    if (!message.add(source, n, op.input.region, std::min(room, t.stream_bytes - t.sent_bytes))) break;
+    const std::uint64_t next = next_set(bits, end, blocks);
+    const auto begin_of = [&](std::uint64_t block, std::uint64_t ordinal) {
+      return op.input.base + (op.input.by_ordinal ? op.input.place[ordinal] * op.input.stride
+                                                  : (first_block + block) * op.layout.block_bytes());
+    };
+    if (next < blocks)
+      prefetch_to_read(begin_of(next, t.ordinal + 1), op.layout.bytes_of_blocks(first_block + next, 1));
+    if (!message.add(begin_of(t.up.block, t.ordinal) + t.up.offset, n, op.input.region,
+                     std::min(room, t.stream_bytes - t.sent_bytes)))
+      break;
     room -= n, payload += n, t.sent_bytes += n;
     if (n == run) {
-      t.up = {next_set(bits, end, blocks), 0};
+      t.up = {next, 0};
       ++t.ordinal;
     } else {
       const std::uint64_t position = t.up.offset + n;
@@ -289,6 +295,11 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes,
     const std::uint64_t run =
         op.layout.bytes_of_blocks(first + t.down.block, end - t.down.block) - t.down.offset;
     const std::uint64_t n = std::min(run, bytes);
+    const std::uint64_t next = next_set(bits, end, blocks);
+    if (!op.output.packed && next < blocks) {
+      prefetch_to_write(op.output.base + (first + next) * op.layout.block_bytes(),
+                        op.layout.bytes_of_blocks(first + next, 1));
+    }
     if (!op.output.packed) {
       std::memcpy(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload,
                   n);
@@ -297,7 +308,7 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes,
     }
     payload += n, bytes -= n;
     if (n == run) {
-      t.down = {next_set(bits, end, blocks), 0};
+      t.down = {next, 0};
       ++t.packed_block;
     } else {
       const std::uint64_t position = t.down.offset + n;
