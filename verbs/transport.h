@@ -80,7 +80,17 @@ struct Completion {
   std::uint64_t context = 0;
 };
 
-/// What a device grants, and from where on its own costs make a plan worth it.
+/// What sending takes of the processors of both ends, in ns: what plans are made from
+/// (runtime/comm/cost_model.h).
+struct Costs {
+  double copy_byte_ns = 0.1;  // copying a byte
+  double segment_ns = 0;      // one more entry of a gather list
+  double write_ns = 0;        // one more write
+  double foreign_byte_ns =
+      0;  // a byte of a write to memory that is not of allocate(), beyond one of a message
+};
+
+/// What a device grants, and what it takes.
 struct Limits {
   std::size_t max_segments = 1;
   std::size_t max_write_bytes = 1 << 20;
@@ -88,9 +98,8 @@ struct Limits {
   bool ordered = false;  // a write with immediate arrives after all earlier writes to that peer are visible
   // Peers can read memory of Device::allocate() where it lies, by Endpoint::view(). Implies `ordered`.
   bool readable = false;
-  bool autonomous = false;           // writes land, and are completed, without the receiver's polling
-  std::size_t gather_bytes = 4096;   // a run of this size is cheaper as a segment of its own than copied
-  std::size_t direct_bytes = 16384;  // a write of this size is cheaper than packing it into a message
+  bool autonomous = false;  // writes land, and are completed, without the receiver's polling
+  Costs costs;
 };
 
 /// One communication endpoint with its peers. One thread at a time may call post, poll and prepare_wait.

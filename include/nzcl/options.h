@@ -44,9 +44,9 @@ struct Options {
   int max_segments = 0;                  ///< Entries of a gather list; 0 = as many as the transport grants.
   std::uint64_t slice_bytes = 0;         ///< Dense bytes per slice; 0 = chosen from the tensor's size.
   std::uint64_t gather_bytes = 0;  ///< Runs of at least this size are sent from the user's buffer, shorter
-                                   ///< ones are packed; 0 = the transport's own.
-  std::uint64_t direct_bytes =
-      0;  ///< Results whose runs average at least this are written in place; 0 = the transport's own.
+                                   ///< ones are packed; 0 = from what entries and copies cost.
+  std::uint64_t direct_bytes = 0;  ///< Results whose runs average at least this are written in place; 0 =
+                                   ///< from what writes and copies cost.
 
   // Limits and words.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

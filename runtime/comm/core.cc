@@ -7,6 +7,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/pack_strings.h"
+#include "runtime/comm/cost_model.h"
 #include "runtime/placement/memory.h"
 #include "runtime/placement/threads.h"
 #include "runtime/placement/topology.h"
@@ -55,12 +56,18 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
   config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
   if (o.max_segments > 0)
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));
-  config.gather_bytes = o.gather_bytes ? o.gather_bytes : limits.gather_bytes;
-  config.direct_bytes = o.direct_bytes ? o.direct_bytes : limits.direct_bytes;
+  config.gather_bytes = o.gather_bytes ? o.gather_bytes : gather_from(limits.costs);
+  config.direct_bytes = o.direct_bytes ? o.direct_bytes : direct_from(limits.costs, config.members.workers);
   config.ordered = limits.ordered;
   config.slice_bytes = o.slice_bytes;
   config.numa_node = numa_node;
   return config;
+}
+
+std::string in_place_from(std::uint64_t direct_bytes) {
+  return direct_bytes < 1ull << 40 ? fmt::format("results of {:.1f} KiB a run written in place",
+                                                 static_cast<double>(direct_bytes) / 1024)
+                                   : "results in messages";
 }
 
 std::shared_ptr<verbs::Device> open_transport(const Options& o, const Roll& roll, int numa_node) {
@@ -198,10 +205,11 @@ Core::~Core() {
 
 std::string Core::describe() const {
   return fmt::format(
-      "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB; {}",
+      "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB, {}; {}",
       roll_.members.name(roll_.members.self), roll_.members.workers, roll_.members.aggregators(),
       roll_.members.dedicated ? "dedicated" : "colocated", device_->name(), lanes_.size(),
-      placement_.scan_cpus.size(), options_.channel_slots, options_.slot_bytes >> 10, placement_.text);
+      placement_.scan_cpus.size(), options_.channel_slots, options_.slot_bytes >> 10,
+      in_place_from(config_.direct_bytes), placement_.text);
 }
 
 std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t bytes, MemoryKind kind) {

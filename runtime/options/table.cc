@@ -72,10 +72,11 @@ constexpr std::array kSettings = {
     Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",
             "Dense bytes per slice; 0: from the tensor's size"},
     Setting{"gather_bytes", &Options::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "",
-            "Runs from this size up leave from the user's buffer, shorter ones are packed; 0: the "
-            "transport's own"},
+            "Runs from this size up leave from the user's buffer, shorter ones are packed; 0: from "
+            "what entries and copies cost"},
     Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
-            "Results with runs from this size up on average are written in place; 0: the transport's own"},
+            "Results with runs from this size up on average are written in place; 0: from what writes and "
+            "copies cost"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

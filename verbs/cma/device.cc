@@ -10,6 +10,7 @@
 
 #include "nzcl/error.h"
 #include "verbs/cma/endpoint.h"
+#include "verbs/costs.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -53,8 +54,7 @@ CmaDevice::CmaDevice() {
   limits_.ordered = true;  // a write is over before the next one begins
   limits_.readable = true;
   limits_.autonomous = true;  // the writer does all of it
-  limits_.gather_bytes = 512;
-  limits_.direct_bytes = 8192;
+  limits_.costs = measure_cross_memory_attach();
 }
 
 std::unique_ptr<MemoryRegion> CmaDevice::register_memory(std::span<std::byte> bytes, MemoryKind) {

@@ -41,6 +41,11 @@ inline constexpr std::uint8_t kReceiverRetries = 6;
 /// Between those: 0.96 ms (code 14 of InfiniBand's table 45).
 inline constexpr std::uint8_t kReceiverPause = 14;
 
+/// The processor's part of a write: building the request, its share of a doorbell and of a completion, at
+/// both ends; and of one more gather entry. Of the size that the publications on RDMA devices report; no such
+/// device was at hand, and Soft-RoCE, where a kernel does the device's work, takes far more.
+inline constexpr double kWriteNs = 500, kSegmentNs = 100;
+
 /// poll() looks for asynchronous events (port down, queue pair fatal) once in so many calls that found
 /// nothing: it is a system call.
 inline constexpr std::uint32_t kEventCheckEvery = 1024;

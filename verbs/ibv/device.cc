@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "verbs/costs.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/endpoint.h"
 
@@ -80,8 +81,8 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   // it may pass.
   limits_.ordered = true;
   limits_.autonomous = true;
-  limits_.gather_bytes = 1024;
-  limits_.direct_bytes = 4096;
+  limits_.costs = {
+      .copy_byte_ns = copy_byte_ns(), .segment_ns = kSegmentNs, .write_ns = kWriteNs, .foreign_byte_ns = 0};
 }
 
 void IbvDevice::require_on_demand_paging() {

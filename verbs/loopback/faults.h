@@ -25,8 +25,7 @@ struct LoopbackOptions {
               .max_write_bytes = 1 << 20,
               .max_posted = 64,
               .ordered = false,
-              .gather_bytes = 4096,
-              .direct_bytes = 16384};
+              .costs = {.copy_byte_ns = 0.1, .segment_ns = 400, .write_ns = 1600, .foreign_byte_ns = 0}};
   }
   Limits limits;
   LoopbackFaults faults;

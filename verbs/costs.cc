@@ -1,0 +1,81 @@
+#include "verbs/costs.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace nzcl::verbs {
+namespace {
+
+constexpr std::size_t kSmall = 64, kLarge = 128 << 10;
+constexpr std::size_t kRounds = 31, kPlaces = 64;
+
+using Samples = std::array<double, kRounds>;
+
+double median(Samples samples) {
+  std::ranges::nth_element(samples, samples.begin() + kRounds / 2);
+  return samples[kRounds / 2];
+}
+
+/// Calls things on one place after the other of a buffer that is larger than what a core has for itself.
+class Bench {
+ public:
+  template <typename Write>
+  double ns(std::size_t bytes, Write write) {
+    std::byte* to = &buffer_[place_++ % kPlaces * kLarge];
+    const auto begin = Clock::now();
+    write(to, source_.data(), bytes);
+    return std::chrono::duration<double, std::nano>(Clock::now() - begin).count();
+  }
+
+ private:
+  const std::vector<std::byte> source_ = std::vector<std::byte>(kLarge, std::byte{1});
+  std::vector<std::byte> buffer_ = std::vector<std::byte>(kLarge * kPlaces);
+  std::size_t place_ = 0;
+};
+
+void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+  asm volatile("" ::"r"(to) : "memory");  // the bytes are wanted
+}
+
+void attach(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const iovec source{const_cast<std::byte*>(from), bytes}, target{to, bytes};
+  [[maybe_unused]] const auto n = ::process_vm_writev(::getpid(), &source, 1, &target, 1, 0);
+}
+
+double measure_copy() {
+  Bench bench;
+  Samples samples;
+  for (double& sample : samples) sample = bench.ns(kLarge, copy) / kLarge;
+  return median(samples);
+}
+
+}  // namespace
+
+double copy_byte_ns() {
+  static const double measured = measure_copy();
+  return measured;
+}
+
+Costs measure_cross_memory_attach() {
+  // In turn, and as ratios: other processes, which start at the same time, slow all of it down alike.
+  Bench bench;
+  Samples small, large;
+  for (std::size_t i = 0; i < kRounds; ++i) {
+    const double copied = bench.ns(kLarge, copy);
+    small[i] = bench.ns(kSmall, attach) / copied;
+    large[i] = bench.ns(kLarge, attach) / copied;
+  }
+  Costs costs;
+  costs.copy_byte_ns = copy_byte_ns();
+  costs.write_ns = median(small) * kLarge * costs.copy_byte_ns;
+  costs.foreign_byte_ns = (median(large) - median(small)) * costs.copy_byte_ns;
+  return costs;
+}
+
+}  // namespace nzcl::verbs
