@@ -41,12 +41,9 @@ void Worker::submit(Operation* operation) {
 bool Worker::step() {
   bool any = false;
   for (Uplink& uplink : uplinks_) any |= pull(uplink);
-  // One message per owner and turn: they all get their share of the wire.
-  for (bool more = busy(); more;) {
-    more = false;
-    for (Uplink& uplink : uplinks_) more |= push(uplink);
-    any |= more;
-  }
+  // One message per owner: they all get their share of the wire. No more, as it is posted only after this
+  // step, and the scans on the way may take long.
+  for (Uplink& uplink : uplinks_) any |= push(uplink);
   return any;
 }
 
