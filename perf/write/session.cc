@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "nzcl/error.h"
@@ -64,8 +66,10 @@ Session::Session(Settings settings) : settings_(std::move(settings)) {
 
   const auto sizes = settings_.sizes();
   half_ = (*std::max_element(sizes.begin(), sizes.end()) + kPage - 1) / kPage * kPage;
-  buffer_.resize(2 * half_);
-  region_ = device_->register_memory(buffer_, MemoryKind::host);
+  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, 2 * half_)));
+  if (!memory_) throw std::bad_alloc();
+  std::memset(memory_.get(), 0, 2 * half_);
+  region_ = device_->register_memory({memory_.get(), 2 * half_}, MemoryKind::host);
   settings_.depth = std::min<int>(settings_.depth, static_cast<int>(device_->limits().max_posted));
   arrivals_ = static_cast<std::uint32_t>(4 * settings_.depth + 16);
 

@@ -1,6 +1,7 @@
 // The two sides of a microbenchmark: they meet, compare their options, open a device each and connect.
 #pragma once
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,18 +34,23 @@ class Session {
   /// Immediates that may be on their way to one endpoint.
   std::uint32_t arrivals() const { return arrivals_; }
 
-  std::byte* outgoing() { return buffer_.data(); }
-  std::byte* incoming() { return buffer_.data() + half_; }
+  std::byte* outgoing() { return memory_.get(); }
+  std::byte* incoming() { return memory_.get() + half_; }
   const nzcl::verbs::MemoryRegion& region() const { return *region_; }
   /// What the other side said; both call it in the same order.
   std::string exchange(const std::string& mine);
 
  private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
   Settings settings_;
   std::unique_ptr<nzcl::bootstrap::Bootstrap> meeting_;
   std::shared_ptr<nzcl::verbs::Device> device_;
   std::size_t half_ = 0;
-  std::vector<std::byte> buffer_;
+  std::unique_ptr<std::byte, Free>
+      memory_;  // of whole pages: how fast memory is copied depends on where it begins
   std::unique_ptr<nzcl::verbs::MemoryRegion> region_;
   std::uint32_t arrivals_ = 0;
   std::vector<Channel> channels_;

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# libfabric's own writes and nzcl's in turn between two processes of this host, with the same sizes and depth, nzcl's in lists of 16:
+# fi_write_beside.sh FOLDER DRIVER ROUNDS. Prints lines: bw:WHAT libfabric|nzcl BYTES VALUE (MiB/s). Beside cma, which
+# libfabric does not have by itself, stands its shm.
+set -euo pipefail
+programs=$1 driver=$2 rounds=$3
+export NZCL_LOG_LEVEL=error
+depth=128
+
+# nzcl TRANSPORT BYTES ITERATIONS OPTIONS...
+nzcl() {
+  local command=("$programs/nzcl_write_bw" --transport "$1" -s "$2" -n "$3" -t "$depth" -l 16 --port $((20000 + RANDOM % 10000)) "${@:4}")
+  timeout 100 "${command[@]}" >/dev/null &
+  local server=$! out
+  out=$(timeout 100 "${command[@]}" 127.0.0.1) || { kill "$server" && echo "nzcl_write_bw failed: $out" >&2 && return 1; }
+  wait "$server"
+  awk -v size="$2" '$1 == size {print $4}' <<<"$out"
+}
+# beside NAME PROVIDER CALL BYTES ITERATIONS TRANSPORTS OPTIONS...
+beside() {
+  local name=$1 provider=$2 call=$3 size=$4 iterations=$5 transports=$6 transport peer
+  peer=$(timeout 100 "$driver" "$provider" "$size" "$iterations" "$depth" "$call")
+  for transport in $transports; do
+    echo "bw:$transport$name libfabric $size $peer"
+    echo "bw:$transport$name nzcl $size $(nzcl "$transport" "$size" "$iterations" "${@:7}")"
+  done
+}
+for ((round = 0; round < rounds; round++)); do
+  for size in 4096 16384 65536 262144 1048576; do
+    iterations=$((1 << 30 > 40000 * size ? 40000 : (1 << 30) / size))
+    beside '' shm write "$size" "$iterations" "shm cma"
+    beside +imm shm writedata "$size" "$iterations" "shm cma" --with_imm
+    iterations=$((iterations / 2))
+    beside '' 'tcp;ofi_rxm' write "$size" "$iterations" tcp
+    beside +imm 'tcp;ofi_rxm' writedata "$size" "$iterations" tcp --with_imm
+  done
+done
