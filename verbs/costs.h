@@ -5,11 +5,7 @@
 
 namespace nzcl::verbs {
 
-/// ns that copying a byte takes here, from what was just touched to what was not. Measured at the first call,
-/// a few milliseconds; thread-safe.
-double copy_byte_ns();
-
-/// The costs of writing the memory of a process by process_vm_writev(2).
+/// The costs of writing the memory of a process by process_vm_writev(2). Takes a few milliseconds.
 Costs measure_cross_memory_attach();
 
 }  // namespace nzcl::verbs

@@ -80,14 +80,12 @@ struct Completion {
   std::uint64_t context = 0;
 };
 
-/// What sending takes of the processors of both ends, in ns: what plans are made from
-/// (runtime/comm/cost_model.h).
+/// What sending takes of the processors of both ends, in bytes that could be copied meanwhile, so that it
+/// holds for fast and slow ones: what plans are made from (runtime/comm/cost_model.h).
 struct Costs {
-  double copy_byte_ns = 0.1;  // copying a byte
-  double segment_ns = 0;      // one more entry of a gather list
-  double write_ns = 0;        // one more write
-  double foreign_byte_ns =
-      0;  // a byte of a write to memory that is not of allocate(), beyond one of a message
+  double segment = 0;       // one more entry of a gather list
+  double write = 0;         // one more write
+  double foreign_byte = 0;  // a byte of a write to memory that is not of allocate(), beyond one of a message
 };
 
 /// What a device grants, and what it takes.

@@ -41,10 +41,11 @@ inline constexpr std::uint8_t kReceiverRetries = 6;
 /// Between those: 0.96 ms (code 14 of InfiniBand's table 45).
 inline constexpr std::uint8_t kReceiverPause = 14;
 
-/// The processor's part of a write: building the request, its share of a doorbell and of a completion, at
-/// both ends; and of one more gather entry. Of the size that the publications on RDMA devices report; no such
-/// device was at hand, and Soft-RoCE, where a kernel does the device's work, takes far more.
-inline constexpr double kWriteNs = 500, kSegmentNs = 100;
+/// The processors' part of a write (building the request, its share of a doorbell and of a completion, at
+/// both ends) and of one more gather entry, in bytes copied (verbs::Costs): half a microsecond and a tenth of
+/// one, where 10 GB/s are copied. Of the size that publications on RDMA devices report; no such device was at
+/// hand, and Soft-RoCE takes far more.
+inline constexpr double kWriteCost = 5 << 10, kSegmentCost = 1 << 10;
 
 /// poll() looks for asynchronous events (port down, queue pair fatal) once in so many calls that found
 /// nothing: it is a system call.

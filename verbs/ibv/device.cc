@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "verbs/costs.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/endpoint.h"
 
@@ -81,8 +80,7 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   // it may pass.
   limits_.ordered = true;
   limits_.autonomous = true;
-  limits_.costs = {
-      .copy_byte_ns = copy_byte_ns(), .segment_ns = kSegmentNs, .write_ns = kWriteNs, .foreign_byte_ns = 0};
+  limits_.costs = {.segment = kSegmentCost, .write = kWriteCost, .foreign_byte = 0};
 }
 
 void IbvDevice::require_on_demand_paging() {

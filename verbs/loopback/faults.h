@@ -25,7 +25,7 @@ struct LoopbackOptions {
               .max_write_bytes = 1 << 20,
               .max_posted = 64,
               .ordered = false,
-              .costs = {.copy_byte_ns = 0.1, .segment_ns = 400, .write_ns = 1600, .foreign_byte_ns = 0}};
+              .costs = {.segment = 4 << 10, .write = 16 << 10, .foreign_byte = 0}};
   }
   Limits limits;
   LoopbackFaults faults;
