@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "verbs/costs.h"
+#include "verbs/cma/costs.h"
 
 namespace nzcl::comm {
 namespace {
@@ -35,7 +35,7 @@ TEST(CostModel, WritesThatMoveBytesThemselvesMayNeverPay) {
   EXPECT_EQ(direct_from(costs, 1), 0u) << "nobody to write to";
 }
 
-TEST(CostModel, ASystemCallTakesTime) { EXPECT_GT(verbs::measure_cross_memory_attach().write, 0); }
+TEST(CostModel, ASystemCallTakesTime) { EXPECT_GT(verbs::cma::measure_costs().write, 0); }
 
 }  // namespace
 }  // namespace nzcl::comm

@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "nzcl/error.h"
+#include "verbs/cma/costs.h"
 #include "verbs/cma/endpoint.h"
-#include "verbs/costs.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -54,7 +54,7 @@ CmaDevice::CmaDevice() {
   limits_.ordered = true;  // a write is over before the next one begins
   limits_.readable = true;
   limits_.autonomous = true;  // the writer does all of it
-  limits_.costs = measure_cross_memory_attach();
+  limits_.costs = measure_costs();
 }
 
 std::unique_ptr<MemoryRegion> CmaDevice::register_memory(std::span<std::byte> bytes, MemoryKind) {

@@ -1,4 +1,4 @@
-#include "verbs/costs.h"
+#include "verbs/cma/costs.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-namespace nzcl::verbs {
+namespace nzcl::verbs::cma {
 namespace {
 
 constexpr std::size_t kSmall = 64, kLarge = 128 << 10;
@@ -50,7 +50,7 @@ void attach(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-Costs measure_cross_memory_attach() {
+Costs measure_costs() {
   // In turn, and as ratios: other processes, which start at the same time, slow all of it down alike.
   Bench bench;
   Samples small, large;
@@ -62,4 +62,4 @@ Costs measure_cross_memory_attach() {
   return {.segment = 0, .write = median(small) * kLarge, .foreign_byte = median(large) - median(small)};
 }
 
-}  // namespace nzcl::verbs
+}  // namespace nzcl::verbs::cma
