@@ -35,7 +35,7 @@ bool may_write_processes() { return cma::probe().available; }
 std::vector<TransportInfo> list_transports() {
   std::vector<TransportInfo> all{
       {"loopback", true, "threads of one process (LocalGroup)"}, cma::probe(), ibv::probe()};
-  for (const char* name : {"shm", "tcp", "verbs;ofi_rxm", "efa", "psm3", "opx", "net", "sockets"})
+  for (const char* name : {"shm", "tcp", "verbs;ofi_rxm", "efa", "psm3", "opx", "tcp;ofi_rxm", "sockets"})
     all.push_back(ofi::probe(name));
   return all;
 }

@@ -31,7 +31,7 @@ for ((round = 0; round < rounds; round++)); do
     beside '' shm write "$size" "$iterations" "shm cma"
     beside +imm shm writedata "$size" "$iterations" "shm cma" --with_imm
     iterations=$((iterations / 2))
-    beside '' 'tcp;ofi_rxm' write "$size" "$iterations" tcp
-    beside +imm 'tcp;ofi_rxm' writedata "$size" "$iterations" tcp --with_imm
+    beside '' net write "$size" "$iterations" tcp
+    beside +imm net writedata "$size" "$iterations" tcp --with_imm
   done
 done

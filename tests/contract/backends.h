@@ -65,6 +65,7 @@ inline std::vector<Backend> all_backends() {
           by_name("cma"),
           by_name("shm"),
           by_name("tcp"),
+          by_name("tcp;ofi_rxm", "tcp_ofi_rxm"),
           by_name("ibverbs"),
           by_name("ibverbs", "ibverbs_rdma_cm", rdma_cm),
           by_name("ibverbs", "ibverbs_one_segment", one_segment),

@@ -69,6 +69,22 @@ TEST_P(WaitTest, WhatCameBeforeIsNotSleptOver) {
   }
 }
 
+/// A descriptor that stays readable would make sleepers spin.
+TEST_P(WaitTest, WithNothingToTakeItSleeps) {
+  Peers peers(devices(), 2, 64 << 10);
+  NZCL_SKIP_WITHOUT_FD(*peers[0].endpoint);
+  for (std::uint32_t i = 0; i < kRounds; ++i) {
+    SCOPED_TRACE(i);
+    ASSERT_TRUE(peers.post(0, one(peers, i)));
+    ASSERT_TRUE(peers.until([&] { return peers[0].written.size() > i && peers[1].arrived.size() > i; }));
+    for (std::size_t p = 0; p < 2; ++p) {
+      ASSERT_TRUE(
+          peers.until([&] { return peers[p].endpoint->prepare_wait() && !readable(*peers[p].endpoint); },
+                      [&] { peers.poll(peers[p]); }));
+    }
+  }
+}
+
 TEST_P(WaitTest, AWrittenCompletionWakesItsSender) {
   Peers peers(devices(), 2, 64 << 10);
   NZCL_SKIP_WITHOUT_FD(*peers[0].endpoint);

@@ -8,8 +8,8 @@
 
 namespace nzcl::verbs::ofi {
 
-/// "shm", "tcp" (that is tcp;ofi_rxm) or a provider by libfabric's own name. Throws Error{unavailable} with
-/// libfabric's reason.
+/// "shm", "tcp" (the best of libfabric's providers over TCP) or a provider by libfabric's own name. Throws
+/// Error{unavailable} with libfabric's reason.
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 /// Whether open_device would work, and why not.
 TransportInfo probe(const std::string& transport);

@@ -16,6 +16,7 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
                          const Limits& limits, const EndpointOptions& options)
     : fabric_(fabric),
       device_name_(std::move(device_name)),
+      provider_(info->fabric_attr->prov_name),
       limits_(limits),
       peers_(options.peers, FI_ADDR_NOTAVAIL),
       in_flight_(limits.max_posted) {
@@ -23,24 +24,7 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
     f.next_free = free_;
     free_ = &f;
   }
-  // A descriptor to sleep on where the provider has one that is known to work. shm has none between
-  // processes; with one, an endpoint of verbs;ofi_rxm crashes when it is closed (libfabric 1.17 on
-  // Soft-RoCE). The others are polled in steps.
-  fi_cq_attr cq_attr{};
-  cq_attr.format = FI_CQ_FORMAT_DATA;
-  cq_attr.size = limits.max_posted + options.arrivals;
-  cq_attr.wait_obj = FI_WAIT_FD;
-  fid_cq* cq = nullptr;
-  const std::string_view provider = info->fabric_attr->prov_name;
-  const bool can_sleep = provider.starts_with("tcp") || provider == "net" || provider == "sockets";
-  if (!can_sleep || fi_cq_open(domain, &cq_attr, &cq, nullptr) != 0) {
-    cq_attr.wait_obj = FI_WAIT_NONE;
-    check(fi_cq_open(domain, &cq_attr, &cq, nullptr), device_name_ + ": opening a completion queue");
-    queue_.reset(cq);
-  } else {
-    queue_.reset(cq);
-    if (fi_control(&cq->fid, FI_GETWAIT, &wait_fd_) != 0) wait_fd_ = -1;
-  }
+  open_queue(domain, limits.max_posted + options.arrivals);
   fi_av_attr av_attr{};
   av_attr.type = FI_AV_TABLE;
   av_attr.count = options.peers;
@@ -51,23 +35,61 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
   check(fi_endpoint(domain, info, &ep, nullptr), device_name_ + ": opening an endpoint");
   endpoint_.reset(ep);
   check(fi_ep_bind(ep, &av->fid, 0), device_name_ + ": binding the address vector");
-  check(fi_ep_bind(ep, &cq->fid, FI_TRANSMIT | FI_RECV), device_name_ + ": binding the completion queue");
+  check(fi_ep_bind(ep, &queue_->fid, FI_TRANSMIT | FI_RECV), device_name_ + ": binding the completion queue");
   check(fi_enable(ep), device_name_ + ": enabling the endpoint");
 }
 
+/// With a descriptor to sleep on where the provider has one that is known to work. shm has none between
+/// processes; with one, an endpoint of verbs;ofi_rxm crashes when it is closed (libfabric 1.17 on Soft-RoCE).
+/// The others are polled in steps.
+void OfiEndpoint::open_queue(fid_domain* domain, std::size_t size) {
+  fi_cq_attr attributes{};
+  attributes.format = FI_CQ_FORMAT_DATA;
+  attributes.size = size;
+  attributes.wait_obj = FI_WAIT_NONE;
+  if (provider_ == "net") {
+    // Its fi_trywait leaves a queue's descriptor readable for ever (libfabric 1.17); a wait set's is not.
+    fi_wait_attr wait_attr{.wait_obj = FI_WAIT_FD, .flags = 0};
+    fid_wait* set = nullptr;
+    check(fi_wait_open(fabric_, &wait_attr, &set), device_name_ + ": opening a wait set");
+    wait_set_.reset(set);
+    attributes.wait_obj = FI_WAIT_SET;
+    attributes.wait_set = set;
+  } else if (provider_.starts_with("tcp") || provider_ == "sockets") {
+    attributes.wait_obj = FI_WAIT_FD;
+  }
+  fid_cq* queue = nullptr;
+  check(fi_cq_open(domain, &attributes, &queue, nullptr), device_name_ + ": opening a completion queue");
+  queue_.reset(queue);
+  if (attributes.wait_obj == FI_WAIT_NONE) return;
+  check(fi_control(wait_set_ ? &wait_set_->fid : &queue->fid, FI_GETWAIT, &wait_fd_),
+        device_name_ + ": asking for a descriptor to sleep on");
+}
+
+/// The provider's name and a zero byte, then libfabric's own.
 std::string OfiEndpoint::address_for(PeerId) {
   std::string name(256, '\0');
   std::size_t bytes = name.size();
   check(fi_getname(&endpoint_->fid, name.data(), &bytes),
         device_name_ + ": asking for the endpoint's address");
   name.resize(bytes);
-  return name;
+  return provider_ + '\0' + name;
 }
 
 void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     if (addresses[i].empty()) continue;
-    if (fi_av_insert(addresses_.get(), addresses[i].data(), 1, &peers_[i], 0, nullptr) != 1) {
+    const std::string provider = addresses[i].substr(0, addresses[i].find('\0'));
+    if (provider != provider_) {
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format(
+              "{}: peer {} came with libfabric's provider {}: all members need the same libfabric, and the "
+              "same NZCL_TRANSPORT and FI_PROVIDER",
+              device_name_, i, provider));
+    }
+    const std::string name = addresses[i].substr(std::min(provider.size() + 1, addresses[i].size()));
+    if (name.empty() || fi_av_insert(addresses_.get(), name.data(), 1, &peers_[i], 0, nullptr) != 1) {
       throw Error(ErrorCode::transport,
                   fmt::format("{}: the address of peer {} was refused", device_name_, i));
     }
@@ -173,6 +195,7 @@ Completion OfiEndpoint::take_error() noexcept {
 }
 
 bool OfiEndpoint::prepare_wait() noexcept {
+  if (wait_set_) return fi_wait(wait_set_.get(), 0) == -FI_ETIMEDOUT;
   fid* fids[] = {&queue_->fid};
   return fi_trywait(fabric_, fids, 1) == FI_SUCCESS;
 }

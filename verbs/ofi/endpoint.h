@@ -31,14 +31,16 @@ class OfiEndpoint final : public Endpoint {
     PeerId peer = 0;
     InFlight* next_free = nullptr;
   };
+  void open_queue(fid_domain* domain, std::size_t size);
   bool post_one(const Write& write) noexcept;
   void give_back(InFlight* write) noexcept;
   Completion take_error() noexcept;
 
   fid_fabric* fabric_;
-  const std::string device_name_;
+  const std::string device_name_, provider_;
   const Limits limits_;
-  Handle<fid_cq> queue_;  // the endpoint goes first
+  Handle<fid_wait> wait_set_;  // where the queue's own descriptor will not do
+  Handle<fid_cq> queue_;       // the endpoint goes first
   Handle<fid_av> addresses_;
   Handle<fid_ep> endpoint_;
   int wait_fd_ = -1;
