@@ -9,6 +9,8 @@ std::uint64_t gather_from(const verbs::Costs& costs) {
   return static_cast<std::uint64_t>(std::ceil(costs.segment));
 }
 
+bool in_one_hop(int ranks) { return ranks <= 2; }
+
 std::uint64_t direct_from(const verbs::Costs& costs, int ranks) {
   // A run of b bytes: (ranks - 1) (write + b foreign_byte) against ranks b.
   const double saved = ranks - (ranks - 1) * costs.foreign_byte;  // by each byte

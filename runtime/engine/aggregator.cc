@@ -20,6 +20,7 @@ using wire::Immediate;
 Aggregator::Aggregator(LaneContext& context, Class size_class)
     : context_(context),
       class_(size_class),
+      mirrored_(context.config.of(size_class).mirrored),
       ranks_(context.config.members.workers),
       max_words_(context.config.of(size_class).slot_bytes / 2 / 8 + 1),
       sources_(static_cast<std::size_t>(ranks_)),
@@ -90,7 +91,8 @@ void Aggregator::begin_sum(Slice& s) {
   s.at.block = next_set(all, 0, blocks);
   s.run_end = s.at.block;
   const std::uint64_t runs = count_runs(all, blocks);
-  s.direct = s.record.packed_result == 0 && runs > 0 && s.union_bytes / runs >= context_.config.direct_bytes;
+  s.direct = !mirrored_ && s.record.packed_result == 0 && runs > 0 &&
+             s.union_bytes / runs >= context_.config.direct_bytes;
   s.summing = true;
 }
 
@@ -247,16 +249,12 @@ bool Aggregator::open_piece(Slice& s, Form form) {
 /// Sends the open piece on its way to every rank. False: not now (a credit or room is missing); the piece
 /// stays open.
 bool Aggregator::flush(Slice& s) {
-  if (context_.outbox.room() < static_cast<std::uint32_t>(ranks_)) return false;
+  if (!mirrored_ && context_.outbox.room() < static_cast<std::uint32_t>(ranks_)) return false;
   return piece_.form == Form::direct ? flush_direct(s) : flush_message(s);
 }
 
 bool Aggregator::flush_message(Slice& s) {
-  const int self = context_.config.members.self;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank != self && !context_.link(class_, static_cast<std::uint16_t>(rank)).send_down.ready())
-      return false;
-  }
+  if (!mirrored_ && !ready_to_send()) return false;
   const std::uint64_t bitmap_bytes = piece_.first ? s.layout->words_of(s.slice) * 8 : 0;
   Header header{
       .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
@@ -276,14 +274,7 @@ bool Aggregator::flush_message(Slice& s) {
   const std::uint64_t bytes = sizeof header + bitmap_bytes + header.payload_bytes;
   piece_ = {};
 
-  const verbs::Segment segment{message, static_cast<std::uint32_t>(bytes), pool.region()};
-  for (int i = 1; i <= ranks_;
-       ++i) {  // starting behind the own rank: aggregators do not all write to the same rank first
-    const int rank = (self + i) % ranks_;
-    if (rank == self) continue;
-    pool.add_reference(staging);
-    context_.push_message(class_, Direction::down, static_cast<std::uint16_t>(rank), staging, {&segment, 1});
-  }
+  if (!mirrored_) send(staging, {message, static_cast<std::uint32_t>(bytes), pool.region()});
   if (s.local != nullptr) {
     pieces_for_local_.push_back(staging);
     offer_local_pieces();
@@ -291,6 +282,26 @@ bool Aggregator::flush_message(Slice& s) {
     pool.release(staging);
   }
   return true;
+}
+
+bool Aggregator::ready_to_send() const {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (rank != context_.config.members.self &&
+        !context_.link(class_, static_cast<std::uint16_t>(rank)).send_down.ready())
+      return false;
+  }
+  return true;
+}
+
+/// To every other rank, starting behind the own one: aggregators do not all write to the same rank first.
+void Aggregator::send(StagingPool::Index staging, const verbs::Segment& message) {
+  const int self = context_.config.members.self;
+  for (int i = 1; i <= ranks_; ++i) {
+    const int rank = (self + i) % ranks_;
+    if (rank == self) continue;
+    context_.pool(class_).add_reference(staging);
+    context_.push_message(class_, Direction::down, static_cast<std::uint16_t>(rank), staging, {&message, 1});
+  }
 }
 
 /// Writes the open piece to its place in every other rank's output.

@@ -109,12 +109,15 @@ class Aggregator {
   bool open_piece(Slice& s, Form form);
   bool flush(Slice& s);
   bool flush_message(Slice& s);
+  bool ready_to_send() const;
+  void send(StagingPool::Index staging, const verbs::Segment& message);
   bool flush_direct(Slice& s);
   bool offer_local_pieces();
   void release(int rank);
 
   LaneContext& context_;
   const wire::Class class_;
+  const bool mirrored_;  // results are for the local worker only
   Worker* local_ = nullptr;
   const int ranks_;
   const std::uint64_t max_words_;  // of one slice's bitmap

@@ -92,11 +92,11 @@ class ReceiveChannel {
   }
   /// The next message in order, if it is there; it belongs to the caller until release().
   Message pop() {
-    if (slots_ == 0) return {};
-    const auto slot = static_cast<std::uint32_t>(next_ % slots_);
-    if (state_[slot] != State::arrived) return {};
+    const std::uint32_t slot = next_slot_;
+    if (slots_ == 0 || state_[slot] != State::arrived) return {};
     state_[slot] = State::held;
     ++next_;
+    if (++next_slot_ == slots_) next_slot_ = 0;
     return {base_ + buffer_[slot] * slot_bytes_, slot};
   }
   void release(std::uint32_t slot) {
@@ -129,7 +129,8 @@ class ReceiveChannel {
   std::vector<State> state_;           // by slot
   std::vector<std::uint16_t> buffer_;  // by slot: where its message lies
   std::uint64_t arrived_ = 0;
-  std::uint64_t next_ = 0;      // messages popped
+  std::uint64_t next_ = 0;  // messages popped
+  std::uint32_t next_slot_ = 0;
   std::uint64_t released_ = 0;  // leading run of released messages
   std::uint64_t told_ = 0;      // of which the sender knows
 };

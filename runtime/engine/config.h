@@ -19,6 +19,9 @@ inline constexpr std::uint32_t kMaxOperations = 64;
 /// there before the current one is summed.
 inline constexpr std::uint64_t kWindow = 16;
 static_assert(65536 % kWindow == 0, "direct immediates name a slice by its sequence modulo 2^16");
+/// The same where the class is mirrored: a worker sees its own aggregator's progress only, and that may be as
+/// far ahead of another's as the other's worker is ahead of its aggregator.
+inline constexpr std::uint64_t kMirroredWindow = kWindow / 2;
 
 /// How far bitmaps that do not fit one message with their data run ahead of the data.
 inline constexpr std::uint64_t kBitmapsAhead = 2;
@@ -29,6 +32,9 @@ struct ClassConfig {
   // Messages stay in the sender's staging buffers and are read there (verbs::Limits::readable); otherwise
   // they are written into rings of the receiver.
   bool lent = false;
+  // One hop: a worker sends its slices of this class to every aggregator, and each sums them for the worker
+  // of its own member. All workers are aggregators, and a slice is one message (so only the express class).
+  bool mirrored = false;
 };
 
 struct EngineConfig {
@@ -44,8 +50,10 @@ struct EngineConfig {
   int numa_node = -1;  // for channels and staging buffers; -1: anywhere
 
   const ClassConfig& of(wire::Class c) const { return classes[static_cast<std::size_t>(c)]; }
-  /// Gather entries of a message: what is lent is composed in one piece.
-  std::size_t segments_of(wire::Class c) const { return of(c).lent ? 1 : max_segments; }
+  /// Gather entries of a message: what is lent is composed in one piece, and so is what is mirrored, as the
+  /// result may replace its source before it has left.
+  std::size_t segments_of(wire::Class c) const { return of(c).lent || of(c).mirrored ? 1 : max_segments; }
+  std::uint64_t window(wire::Class c) const { return of(c).mirrored ? kMirroredWindow : kWindow; }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
 };
 

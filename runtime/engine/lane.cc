@@ -20,7 +20,6 @@ using wire::Immediate;
 namespace {
 
 constexpr std::array kClassesInOrder{Class::express, Class::bulk};  // small operations first
-constexpr std::size_t kBurst = 64;                                  // completions per poll, writes per post
 
 // An aggregator names the rank that is missing; it must do so before the workers' own clocks run out.
 constexpr double kAggregatorShare = 0.9;
@@ -128,6 +127,7 @@ void Lane::take_submissions() {
     operations_[operation->table_index] = operation;
     const Class c = operation->layout.express() ? Class::express : Class::bulk;
     worker(c)->submit(operation);
+    wake(c);
   }
   submissions_.clear();
   has_submissions_.store(false, std::memory_order_relaxed);
@@ -143,18 +143,24 @@ bool Lane::drive() {
 bool Lane::round() {
   if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
   bool moved = false;
-  std::array<verbs::Completion, kBurst> completions;
-  const std::size_t n = endpoint_->poll(completions);
-  for (std::size_t i = 0; i < n; ++i) dispatch(completions[i]);
+  const std::size_t n = endpoint_->poll(completions_);
+  for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;
   if (has_submissions_.load(std::memory_order_acquire)) take_submissions(), moved = true;
   for (const Class c : kClassesInOrder) {
     const auto i = static_cast<std::size_t>(c);
-    if (workers_[i]) moved |= workers_[i]->step();
-    if (aggregators_[i]) moved |= aggregators_[i]->step();
+    if (at_rest_[i]) continue;
+    bool any = false;
+    if (workers_[i]) any |= workers_[i]->step();
+    if (aggregators_[i]) any |= aggregators_[i]->step();
+    at_rest_[i] = !any;
+    moved |= any;
   }
   post();
-  is_active_.store(active(), std::memory_order_relaxed);
+  const bool bulk = active(Class::bulk);
+  if (!context_.outbox.empty()) at_rest_ = {};
+  if (bulk) wake(Class::bulk);
+  is_active_.store(bulk || active(Class::express) || !context_.outbox.empty(), std::memory_order_relaxed);
   check_timeout(moved);
   if (context_.failure && !failure_told_) {
     failure_told_ = true;
@@ -184,6 +190,7 @@ void Lane::dispatch(const verbs::Completion& completion) {
 
 void Lane::written(std::uint64_t bits) {
   const WriteContext context = WriteContext::decode(bits);
+  wake(context.size_class);
   switch (context.kind) {
     case WriteContext::Kind::none:
       break;
@@ -202,6 +209,7 @@ void Lane::arrived(std::uint32_t bits) {
   const Members& members = context_.config.members;
   bool good = channel.member < members.count() && channel.member != members.self;
   if (good) {
+    wake(channel.size_class);
     Link& link = context_.link(channel.size_class, channel.member);
     const bool up = channel.direction == Direction::up;
     switch (immediate.kind) {
@@ -235,12 +243,10 @@ void Lane::post() {
   }
 }
 
-bool Lane::active() const {
-  if (!context_.outbox.empty()) return true;
-  for (const auto& worker : workers_) {
-    if (worker && worker->busy()) return true;
-  }
-  return std::any_of(aggregators_.begin(), aggregators_.end(), [](const auto& a) { return a && !a->idle(); });
+bool Lane::active(Class c) const {
+  const auto& worker = workers_[static_cast<std::size_t>(c)];
+  const auto& aggregator = aggregators_[static_cast<std::size_t>(c)];
+  return (worker && worker->busy()) || (aggregator && !aggregator->idle());
 }
 
 void Lane::check_timeout(bool moved) {
@@ -336,8 +342,7 @@ void Lane::halt() noexcept {
 bool Lane::drain() {
   const std::scoped_lock lock(drive_);
   if (!endpoint_) return true;
-  std::array<verbs::Completion, kBurst> ignored;
-  while (endpoint_->poll(ignored) > 0) {
+  while (endpoint_->poll(completions_) > 0) {
   }
   return endpoint_->in_flight() == 0;
 }

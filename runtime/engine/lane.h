@@ -76,7 +76,8 @@ class Lane {
   void take_submissions();
   void post();
   void check_timeout(bool moved);
-  bool active() const;
+  bool active(wire::Class c) const;
+  void wake(wire::Class c) { at_rest_[static_cast<std::size_t>(c)] = false; }
   Worker* worker(wire::Class c) { return workers_[static_cast<std::size_t>(c)].get(); }
 
   const LaneOptions options_;
@@ -99,6 +100,12 @@ class Lane {
   std::atomic<std::uint32_t> caller_rounds_{0};
   std::atomic<bool> is_active_{false};
   std::atomic<bool> halted_{false};
+  // By class: its engines moved nothing when they were last stepped, and only a completion or a submission
+  // can change that. Express slices wait for nothing else; bulk ones may also wait for scan threads and other
+  // lanes, and are at rest only when there are none. Who polls for a small operation mostly looks at the
+  // endpoint.
+  std::array<bool, wire::kClasses> at_rest_{};
+  std::array<verbs::Completion, 64> completions_;
   bool failure_told_ = false;
   bool has_fd_ = false;  // the transport has a descriptor to sleep on
   std::uint32_t quiet_rounds_ = 0;

@@ -17,25 +17,38 @@ using wire::Direction;
 using wire::Header;
 using wire::Immediate;
 
-Worker::Worker(LaneContext& context, Class size_class) : context_(context), class_(size_class) {
+Worker::Worker(LaneContext& context, Class size_class)
+    : context_(context), class_(size_class), mirrored_(context.config.of(size_class).mirrored) {
   const auto& members = context.config.members;
-  uplinks_.resize(static_cast<std::size_t>(members.aggregators()));
   for (int i = 0; i < members.aggregators(); ++i) {
     // Every worker starts with another owner, so that not all send to the same one at once.
     const int aggregator = (members.self + i) % members.aggregators();
-    Uplink& uplink = uplinks_[static_cast<std::size_t>(i)];
-    uplink.member = static_cast<std::uint16_t>(members.aggregator_member(aggregator));
+    const auto member = static_cast<std::uint16_t>(members.aggregator_member(aggregator));
+    if (mirrored_ && i > 0) {
+      mirrors_.push_back(member);
+      continue;
+    }
+    Uplink& uplink = uplinks_.emplace_back();
+    uplink.member = member;
     uplink.owner = static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane);
   }
 }
 
 void Worker::submit(Operation* operation) {
   for (Uplink& uplink : uplinks_) {
-    const std::uint64_t owned = operation->layout.owned(uplink.owner);
-    if (owned == 0) continue;
-    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {operation, 0, owned};
-    busy_slices_ += owned;
+    const std::uint64_t slices = owned(operation->layout, uplink.owner);
+    if (slices == 0) continue;
+    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {operation, 0, slices};
+    busy_slices_ += slices;
   }
+}
+
+/// Slices that this owner sums. A mirrored one is the only one of its tensor, and belongs to all owners on
+/// the lane of the one that it was dealt to.
+std::uint64_t Worker::owned(const SliceLayout& layout, std::uint32_t owner) const {
+  if (!mirrored_) return layout.owned(owner);
+  const auto lanes = static_cast<std::uint32_t>(context_.config.lanes);
+  return layout.owner(0) % lanes == owner % lanes ? 1 : 0;
 }
 
 bool Worker::step() {
@@ -52,17 +65,20 @@ bool Worker::step() {
 bool Worker::push(Uplink& uplink) { return start_slice(uplink) || send_data(uplink); }
 
 bool Worker::may_compose(const Uplink& uplink) {
+  const auto ready = [this](std::uint16_t member) { return context_.link(class_, member).send_up.ready(); };
   // The last staging buffer is the aggregator's: results must never wait for contributions.
-  return context_.link(class_, uplink.member).send_up.ready() && context_.pool(class_).available() > 1 &&
-         context_.outbox.room() > 0;
+  if (context_.pool(class_).available() <= 1) return false;
+  if (!mirrored_) return ready(uplink.member) && context_.outbox.room() > 0;
+  return std::all_of(mirrors_.begin(), mirrors_.end(), ready) && context_.outbox.room() >= mirrors_.size();
 }
 
 bool Worker::start_slice(Uplink& uplink) {
-  if (uplink.pending_count == 0 || uplink.started - uplink.oldest >= kWindow) return false;
+  if (uplink.pending_count == 0 || uplink.started - uplink.oldest >= context_.config.window(class_))
+    return false;
   if (uplink.started - uplink.sending > kBitmapsAhead) return false;
   Pending& pending = uplink.pending[uplink.first_pending];
   Operation* op = pending.operation;
-  const std::uint64_t slice = op->layout.owned_slice(uplink.owner, pending.next);
+  const std::uint64_t slice = mirrored_ ? 0 : op->layout.owned_slice(uplink.owner, pending.next);
   if (!op->ensure_scanned(slice)) return false;
 
   const auto bits = op->input_bits(slice);
@@ -71,7 +87,7 @@ bool Worker::start_slice(Uplink& uplink) {
   const bool turn = uplink.sending == uplink.started;
   const bool one_message =
       wire::kMaxOverhead + bits.size_bytes() + stream <= context_.config.of(class_).slot_bytes;
-  if (!local) {
+  if (!local || mirrored_) {
     if (!turn && one_message) return false;  // its bitmap travels with its data
     if (!may_compose(uplink)) return false;
   }
@@ -89,12 +105,11 @@ bool Worker::start_slice(Uplink& uplink) {
     uplink.first_pending = (uplink.first_pending + 1) % kMaxOperations;
     --uplink.pending_count;
   }
+  if (!local || mirrored_) compose(uplink, sequence, true, turn);
   if (local) {
     t.sent_bytes = stream;
     skip_sent(uplink);
     local_->offer_local(sequence, op, slice);
-  } else {
-    compose(uplink, sequence, true, turn);
   }
   return true;
 }
@@ -169,9 +184,15 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   header.payload_bytes = static_cast<std::uint32_t>(payload);
   std::memcpy(header_at, &header, sizeof header);
 
-  op.bytes_sent.fetch_add(used + payload, std::memory_order_relaxed);
   LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
-  context_.push_message(class_, Direction::up, uplink.member, staging, message.segments());
+  const std::span<const std::uint16_t> targets =
+      mirrored_ ? std::span<const std::uint16_t>(mirrors_) : std::span(&uplink.member, 1);
+  op.bytes_sent.fetch_add(targets.size() * (used + payload), std::memory_order_relaxed);
+  for (const std::uint16_t member : targets) {
+    pool.add_reference(staging);
+    context_.push_message(class_, Direction::up, member, staging, message.segments());
+  }
+  pool.release(staging);
   skip_sent(uplink);
 }
 
@@ -329,6 +350,9 @@ void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
     complete_if_done(uplink, t);
     return;
   }
+  context_.fail(ErrorCode::transport,
+                fmt::format("{} announced a direct write, but sums nothing for this rank",
+                            context_.config.members.name(member)));
 }
 
 void Worker::complete_if_done(Uplink& uplink, Transfer& t) {
@@ -343,11 +367,23 @@ void Worker::complete_if_done(Uplink& uplink, Transfer& t) {
 
 std::string Worker::waiting_for() const {
   std::string text;
-  for (const Uplink& uplink : uplinks_) {
-    if (uplink.started == uplink.oldest) continue;
-    const Transfer& t = uplink.transfers[uplink.oldest % kWindow];
+  const auto add = [&](std::uint16_t member, std::uint64_t epoch, std::uint64_t slice) {
     text += fmt::format("{}{} (operation {}, slice {})", text.empty() ? "" : ", ",
-                        context_.config.members.name(uplink.member), t.operation->epoch, t.slice);
+                        context_.config.members.name(member), epoch, slice);
+  };
+  for (const Uplink& uplink : uplinks_) {
+    if (uplink.started > uplink.oldest) {
+      const Transfer& t = uplink.transfers[uplink.oldest % kWindow];
+      add(uplink.member, t.operation->epoch, t.slice);
+    } else if (uplink.pending_count > 0) {  // it gives no slots back
+      const Pending& pending = uplink.pending[uplink.first_pending];
+      const std::span<const std::uint16_t> targets =
+          mirrored_ ? std::span<const std::uint16_t>(mirrors_) : std::span(&uplink.member, 1);
+      for (const std::uint16_t member : targets) {
+        if (!context_.link(class_, member).send_up.ready())
+          add(member, pending.operation->epoch, pending.next);
+      }
+    }
   }
   return text;
 }

@@ -23,6 +23,8 @@ class Aggregator;
 /// time after.
 /// - Slices of one owner are started in sequence order, at most kWindow beyond the oldest incomplete one.
 /// - A message is composed only with a credit, a staging buffer and room in the outbox in hand.
+/// - Mirrored: only the own member's owner has an uplink. A slice is offered to it when its message to all
+/// others is composed.
 class Worker {
  public:
   Worker(LaneContext& context, wire::Class size_class);
@@ -83,6 +85,7 @@ class Worker {
   bool send_data(Uplink& uplink);
   bool may_compose(const Uplink& uplink);
   void skip_sent(Uplink& uplink);
+  std::uint64_t owned(const SliceLayout& layout, std::uint32_t owner) const;
   void compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data);
   bool pull(Uplink& uplink);
   bool consume(Uplink& uplink, const wire::Header& header, const std::byte* body);
@@ -94,7 +97,9 @@ class Worker {
   LaneContext& context_;
   const wire::Class class_;
   Aggregator* local_ = nullptr;
-  std::vector<Uplink> uplinks_;  // by aggregator
+  const bool mirrored_;
+  std::vector<Uplink> uplinks_;         // by aggregator, the own member's first; mirrored: that one
+  std::vector<std::uint16_t> mirrors_;  // mirrored: the members that every message goes to
   std::uint64_t busy_slices_ = 0;
 };
 

@@ -24,7 +24,8 @@ struct ClusterOptions {
   std::uint64_t slice_bytes = 0;
   std::uint64_t gather_bytes = 512;
   std::uint64_t direct_bytes = 2048;
-  bool lent = false;  // both classes; needs loopback.limits.readable
+  bool lent = false;      // both classes; needs loopback.limits.readable
+  bool mirrored = false;  // the express class
   verbs::LoopbackOptions loopback;
 };
 
@@ -36,6 +37,7 @@ class Cluster {
     config.lanes = options.lanes;
     config.classes = {engine::ClassConfig{options.slot_bytes, options.slots, options.lent},
                       engine::ClassConfig{options.express_slot_bytes, options.slots, options.lent}};
+    config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = options.mirrored;
     config.max_segments = options.loopback.limits.max_segments;
     config.gather_bytes = options.gather_bytes;
     config.direct_bytes = options.direct_bytes;

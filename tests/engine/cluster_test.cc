@@ -124,6 +124,7 @@ const auto kOrdered = [](ClusterOptions& o) {
   o.loopback.limits.ordered = true;
   o.loopback.faults.delay_polls = 5;
 };
+const auto kMirrored = [](ClusterOptions& o) { o.mirrored = true; };
 const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
   o.loopback.limits.ordered = o.loopback.limits.readable = true;
@@ -160,9 +161,86 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lent_tight", with(with(options(3), kTight), kLent), 5001, 16, 0.4, true},
         Case{"lent_late", with(with(options(4), kReorder), kLent), 50001, 16, 0.3, true},
         Case{"lent_late_tight", with(with(with(options(8), kTight), kReorder), kLent), 9001, 16, 0.3, false},
+        Case{"mirrored", with(options(3), kMirrored), 100, 8, 0.5, true},
+        Case{"mirrored_out_of_place", with(options(2), kMirrored), 100, 8, 0.5, false},
+        Case{"mirrored_bulk", with(options(3), kMirrored), 50001, 16, 0.2, true},
+        Case{"mirrored_empty", with(options(3), kMirrored), 0, 8, 0.5, true},
+        Case{"mirrored_zero", with(options(2), kMirrored), 100, 8, 0, false},
+        Case{"mirrored_alone", with(options(1), kMirrored), 100, 8, 0.5, false},
         Case{"eight", options(8), 70001, 16, 0.2, true},
         Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }), 20001, 16, 0.5,
              true}),
+    [](const auto& param) { return param.param.name; });
+
+/// Ranks may be far ahead of each other: each submits all its small operations at once, the next rank only
+/// when no message moves any more.
+class InFlightTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(InFlightTest, SumsAreRightHoweverFarRanksAreApart) {
+  constexpr std::uint64_t kOperations = 40;
+  const Case& c = GetParam();
+  Cluster cluster(c.cluster);
+  const auto workers = static_cast<std::size_t>(c.cluster.workers);
+  std::vector<RankBuffers> all(workers * kOperations);
+  const auto at = [&](std::size_t rank, std::uint64_t epoch) -> RankBuffers& {
+    return all[rank * kOperations + epoch];
+  };
+  const auto value = [&](std::size_t rank, std::uint64_t epoch, std::uint64_t i) {
+    const bool zero = (i / c.block + rank + epoch) % 3 == 0;
+    return zero ? 0 : static_cast<std::int32_t>(1 + i + 1000 * rank + 100000 * epoch);
+  };
+  for (std::size_t r = 0; r < workers; ++r) {
+    for (std::uint64_t epoch = 0; epoch < kOperations; ++epoch) {
+      RankBuffers& b = at(r, epoch);
+      for (std::uint64_t i = 0; i < c.count; ++i) b.input.push_back(value(r, epoch, i));
+      b.in_region = cluster.device(static_cast<int>(r)).register_memory(bytes_of(b.input), MemoryKind::host);
+      wire::OperationRecord record;
+      record.count = c.count;
+      record.block_elems = c.block;
+      record.type = static_cast<std::uint8_t>(DataType::int32);
+      record.output_address = b.in_region->remote().address;
+      record.output_key = b.in_region->remote().key;
+      b.operation = std::make_unique<Operation>(
+          cluster.layout(epoch, c.count, 4, c.block), record,
+          InputView{.base = bytes_of(b.input).data(),
+                    .region = b.in_region.get(),
+                    .by_ordinal = false,
+                    .place = {},
+                    .stride = 0},
+          OutputView{.base = bytes_of(b.input).data(), .region = b.in_region.get()}, c.cluster.lanes);
+      b.operation->epoch = epoch;
+      b.operation->table_index = static_cast<std::uint32_t>(epoch);
+      cluster.submit(static_cast<int>(r), *b.operation);
+    }
+    cluster.run();
+    ASSERT_FALSE(cluster.failure()) << cluster.failure()->text;
+    EXPECT_EQ(at(r, 0).operation->finished(), r + 1 == workers);
+  }
+  for (std::size_t r = 0; r < workers; ++r) {
+    for (std::uint64_t epoch = 0; epoch < kOperations; ++epoch) {
+      ASSERT_TRUE(at(r, epoch).operation->finished()) << "rank " << r << " epoch " << epoch;
+      for (std::uint64_t i = 0; i < c.count; ++i) {
+        std::int32_t sum = 0;
+        for (std::size_t from = 0; from < workers; ++from) sum += value(from, epoch, i);
+        ASSERT_EQ(at(r, epoch).input[i], sum) << "rank " << r << " epoch " << epoch << " element " << i;
+      }
+    }
+  }
+}
+
+const auto kManySlots = [](ClusterOptions& o) { o.slots = 32; };
+INSTANTIATE_TEST_SUITE_P(
+    Paths, InFlightTest,
+    ::testing::Values(Case{"express", options(3), 50, 8, 0, true},
+                      Case{"dedicated", options(3, 1), 50, 8, 0, true},
+                      Case{"mirrored", with(options(2), kMirrored), 50, 8, 0, true},
+                      Case{"mirrored_four", with(options(4), kMirrored), 50, 8, 0, true},
+                      Case{"mirrored_many_slots", with(with(options(3), kMirrored), kManySlots), 50, 8, 0,
+                           true},
+                      Case{"mirrored_lanes", with(options(2, 0, 3), kMirrored), 50, 8, 0, true},
+                      Case{"mirrored_tight", with(with(options(3), kTight), kMirrored), 20, 8, 0, true},
+                      Case{"mirrored_reordered", with(with(options(4), kReorder), kMirrored), 50, 8, 0, true},
+                      Case{"mirrored_lent", with(with(options(3), kLent), kMirrored), 50, 8, 0, true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -30,8 +30,9 @@ struct Message {
 class HandFed {
  public:
   /// Two workers and one dedicated aggregator (member 2), or as given. Slots of 1 KiB bulk, 512 B express.
-  explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1)
-      : context_(make_config(self, slots, workers, dedicated)) {
+  explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1,
+                   bool mirrored = false)
+      : context_(make_config(self, slots, workers, dedicated, mirrored)) {
     device_ = network_.device();
     memory_ = std::make_unique<engine::LaneMemory>(context_.config, *device_);
     memory_->attach(context_);
@@ -105,10 +106,12 @@ class HandFed {
   std::string failure() const { return context_.failure ? context_.failure->text : ""; }
 
  private:
-  static engine::EngineConfig make_config(int self, std::uint32_t slots, int workers, int dedicated) {
+  static engine::EngineConfig make_config(int self, std::uint32_t slots, int workers, int dedicated,
+                                          bool mirrored) {
     engine::EngineConfig config;
     config.members = {.self = self, .workers = workers, .dedicated = dedicated};
     config.classes = {engine::ClassConfig{1024, slots}, engine::ClassConfig{512, slots}};
+    config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = mirrored;
     config.max_segments = 4;
     config.gather_bytes = 128;
     config.direct_bytes = 1 << 20;

@@ -35,6 +35,12 @@ TEST(CostModel, WritesThatMoveBytesThemselvesMayNeverPay) {
   EXPECT_EQ(direct_from(costs, 1), 0u) << "nobody to write to";
 }
 
+TEST(CostModel, OneHopMustNotTakeMoreMessages) {
+  EXPECT_TRUE(in_one_hop(1));
+  EXPECT_TRUE(in_one_hop(2)) << "2 messages either way";
+  EXPECT_FALSE(in_one_hop(3)) << "6 instead of 4";
+}
+
 TEST(CostModel, ASystemCallTakesTime) { EXPECT_GT(verbs::cma::measure_costs().write, 0); }
 
 }  // namespace

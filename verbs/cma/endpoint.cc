@@ -168,8 +168,8 @@ void CmaEndpoint::wake(Peer& peer) noexcept {
 std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
   std::size_t n = ready_.pop(out);
   for (const Completion& c : out.first(n)) in_flight_ -= c.kind == Completion::Kind::written ? 1 : 0;
+  std::size_t peer = next_peer_;
   for (std::size_t i = 0; i < peers_.size() && n < out.size(); ++i) {
-    const std::size_t peer = (next_peer_ + i) % peers_.size();
     std::uint32_t immediate = 0;
     while (n < out.size() && segment_.pop(peer, immediate)) {
       out[n++] = {.kind = Completion::Kind::arrived,
@@ -177,8 +177,9 @@ std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
                   .immediate = immediate,
                   .context = 0};
     }
+    if (++peer == peers_.size()) peer = 0;
   }
-  next_peer_ = (next_peer_ + 1) % peers_.size();
+  if (++next_peer_ >= peers_.size()) next_peer_ = 0;
   return n;
 }
 

@@ -1,0 +1,187 @@
+// A mirrored class: a worker and the aggregator beside it, with two more ranks that the test plays.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "runtime/engine/aggregator.h"
+#include "runtime/engine/worker.h"
+#include "tests/engine/hand_fed.h"
+
+namespace nzcl::test {
+namespace {
+
+using engine::Aggregator;
+using engine::InputView;
+using engine::Operation;
+using engine::OutputView;
+using engine::Worker;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using testing::UnorderedElementsAre;
+using wire::Class;
+using wire::Direction;
+using wire::Immediate;
+
+constexpr std::uint32_t kSlots = 4;
+
+class MirroredTest : public testing::Test {
+ protected:
+  explicit MirroredTest(std::uint32_t slots = kSlots)
+      : fed_(0, slots, 3, 0, true),
+        worker_(fed_.context(), Class::express),
+        aggregator_(fed_.context(), Class::express) {
+    worker_.connect(&aggregator_);
+    aggregator_.connect(&worker_);
+  }
+
+  /// In place, 20 floats in blocks of 4, of which block 1 is 1, 2, 3, 4.
+  Operation& start(std::uint64_t epoch) {
+    auto& data = data_.emplace_back(std::make_unique<std::vector<float>>(20, 0.0f));
+    std::iota(data->begin() + 4, data->begin() + 8, 1.0f);
+    const auto bytes = std::as_writable_bytes(std::span(*data));
+    regions_.push_back(fed_.device().register_memory(bytes, MemoryKind::host));
+    operations_.push_back(
+        std::make_unique<Operation>(fed_.layout(epoch, record()), record(),
+                                    InputView{.base = bytes.data(),
+                                              .region = regions_.back().get(),
+                                              .by_ordinal = false,
+                                              .place = {},
+                                              .stride = 0},
+                                    OutputView{.base = bytes.data(), .region = regions_.back().get()}, 1));
+    operations_.back()->epoch = epoch;
+    worker_.submit(operations_.back().get());
+    return *operations_.back();
+  }
+  static wire::OperationRecord record() {
+    wire::OperationRecord record;
+    record.count = 20;
+    record.block_elems = 4;
+    return record;
+  }
+  void contribute(int rank, std::uint64_t epoch, std::uint64_t bitmap, std::vector<float> payload) {
+    Message m;
+    m.header.flags = wire::kHasBitmap;
+    m.header.epoch = m.header.sequence = epoch;
+    m.record = record();
+    m.bitmap = {bitmap};
+    m.payload = std::move(payload);
+    fed_.feed(rank, Direction::up, m);
+  }
+  std::vector<HandFed::Sent> step() {
+    while (worker_.step() | aggregator_.step()) {
+    }
+    return fed_.take_sent();
+  }
+  static std::vector<int> messages_to(const std::vector<HandFed::Sent>& sent) {
+    std::vector<int> peers;
+    for (const auto& s : sent) {
+      if (s.immediate.kind == Immediate::Kind::message) peers.push_back(s.peer);
+    }
+    return peers;
+  }
+  const std::vector<float>& data(std::size_t operation) const { return *data_[operation]; }
+
+  HandFed fed_;
+  Worker worker_;
+  Aggregator aggregator_;
+  std::vector<std::unique_ptr<std::vector<float>>> data_;
+  std::vector<std::unique_ptr<verbs::MemoryRegion>> regions_;
+  std::vector<std::unique_ptr<Operation>> operations_;
+};
+
+TEST_F(MirroredTest, EveryOtherRankGetsTheContribution) {
+  start(0);
+  const auto sent = step();
+  EXPECT_THAT(messages_to(sent), UnorderedElementsAre(1, 2));
+  for (const auto& s : sent) {
+    EXPECT_EQ(s.immediate, (Immediate{Immediate::Kind::message, {0, Direction::up, Class::express}, 0}));
+    EXPECT_THAT(s.message.bitmap, ElementsAre(0b00010u));
+    EXPECT_THAT(s.message.payload, ElementsAre(1, 2, 3, 4));
+  }
+  EXPECT_THAT(aggregator_.waiting_for(), HasSubstr("rank(s) 1, 2 did not join"));
+}
+
+TEST_F(MirroredTest, TheSumStaysHere) {
+  Operation& op = start(0);
+  step();
+  contribute(2, 0, 0b00010, {10, 20, 30, 40});
+  step();
+  EXPECT_FALSE(op.finished());
+  contribute(1, 0, 0b00001, {7, 7, 7, 7});
+  EXPECT_THAT(step(), IsEmpty()) << "nobody else is told";
+  EXPECT_TRUE(op.finished());
+  EXPECT_THAT(std::vector(data(0).begin(), data(0).begin() + 8), ElementsAre(7, 7, 7, 7, 11, 22, 33, 44));
+  EXPECT_FALSE(worker_.busy());
+  EXPECT_TRUE(aggregator_.idle());
+}
+
+TEST_F(MirroredTest, NothingIsSentUnlessAllCanTakeIt) {
+  for (std::uint64_t epoch = 0; epoch <= kSlots; ++epoch) start(epoch);
+  EXPECT_THAT(step(), SizeIs(2 * kSlots)) << "then the channels are full";
+  EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, 1, 1));
+  EXPECT_THAT(step(), IsEmpty()) << "rank 2 still has no room";
+  EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, 2, 1));
+  EXPECT_THAT(messages_to(step()), UnorderedElementsAre(1, 2));
+}
+
+TEST_F(MirroredTest, ARankThatGivesNoSlotsBackIsNamed) {
+  for (std::uint64_t epoch = 0; epoch <= kSlots; ++epoch) start(epoch);
+  step();
+  for (std::uint64_t epoch = 0; epoch < kSlots; ++epoch) {
+    contribute(1, epoch, 0, {});
+    contribute(2, epoch, 0, {});
+    step();
+    ASSERT_TRUE(operations_[epoch]->finished());
+  }
+  EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, 1, kSlots));
+  step();
+  EXPECT_TRUE(worker_.busy());
+  EXPECT_EQ(worker_.waiting_for(), "rank 2 (operation 4, slice 0)");
+}
+
+TEST_F(MirroredTest, SlotsGoBackInWritesOfTheirOwn) {
+  for (std::uint64_t epoch = 0; epoch < kSlots / 2; ++epoch) {
+    start(epoch);
+    step();
+    contribute(1, epoch, 0, {});
+    contribute(2, epoch, 0, {});
+  }
+  const auto sent = step();
+  EXPECT_THAT(sent, SizeIs(2));
+  EXPECT_THAT(
+      sent, Each(Field(&HandFed::Sent::immediate,
+                       Immediate{Immediate::Kind::credit, {0, Direction::up, Class::express}, kSlots / 2})));
+}
+
+class MirroredWindowTest : public MirroredTest {
+ protected:
+  MirroredWindowTest() : MirroredTest(32) {}
+};
+
+// Rank 1 may have sent, and so let this rank complete, as many slices as it may have under way itself; its
+// aggregator, which rank 2 lets wait, then holds both ranks' and must not be sent more than kWindow.
+TEST_F(MirroredWindowTest, HalfAWindowIsUnderWay) {
+  constexpr std::uint64_t kHalf = engine::kWindow / 2;
+  for (std::uint64_t epoch = 0; epoch < 3 * kHalf; ++epoch) start(epoch);
+  EXPECT_THAT(messages_to(step()), SizeIs(2 * kHalf));
+  for (std::uint64_t epoch = 0; epoch < kHalf; ++epoch) {
+    contribute(1, epoch, 0, {});
+    contribute(2, epoch, 0, {});
+  }
+  EXPECT_THAT(messages_to(step()), SizeIs(2 * kHalf));
+}
+
+TEST_F(MirroredTest, ADirectWriteIsRefused) {
+  start(0);
+  step();
+  worker_.on_direct(1, 0);
+  EXPECT_THAT(fed_.failure(), HasSubstr("sums nothing for this rank"));
+}
+
+}  // namespace
+}  // namespace nzcl::test
