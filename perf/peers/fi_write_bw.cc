@@ -57,7 +57,11 @@ class Side {
     cq.format = FI_CQ_FORMAT_DATA;
     cq.size = static_cast<std::size_t>(8 * depth);
     // As nzcl's: a descriptor to sleep on changes how tcp makes progress, and shm has none.
-    cq.wait_obj = provider.starts_with("tcp") ? FI_WAIT_FD : FI_WAIT_NONE;
+    cq.wait_obj = provider.starts_with("tcp") ? FI_WAIT_FD : provider == "net" ? FI_WAIT_SET : FI_WAIT_NONE;
+    if (provider == "net") {
+      fi_wait_attr wait{.wait_obj = FI_WAIT_FD, .flags = 0};
+      check(fi_wait_open(fabric_, &wait, &cq.wait_set), "fi_wait_open");
+    }
     check(fi_cq_open(domain_, &cq, &queue_, nullptr), "fi_cq_open");
     fi_av_attr av{};
     av.type = FI_AV_TABLE;
