@@ -76,7 +76,7 @@ struct OperationStatistics {
   std::uint64_t input_blocks = 0;  ///< non-zero blocks of this rank's input
   std::uint64_t union_blocks = 0;  ///< blocks in the result
   std::uint64_t bytes_sent = 0;  ///< payload and headers that this rank wrote to other processes as a worker
-  std::uint64_t bytes_received = 0;  ///< the same, received as a worker
+  std::uint64_t bytes_received = 0;  ///< the same, received as a worker: 0 where this rank sums by itself
 };
 
 /// Totals since the communicator was made, on this rank, over worker and aggregator roles.

@@ -64,12 +64,17 @@ bool Worker::step() {
 
 bool Worker::push(Uplink& uplink) { return start_slice(uplink) || send_data(uplink); }
 
+/// The members that its contributions go to.
+std::span<const std::uint16_t> Worker::targets(const Uplink& uplink) const {
+  return mirrored_ ? std::span<const std::uint16_t>(mirrors_) : std::span(&uplink.member, 1);
+}
+
 bool Worker::may_compose(const Uplink& uplink) {
-  const auto ready = [this](std::uint16_t member) { return context_.link(class_, member).send_up.ready(); };
+  const auto members = targets(uplink);
   // The last staging buffer is the aggregator's: results must never wait for contributions.
-  if (context_.pool(class_).available() <= 1) return false;
-  if (!mirrored_) return ready(uplink.member) && context_.outbox.room() > 0;
-  return std::all_of(mirrors_.begin(), mirrors_.end(), ready) && context_.outbox.room() >= mirrors_.size();
+  return context_.pool(class_).available() > 1 && context_.outbox.room() >= members.size() &&
+         std::all_of(members.begin(), members.end(),
+                     [this](std::uint16_t member) { return context_.link(class_, member).send_up.ready(); });
 }
 
 bool Worker::start_slice(Uplink& uplink) {
@@ -185,10 +190,9 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   std::memcpy(header_at, &header, sizeof header);
 
   LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
-  const std::span<const std::uint16_t> targets =
-      mirrored_ ? std::span<const std::uint16_t>(mirrors_) : std::span(&uplink.member, 1);
-  op.bytes_sent.fetch_add(targets.size() * (used + payload), std::memory_order_relaxed);
-  for (const std::uint16_t member : targets) {
+  const auto members = targets(uplink);
+  op.bytes_sent.fetch_add(members.size() * (used + payload), std::memory_order_relaxed);
+  for (const std::uint16_t member : members) {
     pool.add_reference(staging);
     context_.push_message(class_, Direction::up, member, staging, message.segments());
   }
@@ -377,9 +381,7 @@ std::string Worker::waiting_for() const {
       add(uplink.member, t.operation->epoch, t.slice);
     } else if (uplink.pending_count > 0) {  // it gives no slots back
       const Pending& pending = uplink.pending[uplink.first_pending];
-      const std::span<const std::uint16_t> targets =
-          mirrored_ ? std::span<const std::uint16_t>(mirrors_) : std::span(&uplink.member, 1);
-      for (const std::uint16_t member : targets) {
+      for (const std::uint16_t member : targets(uplink)) {
         if (!context_.link(class_, member).send_up.ready())
           add(member, pending.operation->epoch, pending.next);
       }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/engine/bits.h"
@@ -83,6 +84,7 @@ class Worker {
   bool push(Uplink& uplink);
   bool start_slice(Uplink& uplink);
   bool send_data(Uplink& uplink);
+  std::span<const std::uint16_t> targets(const Uplink& uplink) const;
   bool may_compose(const Uplink& uplink);
   void skip_sent(Uplink& uplink);
   std::uint64_t owned(const SliceLayout& layout, std::uint32_t owner) const;
