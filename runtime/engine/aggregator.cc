@@ -20,7 +20,6 @@ using wire::Immediate;
 Aggregator::Aggregator(LaneContext& context, Class size_class)
     : context_(context),
       class_(size_class),
-      mirrored_(context.config.of(size_class).mirrored),
       ranks_(context.config.members.workers),
       max_words_(context.config.of(size_class).slot_bytes / 2 / 8 + 1),
       sources_(static_cast<std::size_t>(ranks_)),
@@ -32,6 +31,14 @@ Aggregator::Aggregator(LaneContext& context, Class size_class)
     source.queue = FixedQueue<Contribution>(context.config.of(size_class).slots);
     source.outputs.resize(kWindow);
     source.seen.resize(kWindow);
+  }
+  if (!context.config.of(size_class).mirrored) {
+    const int self = context.config.members.self;
+    // Starting behind the own rank: aggregators do not all write to the same rank first.
+    for (int i = 1; i <= ranks_; ++i) {
+      if (const int rank = (self + i) % ranks_; rank != self)
+        receivers_.push_back(static_cast<std::uint16_t>(rank));
+    }
   }
   present_.reserve(static_cast<std::size_t>(ranks_));
   pointers_.reserve(static_cast<std::size_t>(ranks_));
@@ -91,8 +98,7 @@ void Aggregator::begin_sum(Slice& s) {
   s.at.block = next_set(all, 0, blocks);
   s.run_end = s.at.block;
   const std::uint64_t runs = count_runs(all, blocks);
-  s.direct = !mirrored_ && s.record.packed_result == 0 && runs > 0 &&
-             s.union_bytes / runs >= context_.config.direct_bytes;
+  s.direct = s.record.packed_result == 0 && runs > 0 && s.union_bytes / runs >= context_.config.direct_bytes;
   s.summing = true;
 }
 
@@ -246,15 +252,15 @@ bool Aggregator::open_piece(Slice& s, Form form) {
   return true;
 }
 
-/// Sends the open piece on its way to every rank. False: not now (a credit or room is missing); the piece
+/// Sends the open piece on its way to every receiver. False: not now (a credit or room is missing); the piece
 /// stays open.
 bool Aggregator::flush(Slice& s) {
-  if (!mirrored_ && context_.outbox.room() < static_cast<std::uint32_t>(ranks_)) return false;
+  if (context_.outbox.room() < receivers_.size()) return false;
   return piece_.form == Form::direct ? flush_direct(s) : flush_message(s);
 }
 
 bool Aggregator::flush_message(Slice& s) {
-  if (!mirrored_ && !ready_to_send()) return false;
+  if (!ready_to_send()) return false;
   const std::uint64_t bitmap_bytes = piece_.first ? s.layout->words_of(s.slice) * 8 : 0;
   Header header{
       .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
@@ -274,7 +280,7 @@ bool Aggregator::flush_message(Slice& s) {
   const std::uint64_t bytes = sizeof header + bitmap_bytes + header.payload_bytes;
   piece_ = {};
 
-  if (!mirrored_) send(staging, {message, static_cast<std::uint32_t>(bytes), pool.region()});
+  send(staging, {message, static_cast<std::uint32_t>(bytes), pool.region()});
   if (s.local != nullptr) {
     pieces_for_local_.push_back(staging);
     offer_local_pieces();
@@ -285,33 +291,23 @@ bool Aggregator::flush_message(Slice& s) {
 }
 
 bool Aggregator::ready_to_send() const {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (rank != context_.config.members.self &&
-        !context_.link(class_, static_cast<std::uint16_t>(rank)).send_down.ready())
-      return false;
-  }
-  return true;
+  return std::all_of(receivers_.begin(), receivers_.end(),
+                     [this](std::uint16_t rank) { return context_.link(class_, rank).send_down.ready(); });
 }
 
-/// To every other rank, starting behind the own one: aggregators do not all write to the same rank first.
 void Aggregator::send(StagingPool::Index staging, const verbs::Segment& message) {
-  const int self = context_.config.members.self;
-  for (int i = 1; i <= ranks_; ++i) {
-    const int rank = (self + i) % ranks_;
-    if (rank == self) continue;
+  for (const std::uint16_t rank : receivers_) {
     context_.pool(class_).add_reference(staging);
-    context_.push_message(class_, Direction::down, static_cast<std::uint16_t>(rank), staging, {&message, 1});
+    context_.push_message(class_, Direction::down, rank, staging, {&message, 1});
   }
 }
 
-/// Writes the open piece to its place in every other rank's output.
+/// Writes the open piece to its place in every receiver's output.
 bool Aggregator::flush_direct(Slice& s) {
   StagingPool& pool = context_.pool(class_);
   const verbs::Segment segment{piece_.at, static_cast<std::uint32_t>(piece_.bytes),
                                piece_.staging ? pool.region() : s.local->output.region};
-  for (int i = 1; i <= ranks_; ++i) {
-    const int rank = (context_.config.members.self + i) % ranks_;
-    if (rank == context_.config.members.self) continue;
+  for (const std::uint16_t rank : receivers_) {
     WriteContext context;
     if (piece_.staging) {
       pool.add_reference(*piece_.staging);
@@ -320,13 +316,11 @@ bool Aggregator::flush_direct(Slice& s) {
       s.local->local_write_started();
       context = {WriteContext::Kind::operation, class_, s.local->table_index};
     }
-    verbs::Write write{
-        .peer = static_cast<verbs::PeerId>(rank),
-        .segments = {},
-        .target = sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow].offset(
-            piece_.tensor_offset),
-        .immediate = std::nullopt,
-        .context = context.encode()};
+    verbs::Write write{.peer = rank,
+                       .segments = {},
+                       .target = sources_[rank].outputs[s.sequence % kWindow].offset(piece_.tensor_offset),
+                       .immediate = std::nullopt,
+                       .context = context.encode()};
     if (!context_.config.ordered) {
       write.immediate = context_.immediate(Immediate::Kind::direct, Direction::down, class_,
                                            static_cast<std::uint16_t>(s.sequence));

@@ -117,10 +117,10 @@ class Aggregator {
 
   LaneContext& context_;
   const wire::Class class_;
-  const bool mirrored_;  // results are for the local worker only
   Worker* local_ = nullptr;
   const int ranks_;
-  const std::uint64_t max_words_;  // of one slice's bitmap
+  std::vector<std::uint16_t> receivers_;  // of results, beside the local worker; mirrored: none
+  const std::uint64_t max_words_;         // of one slice's bitmap
   std::array<Slice, kWindow> slices_;
   std::uint64_t head_ = 0;
   std::vector<Source> sources_;               // by rank

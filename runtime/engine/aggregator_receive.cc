@@ -156,9 +156,9 @@ std::string Aggregator::waiting_for() const {
                test_bit(bits_of(s, rank), s.at.block) && !self && source.queue.empty()) {
       add(silent, rank);
     }
-    if (!self &&
-        !context_.links[static_cast<std::size_t>(class_)][static_cast<std::size_t>(rank)].send_down.ready())
-      add(full, rank);
+  }
+  for (const std::uint16_t rank : receivers_) {
+    if (!context_.link(class_, rank).send_down.ready()) add(full, rank);
   }
   std::string text = fmt::format("operation {}, {}:", s.epoch, describe(s.record));
   if (!absent.empty()) text += fmt::format(" rank(s) {} did not join;", absent);

@@ -26,14 +26,39 @@ struct Case {
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
-/// One rank's buffers and registrations for an int32 allreduce.
+std::span<std::byte> bytes_of(std::vector<std::int32_t>& v) { return std::as_writable_bytes(std::span(v)); }
+
+/// One rank's part in an int32 allreduce.
 struct RankBuffers {
   std::vector<std::int32_t> input, output;
   std::unique_ptr<verbs::MemoryRegion> in_region, out_region;
   std::unique_ptr<Operation> operation;
-};
 
-std::span<std::byte> bytes_of(std::vector<std::int32_t>& v) { return std::as_writable_bytes(std::span(v)); }
+  std::vector<std::int32_t>& result(const Case& c) { return c.in_place ? input : output; }
+
+  /// The input is filled, and so is the output if it is not in place.
+  void submit(Cluster& cluster, const Case& c, int rank, std::uint64_t epoch) {
+    in_region = cluster.device(rank).register_memory(bytes_of(input), MemoryKind::host);
+    out_region = cluster.device(rank).register_memory(bytes_of(result(c)), MemoryKind::host);
+    wire::OperationRecord record;
+    record.count = c.count;
+    record.block_elems = c.block;
+    record.type = static_cast<std::uint8_t>(DataType::int32);
+    record.output_address = out_region->remote().address;
+    record.output_key = out_region->remote().key;
+    operation = std::make_unique<Operation>(
+        cluster.layout(epoch, c.count, 4, c.block), record,
+        InputView{.base = bytes_of(input).data(),
+                  .region = in_region.get(),
+                  .by_ordinal = false,
+                  .place = {},
+                  .stride = 0},
+        OutputView{.base = bytes_of(result(c)).data(), .region = out_region.get()}, c.cluster.lanes);
+    operation->epoch = epoch;
+    operation->table_index = static_cast<std::uint32_t>(epoch);
+    cluster.submit(rank, *operation);
+  }
+};
 
 class ClusterTest : public ::testing::TestWithParam<Case> {};
 
@@ -59,26 +84,7 @@ TEST_P(ClusterTest, SumsAreRight) {
           expected[i] += b.input[i];
         }
       }
-      auto& out = c.in_place ? b.input : b.output;
-      b.in_region = cluster.device(r).register_memory(bytes_of(b.input), MemoryKind::host);
-      b.out_region = cluster.device(r).register_memory(bytes_of(out), MemoryKind::host);
-      wire::OperationRecord record;
-      record.count = c.count;
-      record.block_elems = c.block;
-      record.type = static_cast<std::uint8_t>(DataType::int32);
-      record.output_address = b.out_region->remote().address;
-      record.output_key = b.out_region->remote().key;
-      b.operation = std::make_unique<Operation>(
-          layout, record,
-          InputView{.base = bytes_of(b.input).data(),
-                    .region = b.in_region.get(),
-                    .by_ordinal = false,
-                    .place = {},
-                    .stride = 0},
-          OutputView{.base = bytes_of(out).data(), .region = b.out_region.get()}, c.cluster.lanes);
-      b.operation->epoch = epoch;
-      b.operation->table_index = static_cast<std::uint32_t>(epoch);
-      cluster.submit(r, *b.operation);
+      b.submit(cluster, c, r, epoch);
       cluster.run();  // the others are late: nothing may be wrong or lost
       if (r + 1 < c.cluster.workers) {
         EXPECT_FALSE(b.operation->finished());
@@ -89,7 +95,7 @@ TEST_P(ClusterTest, SumsAreRight) {
     for (int r = 0; r < c.cluster.workers; ++r) {
       RankBuffers& b = ranks[static_cast<std::size_t>(r)];
       ASSERT_TRUE(b.operation->finished()) << "rank " << r << " epoch " << epoch;
-      auto& out = c.in_place ? b.input : b.output;
+      const auto& out = b.result(c);
       for (std::uint64_t i = 0; i < c.count; ++i)
         ASSERT_EQ(out[i], expected[i]) << "rank " << r << " element " << i;
       const auto bits = b.operation->union_bitmap();
@@ -125,6 +131,7 @@ const auto kOrdered = [](ClusterOptions& o) {
   o.loopback.faults.delay_polls = 5;
 };
 const auto kMirrored = [](ClusterOptions& o) { o.mirrored = true; };
+const auto kDirect = [](ClusterOptions& o) { o.direct_bytes = 32; };
 const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
   o.loopback.limits.ordered = o.loopback.limits.readable = true;
@@ -167,6 +174,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mirrored_empty", with(options(3), kMirrored), 0, 8, 0.5, true},
         Case{"mirrored_zero", with(options(2), kMirrored), 100, 8, 0, false},
         Case{"mirrored_alone", with(options(1), kMirrored), 100, 8, 0.5, false},
+        Case{"mirrored_direct", with(with(options(2), kMirrored), kDirect), 100, 8, 0.5, true},
+        Case{"mirrored_direct_out_of_place", with(with(options(3), kMirrored), kDirect), 100, 8, 0.5, false},
+        Case{"mirrored_direct_alone", with(with(options(1), kMirrored), kDirect), 100, 8, 1, false},
+        Case{"express_direct", with(options(3), kDirect), 100, 8, 0.5, false},
         Case{"eight", options(8), 70001, 16, 0.2, true},
         Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }), 20001, 16, 0.5,
              true}),
@@ -193,24 +204,7 @@ TEST_P(InFlightTest, SumsAreRightHoweverFarRanksAreApart) {
     for (std::uint64_t epoch = 0; epoch < kOperations; ++epoch) {
       RankBuffers& b = at(r, epoch);
       for (std::uint64_t i = 0; i < c.count; ++i) b.input.push_back(value(r, epoch, i));
-      b.in_region = cluster.device(static_cast<int>(r)).register_memory(bytes_of(b.input), MemoryKind::host);
-      wire::OperationRecord record;
-      record.count = c.count;
-      record.block_elems = c.block;
-      record.type = static_cast<std::uint8_t>(DataType::int32);
-      record.output_address = b.in_region->remote().address;
-      record.output_key = b.in_region->remote().key;
-      b.operation = std::make_unique<Operation>(
-          cluster.layout(epoch, c.count, 4, c.block), record,
-          InputView{.base = bytes_of(b.input).data(),
-                    .region = b.in_region.get(),
-                    .by_ordinal = false,
-                    .place = {},
-                    .stride = 0},
-          OutputView{.base = bytes_of(b.input).data(), .region = b.in_region.get()}, c.cluster.lanes);
-      b.operation->epoch = epoch;
-      b.operation->table_index = static_cast<std::uint32_t>(epoch);
-      cluster.submit(static_cast<int>(r), *b.operation);
+      b.submit(cluster, c, static_cast<int>(r), epoch);
     }
     cluster.run();
     ASSERT_FALSE(cluster.failure()) << cluster.failure()->text;

@@ -9,6 +9,7 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/engine/lane_memory.h"
+#include "runtime/engine/operation.h"
 #include "runtime/engine/slice_layout.h"
 #include "verbs/loopback/network.h"
 
@@ -141,6 +142,33 @@ class HandFed {
   std::shared_ptr<verbs::Device> device_;
   std::unique_ptr<engine::LaneMemory> memory_;
   std::vector<std::uint32_t> slots_used_ = std::vector<std::uint32_t>(16, 0);
+};
+
+/// An in-place sum of 20 floats in blocks of 4: what the tests of one engine reduce.
+struct HandMade {
+  HandMade(HandFed& fed, std::uint64_t epoch, std::vector<float> values)
+      : data(std::move(values)),
+        region(fed.device().register_memory(bytes(), MemoryKind::host)),
+        operation(fed.layout(epoch, record()), record(),
+                  engine::InputView{.base = bytes().data(),
+                                    .region = region.get(),
+                                    .by_ordinal = false,
+                                    .place = {},
+                                    .stride = 0},
+                  engine::OutputView{.base = bytes().data(), .region = region.get()}, 1) {
+    operation.epoch = epoch;
+  }
+  static wire::OperationRecord record() {
+    wire::OperationRecord record;
+    record.count = 20;
+    record.block_elems = 4;
+    return record;
+  }
+  std::span<std::byte> bytes() { return std::as_writable_bytes(std::span(data)); }
+
+  std::vector<float> data;
+  std::unique_ptr<verbs::MemoryRegion> region;
+  engine::Operation operation;
 };
 
 }  // namespace nzcl::test

@@ -12,9 +12,7 @@ namespace nzcl::test {
 namespace {
 
 using engine::Aggregator;
-using engine::InputView;
 using engine::Operation;
-using engine::OutputView;
 using engine::Worker;
 using testing::Each;
 using testing::ElementsAre;
@@ -39,35 +37,19 @@ class MirroredTest : public testing::Test {
     aggregator_.connect(&worker_);
   }
 
-  /// In place, 20 floats in blocks of 4, of which block 1 is 1, 2, 3, 4.
+  /// Block 1 is 1, 2, 3, 4.
   Operation& start(std::uint64_t epoch) {
-    auto& data = data_.emplace_back(std::make_unique<std::vector<float>>(20, 0.0f));
-    std::iota(data->begin() + 4, data->begin() + 8, 1.0f);
-    const auto bytes = std::as_writable_bytes(std::span(*data));
-    regions_.push_back(fed_.device().register_memory(bytes, MemoryKind::host));
-    operations_.push_back(
-        std::make_unique<Operation>(fed_.layout(epoch, record()), record(),
-                                    InputView{.base = bytes.data(),
-                                              .region = regions_.back().get(),
-                                              .by_ordinal = false,
-                                              .place = {},
-                                              .stride = 0},
-                                    OutputView{.base = bytes.data(), .region = regions_.back().get()}, 1));
-    operations_.back()->epoch = epoch;
-    worker_.submit(operations_.back().get());
-    return *operations_.back();
-  }
-  static wire::OperationRecord record() {
-    wire::OperationRecord record;
-    record.count = 20;
-    record.block_elems = 4;
-    return record;
+    std::vector<float> data(20, 0.0f);
+    std::iota(data.begin() + 4, data.begin() + 8, 1.0f);
+    started_.push_back(std::make_unique<HandMade>(fed_, epoch, std::move(data)));
+    worker_.submit(&started_.back()->operation);
+    return started_.back()->operation;
   }
   void contribute(int rank, std::uint64_t epoch, std::uint64_t bitmap, std::vector<float> payload) {
     Message m;
     m.header.flags = wire::kHasBitmap;
     m.header.epoch = m.header.sequence = epoch;
-    m.record = record();
+    m.record = HandMade::record();
     m.bitmap = {bitmap};
     m.payload = std::move(payload);
     fed_.feed(rank, Direction::up, m);
@@ -84,14 +66,12 @@ class MirroredTest : public testing::Test {
     }
     return peers;
   }
-  const std::vector<float>& data(std::size_t operation) const { return *data_[operation]; }
+  const std::vector<float>& data(std::size_t operation) const { return started_[operation]->data; }
 
   HandFed fed_;
   Worker worker_;
   Aggregator aggregator_;
-  std::vector<std::unique_ptr<std::vector<float>>> data_;
-  std::vector<std::unique_ptr<verbs::MemoryRegion>> regions_;
-  std::vector<std::unique_ptr<Operation>> operations_;
+  std::vector<std::unique_ptr<HandMade>> started_;
 };
 
 TEST_F(MirroredTest, EveryOtherRankGetsTheContribution) {
@@ -136,7 +116,7 @@ TEST_F(MirroredTest, ARankThatGivesNoSlotsBackIsNamed) {
     contribute(1, epoch, 0, {});
     contribute(2, epoch, 0, {});
     step();
-    ASSERT_TRUE(operations_[epoch]->finished());
+    ASSERT_TRUE(started_[epoch]->operation.finished());
   }
   EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, 1, kSlots));
   step();

@@ -12,9 +12,7 @@
 namespace nzcl::test {
 namespace {
 
-using engine::InputView;
 using engine::Operation;
-using engine::OutputView;
 using engine::Worker;
 using testing::Each;
 using testing::ElementsAre;
@@ -30,24 +28,19 @@ constexpr int kAggregator = 2;
 struct Rank {
   Rank() : fed_(0), worker_(fed_.context(), Class::express) {}
 
-  /// 20 floats in blocks of 4. Blocks 1 and 4 are not zero.
+  /// Blocks 1 and 4 are not zero.
   Operation& start(std::uint64_t epoch = 0) {
-    data_.assign(20, 0.0f);
-    std::iota(data_.begin() + 4, data_.begin() + 8, 1.0f);
-    std::iota(data_.begin() + 16, data_.end(), 11.0f);
-    auto bytes = std::as_writable_bytes(std::span(data_));
-    region_ = fed_.device().register_memory(bytes, MemoryKind::host);
-    wire::OperationRecord record;
-    record.count = 20;
-    record.block_elems = 4;
-    operation_ = std::make_unique<Operation>(
-        fed_.layout(epoch, record), record,
-        InputView{
-            .base = bytes.data(), .region = region_.get(), .by_ordinal = false, .place = {}, .stride = 0},
-        OutputView{.base = bytes.data(), .region = region_.get()}, 1);
-    operation_->epoch = epoch;
-    worker_.submit(operation_.get());
-    return *operation_;
+    std::vector<float> data(20, 0.0f);
+    std::iota(data.begin() + 4, data.begin() + 8, 1.0f);
+    std::iota(data.begin() + 16, data.end(), 11.0f);
+    started_.push_back(std::make_unique<HandMade>(fed_, epoch, std::move(data)));
+    worker_.submit(&started_.back()->operation);
+    return started_.back()->operation;
+  }
+  /// The last one started, its first two blocks.
+  std::vector<float> start_of_data() const {
+    const auto& data = started_.back()->data;
+    return {data.begin(), data.begin() + 8};
   }
   static Message result(std::uint64_t operation, std::uint64_t bitmap, std::vector<float> payload) {
     Message m;
@@ -71,9 +64,7 @@ struct Rank {
 
   HandFed fed_;
   Worker worker_;
-  std::vector<float> data_;
-  std::unique_ptr<verbs::MemoryRegion> region_;
-  std::unique_ptr<Operation> operation_;
+  std::vector<std::unique_ptr<HandMade>> started_;
 };
 
 class WorkerTest : public testing::Test, protected Rank {};
@@ -99,7 +90,7 @@ TEST_F(WorkerTest, PutsTheResultInPlaceAndCompletes) {
   step();
   EXPECT_TRUE(op.finished());
   EXPECT_FALSE(worker_.busy());
-  EXPECT_THAT(std::vector(data_.begin(), data_.begin() + 8), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
+  EXPECT_THAT(start_of_data(), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
   EXPECT_EQ(op.union_blocks, 2u);
 }
 
@@ -115,7 +106,7 @@ TEST_F(WorkerTest, AResultInPiecesIsWholeOnlyAtItsEnd) {
   fed_.feed(kAggregator, Direction::down, rest);
   step();
   EXPECT_TRUE(op.finished());
-  EXPECT_THAT(std::vector(data_.begin(), data_.begin() + 8), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
+  EXPECT_THAT(start_of_data(), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
 }
 
 TEST_F(WorkerTest, ADirectResultNeedsItsNoticeAndAllItsWrites) {
@@ -133,11 +124,7 @@ TEST_F(WorkerTest, ADirectResultNeedsItsNoticeAndAllItsWrites) {
 }
 
 TEST_F(WorkerTest, StopsWithoutCreditsAndGoesOnWithThem) {
-  std::vector<std::unique_ptr<Operation>> operations;
-  for (std::uint64_t epoch = 0; epoch < 6; ++epoch) {
-    start(epoch);
-    operations.push_back(std::move(operation_));
-  }
+  for (std::uint64_t epoch = 0; epoch < 6; ++epoch) start(epoch);
   EXPECT_THAT(step(), SizeIs(4));
   EXPECT_THAT(step(), IsEmpty());
   EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, kAggregator, 1));
@@ -154,12 +141,12 @@ TEST_F(WorkerTest, ResultsOfOperationsThatAreNotRunningAreRefused) {
 TEST_F(WorkerTest, ResultsThatDoNotFitAreRefused) {
   const auto refused = [](const std::function<void(Message&)>& change) {
     Rank t;
-    t.start();
+    const Operation& op = t.start();
     t.step();
     Message m = result(0, 0b00011, {5, 5, 5, 5, 6, 7, 8, 9});
     change(m);
     const std::string text = t.failure_after(m);
-    EXPECT_FALSE(t.operation_->finished());
+    EXPECT_FALSE(op.finished());
     return text;
   };
   EXPECT_THAT(refused([](Message& m) { m.header.magic = 1; }), HasSubstr("malformed result"));
