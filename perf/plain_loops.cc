@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/base/cold_memory.h"
+
 namespace perf {
 
 std::size_t bytes_out_of_cache() {
@@ -20,6 +22,11 @@ void plain_read(const std::byte* data, std::size_t bytes) {
 
 void plain_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
+  asm volatile("" ::: "memory");
+}
+
+void prefetching_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  nzcl::copy_cold(to, from, bytes);
   asm volatile("" ::: "memory");
 }
 

@@ -12,6 +12,8 @@ std::size_t bytes_out_of_cache();
 void plain_read(const std::byte* data, std::size_t bytes);
 /// memcpy.
 void plain_copy(std::byte* to, const std::byte* from, std::size_t bytes);
+/// memcpy piece by piece, the next piece prefetched: which of the two is faster depends on the CPU.
+void prefetching_copy(std::byte* to, const std::byte* from, std::size_t bytes);
 /// to[i] += from[i]: the loop that the compiler vectorises for this CPU.
 void plain_add(float* to, const float* from, std::size_t count);
 

@@ -32,7 +32,8 @@ MemorySpeed measure_memory(const std::function<void()>& barrier) {
   auto* const to = reinterpret_cast<std::byte*>(b.data());
   MemorySpeed speed;
   speed.read = rate(bytes, barrier, [&] { plain_read(from, bytes); });
-  speed.copy = rate(bytes, barrier, [&] { plain_copy(to, from, bytes); });
+  speed.copy = std::max(rate(bytes, barrier, [&] { plain_copy(to, from, bytes); }),
+                        rate(bytes, barrier, [&] { prefetching_copy(to, from, bytes); }));
   speed.add = rate(bytes, barrier, [&] { plain_add(c.data(), b.data(), c.size()); });
   return speed;
 }

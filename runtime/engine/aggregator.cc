@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/prefetch.h"
+#include "runtime/base/cold_memory.h"
 #include "runtime/engine/lane_memory.h"
 #include "runtime/engine/worker.h"
 #include "runtime/trace/trace.h"

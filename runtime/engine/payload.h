@@ -4,9 +4,9 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <span>
 
+#include "runtime/base/cold_memory.h"
 #include "runtime/engine/config.h"
 #include "verbs/transport.h"
 
@@ -41,7 +41,7 @@ class PayloadBuilder {
       return true;
     }
     if (!last_is_staged_ && free_segments == 0) return false;
-    std::memcpy(reserve(static_cast<std::uint32_t>(bytes)), data, bytes);
+    copy_cold(reserve(static_cast<std::uint32_t>(bytes)), data, bytes);
     packed_ += bytes;
     return true;
   }

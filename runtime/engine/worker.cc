@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/prefetch.h"
+#include "runtime/base/cold_memory.h"
 #include "runtime/engine/aggregator.h"
 #include "runtime/engine/payload.h"
 #include "runtime/trace/trace.h"
@@ -295,11 +295,15 @@ bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitm
   if (!op.output.packed && !op.in_place()) {
     const trace::Span span(trace::What::zero, op.epoch, t.slice);
     const std::uint64_t first = op.layout.first_block(t.slice);
-    for (std::uint64_t b = next_clear(bits, 0, blocks); b < blocks;) {
+    for (std::uint64_t b = next_clear(bits, 0, blocks), next = b; b < blocks; b = next) {
       const std::uint64_t end = next_set(bits, b, blocks);
-      std::memset(op.output.base + (first + b) * op.layout.block_bytes(), 0,
-                  op.layout.bytes_of_blocks(first + b, end - b));
-      b = next_clear(bits, end, blocks);
+      next = next_clear(bits, end, blocks);
+      if (next < blocks) {
+        prefetch_to_write(op.output.base + (first + next) * op.layout.block_bytes(),
+                          op.layout.bytes_of_blocks(first + next, 1));
+      }
+      zero_cold(op.output.base + (first + b) * op.layout.block_bytes(),
+                op.layout.bytes_of_blocks(first + b, end - b));
     }
   }
   return true;
@@ -323,10 +327,10 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes,
                         op.layout.bytes_of_blocks(first + next, 1));
     }
     if (!op.output.packed) {
-      std::memcpy(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload,
-                  n);
+      copy_cold(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload,
+                n);
     } else if (place + t.packed_block < op.output.capacity) {
-      std::memcpy(op.output.base + (place + t.packed_block) * op.output.stride + t.down.offset, payload, n);
+      copy_cold(op.output.base + (place + t.packed_block) * op.output.stride + t.down.offset, payload, n);
     }
     payload += n, bytes -= n;
     if (n == run) {

@@ -1,9 +1,10 @@
 #include "runtime/kernels/reduce.h"
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <type_traits>
+
+#include "runtime/base/cold_memory.h"
 
 // Highway compiles the part above HWY_ONCE once per instruction set; the order of these lines matters.
 #undef HWY_TARGET_INCLUDE
@@ -153,7 +154,7 @@ void reduce(std::byte* dst, const std::byte* const* sources, std::size_t source_
   using Lane = typename Format::Lane;
   const bool zero_matters = spec.with_zero && (op == ReduceOp::min || op == ReduceOp::max);
   if (source_count == 1 && op != ReduceOp::avg && !zero_matters) {
-    if (dst != sources[0] && elements > 0) std::memcpy(dst, sources[0], elements * sizeof(Element));
+    if (dst != sources[0]) copy_cold(dst, sources[0], elements * sizeof(Element));
     return;
   }
   // Shorter and shorter vectors for the tail: reading beyond the end may fault, and overlapping the elements

@@ -1,0 +1,50 @@
+// For memory that is in no cache: asks for the next lines while this one is worked on. Hardware foresees
+// reads along a run, but not where the next run begins, and not (in a virtual machine, often) where a run of
+// writes goes on.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+namespace nzcl {
+
+/// How far ahead: enough that memory has answered by then, and no more than a core can have under way.
+inline constexpr std::size_t kPrefetchBytes = 1024;
+inline constexpr std::size_t kCacheLine = 64;
+
+/// The first kPrefetchBytes of a run.
+inline void prefetch_to_read(const std::byte* run, std::size_t bytes) {
+  const std::size_t end = std::min(bytes, kPrefetchBytes);
+  for (std::size_t i = 0; i < end; i += kCacheLine) __builtin_prefetch(run + i, 0);
+}
+inline void prefetch_to_write(std::byte* run, std::size_t bytes) {
+  const std::size_t end = std::min(bytes, kPrefetchBytes);
+  for (std::size_t i = 0; i < end; i += kCacheLine) __builtin_prefetch(run + i, 1);
+}
+
+/// memcpy() for runs of which a side is cold; its first kPrefetchBytes are the caller's to prefetch. Piece by
+/// piece, as memcpy() of a long run writes by string instructions, which wait for every line: 256 MiB from a
+/// cache into memory took 15 instead of 24 ms with two threads.
+inline void copy_cold(std::byte* to, const std::byte* from, std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t piece = std::min(bytes, kPrefetchBytes);
+    const std::size_t rest = bytes - piece;
+    prefetch_to_write(to + piece, rest);
+    prefetch_to_read(from + piece, rest);
+    std::memcpy(to, from, piece);
+    to += piece, from += piece, bytes = rest;
+  }
+}
+
+/// memset() to zero in the same way (14 instead of 23 ms).
+inline void zero_cold(std::byte* run, std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t piece = std::min(bytes, kPrefetchBytes);
+    prefetch_to_write(run + piece, bytes - piece);
+    std::memset(run, 0, piece);
+    run += piece, bytes -= piece;
+  }
+}
+
+}  // namespace nzcl
