@@ -21,8 +21,12 @@ namespace {
 
 constexpr std::array kClassesInOrder{Class::express, Class::bulk};  // small operations first
 
-// An aggregator names the rank that is missing; it must do so before the workers' own clocks run out.
-constexpr double kAggregatorShare = 0.9;
+// An aggregator knows which rank is missing: a worker, who knows only that the aggregator does not answer,
+// gives it so much more time. Ranks' clocks differ by as much as one began the operation after the other.
+constexpr std::chrono::seconds kWorkerGrace{1};
+
+// Rounds without anything between two looks at the clock, which is not free.
+constexpr std::uint32_t kRoundsPerCheck = 32;
 
 // Sleeping steps. With a descriptor to sleep on they are only a safety net. Without one (shm) they are the
 // latency of a message that nobody polls for: short while operations run, growing with the time that nothing
@@ -254,8 +258,8 @@ void Lane::check_timeout(bool moved) {
     moved_since_check_ = true;
     return;
   }
-  if (++quiet_rounds_ % 32 != 0 && !sleeping_.load(std::memory_order_relaxed))
-    return;  // reading the clock is not free
+  if (++quiet_rounds_ < kRoundsPerCheck) return;
+  quiet_rounds_ = 0;
   const auto now = Clock::now();
   if (moved_since_check_ || !is_active_.load(std::memory_order_relaxed)) {
     last_moved_ = now;
@@ -264,14 +268,14 @@ void Lane::check_timeout(bool moved) {
   }
   const auto quiet = now - last_moved_;
   const double seconds = std::chrono::duration<double>(options_.timeout).count();
-  if (std::chrono::duration<double>(quiet).count() > seconds * kAggregatorShare) {
+  if (quiet > options_.timeout) {
     for (const auto& aggregator : aggregators_) {
       const std::string missing = aggregator ? aggregator->waiting_for() : std::string();
       if (!missing.empty())
         context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, missing));
     }
   }
-  if (quiet > options_.timeout) {
+  if (quiet > options_.timeout + kWorkerGrace) {
     for (const auto& worker : workers_) {
       const std::string missing = worker ? worker->waiting_for() : std::string();
       if (!missing.empty())
@@ -296,6 +300,7 @@ void Lane::sleep(std::chrono::nanoseconds at_most) {
 
 void Lane::run(std::stop_token stop) {
   auto quiet_since = Clock::now();
+  bool slept = false;
   std::uint32_t seen_rounds = caller_rounds_.load(std::memory_order_relaxed);
   while (!stop.stop_requested() && !halted_.load(std::memory_order_acquire)) {
     // Callers drive: stand back until they have not for a while.
@@ -309,7 +314,11 @@ void Lane::run(std::stop_token stop) {
     bool moved = false;
     {
       const std::unique_lock lock(drive_, std::try_to_lock);
-      if (lock) moved = round();
+      if (lock) {
+        if (slept) quiet_rounds_ = kRoundsPerCheck;  // that took its time: look at the clock
+        slept = false;
+        moved = round();
+      }
     }
     const auto now = Clock::now();
     if (moved) {
@@ -329,6 +338,7 @@ void Lane::run(std::stop_token stop) {
                                : std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap,
                                                                       busy ? kLongestNap : kLongestIdleNap);
       sleep(nap);
+      slept = true;
     }
     sleeping_.store(false, std::memory_order_relaxed);
   }
