@@ -246,12 +246,17 @@ void Core::throw_if_failed() const {
   if (const auto failure = control_->failure()) throw Error(failure->code, failure->text);
 }
 
-void Core::check_conflicts(const Prepared& p) const {
+void Core::check_conflicts(const Prepared& p) {
   const auto overlap = [](std::span<const std::byte> a, std::span<const std::byte> b) {
     return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
   };
-  for (const Flight& f : flights_) {
-    if (!f.operation || f.operation->finished()) continue;
+  const auto flight = [this](std::uint64_t epoch) -> const Flight& {
+    return flights_[epoch % flights_.size()];
+  };
+  while (oldest_open_ < next_epoch_ && flight(oldest_open_).operation->finished()) ++oldest_open_;
+  for (std::uint64_t epoch = oldest_open_; epoch < next_epoch_; ++epoch) {
+    const Flight& f = flight(epoch);
+    if (f.operation->finished()) continue;
     if (overlap(p.output_bytes, f.output) || overlap(p.output_bytes, f.input) ||
         overlap(p.input_bytes, f.output)) {
       throw Error(ErrorCode::invalid_usage,

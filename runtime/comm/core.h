@@ -75,7 +75,7 @@ class Core {
   void open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
   void start_threads();
   std::shared_ptr<engine::Operation> start(Prepared prepared);
-  void check_conflicts(const Prepared& prepared) const;
+  void check_conflicts(const Prepared& prepared);
   void throw_if_failed() const;
   void come_to_rest();
   void fail_operations();
@@ -93,6 +93,7 @@ class Core {
 
   std::mutex start_mutex_;  // order of operations
   std::uint64_t next_epoch_ = 0;
+  std::uint64_t oldest_open_ = 0;  // all operations before it have finished
   std::array<Flight, engine::kMaxOperations> flights_;
   bool closed_ = false;
   std::atomic<std::uint64_t> operations_{0}, blocks_scanned_{0};
