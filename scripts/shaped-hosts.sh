@@ -27,8 +27,8 @@ make_hosts() {
 }
 
 # set_congestion_control NAMESPACE: what hosts of a cluster run (cubic, or reno where a namespace may not choose it), whatever this
-# machine's default is. BBR sends at the rate that it believes a connection to have; where timers come late, as in a virtual machine
-# whose cores others use too, that is too low for seconds.
+# machine's default is. BBR paces every connection by an estimate of its own: in a virtual machine whose cores others use too, runs of
+# the same allreduce took 70 to 95 % of the wire where they took 92 to 94 % with reno.
 set_congestion_control() {
   local name
   for name in cubic reno; do

@@ -28,7 +28,7 @@ constexpr std::size_t kPage = 4096;
 
 /// A server waits for its client for as long as somebody may take to type the other command.
 bootstrap::Deadline meeting_deadline(const Settings& s) {
-  return bootstrap::Clock::now() + (s.server() ? bootstrap::Clock::duration(hours(24)) : seconds(30));
+  return bootstrap::Clock::now() + (s.server() ? bootstrap::Clock::duration(hours(24)) : seconds(60));
 }
 
 std::unique_ptr<bootstrap::Bootstrap> meet(const Settings& s) {
