@@ -116,8 +116,6 @@ Aggregator::Progress Aggregator::sum_piece(Slice& s, bool& any) {
 Aggregator::Progress Aggregator::sum_some(Slice& s) {
   const std::span<const std::uint64_t> all{union_.get(), s.layout->words_of(s.slice)};
   const std::uint64_t blocks = s.layout->blocks_of(s.slice);
-  const std::uint64_t block_bytes = s.layout->block_bytes();
-  const std::uint64_t first_block = s.layout->first_block(s.slice);
 
   if (s.summed_bytes == s.union_bytes) return close_slice(s);
   if (!piece_.open && !open_piece(s, s.direct ? Form::direct : Form::packed)) return Progress::waiting;
@@ -130,16 +128,15 @@ Aggregator::Progress Aggregator::sum_some(Slice& s) {
   }
   std::uint64_t end = s.run_end;
   if (s.local != nullptr && s.local->input.by_ordinal) end = s.at.block + 1;
-  const std::uint64_t run =
-      s.layout->bytes_of_blocks(first_block + s.at.block, end - s.at.block) - s.at.offset;
+  const std::uint64_t run = s.layout->bytes_of_blocks(s.slice, s.at.block, end - s.at.block) - s.at.offset;
   const std::uint64_t n = gather_sources(s, std::min(run, piece_.room));
   if (n == 0) return Progress::waiting;
 
   const std::uint64_t next = next_set(all, end, blocks);
   if (next < blocks && s.local != nullptr && !s.local->input.by_ordinal &&
       test_bit(bits_of(s, context_.config.members.self), next)) {
-    prefetch_to_read(s.local->input.base + (first_block + next) * block_bytes,
-                     s.layout->bytes_of_blocks(first_block + next, 1));
+    prefetch_to_read(s.local->input.base + s.layout->offset_of(s.slice, next),
+                     s.layout->bytes_of_blocks(s.slice, next, 1));
   }
   const auto type = static_cast<DataType>(s.record.type);
   reduce_kernel(type, static_cast<ReduceOp>(s.record.op))(
@@ -151,9 +148,7 @@ Aggregator::Progress Aggregator::sum_some(Slice& s) {
     if (s.direct && next != end) piece_.room = 0;  // the next block goes elsewhere
     s.at = {next, 0};
   } else {
-    const std::uint64_t position = s.at.offset + n;
-    s.at.block += position / block_bytes;
-    s.at.offset = position % block_bytes;
+    s.at.advance(n, s.layout->block_bytes());
   }
   return Progress::summed;
 }
@@ -176,9 +171,8 @@ std::uint64_t Aggregator::gather_sources(Slice& s, std::uint64_t limit) {
     if (!test_bit(bits_of(s, rank), s.at.block)) continue;
     if (rank == context_.config.members.self) {
       const auto& input = s.local->input;
-      const std::uint64_t offset =
-          input.by_ordinal ? input.place[s.local_ordinal] * input.stride
-                           : (s.layout->first_block(s.slice) + s.at.block) * s.layout->block_bytes();
+      const std::uint64_t offset = input.by_ordinal ? input.place[s.local_ordinal] * input.stride
+                                                    : s.layout->offset_of(s.slice, s.at.block);
       pointers_.push_back(input.base + offset + s.at.offset);
     } else {
       Source& source = sources_[static_cast<std::size_t>(rank)];
@@ -202,7 +196,7 @@ void Aggregator::advance_sources(Slice& s, std::uint64_t bytes) {
   for (const int rank : present_) {
     if (rank == context_.config.members.self) {
       if (s.local->input.by_ordinal &&
-          s.at.offset + bytes == s.layout->bytes_of_blocks(s.layout->first_block(s.slice) + s.at.block, 1)) {
+          s.at.offset + bytes == s.layout->bytes_of_blocks(s.slice, s.at.block, 1)) {
         ++s.local_ordinal;
       }
       continue;
@@ -227,7 +221,7 @@ bool Aggregator::open_piece(Slice& s, Form form) {
   p.stream_offset = s.summed_bytes;
   const std::uint64_t slot = context_.config.of(class_).slot_bytes;
   if (form == Form::direct) {
-    p.tensor_offset = (s.layout->first_block(s.slice) + s.at.block) * s.layout->block_bytes() + s.at.offset;
+    p.tensor_offset = s.layout->offset_of(s.slice, s.at.block) + s.at.offset;
     p.room = slot;
     if (s.local != nullptr) {  // summed in its final place here, and written from there to the others
       p.at = s.local->output.base + p.tensor_offset;

@@ -29,7 +29,7 @@ inline std::uint64_t stream_bytes(const SliceLayout& layout, std::uint64_t slice
   const std::uint64_t blocks = layout.blocks_of(slice);
   std::uint64_t bytes = count_bits(bits) * layout.block_bytes();
   if (blocks > 0 && slice + 1 == layout.slices() && test_bit(bits, blocks - 1)) {
-    bytes -= layout.block_bytes() - layout.bytes_of_blocks(layout.blocks() - 1, 1);
+    bytes -= layout.block_bytes() - layout.bytes_of_blocks(slice, blocks - 1, 1);
   }
   return bytes;
 }
@@ -38,6 +38,13 @@ inline std::uint64_t stream_bytes(const SliceLayout& layout, std::uint64_t slice
 struct StreamCursor {
   std::uint64_t block = 0;   // within the slice
   std::uint64_t offset = 0;  // bytes into the block
+
+  /// Ahead, within a run of set blocks.
+  void advance(std::uint64_t bytes, std::uint64_t block_bytes) {
+    offset += bytes;
+    block += offset / block_bytes;
+    offset %= block_bytes;
+  }
 };
 
 }  // namespace nzcl::engine

@@ -59,9 +59,8 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
   }
   const trace::Span span(trace::What::scan, epoch, slice);
   const std::span words{input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
-  const std::uint64_t first = layout.first_block(slice);
-  scan_blocks(input.base + first * layout.block_bytes(),
-              layout.bytes_of_blocks(first, layout.blocks_of(slice)), layout.block_bytes(), words);
+  scan_blocks(input.base + layout.offset_of(slice, 0),
+              layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words);
   input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
   scan_[slice].store(kScanned, std::memory_order_release);
   return true;

@@ -60,8 +60,8 @@ std::uint64_t SliceLayout::blocks_of(std::uint64_t slice) const {
   return std::min(slice_blocks_, blocks_ - first_block(slice));
 }
 
-std::uint64_t SliceLayout::bytes_of_blocks(std::uint64_t first, std::uint64_t n) const {
-  const std::uint64_t begin = first * block_bytes_;
+std::uint64_t SliceLayout::bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const {
+  const std::uint64_t begin = offset_of(slice, block);
   return std::min(begin + n * block_bytes_, tensor_bytes_) - begin;
 }
 

@@ -39,8 +39,12 @@ class SliceLayout {
   std::uint64_t blocks_of(std::uint64_t slice) const;  // blocks of this slice
   std::uint64_t words_per_slice() const { return (slice_blocks_ + 63) / 64; }
   std::uint64_t words_of(std::uint64_t slice) const { return (blocks_of(slice) + 63) / 64; }
-  /// Bytes of the tensor's block range [first, first + n).
-  std::uint64_t bytes_of_blocks(std::uint64_t first, std::uint64_t n) const;
+  /// Where a slice's block lies in the tensor, in bytes.
+  std::uint64_t offset_of(std::uint64_t slice, std::uint64_t block) const {
+    return (first_block(slice) + block) * block_bytes_;
+  }
+  /// Bytes of `n` blocks of a slice from `block` on. All blocks are whole but perhaps the tensor's last.
+  std::uint64_t bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const;
 
   std::uint32_t owners() const { return owners_; }
   std::uint32_t owner(std::uint64_t slice) const;

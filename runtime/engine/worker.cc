@@ -138,7 +138,6 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   const trace::Span span(trace::What::push, op.epoch, t.slice);
   const auto bits = op.input_bits(t.slice);
   const std::uint64_t blocks = op.layout.blocks_of(t.slice);
-  const std::uint64_t first_block = op.layout.first_block(t.slice);
   Link& link = context_.link(class_, uplink.member);
   StagingPool& pool = context_.pool(class_);
   const auto staging = pool.acquire();
@@ -163,16 +162,15 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   std::uint64_t payload = 0;
   while (room > 0 && t.sent_bytes < t.stream_bytes) {
     const std::uint64_t end = op.input.by_ordinal ? t.up.block + 1 : next_clear(bits, t.up.block, blocks);
-    const std::uint64_t run =
-        op.layout.bytes_of_blocks(first_block + t.up.block, end - t.up.block) - t.up.offset;
+    const std::uint64_t run = op.layout.bytes_of_blocks(t.slice, t.up.block, end - t.up.block) - t.up.offset;
     const std::uint64_t n = std::min(run, room);
     const std::uint64_t next = next_set(bits, end, blocks);
     const auto begin_of = [&](std::uint64_t block, std::uint64_t ordinal) {
       return op.input.base + (op.input.by_ordinal ? op.input.place[ordinal] * op.input.stride
-                                                  : (first_block + block) * op.layout.block_bytes());
+                                                  : op.layout.offset_of(t.slice, block));
     };
     if (next < blocks)
-      prefetch_to_read(begin_of(next, t.ordinal + 1), op.layout.bytes_of_blocks(first_block + next, 1));
+      prefetch_to_read(begin_of(next, t.ordinal + 1), op.layout.bytes_of_blocks(t.slice, next, 1));
     if (!message.add(begin_of(t.up.block, t.ordinal) + t.up.offset, n, op.input.region,
                      std::min(room, t.stream_bytes - t.sent_bytes)))
       break;
@@ -181,9 +179,7 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
       t.up = {next, 0};
       ++t.ordinal;
     } else {
-      const std::uint64_t position = t.up.offset + n;
-      t.up.block += position / op.layout.block_bytes();
-      t.up.offset = position % op.layout.block_bytes();
+      t.up.advance(n, op.layout.block_bytes());
     }
   }
   header.payload_bytes = static_cast<std::uint32_t>(payload);
@@ -294,16 +290,15 @@ bool Worker::take_union(Transfer& t, const Header& header, const std::byte* bitm
   // Dense result, out of place: what is in no rank's bitmap is zero.
   if (!op.output.packed && !op.in_place()) {
     const trace::Span span(trace::What::zero, op.epoch, t.slice);
-    const std::uint64_t first = op.layout.first_block(t.slice);
     for (std::uint64_t b = next_clear(bits, 0, blocks), next = b; b < blocks; b = next) {
       const std::uint64_t end = next_set(bits, b, blocks);
       next = next_clear(bits, end, blocks);
       if (next < blocks) {
-        prefetch_to_write(op.output.base + (first + next) * op.layout.block_bytes(),
-                          op.layout.bytes_of_blocks(first + next, 1));
+        prefetch_to_write(op.output.base + op.layout.offset_of(t.slice, next),
+                          op.layout.bytes_of_blocks(t.slice, next, 1));
       }
-      zero_cold(op.output.base + (first + b) * op.layout.block_bytes(),
-                op.layout.bytes_of_blocks(first + b, end - b));
+      zero_cold(op.output.base + op.layout.offset_of(t.slice, b),
+                op.layout.bytes_of_blocks(t.slice, b, end - b));
     }
   }
   return true;
@@ -314,21 +309,19 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes,
   const trace::Span span(trace::What::result, op.epoch, t.slice);
   const auto bits = op.union_bits(t.slice);
   const std::uint64_t blocks = op.layout.blocks_of(t.slice);
-  const std::uint64_t first = op.layout.first_block(t.slice);
   t.received_bytes += bytes;
   while (bytes > 0) {
     const std::uint64_t end = op.output.packed ? t.down.block + 1 : next_clear(bits, t.down.block, blocks);
     const std::uint64_t run =
-        op.layout.bytes_of_blocks(first + t.down.block, end - t.down.block) - t.down.offset;
+        op.layout.bytes_of_blocks(t.slice, t.down.block, end - t.down.block) - t.down.offset;
     const std::uint64_t n = std::min(run, bytes);
     const std::uint64_t next = next_set(bits, end, blocks);
     if (!op.output.packed && next < blocks) {
-      prefetch_to_write(op.output.base + (first + next) * op.layout.block_bytes(),
-                        op.layout.bytes_of_blocks(first + next, 1));
+      prefetch_to_write(op.output.base + op.layout.offset_of(t.slice, next),
+                        op.layout.bytes_of_blocks(t.slice, next, 1));
     }
     if (!op.output.packed) {
-      copy_cold(op.output.base + (first + t.down.block) * op.layout.block_bytes() + t.down.offset, payload,
-                n);
+      copy_cold(op.output.base + op.layout.offset_of(t.slice, t.down.block) + t.down.offset, payload, n);
     } else if (place + t.packed_block < op.output.capacity) {
       copy_cold(op.output.base + (place + t.packed_block) * op.output.stride + t.down.offset, payload, n);
     }
@@ -337,9 +330,7 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes,
       t.down = {next, 0};
       ++t.packed_block;
     } else {
-      const std::uint64_t position = t.down.offset + n;
-      t.down.block += position / op.layout.block_bytes();
-      t.down.offset = position % op.layout.block_bytes();
+      t.down.advance(n, op.layout.block_bytes());
     }
   }
 }

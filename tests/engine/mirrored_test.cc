@@ -29,8 +29,8 @@ constexpr std::uint32_t kSlots = 4;
 
 class MirroredTest : public testing::Test {
  protected:
-  explicit MirroredTest(std::uint32_t slots = kSlots)
-      : fed_(0, slots, 3, 0, true),
+  explicit MirroredTest(std::uint32_t slots = kSlots, std::uint64_t direct_bytes = 1 << 20)
+      : fed_(0, slots, 3, 0, true, direct_bytes),
         worker_(fed_.context(), Class::express),
         aggregator_(fed_.context(), Class::express) {
     worker_.connect(&aggregator_);
@@ -51,6 +51,13 @@ class MirroredTest : public testing::Test {
     m.header.epoch = m.header.sequence = epoch;
     m.record = HandMade::record();
     m.bitmap = {bitmap};
+    m.payload = std::move(payload);
+    fed_.feed(rank, Direction::up, m);
+  }
+  /// What an earlier bitmap has promised.
+  void contribute_late(int rank, std::uint64_t epoch, std::vector<float> payload) {
+    Message m;
+    m.header.epoch = m.header.sequence = epoch;
     m.payload = std::move(payload);
     fed_.feed(rank, Direction::up, m);
   }
@@ -154,6 +161,49 @@ TEST_F(MirroredWindowTest, HalfAWindowIsUnderWay) {
     contribute(2, epoch, 0, {});
   }
   EXPECT_THAT(messages_to(step()), SizeIs(2 * kHalf));
+}
+
+// Block 3 is rank 1's alone, who sends it last: block 1, the others', is summed before, and the output shows
+// where.
+class MirroredDirectTest : public MirroredTest {
+ protected:
+  explicit MirroredDirectTest(std::uint64_t direct_bytes = 16) : MirroredTest(kSlots, direct_bytes) {}
+  void sum_block_one() {
+    start(0);
+    step();
+    contribute(2, 0, 0b00010, {10, 20, 30, 40});
+    contribute(1, 0, 0b01000, {});
+    EXPECT_THAT(step(), IsEmpty());
+    EXPECT_FALSE(started_[0]->operation.finished());
+  }
+  void send_block_three() {
+    contribute_late(1, 0, {5, 6, 7, 8});
+    EXPECT_THAT(messages_to(step()), IsEmpty()) << "nobody else is told";
+    EXPECT_TRUE(started_[0]->operation.finished());
+    EXPECT_THAT(fed_.failure(), IsEmpty());
+    EXPECT_THAT(block(1), ElementsAre(11, 22, 33, 44));
+    EXPECT_THAT(block(3), ElementsAre(5, 6, 7, 8));
+    EXPECT_FALSE(worker_.busy());
+    EXPECT_TRUE(aggregator_.idle());
+  }
+  std::vector<float> block(int b) const { return {data(0).begin() + 4 * b, data(0).begin() + 4 * (b + 1)}; }
+};
+
+TEST_F(MirroredDirectTest, TheSumIsMadeInTheOutput) {
+  sum_block_one();
+  EXPECT_THAT(block(1), ElementsAre(11, 22, 33, 44));
+  send_block_three();
+}
+
+class MirroredPackedTest : public MirroredDirectTest {
+ protected:
+  MirroredPackedTest() : MirroredDirectTest(17) {}
+};
+
+TEST_F(MirroredPackedTest, ShortRunsGoByAMessage) {
+  sum_block_one();
+  EXPECT_THAT(block(1), ElementsAre(1, 2, 3, 4)) << "the message is not full";
+  send_block_three();
 }
 
 TEST_F(MirroredTest, ADirectWriteIsRefused) {

@@ -36,7 +36,7 @@ RC_GTEST_PROP(SliceLayout, SlicesCoverEveryBlockOnceInOrder, ()) {
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
     RC_ASSERT(layout.first_block(s) == next);
     RC_ASSERT(layout.blocks_of(s) > 0u || r.count == 0);
-    bytes += layout.bytes_of_blocks(next, layout.blocks_of(s));
+    bytes += layout.bytes_of_blocks(s, 0, layout.blocks_of(s));
     next += layout.blocks_of(s);
   }
   RC_ASSERT(next == layout.blocks());
