@@ -54,21 +54,12 @@ in_host() {
   ip netns exec "$name" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
 }
 
-# goodput PREFIX: Gb/s of one TCP stream from host 0 to host 1, the best of three: a bound is not to be too low
-goodput() {
-  local i
-  for i in 1 2 3; do
-    in_host "$1" 1 iperf3 --server --one-off >/dev/null &
-    sleep 0.5
-    in_host "$1" 0 iperf3 --client "$(host_address 1)" --time 2 --omit 1 --json
-    wait $!
-  done | /usr/bin/python3 -c 'import json, sys
-text, best = sys.stdin.read(), 0
-while text.strip():
-    run, end = json.JSONDecoder().raw_decode(text.lstrip())
-    text = text.lstrip()[end:]
-    best = max(best, run["end"]["sum_received"]["bits_per_second"] / 1e9)
-print(best)'
+# measure_stream PREFIX: iperf3's JSON about one TCP stream from host 0 to host 1
+measure_stream() {
+  in_host "$1" 1 iperf3 --server --one-off >/dev/null &
+  sleep 0.5
+  in_host "$1" 0 iperf3 --client "$(host_address 1)" --time 2 --omit 1 --json
+  wait $!
 }
 
 remove_hosts() { # PREFIX

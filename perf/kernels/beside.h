@@ -39,5 +39,7 @@ void beside(benchmark::State& state, std::uint64_t kernel_bytes, Kernel kernel, 
 /// Named "what/target": one row per instruction set.
 void register_scans(const std::string& target_name, std::int64_t target);
 void register_reductions(const std::string& target_name, std::int64_t target);
+/// Named "what": not written for an instruction set.
+void register_copies();
 
 }  // namespace perf::kernels

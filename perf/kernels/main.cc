@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
     perf::kernels::register_scans(hwy::TargetName(target), target);
     perf::kernels::register_reductions(hwy::TargetName(target), target);
   }
+  perf::kernels::register_copies();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
 }
