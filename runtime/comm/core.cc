@@ -326,15 +326,19 @@ bool Core::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
     }
   } const caller(lanes_);
 
-  auto quiet_since = Clock::now();
-  while (!operation.finished()) {
+  // The clock is read in quiet rounds only.
+  bool is_quiet = false;
+  Clock::time_point quiet_since;
+  while (true) {
     const bool moved = drive();
+    if (operation.finished()) return true;
+    is_quiet &= !moved;
+    if (moved && !deadline) continue;
     const auto now = Clock::now();
-    if (deadline && now >= *deadline) return operation.finished();
-    if (moved) {
-      quiet_since = now;
-      continue;
-    }
+    if (deadline && now >= *deadline) return false;
+    if (moved) continue;
+    if (!is_quiet) quiet_since = now;
+    is_quiet = true;
     const auto quiet = now - quiet_since;
     if (quiet < placement_.spin) continue;
     if (quiet < placement_.spin + kYieldTime) {
@@ -345,7 +349,6 @@ bool Core::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
     if (deadline) nap = std::min<std::chrono::nanoseconds>(nap, *deadline - now);
     if (!operation.finished()) lanes_.front()->sleep(nap);
   }
-  return true;
 }
 
 Statistics Core::statistics() const {

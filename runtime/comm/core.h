@@ -69,7 +69,7 @@ class Core {
   struct Flight {
     std::shared_ptr<engine::Operation> operation;
     std::span<const std::byte> input, output;
-    std::vector<std::shared_ptr<Registration>> registrations;
+    std::array<std::shared_ptr<Registration>, 2> registrations;
   };
   Core(Options options, Roll roll, std::shared_ptr<verbs::Device> device, placement::Placement placement);
   void open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);

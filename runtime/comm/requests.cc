@@ -76,7 +76,8 @@ Prepared prepare(const AllreduceRequest& r, Registrations& registrations) {
     return p;
   }
   auto in = covered(registrations, r.input, bytes, element_bytes(r.type), "input");
-  auto out = covered(registrations, r.output, bytes, element_bytes(r.type), "output");
+  auto out =
+      r.output == r.input ? in : covered(registrations, r.output, bytes, element_bytes(r.type), "output");
   p.input_bytes = bytes_at(r.input, bytes);
   p.output_bytes = bytes_at(r.output, bytes);
   if (r.input != r.output && overlap(p.input_bytes, p.output_bytes))
@@ -140,7 +141,7 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
     p.input.base = static_cast<const std::byte*>(r.values);
     p.input.region = in->region.get();
     p.input_bytes = bytes_at(r.values, n);
-    p.registrations.push_back(std::move(in));
+    p.registrations[0] = std::move(in);
   }
 
   if (p.record.packed_result != 0) {
@@ -157,7 +158,7 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
       p.output.base = static_cast<std::byte*>(r.packed_values);
       p.output.region = out->region.get();
       p.output_bytes = bytes_at(r.packed_values, n);
-      p.registrations.push_back(std::move(out));
+      p.registrations[1] = std::move(out);
     }
   } else if (r.count > 0) {
     auto out = covered(registrations, r.output, bytes, element_bytes(r.type), "output");
@@ -167,7 +168,7 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
         out->region->remote().offset(static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
     p.record.output_address = remote.address;
     p.record.output_key = remote.key;
-    p.registrations.push_back(std::move(out));
+    p.registrations[1] = std::move(out);
   }
   if (overlap(p.input_bytes, p.output_bytes)) refuse("values and the result overlap");
   return p;

@@ -1,6 +1,7 @@
 // Turns a caller's request into what an Operation needs, or says what is wrong with it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -20,8 +21,8 @@ struct Prepared {
   engine::OutputView output;
   enum class Input { scan, all, bitmap } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
-  std::span<const std::byte> input_bytes, output_bytes;  // for conflicts between operations in flight
-  std::vector<std::shared_ptr<Registration>> registrations;
+  std::span<const std::byte> input_bytes, output_bytes;        // for conflicts between operations in flight
+  std::array<std::shared_ptr<Registration>, 2> registrations;  // of input and output
 };
 
 /// Both throw Error{invalid_argument} naming the argument.

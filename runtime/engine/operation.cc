@@ -18,8 +18,7 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
       record(operation_record),
       input(std::move(in)),
       output(out),
-      input_words_(layout.slices() * layout.words_per_slice()),
-      union_words_(layout.slices() * layout.words_per_slice()),
+      words_(2 * layout.slices() * layout.words_per_slice()),
       scan_(std::make_unique<std::atomic<std::uint8_t>[]>(layout.slices())),
       parts_left_(layout.slices()) {
   if (output.packed) {
@@ -33,7 +32,7 @@ void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
   if (input.by_ordinal) first_ordinal_.resize(layout.slices());
   std::uint64_t total = 0;
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
-    const std::span words{input_words_.data() + s * layout.words_per_slice(), layout.words_of(s)};
+    const auto words = bits_of(Side::input, s);
     copy_bits(words, 0, bits, layout.first_block(s), layout.blocks_of(s));
     scan_[s].store(kScanned, std::memory_order_relaxed);
     if (input.by_ordinal) first_ordinal_[s] = total;
@@ -44,7 +43,7 @@ void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
 
 void Operation::set_all_input() {
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
-    fill_ones({input_words_.data() + s * layout.words_per_slice(), layout.words_of(s)}, layout.blocks_of(s));
+    fill_ones(bits_of(Side::input, s), layout.blocks_of(s));
     scan_[s].store(kScanned, std::memory_order_relaxed);
   }
   input_blocks = layout.blocks();
@@ -58,7 +57,7 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
     return state == kScanned;
   }
   const trace::Span span(trace::What::scan, epoch, slice);
-  const std::span words{input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
+  const auto words = bits_of(Side::input, slice);
   scan_blocks(input.base + layout.offset_of(slice, 0),
               layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words);
   input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
@@ -66,12 +65,9 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
   return true;
 }
 
-std::span<const std::uint64_t> Operation::input_bits(std::uint64_t slice) const {
-  return {input_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
-}
-
-std::span<std::uint64_t> Operation::union_bits(std::uint64_t slice) {
-  return {union_words_.data() + slice * layout.words_per_slice(), layout.words_of(slice)};
+std::span<std::uint64_t> Operation::bits_of(Side side, std::uint64_t slice) {
+  const std::uint64_t slices_before = (side == Side::result ? layout.slices() : 0) + slice;
+  return {words_.data() + slices_before * layout.words_per_slice(), layout.words_of(slice)};
 }
 
 std::uint64_t Operation::stream_bytes(std::uint64_t slice, std::span<const std::uint64_t> bits) const {
@@ -140,7 +136,7 @@ std::optional<bootstrap::Failure> Operation::failure() const {
 std::span<const std::uint64_t> Operation::union_bitmap() {
   // Slices of whole words lie one after the other already.
   if (layout.slices() == 1 || layout.slice_blocks() % 64 == 0) {
-    return {union_words_.data(), words_for(layout.blocks())};
+    return {bits_of(Side::result, 0).data(), words_for(layout.blocks())};
   }
   std::call_once(bitmap_once_, [this] {
     bitmap_.resize(words_for(layout.blocks()));

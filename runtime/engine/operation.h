@@ -61,14 +61,14 @@ class Operation {
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(record.op); }
   /// Scans the slice unless that has been done; false: another thread is at it right now.
   bool ensure_scanned(std::uint64_t slice);
-  std::span<const std::uint64_t> input_bits(std::uint64_t slice) const;
+  std::span<const std::uint64_t> input_bits(std::uint64_t slice) { return bits_of(Side::input, slice); }
   /// Ordinal of the slice's first set block among all set blocks. Sparse input only.
   std::uint64_t first_ordinal(std::uint64_t slice) const { return first_ordinal_[slice]; }
   /// Bytes of the slice's set blocks.
   std::uint64_t stream_bytes(std::uint64_t slice, std::span<const std::uint64_t> bits) const;
 
   // --- Result side.
-  std::span<std::uint64_t> union_bits(std::uint64_t slice);
+  std::span<std::uint64_t> union_bits(std::uint64_t slice) { return bits_of(Side::result, slice); }
   void union_known(std::uint64_t slice, std::uint64_t blocks);
   /// Packed result: index of the slice's first block in the packed values; nothing while the union of an
   /// earlier slice is unknown.
@@ -94,10 +94,12 @@ class Operation {
   struct PackedCursor {
     std::uint64_t slice = 0, blocks = 0;
   };
+  enum class Side : std::uint8_t { input, result };
+  std::span<std::uint64_t> bits_of(Side side, std::uint64_t slice);
   void part_done();
   void finish();
 
-  std::vector<std::uint64_t> input_words_, union_words_;
+  std::vector<std::uint64_t> words_;  // the input's bitmap, then the union's
   std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
   std::vector<std::uint64_t> first_ordinal_;
   std::unique_ptr<std::atomic<std::int64_t>[]>
