@@ -340,8 +340,8 @@ bool Core::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
     if (!is_quiet) quiet_since = now;
     is_quiet = true;
     const auto quiet = now - quiet_since;
-    if (quiet < placement_.spin) continue;
-    if (quiet < placement_.spin + kYieldTime) {
+    if (quiet < placement_.caller_spin) continue;
+    if (quiet < placement_.caller_spin + kYieldTime) {
       std::this_thread::yield();
       continue;
     }

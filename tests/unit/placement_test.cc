@@ -62,6 +62,16 @@ TEST(Plan, EightRanksOnTwoCoresDoNotPinAndDoNotSpin) {
     EXPECT_THAT(p.lane_cpus, ElementsAre(-1));
     EXPECT_THAT(p.scan_cpus, IsEmpty());
     EXPECT_EQ(p.spin.count(), 0);
+    EXPECT_EQ(p.caller_spin.count(), 0);
+  }
+}
+
+TEST(Plan, ARankWithOneCoreLetsOnlyItsCallerSpin) {
+  const Topology t = read_saved_topology("pack:1 core:2 pu:1");
+  for (int rank = 0; rank < 2; ++rank) {
+    const Placement p = plan(t, {.local_rank = rank, .local_ranks = 2});
+    EXPECT_EQ(p.spin.count(), 0);
+    EXPECT_GT(p.caller_spin.count(), 0);
   }
 }
 
@@ -73,6 +83,7 @@ TEST(Plan, EightRanksOnATwoSocketServerStayWithinTheirNodes) {
     EXPECT_THAT(p.lane_cpus, SizeIs(2));  // 8 cores each
     EXPECT_THAT(p.scan_cpus, SizeIs(2));
     EXPECT_GT(p.spin.count(), 0);
+    EXPECT_EQ(p.caller_spin, p.spin);
     for (const int cpu : all_cpus(p)) {
       EXPECT_EQ(node_of(t, cpu), rank / 4);
       EXPECT_TRUE(used.insert(cpu).second) << "cpu " << cpu << " is given twice";
