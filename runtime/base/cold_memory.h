@@ -23,9 +23,8 @@ inline void prefetch_to_write(std::byte* run, std::size_t bytes) {
 }
 
 /// memcpy() for runs of which a side is cold; its first kPrefetchBytes are the caller's to prefetch. Piece by
-/// piece, as glibc's memcpy() takes string instructions for long runs on many CPUs: 256 MiB from a cache into
-/// memory took 15 instead of 24 ms (two threads of a server CPU with AVX-512; a
-/// loop made for this question, which is not kept).
+/// piece, as glibc's memcpy() takes string instructions for long runs on many CPUs. nzcl_kernel_bench, one
+/// thread of a server CPU with AVX-512: 1.4 to 1.5 times memcpy() into cold memory, 0.93 to 1.0 out of it.
 inline void copy_cold(std::byte* to, const std::byte* from, std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, kPrefetchBytes);
@@ -37,7 +36,7 @@ inline void copy_cold(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
 }
 
-/// memset() to zero in the same way (14 instead of 23 ms).
+/// memset() to zero in the same way (1.5 times as fast).
 inline void zero_cold(std::byte* run, std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, kPrefetchBytes);
