@@ -21,7 +21,8 @@ constexpr int kCoresPerScanThread = 4, kMostScanThreads = 4;
 constexpr std::chrono::microseconds kSpin{50};
 // A caller that has a core of its own, but shares it with the member's threads, which stand back while it
 // drives: some polls, each a fraction of what giving way to nobody takes. With two ranks on two cores 8 bytes
-// took 2.5 instead of 2.9 us over cma; where ranks share a core, 1 us of polling cost 2 us.
+// took 2.2 instead of 2.6 us over cma (medians of 6 starts); where ranks share a core, 1 us of polling cost
+// 2 us.
 constexpr std::chrono::microseconds kCallerSpin{4};
 
 std::string cpus_text(const std::vector<int>& cpus) {
