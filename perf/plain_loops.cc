@@ -10,9 +10,9 @@
 
 namespace perf {
 
-std::size_t bytes_out_of_cache() {
-  const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  return std::max<std::size_t>(32 << 20, cache > 0 ? 2 * static_cast<std::size_t>(cache) : 0) / 4096 * 4096;
+std::size_t bytes_out_of_cache(int processes) {
+  const auto cache = static_cast<std::size_t>(std::max(0L, ::sysconf(_SC_LEVEL3_CACHE_SIZE)));
+  return std::max<std::size_t>(32 << 20, 2 * cache / static_cast<std::size_t>(processes)) / 4096 * 4096;
 }
 
 void plain_read(const std::byte* data, std::size_t bytes) {

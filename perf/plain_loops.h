@@ -5,8 +5,9 @@
 
 namespace perf {
 
-/// For buffers that are to be out of cache: twice the last level's, 32 MiB at least; whole pages.
-std::size_t bytes_out_of_cache();
+/// For a buffer that is to be out of cache: twice the last level's, 32 MiB at least; whole pages. Where so
+/// many processes of a host use theirs at the same time: each one's share.
+std::size_t bytes_out_of_cache(int processes = 1);
 
 /// Reads `bytes` zeros by the C library's search for a byte, which is not there.
 void plain_read(const std::byte* data, std::size_t bytes);

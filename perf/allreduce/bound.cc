@@ -25,8 +25,8 @@ double rate(std::size_t bytes, const std::function<void()>& barrier, Work work) 
 
 }  // namespace
 
-MemorySpeed measure_memory(const std::function<void()>& barrier) {
-  const std::size_t bytes = bytes_out_of_cache();
+MemorySpeed measure_memory(int ranks, const std::function<void()>& barrier) {
+  const std::size_t bytes = bytes_out_of_cache(ranks);
   std::vector<float> a(bytes / sizeof(float), 0.0f), b(a.size(), 0.0f), c(a.size(), 0.0f);
   auto* const from = reinterpret_cast<std::byte*>(a.data());
   auto* const to = reinterpret_cast<std::byte*>(b.data());

@@ -9,9 +9,9 @@ namespace perf::allreduce {
 struct MemorySpeed {
   double read = 0, copy = 0, add = 0;  // copy and add: of the source's bytes
 };
-/// One rank's share, with three buffers of twice the last level's cache: less than a second. All ranks call
-/// it at the same time; `barrier` waits for all of them. The sum over the ranks is the host's.
-MemorySpeed measure_memory(const std::function<void()>& barrier);
+/// One rank's share, with three buffers that are out of cache as all `ranks` use theirs at the same time:
+/// less than a second. All of them call it; `barrier` waits for them. The sum over the ranks is the host's.
+MemorySpeed measure_memory(int ranks, const std::function<void()>& barrier);
 
 struct Load {
   double bytes = 0;  // dense, of one rank

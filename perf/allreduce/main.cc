@@ -138,7 +138,7 @@ int run(const Settings& settings) {
   Bench bench(communicator, settings);
   MemorySpeed speed;
   if (settings.link_gbits == 0) {
-    const MemorySpeed own = measure_memory([&] { communicator.barrier(); });
+    const MemorySpeed own = measure_memory(communicator.size(), [&] { communicator.barrier(); });
     const auto all = bench.sum({own.read, own.copy, own.add});
     speed = {all[0], all[1], all[2]};
   }

@@ -1,9 +1,11 @@
 // nzcl_allreduce_perf's inputs, its check, and its bounds.
 #include "perf/allreduce/bound.h"
 #include "perf/allreduce/problem.h"
+#include "perf/plain_loops.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -82,6 +84,18 @@ TEST(PerfBound, MemoryCountsScanCopiesSumsAndZeroes) {
   EXPECT_DOUBLE_EQ(memory_bound(load, speed), 0);
   load.density = load.union_density = 1;
   EXPECT_DOUBLE_EQ(memory_bound(load, speed), 6.0 / 5 + 4.0 / 4);
+}
+
+/// Or many ranks would fill the host's memory before anything is measured.
+TEST(PerfBound, RanksShareWhatMustNotFitTheCache) {
+  const std::size_t alone = bytes_out_of_cache(), least = 32 << 20, page = 4096;
+  EXPECT_GE(alone, least);
+  for (const int ranks : {2, 8, 64}) {
+    const auto n = static_cast<std::size_t>(ranks);
+    EXPECT_GE(bytes_out_of_cache(ranks), least);
+    EXPECT_GE(n * (bytes_out_of_cache(ranks) + page), alone);
+    EXPECT_LE(bytes_out_of_cache(ranks), std::max(least, alone / n));
+  }
 }
 
 }  // namespace
