@@ -28,7 +28,7 @@ std::chrono::nanoseconds seconds(double s) {
 // Operations up to this size are express: channels of their own, one message up and one down.
 constexpr std::uint64_t kExpressSlotBytes = 8 << 10;
 
-// Slots of a mirrored express channel for each of channel_slots.
+// Slots of a mirrored express channel for each of another one's.
 constexpr std::uint32_t kMirroredSlots = 4;
 
 // How long writes to a peer that may be dead are waited for.
@@ -48,17 +48,17 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
   config.members = roll.members;
   config.lanes = roll.lanes;
   const std::uint64_t slot = std::min<std::uint64_t>(o.slot_bytes, limits.max_write_bytes) / 64 * 64;
-  const auto slots = static_cast<std::uint32_t>(o.channel_slots);
+  const auto slots = static_cast<std::uint32_t>(o.channel_slots);  // 0: ours to choose
   auto& bulk = config.classes[static_cast<std::size_t>(wire::Class::bulk)];
   auto& express = config.classes[static_cast<std::size_t>(wire::Class::express)];
-  bulk = {.slot_bytes = slot, .slots = slots};
-  express = {.slot_bytes = std::min(slot, kExpressSlotBytes), .slots = slots};
+  bulk = {.slot_bytes = slot, .slots = slots ? slots : bulk_slots(roll.members, roll.one_network, slot)};
+  express = {.slot_bytes = std::min(slot, kExpressSlotBytes), .slots = slots ? slots : kLeastSlots};
   express.mirrored = config.members.dedicated == 0 && in_one_hop(config.members.workers);
   // No results go the other way that could carry credits: a write of their own for every half a ring.
   if (express.mirrored) express.slots *= kMirroredSlots;
-  // An announcement numbers the sender's buffers with 16 bits, of which there are channel_slots for each
+  // An announcement numbers the sender's buffers with 16 bits, of which there are a channel's slots for each
   // member and some.
-  bulk.lent = limits.readable && (slots + 1) * static_cast<unsigned>(config.members.count() + 1) < 65536;
+  bulk.lent = limits.readable && (bulk.slots + 1) * static_cast<unsigned>(config.members.count() + 1) < 65536;
   config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
   if (o.max_segments > 0)
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));
@@ -214,8 +214,8 @@ std::string Core::describe() const {
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB, {}; {}",
       roll_.members.name(roll_.members.self), roll_.members.workers, roll_.members.aggregators(),
       roll_.members.dedicated ? "dedicated" : "colocated", device_->name(), lanes_.size(),
-      placement_.scan_cpus.size(), options_.channel_slots, options_.slot_bytes >> 10,
-      in_place_from(config_.direct_bytes), placement_.text);
+      placement_.scan_cpus.size(), config_.of(wire::Class::bulk).slots,
+      config_.of(wire::Class::bulk).slot_bytes >> 10, in_place_from(config_.direct_bytes), placement_.text);
 }
 
 std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t bytes, MemoryKind kind) {

@@ -43,6 +43,7 @@ std::string Hello::encode() const {
               {"role", role == Role::worker ? "worker" : "aggregator"},
               {"index", index},
               {"host", host},
+              {"network", network},
               {"process_space", process_space},
               {"host_name", host_name},
               {"pid", pid},
@@ -65,6 +66,7 @@ Hello Hello::decode(const std::string& text) {
     h.role = j.at("role") == "worker" ? Role::worker : Role::aggregator;
     h.index = j.at("index");
     h.host = j.at("host");
+    h.network = j.at("network");
     h.process_space = j.at("process_space");
     h.host_name = j.at("host_name");
     h.pid = j.at("pid");
@@ -91,6 +93,7 @@ Hello make_hello(const Options& options, Role role, int index) {
   return {.role = role,
           .index = index,
           .host = bootstrap::shared_memory_id(),
+          .network = bootstrap::host_id(),
           .process_space = verbs::may_write_processes() ? bootstrap::process_space_id() : "",
           .host_name = bootstrap::host_name(),
           .pid = static_cast<int>(::getpid()),
@@ -153,6 +156,7 @@ Roll digest(const std::vector<Hello>& hellos, int own_place) {
     const int lanes = planned_lanes(hellos, hellos[place]);
     roll.lanes = place == 0 ? lanes : std::min(roll.lanes, lanes);
     if (hellos[place].host != own.host) roll.one_host = false;
+    if (hellos[place].network != own.network) roll.one_network = false;
     if (hellos[place].process_space != own.process_space || own.process_space.empty())
       roll.one_process_space = false;
     if (!share_cores(hellos[place], own)) continue;

@@ -17,6 +17,7 @@ struct Hello {
   Role role = Role::worker;
   int index = 0;     // rank, or number of the dedicated aggregator; -1: numbered by the order of the meeting
   std::string host;  // equal on members that can share memory
+  std::string network;        // equal on members that no link separates
   std::string process_space;  // equal on members that may write each other's memory; empty: this one may not
   std::string host_name;      // for people
   int pid = 0;
@@ -39,6 +40,7 @@ struct Roll {  // everybody's hellos, digested
   std::vector<std::string> names;          // by place, for the control plane: "rank 3 (pid 17 on host x)"
   int local_index = 0, local_members = 1;  // among the members that share this one's cores
   bool one_host = true;
+  bool one_network = true;  // no links between members
   bool one_process_space = true;
   int lanes = 1;  // of every member: the smallest plan
 };

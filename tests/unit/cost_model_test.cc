@@ -35,6 +35,21 @@ TEST(CostModel, WritesThatMoveBytesThemselvesMayNeverPay) {
   EXPECT_EQ(direct_from(costs, 1), 0u) << "nobody to write to";
 }
 
+TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
+  constexpr std::uint64_t kSlot = 132 << 10;
+  const auto slots = [](int workers, int dedicated) {
+    return bulk_slots({.self = 0, .workers = workers, .dedicated = dedicated}, false, kSlot);
+  };
+  EXPECT_EQ(bulk_slots({.self = 0, .workers = 8, .dedicated = 0}, true, kSlot), 8u) << "no links";
+  EXPECT_EQ(slots(1, 0), 32u);
+  EXPECT_EQ(slots(8, 0), 32u);
+  EXPECT_EQ(slots(32, 0), 16u) << "62 rings";
+  EXPECT_LE(slots(32, 0) * 62 * kSlot, kRingBytes);
+  EXPECT_EQ(slots(1000, 0), 8u) << "never fewer, whatever they take";
+  EXPECT_EQ(slots(16, 4), 32u) << "an aggregator has a ring of each worker";
+  EXPECT_EQ(slots(64, 4), 15u);
+}
+
 TEST(CostModel, OneHopMustNotTakeMoreMessages) {
   EXPECT_TRUE(in_one_hop(1));
   EXPECT_TRUE(in_one_hop(2)) << "2 messages either way";
