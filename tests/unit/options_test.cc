@@ -126,7 +126,7 @@ TEST(Resolve, BadValuesNameOptionOriginAndRange) {
                 resolved({{"NZCL_CHANNEL_SLOTS", "many"}});
               }),
               AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_CHANNEL_SLOTS"), HasSubstr("\"many\""),
-                    HasSubstr("1 .. 1024")));
+                    HasSubstr("0 .. 1024")));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_PIN", "maybe"}}); }), HasSubstr("auto|on|off"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("4K .. 16M"));
   EXPECT_THAT(error_of([] {
