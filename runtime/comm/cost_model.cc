@@ -12,10 +12,8 @@ constexpr std::uint64_t kMostSlots = 32;
 }  // namespace
 
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes) {
-  if (one_network) return kLeastSlots;
-  // Rings of the member that has most: from all workers, or both ways with all others.
-  const int rings =
-      members.dedicated > 0 ? std::max(members.workers, members.dedicated) : 2 * (members.workers - 1);
+  if (one_network || members.dedicated > 0) return kLeastSlots;
+  const int rings = 2 * (members.workers - 1);  // from every other rank, up and down
   const std::uint64_t fit = kRingBytes / (static_cast<std::uint64_t>(std::max(1, rings)) * slot_bytes);
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, kLeastSlots, kMostSlots));
 }

@@ -13,7 +13,8 @@ namespace nzcl::comm {
 /// for the one whose link is busiest at the moment, and has to have credits for it while the others catch up:
 /// 8 ranks on links of 250 Mb/s reached 92, 89 and 98 % of the bound with 8, 16 and 32 slots of 132 KiB (at 1
 /// Gb/s 90, 93 and 96). In `one_network` (of one host) there are no links, and what is in few slots stays in
-/// cache: 32 took 5 to 18 % longer than 8. Elsewhere: 32, or what fits kRingBytes.
+/// cache: 32 took 5 to 18 % longer than 8. With dedicated aggregators results have links of their own: 4 and
+/// 4 took as long with 32 at 250 Mb/s, and 1 to 5 % longer at 1 Gb/s. Elsewhere: 32, or what fits kRingBytes.
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes);
 /// Slots of an express channel, and the least of a bulk one.
 inline constexpr std::uint32_t kLeastSlots = 8;
