@@ -18,7 +18,7 @@ namespace nzcl::comm {
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes);
 /// Slots of an express channel, and the least of a bulk one.
 inline constexpr std::uint32_t kLeastSlots = 8;
-/// Memory that a lane's rings may take beyond kLeastSlots each.
+/// Memory that a lane's rings may take, unless kLeastSlots each take more.
 inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 
 /// Runs from this many bytes on are gathered from the user's buffer: there the copy that this saves costs
