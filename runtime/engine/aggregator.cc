@@ -17,28 +17,39 @@ using wire::Direction;
 using wire::Header;
 using wire::Immediate;
 
+namespace {
+
+/// Members that results are written to, beside the local worker.
+std::vector<std::uint16_t> remote_receivers(const EngineConfig& config, Class c) {
+  std::vector<std::uint16_t> receivers;
+  if (config.of(c).mirrored) return receivers;
+  const int self = config.members.self, ranks = config.members.workers;
+  // Starting behind the own rank: aggregators do not all write to the same rank first.
+  for (int i = 1; i <= ranks; ++i) {
+    if (const int rank = (self + i) % ranks; rank != self)
+      receivers.push_back(static_cast<std::uint16_t>(rank));
+  }
+  return receivers;
+}
+
+}  // namespace
+
 Aggregator::Aggregator(LaneContext& context, Class size_class)
     : context_(context),
       class_(size_class),
       ranks_(context.config.members.workers),
+      receivers_(remote_receivers(context.config, size_class)),
       max_words_(context.config.of(size_class).slot_bytes / 2 / 8 + 1),
       sources_(static_cast<std::size_t>(ranks_)),
       bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]),
       union_(new std::uint64_t[max_words_]),
       edges_(new std::uint64_t[max_words_]),
-      pieces_for_local_(kStagingBuffers / 2) {
+      results_(kWaitingResults,
+               receivers_.size() + (context.config.members.is_worker(context.config.members.self) ? 1 : 0)) {
   for (Source& source : sources_) {
     source.queue = FixedQueue<Contribution>(context.config.of(size_class).slots);
     source.outputs.resize(kWindow);
     source.seen.resize(kWindow);
-  }
-  if (!context.config.of(size_class).mirrored) {
-    const int self = context.config.members.self;
-    // Starting behind the own rank: aggregators do not all write to the same rank first.
-    for (int i = 1; i <= ranks_; ++i) {
-      if (const int rank = (self + i) % ranks_; rank != self)
-        receivers_.push_back(static_cast<std::uint16_t>(rank));
-    }
   }
   present_.reserve(static_cast<std::size_t>(ranks_));
   pointers_.reserve(static_cast<std::size_t>(ranks_));
@@ -57,7 +68,7 @@ std::span<const std::uint64_t> Aggregator::bits_of(const Slice& s, int rank) con
 }
 
 bool Aggregator::step() {
-  bool any = offer_local_pieces();
+  bool any = deliver();
   for (int rank = 0; rank < ranks_; ++rank) any |= receive(rank);
   while (!context_.failure) {
     Slice& s = slices_[head_ % kWindow];
@@ -229,10 +240,8 @@ bool Aggregator::open_piece(Slice& s, Form form) {
       return true;
     }
   }
-  // Half of the buffers at most wait for the local worker: it needs the others to send what it is waiting
-  // for.
   StagingPool& pool = context_.pool(class_);
-  if (pool.available() == 0 || pieces_for_local_.size() >= kStagingBuffers / 2) return false;
+  if (pool.available() == 0 || results_.full()) return false;
   p.staging = pool.acquire();
   p.at = pool.buffer(*p.staging);
   if (form != Form::direct) {
@@ -246,15 +255,16 @@ bool Aggregator::open_piece(Slice& s, Form form) {
   return true;
 }
 
-/// Sends the open piece on its way to every receiver. False: not now (a credit or room is missing); the piece
-/// stays open.
+/// Sends the open piece on its way to every receiver. False: there is no room for its writes now; it stays
+/// open.
 bool Aggregator::flush(Slice& s) {
+  if (piece_.form != Form::direct) return flush_message(s), true;
   if (context_.outbox.room() < receivers_.size()) return false;
-  return piece_.form == Form::direct ? flush_direct(s) : flush_message(s);
+  flush_direct(s);
+  return true;
 }
 
-bool Aggregator::flush_message(Slice& s) {
-  if (!ready_to_send()) return false;
+void Aggregator::flush_message(Slice& s) {
   const std::uint64_t bitmap_bytes = piece_.first ? s.layout->words_of(s.slice) * 8 : 0;
   Header header{
       .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
@@ -272,32 +282,13 @@ bool Aggregator::flush_message(Slice& s) {
   std::memcpy(message, &header, sizeof header);
   if (bitmap_bytes > 0) std::memcpy(message + sizeof header, union_.get(), bitmap_bytes);
   const std::uint64_t bytes = sizeof header + bitmap_bytes + header.payload_bytes;
+  results_.push_back({staging, static_cast<std::uint32_t>(bytes), s.epoch});
   piece_ = {};
-
-  send(staging, {message, static_cast<std::uint32_t>(bytes), pool.region()});
-  if (s.local != nullptr) {
-    pieces_for_local_.push_back(staging);
-    offer_local_pieces();
-  } else {
-    pool.release(staging);
-  }
-  return true;
-}
-
-bool Aggregator::ready_to_send() const {
-  return std::all_of(receivers_.begin(), receivers_.end(),
-                     [this](std::uint16_t rank) { return context_.link(class_, rank).send_down.ready(); });
-}
-
-void Aggregator::send(StagingPool::Index staging, const verbs::Segment& message) {
-  for (const std::uint16_t rank : receivers_) {
-    context_.pool(class_).add_reference(staging);
-    context_.push_message(class_, Direction::down, rank, staging, {&message, 1});
-  }
+  deliver();
 }
 
 /// Writes the open piece to its place in every receiver's output.
-bool Aggregator::flush_direct(Slice& s) {
+void Aggregator::flush_direct(Slice& s) {
   StagingPool& pool = context_.pool(class_);
   const verbs::Segment segment{piece_.at, static_cast<std::uint32_t>(piece_.bytes),
                                piece_.staging ? pool.region() : s.local->output.region};
@@ -324,22 +315,48 @@ bool Aggregator::flush_direct(Slice& s) {
   ++s.direct_writes;
   if (piece_.staging) pool.release(*piece_.staging);
   piece_ = {};
-  return true;
 }
 
-bool Aggregator::offer_local_pieces() {
+/// Results go to whoever can take them now.
+bool Aggregator::deliver() {
+  if (results_.empty()) return false;
   bool any = false;
-  while (!pieces_for_local_.empty()) {
-    const StagingPool::Index staging = pieces_for_local_.front();
-    const std::byte* message = context_.pool(class_).buffer(staging);
-    Header header;
-    std::memcpy(&header, message, sizeof header);
-    if (!local_->consume_local(header, message + sizeof header)) break;
-    pieces_for_local_.pop_front();
-    context_.pool(class_).release(staging);
+  for (std::size_t i = 0; i < receivers_.size(); ++i) any |= deliver_to(i);
+  if (local_ != nullptr) any |= deliver_local();
+  return any;
+}
+
+bool Aggregator::deliver_to(std::size_t receiver) {
+  const std::uint16_t rank = receivers_[receiver];
+  const SendChannel& channel = context_.link(class_, rank).send_down;
+  StagingPool& pool = context_.pool(class_);
+  bool any = false;
+  while (const ResultQueue::Result* next = results_.next(receiver)) {
+    if (!channel.ready() || context_.outbox.room() == 0) break;
+    const verbs::Segment message{pool.buffer(next->staging), next->bytes, pool.region()};
+    pool.add_reference(next->staging);
+    context_.push_message(class_, Direction::down, rank, next->staging, {&message, 1});
+    taken(receiver, next->staging);
     any = true;
   }
   return any;
+}
+
+bool Aggregator::deliver_local() {
+  bool any = false;
+  while (const ResultQueue::Result* next = results_.next(receivers_.size())) {
+    const std::byte* message = context_.pool(class_).buffer(next->staging);
+    Header header;
+    std::memcpy(&header, message, sizeof header);
+    if (!local_->consume_local(header, message + sizeof header)) break;
+    taken(receivers_.size(), next->staging);
+    any = true;
+  }
+  return any;
+}
+
+void Aggregator::taken(std::size_t receiver, StagingPool::Index staging) {
+  if (results_.take(receiver)) context_.pool(class_).release(staging);
 }
 
 }  // namespace nzcl::engine

@@ -13,6 +13,7 @@
 #include "runtime/engine/fixed_queue.h"
 #include "runtime/engine/lane_context.h"
 #include "runtime/engine/operation.h"
+#include "runtime/engine/result_queue.h"
 #include "runtime/kernels/reduce.h"
 
 namespace nzcl::engine {
@@ -28,9 +29,9 @@ class Worker;
 ///
 /// Invariants:
 /// - Slices are summed in sequence order. All ranks send in that order too, so the slot that the sum waits
-/// for is never behind one
-///   that waits for the sum.
+///   for is never behind one that waits for the sum.
 /// - A slot is released once its last byte has been summed.
+/// - A result waits for one receiver's credit without keeping it, or the next ones, from the others.
 class Aggregator {
  public:
   Aggregator(LaneContext& context, wire::Class size_class);
@@ -42,7 +43,7 @@ class Aggregator {
   bool step();
 
   /// Nothing is under way.
-  bool idle() const { return !current().active && pieces_for_local_.empty(); }
+  bool idle() const { return !current().active && results_.empty(); }
   /// Ranks that the current slice waits for, and with what: "operation 7 (...): rank 2 has not called it".
   /// Empty: nobody.
   std::string waiting_for() const;
@@ -108,11 +109,12 @@ class Aggregator {
   void advance_sources(Slice& s, std::uint64_t bytes);
   bool open_piece(Slice& s, Form form);
   bool flush(Slice& s);
-  bool flush_message(Slice& s);
-  bool ready_to_send() const;
-  void send(StagingPool::Index staging, const verbs::Segment& message);
-  bool flush_direct(Slice& s);
-  bool offer_local_pieces();
+  void flush_message(Slice& s);
+  void flush_direct(Slice& s);
+  bool deliver();
+  bool deliver_to(std::size_t receiver);
+  bool deliver_local();
+  void taken(std::size_t receiver, StagingPool::Index staging);
   void release(int rank);
 
   LaneContext& context_;
@@ -128,9 +130,9 @@ class Aggregator {
   std::unique_ptr<std::uint64_t[]> union_,
       edges_;  // of the current slice; edges: the last block of a run with the same ranks
   Piece piece_;
-  std::vector<int> present_;                         // ranks that hold the block at the cursor
-  std::vector<const std::byte*> pointers_;           // their bytes, in rank order
-  FixedQueue<StagingPool::Index> pieces_for_local_;  // results that the local worker can't place yet
+  std::vector<int> present_;                // ranks that hold the block at the cursor
+  std::vector<const std::byte*> pointers_;  // their bytes, in rank order
+  ResultQueue results_;                     // for receivers_ in their order, then for the local worker
 };
 
 }  // namespace nzcl::engine

@@ -141,32 +141,38 @@ void Aggregator::offer_local(std::uint64_t sequence, Operation* operation, std::
 }
 
 std::string Aggregator::waiting_for() const {
-  const Slice& s = current();
-  if (!s.active) return {};
-  std::string absent, silent, full;
   const auto add = [](std::string& list, int rank) {
     list += (list.empty() ? "" : ", ") + std::to_string(rank);
   };
-  for (int rank = 0; rank < ranks_; ++rank) {
-    const Source& source = sources_[static_cast<std::size_t>(rank)];
-    const bool self = rank == context_.config.members.self;
-    if (!source.seen[s.sequence % kWindow]) {
-      add(absent, rank);
-    } else if (s.summing && s.at.block < s.layout->blocks_of(s.slice) &&
-               test_bit(bits_of(s, rank), s.at.block) && !self && source.queue.empty()) {
-      add(silent, rank);
+  const Slice& s = current();
+  if (s.active) {
+    std::string absent, silent;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const Source& source = sources_[static_cast<std::size_t>(rank)];
+      const bool self = rank == context_.config.members.self;
+      if (!source.seen[s.sequence % kWindow]) {
+        add(absent, rank);
+      } else if (s.summing && s.at.block < s.layout->blocks_of(s.slice) &&
+                 test_bit(bits_of(s, rank), s.at.block) && !self && source.queue.empty()) {
+        add(silent, rank);
+      }
     }
+    std::string text = fmt::format("operation {}, {}:", s.epoch, describe(s.record));
+    if (!absent.empty()) text += fmt::format(" rank(s) {} did not join;", absent);
+    if (!silent.empty()) text += fmt::format(" rank(s) {} stopped sending;", silent);
+    text.pop_back();
+    if (!absent.empty() || !silent.empty()) return text;
   }
-  for (const std::uint16_t rank : receivers_) {
-    if (!context_.link(class_, rank).send_down.ready()) add(full, rank);
+  std::string full;
+  std::uint64_t epoch = 0;
+  for (std::size_t i = 0; i < receivers_.size(); ++i) {
+    const ResultQueue::Result* next = results_.next(i);
+    if (next == nullptr || context_.link(class_, receivers_[i]).send_down.ready()) continue;
+    if (full.empty()) epoch = next->epoch;
+    add(full, receivers_[i]);
   }
-  std::string text = fmt::format("operation {}, {}:", s.epoch, describe(s.record));
-  if (!absent.empty()) text += fmt::format(" rank(s) {} did not join;", absent);
-  if (!silent.empty()) text += fmt::format(" rank(s) {} stopped sending;", silent);
-  if (absent.empty() && silent.empty() && !full.empty())
-    text += fmt::format(" rank(s) {} stopped taking results;", full);
-  text.pop_back();
-  return text;
+  if (!full.empty()) return fmt::format("operation {}: rank(s) {} stopped taking results", epoch, full);
+  return s.active ? fmt::format("operation {}, {}", s.epoch, describe(s.record)) : std::string();
 }
 
 }  // namespace nzcl::engine

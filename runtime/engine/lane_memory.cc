@@ -58,12 +58,11 @@ std::uint64_t ring_offset(const EngineConfig& config, int receiver, const Channe
 
 std::uint32_t staging_buffers(const EngineConfig& config, int member, Class c) {
   const ClassConfig& of = config.of(c);
-  if (!of.lent) return kStagingBuffers;
   const Members& members = config.members;
-  const int to =
-      members.is_worker(member) ? members.aggregators() - (members.is_aggregator(member) ? 1 : 0) : 0;
-  return static_cast<std::uint32_t>(to) * of.slots + (members.is_aggregator(member) ? of.slots : 0) +
-         kStagingBuffers;
+  const bool aggregates = members.is_aggregator(member);
+  if (!of.lent) return kStagingBuffers + (aggregates ? kWaitingResults : 0);
+  const int to = members.is_worker(member) ? members.aggregators() - (aggregates ? 1 : 0) : 0;
+  return static_cast<std::uint32_t>(to) * of.slots + (aggregates ? of.slots : 0) + kStagingBuffers;
 }
 
 std::uint64_t staging_offset(const EngineConfig& config, int member, Class c) {
@@ -88,7 +87,7 @@ LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
     throw Error(
         e.code(),
         fmt::format(
-            "no memory for the channels of {} members ({} MiB): {}; lower slot_bytes or channel_slots",
+            "no memory for the channels of {} members ({} MiB): {}; set slot_bytes or channel_slots lower",
             config.members.count(), bytes >> 20, e.what()));
   }
   placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches it

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "nzcl/error.h"
 #include "tests/engine/hand_fed.h"
 
@@ -133,10 +135,41 @@ TEST_F(AggregatorTest, WithoutCreditTheResultWaits) {
     from(1, contribution(operation, {}, 0));
     EXPECT_THAT(step(), SizeIs(operation < 4 ? 2 : 0)) << operation;
   }
-  EXPECT_THAT(aggregator_.waiting_for(), HasSubstr("stopped taking results"));
+  EXPECT_FALSE(aggregator_.idle());
+  EXPECT_EQ(aggregator_.waiting_for(), "operation 4: rank(s) 1, 0 stopped taking results");
   for (std::uint16_t rank = 0; rank < 2; ++rank)
     EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, rank, 4));
   EXPECT_THAT(step(), SizeIs(2));
+  EXPECT_TRUE(aggregator_.idle());
+}
+
+TEST_F(AggregatorTest, OneRanksCreditsDoNotHoldUpTheOthers) {
+  const std::uint64_t slots = 4, most = slots + engine::kWaitingResults;
+  std::uint16_t released = 0;
+  for (std::uint64_t operation = 0; operation <= most; ++operation) {
+    from(0, contribution(operation, {0}, 1));
+    from(1, contribution(operation, {}, 0));
+    const auto sent = step();
+    if (operation == most) {
+      EXPECT_THAT(sent, IsEmpty()) << "all buffers for results wait for rank 1";
+      EXPECT_THAT(aggregator_.waiting_for(), HasSubstr("rank(s) 1 stopped taking results"));
+      break;
+    }
+    ASSERT_THAT(sent, SizeIs(operation < slots ? 2 : 1)) << operation;
+    EXPECT_EQ(std::count_if(sent.begin(), sent.end(), [](const auto& s) { return s.peer == 0; }), 1);
+    EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, 0, ++released));
+  }
+  std::uint64_t next = slots;
+  for (released = 4; next <= most; released = static_cast<std::uint16_t>(released + 4)) {
+    EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, 1, released));
+    for (const auto& s : step()) {
+      if (s.peer == 0) continue;  // what rank 1 held up at last
+      EXPECT_EQ(s.message.header.sequence, next++);
+      EXPECT_THAT(s.message.payload, ElementsAre(1, 1, 1, 1));
+    }
+  }
+  EXPECT_TRUE(aggregator_.idle());
+  EXPECT_EQ(fed_.failure(), "");
 }
 
 TEST_F(AggregatorTest, ReturnsSlotsByCreditWrites) {

@@ -186,10 +186,11 @@ case $case_name in
     ;;
   killed_aggregator)
     for transport in "${transports[@]}"; do
-      export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100
+      export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info
       start_ranks 3 -- --rounds 100000
       for i in 0 1; do start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$aggregator" --index $i; done
       for r in 0 1 2; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+      grep -q 'slots 8 x' "$work/rank0.out" || fail "not the slots for members of one host"
       sleep 0.3
       # shellcheck disable=SC2154 # set by start
       kill -KILL "$pid_aggregator1"
@@ -218,10 +219,11 @@ case $case_name in
     running() { ip -n "$1" -br link show up | grep -q '^nz.* UP '; }
     for host in "${hosts[@]}"; do until_true "the interface of $host runs" running "$host"; done
     for r in 0 1; do
-      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 NZCL_SECRET=secret NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 \
+      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 NZCL_SECRET=secret NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info \
         -- ip netns exec "${hosts[r]}" "$rank" --rounds 1000000
     done
     for r in 0 1; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+    for r in 0 1; do grep -q 'slots 32 x' "$work/rank$r.out" || fail "rank $r: not the slots for links between members"; done
     ip -n "${hosts[1]}" link set "nz$$b" down
     expect rank0 3 'rank 1 \(pid .*\) died'
     expect rank1 3 'rank 0 \(pid .*\) died'

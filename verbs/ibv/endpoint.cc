@@ -43,8 +43,7 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
   if (static_cast<int>(receives) > limits.max_srq_wr || static_cast<int>(entries) > limits.max_cqe) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("{}: {} receive requests and {} completion entries are needed, the device grants "
-                            "{} and {}: lower "
-                            "channel_slots, or use more lanes",
+                            "{} and {}: set channel_slots lower",
                             name, receives, entries, limits.max_srq_wr, limits.max_cqe));
   }
   channel_ = owned(ibv_create_comp_channel(device.context()), name + ": creating a completion channel");
