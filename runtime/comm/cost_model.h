@@ -11,9 +11,9 @@ namespace nzcl::comm {
 
 /// Slots of a bulk channel if the user leaves it to nzcl: what may be under way to a member before its first
 /// credit is back. Between members of several networks (of one host each) that credit comes behind all that
-/// is queued the other way, for every rank: 16 ranks on links of 250 Mb/s reached 92, 85 and 97 % of the
-/// bound with 8, 16 and 32 slots of 132 KiB, 8 ranks on 1 Gb/s 95.5 and 96.4 with 8 and 32 (medians of 2 or
-/// 3; d = 0.1). Within one network there are no links, and what is in few slots stays in cache: 32 took 5 to
+/// is queued the other way, for every rank: 16 ranks on links of 250 Mb/s reached 91 and 97 % of the bound
+/// with 8 and 32 slots of 132 KiB, 8 ranks on 1 Gb/s 95.5 and 96.4 (medians of 2 to 5 rounds; d = 0.1).
+/// Within one network there are no links, and what is in few slots stays in cache: 32 took 5 to
 /// 18 % longer than 8. With dedicated aggregators results have links of their own: 4 and 4 took as long with
 /// 32 at 250 Mb/s, and 1 to 5 % longer at 1 Gb/s. Elsewhere: 32, or what fits kRingBytes.
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes);
