@@ -17,6 +17,8 @@ namespace {
 
 /// Bytes that one post() copies before it lets its caller poll again: a few slots.
 constexpr std::uint64_t kBytesPerPost = 512 << 10;
+/// Whoever waits for a write of so many bytes is woken before the next one is copied.
+constexpr std::uint64_t kWokenAtOnce = 16 << 10;
 constexpr std::uint32_t kLeastEntries = 64, kMostEntries = 8192;
 
 /// An address is this, and the device's memories behind it.
@@ -46,6 +48,7 @@ CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
       peers_(options.peers),
       ready_(kMaxPosted + options.peers) {
   if (event_.get() < 0) throw Error(ErrorCode::system, fmt::format("cma: eventfd: {}", std::strerror(errno)));
+  for (std::size_t i = 0; i < options.peers; ++i) rings_.emplace_back(segment_.ring(i));
 }
 
 std::string CmaEndpoint::address_for(PeerId) {
@@ -72,6 +75,7 @@ void CmaEndpoint::connect(std::span<const std::string> addresses, Deadline) {
       peer.pid = address.pid;
       peer.mapping = map_shared(take_fd(address.pid, address.segment_fd).get(), address.segment_bytes);
       peer.segment = Segment(peer.mapping.bytes().data(), address.entries);
+      peer.ring = RingWriter(peer.segment.ring(options_.self));
       peer.event = take_fd(address.pid, address.event_fd);
       for (std::size_t at = sizeof address; at < text.size(); at += sizeof(SharedMemory)) {
         SharedMemory memory;
@@ -88,13 +92,13 @@ void CmaEndpoint::connect(std::span<const std::string> addresses, Deadline) {
 
 std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
   std::uint64_t copied = 0;
-  std::size_t n = 0;
+  std::size_t n = 0, woken = 0;
   for (; n < writes.size() && copied < kBytesPerPost; ++n) {
     const Write& write = writes[n];
     Peer& peer = peers_[write.peer];
     if (peer.broken) continue;  // accepted and forgotten: its failure has been reported
     if (!peer.connected || in_flight_ >= kMaxPosted) break;
-    if (write.immediate && peer.segment.full(options_.self)) break;
+    if (write.immediate && peer.ring.full()) break;
     const std::uint64_t bytes = bytes_of(write);
     if (!copy(peer, write, bytes)) {
       peer.broken = true;
@@ -102,14 +106,15 @@ std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
       continue;
     }
     copied += bytes;
-    if (write.immediate) {
-      peer.segment.push(options_.self, *write.immediate);
-      wake(peer);
-    }
+    if (write.immediate) peer.ring.push(*write.immediate);
     ++in_flight_;
     ready_.push(
         {.kind = Completion::Kind::written, .peer = write.peer, .immediate = 0, .context = write.context});
+    if (bytes < kWokenAtOnce) continue;
+    wake_readers(writes.subspan(woken, n + 1 - woken));
+    woken = n + 1;
   }
+  wake_readers(writes.subspan(woken, n - woken));
   return n;
 }
 
@@ -158,11 +163,18 @@ bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write, std::uint64_t b
   return true;
 }
 
-void CmaEndpoint::wake(Peer& peer) noexcept {
-  auto& sleeping = peer.segment.sleeping();
-  if (sleeping.load(std::memory_order_seq_cst) == 0 || sleeping.exchange(0) == 0) return;
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto ignored = ::write(peer.event.get(), &one, sizeof one);
+/// One fence for all of them: the transfers of what was written to several peers overlap.
+void CmaEndpoint::wake_readers(std::span<const Write> writes) noexcept {
+  if (writes.empty()) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Write& write : writes) {
+    if (!write.immediate) continue;
+    const Peer& peer = peers_[write.peer];
+    auto& sleeping = peer.segment.sleeping();
+    if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) continue;
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto ignored = ::write(peer.event.get(), &one, sizeof one);
+  }
 }
 
 std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
@@ -171,7 +183,7 @@ std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
   std::size_t peer = next_peer_;
   for (std::size_t i = 0; i < peers_.size() && n < out.size(); ++i) {
     std::uint32_t immediate = 0;
-    while (n < out.size() && segment_.pop(peer, immediate)) {
+    while (n < out.size() && rings_[peer].pop(immediate)) {
       out[n++] = {.kind = Completion::Kind::arrived,
                   .peer = Completion::kNoPeer,
                   .immediate = immediate,
@@ -186,9 +198,10 @@ std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
 bool CmaEndpoint::prepare_wait() noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const auto ignored = ::read(event_.get(), &count, sizeof count);
-  segment_.sleeping().store(1, std::memory_order_seq_cst);
+  segment_.sleeping().store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   bool something = !ready_.empty();
-  for (std::size_t i = 0; i < peers_.size(); ++i) something |= !segment_.empty_before_sleep(i);
+  for (const RingReader& ring : rings_) something |= !ring.empty();
   if (something) segment_.sleeping().store(0, std::memory_order_relaxed);
   return !something;
 }

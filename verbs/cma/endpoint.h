@@ -44,13 +44,14 @@ class CmaEndpoint final : public Endpoint {
     int pid = -1;
     Mapping mapping;
     Segment segment;
+    RingWriter ring;  // this endpoint's, in the peer's segment
     Fd event;
     std::vector<Window> windows;
     bool connected = false, broken = false;
   };
   bool copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
   bool copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
-  void wake(Peer& peer) noexcept;
+  void wake_readers(std::span<const Write> writes) noexcept;
 
   CmaDevice& device_;
   const EndpointOptions options_;
@@ -58,6 +59,7 @@ class CmaEndpoint final : public Endpoint {
   Fd memory_, event_;
   Mapping mapping_;
   Segment segment_;
+  std::vector<RingReader> rings_;  // by peer
   std::vector<Peer> peers_;
   std::size_t next_peer_ = 0;  // polled first: nobody waits for ever
   CompletionRing ready_;       // what is in flight, and a failure per peer

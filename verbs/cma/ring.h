@@ -1,0 +1,79 @@
+// Immediates from one endpoint to another, through memory that both map.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace nzcl::verbs::cma {
+
+inline constexpr std::size_t kLine = 64;
+
+/// Bytes: a line with the reader's count, then `entries` of 8 bytes, a power of two. One writer, one reader,
+/// in two processes; zero at first.
+///
+/// An entry is [position + 1, modulo 2^32][immediate]: the reader sees by the entry alone that it has come,
+/// so that a message costs the transfer of one cache line between their cores. The reader says only now and
+/// then how far it is, and the writer looks only when the ring seems full.
+struct Ring {
+  using Entry = std::atomic<std::uint64_t>;
+  static_assert(Entry::is_always_lock_free, "two processes share them");
+
+  static std::size_t bytes(std::uint32_t entries) { return kLine + entries * sizeof(Entry); }
+  static std::uint64_t stamp(std::uint64_t position) { return (position + 1) << 32; }
+
+  Entry& taken() const { return *reinterpret_cast<Entry*>(base); }
+  Entry& at(std::uint64_t position) const {
+    return reinterpret_cast<Entry*>(base + kLine)[position & (entries - 1)];
+  }
+
+  std::byte* base = nullptr;
+  std::uint32_t entries = 0;
+};
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  explicit RingWriter(Ring ring) : ring_(ring) {}
+
+  bool full() {
+    if (written_ - taken_ < ring_.entries) return false;
+    taken_ = ring_.taken().load(std::memory_order_acquire);
+    return written_ - taken_ >= ring_.entries;
+  }
+  /// Everything that was written before is visible to whoever pops this. Precondition: !full().
+  void push(std::uint32_t immediate) {
+    ring_.at(written_).store(Ring::stamp(written_) | immediate, std::memory_order_release);
+    ++written_;
+  }
+
+ private:
+  Ring ring_;
+  std::uint64_t written_ = 0;
+  std::uint64_t taken_ = 0;  // as last seen
+};
+
+class RingReader {
+ public:
+  RingReader() = default;
+  explicit RingReader(Ring ring) : ring_(ring) {}
+
+  bool empty() const { return !is_next(ring_.at(read_).load(std::memory_order_acquire)); }
+  /// False: nothing there.
+  bool pop(std::uint32_t& immediate) {
+    const std::uint64_t entry = ring_.at(read_).load(std::memory_order_acquire);
+    if (!is_next(entry)) return false;
+    immediate = static_cast<std::uint32_t>(entry);
+    ++read_;
+    if (read_ % (ring_.entries / 4) == 0) ring_.taken().store(read_, std::memory_order_release);
+    return true;
+  }
+
+ private:
+  bool is_next(std::uint64_t entry) const { return entry >> 32 == Ring::stamp(read_) >> 32; }
+
+  Ring ring_;
+  std::uint64_t read_ = 0;
+};
+
+}  // namespace nzcl::verbs::cma
