@@ -17,15 +17,16 @@ class CompletionRing {
   /// Precondition: fewer than `room` are inside.
   void push(const Completion& completion) {
     entries_[tail_] = completion;
-    tail_ = (tail_ + 1) % entries_.size();
+    if (++tail_ == entries_.size()) tail_ = 0;
   }
   /// The oldest, as many as fit into `out`; returns how many.
   std::size_t pop(std::span<Completion> out) {
     std::size_t n = 0;
     for (; n < out.size() && !empty(); ++n) {
       out[n] = entries_[head_];
-      head_ = (head_ + 1) % entries_.size();
+      if (++head_ == entries_.size()) head_ = 0;
     }
+    if (empty()) head_ = tail_ = 0;  // the same few entries again: they are in cache
     return n;
   }
 

@@ -250,10 +250,10 @@ void Core::check_conflicts(const Prepared& p) {
   const auto overlap = [](std::span<const std::byte> a, std::span<const std::byte> b) {
     return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
   };
-  const auto flight = [this](std::uint64_t epoch) -> const Flight& {
-    return flights_[epoch % flights_.size()];
-  };
-  while (oldest_open_ < next_epoch_ && flight(oldest_open_).operation->finished()) ++oldest_open_;
+  const auto flight = [this](std::uint64_t epoch) -> Flight& { return flights_[epoch % flights_.size()]; };
+  for (; oldest_open_ < next_epoch_ && flight(oldest_open_).operation->finished(); ++oldest_open_) {
+    flight(oldest_open_) = {};  // its memory, still in cache, is the next one's
+  }
   for (std::uint64_t epoch = oldest_open_; epoch < next_epoch_; ++epoch) {
     const Flight& f = flight(epoch);
     if (f.operation->finished()) continue;

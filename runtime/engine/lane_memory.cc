@@ -13,10 +13,12 @@ using wire::ChannelId;
 using wire::Class;
 using wire::Direction;
 
-// A cache line each: the byte that peers' credit writes land on, and the byte that ours come from.
-constexpr std::uint64_t kCreditSink = 0;
-constexpr std::uint64_t kCreditSource = 64;
-constexpr std::uint64_t kRings = 128;
+// A cache line each: the byte that credit writes come from, and for each member the byte that its land on.
+// (In one line for all of them, every write took it from another core.)
+constexpr std::uint64_t kLine = 64;
+constexpr std::uint64_t kCreditSource = 0;
+std::uint64_t credit_sink(int member) { return kLine * (1 + static_cast<std::uint64_t>(member)); }
+std::uint64_t rings(const Members& members) { return credit_sink(members.count()); }
 
 bool exists(const Members& members, int receiver, const ChannelId& from) {
   if (from.member == receiver) return false;
@@ -27,7 +29,7 @@ bool exists(const Members& members, int receiver, const ChannelId& from) {
 /// Calls visit(channel, offset) for every ring of `receiver`; returns where they end.
 template <typename Visit>
 std::uint64_t for_each_ring(const EngineConfig& config, int receiver, Visit visit) {
-  std::uint64_t offset = kRings;
+  std::uint64_t offset = rings(config.members);
   for (int member = 0; member < config.members.count(); ++member) {
     for (const Direction direction : {Direction::up, Direction::down}) {
       for (const Class c : {Class::bulk, Class::express}) {
@@ -114,7 +116,7 @@ void LaneMemory::attach(LaneContext& context) const {
 void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory) {
   const EngineConfig& config = context.config;
   const std::uint16_t self = context.self();
-  context.credit_sinks[static_cast<std::size_t>(member)] = memory.offset(kCreditSink);
+  context.credit_sinks[static_cast<std::size_t>(member)] = memory.offset(credit_sink(self));
   for (const Direction direction : {Direction::up, Direction::down}) {
     for (const Class c : {Class::bulk, Class::express}) {
       const ChannelId mine{self, direction, c};
@@ -122,7 +124,7 @@ void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemo
       Link& link = context.link(c, static_cast<std::uint16_t>(member));
       const ClassConfig& of = config.of(c);
       (direction == Direction::up ? link.send_up : link.send_down) =
-          of.lent ? SendChannel::lending(memory.offset(kCreditSink), of.slots)
+          of.lent ? SendChannel::lending(memory.offset(credit_sink(self)), of.slots)
                   : SendChannel(memory.offset(ring_offset(config, member, mine)), of.slot_bytes, of.slots);
     }
   }

@@ -106,8 +106,7 @@ void Operation::finish() {
                               blocks, output.capacity)};
     }
   }
-  finished_.store(true, std::memory_order_release);
-  finished_.notify_all();
+  finished_.store(true, std::memory_order_release);  // last: it may be gone afterwards
 }
 
 void Operation::fail(const bootstrap::Failure& failure) {
@@ -124,8 +123,7 @@ void Operation::fail(const bootstrap::Failure& failure) {
     if (finished() || failure_) return;
     failure_ = failure;
   }
-  finished_.store(true, std::memory_order_release);
-  finished_.notify_all();
+  finished_.store(true, std::memory_order_release);  // last: it may be gone afterwards
 }
 
 std::optional<bootstrap::Failure> Operation::failure() const {

@@ -52,7 +52,10 @@ class Outbox {
     const std::uint32_t i = head_ % kCapacity;
     return {writes_.data() + i, std::min(tail_ - head_, kCapacity - i)};
   }
-  void pop(std::size_t n) { head_ += static_cast<std::uint32_t>(n); }
+  void pop(std::size_t n) {
+    head_ += static_cast<std::uint32_t>(n);
+    if (empty()) head_ = tail_ = 0;  // the same few entries again: they are in cache
+  }
 
  private:
   std::vector<verbs::Write> writes_;
