@@ -66,6 +66,7 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
   config.direct_bytes = o.direct_bytes ? o.direct_bytes : direct_from(limits.costs, config.members.workers);
   config.ordered = limits.ordered;
   config.slice_bytes = o.slice_bytes;
+  config.ahead_bytes = ahead_bytes(roll.one_network, roll.cache_bytes);
   config.numa_node = numa_node;
   return config;
 }
@@ -108,6 +109,7 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   const auto topology = placement::read_topology();
   Hello own = make_hello(options, seat.role, seat.index);
   own.cores = static_cast<int>(topology.cores.size());
+  own.cache_bytes = topology.cache_bytes;
   own.cpus = topology.cpus;
   std::vector<Hello> hellos;
   for (const std::string& text : meeting->allgather(own.encode(), deadline))

@@ -18,6 +18,10 @@ std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::
   return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, kLeastSlots, kMostSlots));
 }
 
+std::uint64_t ahead_bytes(bool one_network, std::uint64_t cache_bytes) {
+  return one_network ? cache_bytes : 0;
+}
+
 std::uint64_t gather_from(const verbs::Costs& costs) {
   return static_cast<std::uint64_t>(std::ceil(costs.segment));
 }

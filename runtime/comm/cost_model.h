@@ -17,6 +17,14 @@ namespace nzcl::comm {
 /// 18 % longer than 8. With dedicated aggregators results have links of their own: 4 and 4 took as long with
 /// 32 at 250 Mb/s, and 1 to 5 % longer at 1 Gb/s. Elsewhere: 32, or what fits kRingBytes.
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes);
+/// What a worker may have started and not seen complete (EngineConfig::ahead_bytes), from a core's cache.
+/// Where the members' memory is all that is between them, what was scanned is then still in cache when it is
+/// read again to be sent, and when its result is written. 64 MiB over cma (the whole window .. with this
+/// bound): 4 ranks, d = 1 36.5 .. 35.3 ms, 0.4 39.1 .. 30.7, 0.1 20.4 .. 19.5, 0.01 11.8 .. 12.3; 2 ranks, d
+/// = 0.4 14.9 .. 12.5; 8 ranks, d = 1 94.8 .. 87.5; 256 MiB, 4 ranks, d = 0.1 96 .. 77. Twice and half of it
+/// were no better. With links, what is under way has to cover them: 0, no bound.
+std::uint64_t ahead_bytes(bool one_network, std::uint64_t cache_bytes);
+
 /// Slots of an express channel, and the least of a bulk one.
 inline constexpr std::uint32_t kLeastSlots = 8;
 /// Memory that a lane's rings may take, unless kLeastSlots each take more.

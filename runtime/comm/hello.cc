@@ -49,6 +49,7 @@ std::string Hello::encode() const {
               {"pid", pid},
               {"lanes", lanes},
               {"cores", cores},
+              {"cache_bytes", cache_bytes},
               {"cpus", cpus},
               {"options", shared_options(options)}}
       .dump();
@@ -72,6 +73,7 @@ Hello Hello::decode(const std::string& text) {
     h.pid = j.at("pid");
     h.lanes = j.at("lanes");
     h.cores = j.at("cores");
+    h.cache_bytes = j.at("cache_bytes");
     h.cpus = j.at("cpus");
     const json& o = j.at("options");
     h.options.transport = o.at("transport");
@@ -99,6 +101,7 @@ Hello make_hello(const Options& options, Role role, int index) {
           .pid = static_cast<int>(::getpid()),
           .lanes = options.lanes,
           .cores = 1,
+          .cache_bytes = 0,
           .cpus = {},
           .options = options};
 }
@@ -155,6 +158,8 @@ Roll digest(const std::vector<Hello>& hellos, int own_place) {
   for (std::size_t place = 0; place < hellos.size(); ++place) {
     const int lanes = planned_lanes(hellos, hellos[place]);
     roll.lanes = place == 0 ? lanes : std::min(roll.lanes, lanes);
+    roll.cache_bytes =
+        place == 0 ? hellos[place].cache_bytes : std::min(roll.cache_bytes, hellos[place].cache_bytes);
     if (hellos[place].host != own.host) roll.one_host = false;
     if (hellos[place].network != own.network) roll.one_network = false;
     if (hellos[place].process_space != own.process_space || own.process_space.empty())

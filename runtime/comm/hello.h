@@ -2,6 +2,7 @@
 // agree on everything that shapes the wire.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,11 @@ struct Hello {
   std::string process_space;  // equal on members that may write each other's memory; empty: this one may not
   std::string host_name;      // for people
   int pid = 0;
-  int lanes = 0;     // as asked for here; 0: from the cores
-  int cores = 1;     // that the process may use
-  std::string cpus;  // which: members of one host with the same share them
-  Options options;   // of which only what shapes the wire is sent
+  int lanes = 0;                  // as asked for here; 0: from the cores
+  int cores = 1;                  // that the process may use
+  std::uint64_t cache_bytes = 0;  // of a core; 0: unknown
+  std::string cpus;               // which: members of one host with the same share them
+  Options options;                // of which only what shapes the wire is sent
 
   std::string encode() const;
   static Hello decode(const std::string& text);  // throws Error{mismatch} for another version
@@ -42,7 +44,8 @@ struct Roll {  // everybody's hellos, digested
   bool one_host = true;
   bool one_network = true;  // no links between members
   bool one_process_space = true;
-  int lanes = 1;  // of every member: the smallest plan
+  int lanes = 1;                  // of every member: the smallest plan
+  std::uint64_t cache_bytes = 0;  // of a core: the smallest member's; 0: a member doesn't know its own
 };
 
 /// Throws Error{mismatch} naming who differs in what.

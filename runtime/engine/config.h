@@ -19,6 +19,8 @@ inline constexpr std::uint32_t kMaxOperations = 64;
 /// there before the current one is summed.
 inline constexpr std::uint64_t kWindow = 16;
 static_assert(65536 % kWindow == 0, "direct immediates name a slice by its sequence modulo 2^16");
+/// Fewer only as far as ahead_bytes says, but these: while one is summed the next one is sent.
+inline constexpr std::uint64_t kLeastWindow = 2;
 /// The same where the class is mirrored: a worker sees its own aggregator's progress only, and that may be as
 /// far ahead of another's as the other's worker is ahead of its aggregator.
 inline constexpr std::uint64_t kMirroredWindow = kWindow / 2;
@@ -47,13 +49,15 @@ struct EngineConfig {
   std::uint64_t direct_bytes = 16384;
   bool ordered = false;  // the transport shows writes in order (verbs::Limits::ordered)
   std::uint64_t slice_bytes = 0;
+  // Of the tensor: what a worker may have started and not seen complete, or the next larger that two slices
+  // with every owner make; 0: what kWindow allows.
+  std::uint64_t ahead_bytes = 0;
   int numa_node = -1;  // for channels and staging buffers; -1: anywhere
 
   const ClassConfig& of(wire::Class c) const { return classes[static_cast<std::size_t>(c)]; }
   /// Gather entries of a message: what is lent is composed in one piece, and so is what is mirrored, as the
   /// result may replace its source before it has left.
   std::size_t segments_of(wire::Class c) const { return of(c).lent || of(c).mirrored ? 1 : max_segments; }
-  std::uint64_t window(wire::Class c) const { return of(c).mirrored ? kMirroredWindow : kWindow; }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
 };
 

@@ -15,6 +15,9 @@ namespace {
 constexpr std::uint64_t kSlicesPerOwner = 32;
 constexpr std::uint64_t kWorthwhileBytes = 128 << 10;
 constexpr std::uint64_t kMaxSliceBytes = 4 << 20;
+// Where a worker is to stay within its cache, two slices with every owner do; but what each costs beside its
+// bytes shows below this (d = 0.01, 4 ranks: 12.3 ms with slices of 256 KiB, 14.5 with 128).
+constexpr std::uint64_t kMinCachedSliceBytes = 256 << 10;
 // Every owner gets a part, unless the parts are smaller than this.
 constexpr std::uint64_t kMinSliceBytes = 32 << 10;
 
@@ -30,8 +33,11 @@ std::uint64_t mix(std::uint64_t x) {
 
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
                                   std::uint64_t block_bytes) {
+  const std::uint64_t most = r.ahead_bytes == 0 ? kMaxSliceBytes
+                                                : std::clamp(r.ahead_bytes / (kLeastWindow * r.owners),
+                                                             kMinCachedSliceBytes, kMaxSliceBytes);
   const std::uint64_t pipelined =
-      std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner), kWorthwhileBytes, kMaxSliceBytes);
+      std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner), kWorthwhileBytes, most);
   const std::uint64_t shared = std::max(ceil_div(tensor_bytes, r.owners), kMinSliceBytes);
   const std::uint64_t wanted = r.slice_bytes ? r.slice_bytes : std::min(pipelined, shared);
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
@@ -87,6 +93,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                       .block_elems = record.block_elems,
                       .owners = config.owners(),
                       .slice_bytes = config.slice_bytes,
+                      .ahead_bytes = config.ahead_bytes,
                       .slot_bytes = config.of(wire::Class::bulk).slot_bytes,
                       .express_bytes = express_bytes(config)});
 }

@@ -16,6 +16,7 @@ struct LayoutRequest {
   std::uint64_t block_elems = 256;
   std::uint32_t owners = 1;
   std::uint64_t slice_bytes = 0;    // wanted dense bytes per slice; 0 = chosen from the size
+  std::uint64_t ahead_bytes = 0;    // EngineConfig::ahead_bytes
   std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot
   std::uint64_t express_bytes = 0;  // the largest tensor that is one slice of the express class
 };
@@ -31,7 +32,8 @@ class SliceLayout {
   std::uint64_t tensor_bytes() const { return tensor_bytes_; }
   std::uint64_t block_bytes() const { return block_bytes_; }
   std::uint64_t blocks() const { return blocks_; }
-  std::uint64_t slices() const { return slices_; }              // at least 1, also for an empty tensor
+  std::uint64_t slices() const { return slices_; }  // at least 1, also for an empty tensor
+  std::uint64_t slice_bytes() const { return slice_blocks_ * block_bytes_; }
   std::uint64_t slice_blocks() const { return slice_blocks_; }  // blocks of every slice but the last
   bool express() const { return express_; }
 

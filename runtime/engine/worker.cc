@@ -38,7 +38,8 @@ void Worker::submit(Operation* operation) {
   for (Uplink& uplink : uplinks_) {
     const std::uint64_t slices = owned(operation->layout, uplink.owner);
     if (slices == 0) continue;
-    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {operation, 0, slices};
+    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {
+        operation, 0, slices, window(operation->layout)};
     busy_slices_ += slices;
   }
 }
@@ -49,6 +50,14 @@ std::uint64_t Worker::owned(const SliceLayout& layout, std::uint32_t owner) cons
   if (!mirrored_) return layout.owned(owner);
   const auto lanes = static_cast<std::uint32_t>(context_.config.lanes);
   return layout.owner(0) % lanes == owner % lanes ? 1 : 0;
+}
+
+std::uint64_t Worker::window(const SliceLayout& layout) const {
+  if (mirrored_) return kMirroredWindow;
+  const std::uint64_t ahead = context_.config.ahead_bytes;
+  if (ahead == 0) return kWindow;
+  return std::clamp(ahead / (layout.owners() * std::max<std::uint64_t>(1, layout.slice_bytes())),
+                    kLeastWindow, kWindow);
 }
 
 bool Worker::step() {
@@ -78,10 +87,10 @@ bool Worker::may_compose(const Uplink& uplink) {
 }
 
 bool Worker::start_slice(Uplink& uplink) {
-  if (uplink.pending_count == 0 || uplink.started - uplink.oldest >= context_.config.window(class_))
-    return false;
+  if (uplink.pending_count == 0) return false;
   if (uplink.started - uplink.sending > kBitmapsAhead) return false;
   Pending& pending = uplink.pending[uplink.first_pending];
+  if (uplink.started - uplink.oldest >= pending.window) return false;
   Operation* op = pending.operation;
   const std::uint64_t slice = mirrored_ ? 0 : op->layout.owned_slice(uplink.owner, pending.next);
   if (!op->ensure_scanned(slice)) return false;

@@ -66,6 +66,7 @@ class Worker {
   struct Pending {  // an operation with slices of this owner that were not started yet
     Operation* operation = nullptr;
     std::uint64_t next = 0, owned = 0;
+    std::uint64_t window = 0;  // of its slices, how many may be started and incomplete
   };
   struct Uplink {  // everything between this worker and one owner
     std::uint16_t member = 0;
@@ -88,6 +89,7 @@ class Worker {
   bool may_compose(const Uplink& uplink);
   void skip_sent(Uplink& uplink);
   std::uint64_t owned(const SliceLayout& layout, std::uint32_t owner) const;
+  std::uint64_t window(const SliceLayout& layout) const;
   void compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data);
   bool pull(Uplink& uplink);
   bool consume(Uplink& uplink, const wire::Header& header, const std::byte* body);

@@ -22,6 +22,14 @@ std::string list_text(hwloc_const_bitmap_t set) {
 
 std::string plural(int n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
+/// Bytes of second-level cache that a core has to itself, or its part of what it shares; 0: unknown.
+std::uint64_t cache_share(hwloc_topology_t t, hwloc_obj_t core, hwloc_obj_type_t unit) {
+  const hwloc_obj_t cache = hwloc_get_ancestor_obj_by_type(t, HWLOC_OBJ_L2CACHE, core);
+  if (cache == nullptr) return 0;
+  const int sharers = hwloc_get_nbobjs_inside_cpuset_by_type(t, cache->cpuset, unit);
+  return cache->attr->cache.size / static_cast<std::uint64_t>(std::max(1, sharers));
+}
+
 Topology digest(hwloc_topology_t t) {
   Topology result;
   const auto count = [&](hwloc_obj_type_t type) { return std::max(0, hwloc_get_nbobjs_by_type(t, type)); };
@@ -39,6 +47,8 @@ Topology digest(hwloc_topology_t t) {
       }
     }
     nodes.insert(node);
+    const std::uint64_t cache = cache_share(t, core, unit);
+    result.cache_bytes = result.cores.empty() ? cache : std::min(result.cache_bytes, cache);
     result.cores.push_back({.node = node, .cpu = cpu});
   }
   if (result.cores.empty()) result.cores.push_back({});

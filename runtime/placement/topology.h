@@ -1,6 +1,7 @@
 // What hwloc says about the machine, reduced to what placement needs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@ struct Core {
 struct Topology {
   std::vector<Core> cores;  // those this process may use, by node, neighbours side by side
   int nodes = 1;            // NUMA nodes that have such a core
-  std::string cpus;         // all usable hardware threads, "0-3,8": equal on processes that share them
-  std::string text;         // for people: "1 package, 2 cores, 2 threads, 1 NUMA node"
+  std::uint64_t cache_bytes =
+      0;             // a core's share of the second-level cache, the smallest; 0: hwloc doesn't know
+  std::string cpus;  // all usable hardware threads, "0-3,8": equal on processes that share them
+  std::string text;  // for people: "1 package, 2 cores, 2 threads, 1 NUMA node"
 };
 
 /// This machine, within the process's CPU affinity (taskset, mpirun's binding, cgroups). Throws

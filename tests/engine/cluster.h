@@ -22,6 +22,7 @@ struct ClusterOptions {
   std::uint64_t express_slot_bytes = 1024;
   std::uint32_t slots = 4;
   std::uint64_t slice_bytes = 0;
+  std::uint64_t ahead_bytes = 0;
   std::uint64_t gather_bytes = 512;
   std::uint64_t direct_bytes = 2048;
   bool lent = false;      // both classes; needs loopback.limits.readable
@@ -43,6 +44,7 @@ class Cluster {
     config.direct_bytes = options.direct_bytes;
     config.ordered = options.loopback.limits.ordered;
     config.slice_bytes = options.slice_bytes;
+    config.ahead_bytes = options.ahead_bytes;
     config_ = config;
     const int members = config.members.count();
     for (int m = 0; m < members; ++m) {
@@ -83,6 +85,7 @@ class Cluster {
                                 .block_elems = block_elems,
                                 .owners = config_.owners(),
                                 .slice_bytes = config_.slice_bytes,
+                                .ahead_bytes = config_.ahead_bytes,
                                 .slot_bytes = config_.of(wire::Class::bulk).slot_bytes,
                                 .express_bytes = engine::express_bytes(config_)});
   }

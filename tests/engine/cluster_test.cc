@@ -119,6 +119,8 @@ const auto kReorder = [](ClusterOptions& o) {
   o.loopback.faults.delay_polls = 7;
   o.loopback.faults.accept_at_most = 3;
 };
+const auto kSmallSlices = [](ClusterOptions& o) { o.slice_bytes = 640; };
+const auto kAhead = [](ClusterOptions& o) { o.ahead_bytes = 3 * 3 * 640; };
 const auto kTight = [](ClusterOptions& o) {
   o.slots = 1;
   o.slot_bytes = 512;
@@ -179,8 +181,11 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mirrored_direct_alone", with(with(options(1), kMirrored), kDirect), 100, 8, 1, false},
         Case{"express_direct", with(options(3), kDirect), 100, 8, 0.5, false},
         Case{"eight", options(8), 70001, 16, 0.2, true},
-        Case{"small_slices", with(options(3), [](ClusterOptions& o) { o.slice_bytes = 640; }), 20001, 16, 0.5,
-             true}),
+        Case{"small_slices", with(options(3), kSmallSlices), 20001, 16, 0.5, true},
+        Case{"ahead", with(with(options(3), kSmallSlices), kAhead), 20001, 16, 0.5, true},
+        Case{"ahead_dedicated", with(with(options(3, 2), kSmallSlices), kAhead), 20001, 16, 0.5, false},
+        Case{"ahead_late_lent", with(with(with(with(options(4), kSmallSlices), kAhead), kReorder), kLent),
+             20001, 16, 0.5, true}),
     [](const auto& param) { return param.param.name; });
 
 /// Ranks may be far ahead of each other: each submits all its small operations at once, the next rank only
@@ -227,6 +232,7 @@ INSTANTIATE_TEST_SUITE_P(
     Paths, InFlightTest,
     ::testing::Values(Case{"express", options(3), 50, 8, 0, true},
                       Case{"dedicated", options(3, 1), 50, 8, 0, true},
+                      Case{"ahead", with(options(3), kAhead), 50, 8, 0, true},
                       Case{"mirrored", with(options(2), kMirrored), 50, 8, 0, true},
                       Case{"mirrored_four", with(options(4), kMirrored), 50, 8, 0, true},
                       Case{"mirrored_many_slots", with(with(options(3), kMirrored), kManySlots), 50, 8, 0,

@@ -32,8 +32,8 @@ class HandFed {
  public:
   /// Two workers and one dedicated aggregator (member 2), or as given. Slots of 1 KiB bulk, 512 B express.
   explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1,
-                   bool mirrored = false, std::uint64_t direct_bytes = 1 << 20)
-      : context_(make_config(self, slots, workers, dedicated, mirrored, direct_bytes)) {
+                   bool mirrored = false, std::uint64_t direct_bytes = 1 << 20, std::uint64_t ahead_bytes = 0)
+      : context_(make_config(self, slots, workers, dedicated, mirrored, direct_bytes, ahead_bytes)) {
     device_ = network_.device();
     memory_ = std::make_unique<engine::LaneMemory>(context_.config, *device_);
     memory_->attach(context_);
@@ -108,7 +108,8 @@ class HandFed {
 
  private:
   static engine::EngineConfig make_config(int self, std::uint32_t slots, int workers, int dedicated,
-                                          bool mirrored, std::uint64_t direct_bytes) {
+                                          bool mirrored, std::uint64_t direct_bytes,
+                                          std::uint64_t ahead_bytes) {
     engine::EngineConfig config;
     config.members = {.self = self, .workers = workers, .dedicated = dedicated};
     config.classes = {engine::ClassConfig{1024, slots}, engine::ClassConfig{512, slots}};
@@ -116,6 +117,7 @@ class HandFed {
     config.max_segments = 4;
     config.gather_bytes = 128;
     config.direct_bytes = direct_bytes;
+    config.ahead_bytes = ahead_bytes;
     return config;
   }
   static void parse(const std::vector<std::byte>& bytes, Sent& sent) {

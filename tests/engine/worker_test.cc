@@ -26,7 +26,8 @@ using wire::Immediate;
 constexpr int kAggregator = 2;
 
 struct Rank {
-  Rank() : fed_(0), worker_(fed_.context(), Class::express) {}
+  explicit Rank(std::uint32_t slots = 4, std::uint64_t ahead_bytes = 0)
+      : fed_(0, slots, 2, 1, false, 1 << 20, ahead_bytes), worker_(fed_.context(), Class::express) {}
 
   /// Blocks 1 and 4 are not zero.
   Operation& start(std::uint64_t epoch = 0) {
@@ -129,6 +130,31 @@ TEST_F(WorkerTest, StopsWithoutCreditsAndGoesOnWithThem) {
   EXPECT_THAT(step(), IsEmpty());
   EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, kAggregator, 1));
   EXPECT_THAT(step(), SizeIs(1));
+}
+
+TEST(WorkerAhead, StartsNoMoreThanItMayHaveIncomplete) {
+  const auto started = [](std::uint64_t ahead_bytes) {
+    Rank t(32, ahead_bytes);
+    for (std::uint64_t epoch = 0; epoch < 20; ++epoch) t.start(epoch);
+    const std::size_t first = t.step().size();  // as many as there are staging buffers, at most
+    return first + t.step().size();
+  };
+  constexpr std::uint64_t kTensor = 80;  // bytes, one slice each
+  EXPECT_EQ(started(0), engine::kWindow);
+  EXPECT_EQ(started(5 * kTensor), 5u);
+  EXPECT_EQ(started(6 * kTensor - 1), 5u);
+  EXPECT_EQ(started(1), engine::kLeastWindow) << "the next one is sent while one is summed";
+  EXPECT_EQ(started(1000 * kTensor), engine::kWindow);
+}
+
+TEST(WorkerAhead, StartsTheNextWhenTheOldestIsComplete) {
+  Rank t(32, 240);
+  for (std::uint64_t epoch = 0; epoch < 5; ++epoch) t.start(epoch);
+  EXPECT_THAT(t.step(), SizeIs(3));
+  t.fed_.feed(kAggregator, Direction::down, Rank::result(0, 0, {}));
+  const auto sent = t.step();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_EQ(sent[0].message.header.sequence, 3u);
 }
 
 // --- What must not be believed

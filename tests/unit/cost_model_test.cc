@@ -35,6 +35,12 @@ TEST(CostModel, WritesThatMoveBytesThemselvesMayNeverPay) {
   EXPECT_EQ(direct_from(costs, 1), 0u) << "nobody to write to";
 }
 
+TEST(CostModel, WhereNoLinksAreToBeCoveredWorkersStayWithinTheirCache) {
+  EXPECT_EQ(ahead_bytes(true, 2 << 20), 2u << 20);
+  EXPECT_EQ(ahead_bytes(false, 2 << 20), 0u) << "no bound";
+  EXPECT_EQ(ahead_bytes(true, 0), 0u) << "no bound where the cache is not known";
+}
+
 TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
   constexpr std::uint64_t kSlot = 132 << 10;
   const auto slots = [](int workers, int dedicated) {

@@ -27,6 +27,20 @@ TEST(Roll, MembersOfOneHostShareItsMemoryAndItsNetwork) {
   EXPECT_TRUE(roll.one_network);
 }
 
+TEST(Roll, TheSmallestCacheCountsForAll) {
+  auto hellos = two_ranks_of_this_host();
+  const auto digested = [&](std::uint64_t a, std::uint64_t b) {
+    hellos[0].cache_bytes = a;
+    hellos[1].cache_bytes = b;
+    for (Hello& h : hellos) h = Hello::decode(h.encode());
+    EXPECT_EQ(digest(hellos, 0).cache_bytes, digest(hellos, 1).cache_bytes);
+    return digest(hellos, 0).cache_bytes;
+  };
+  EXPECT_EQ(digested(2 << 20, 1 << 20), 1u << 20);
+  EXPECT_EQ(digested(1 << 20, 2 << 20), 1u << 20);
+  EXPECT_EQ(digested(2 << 20, 0), 0u) << "one does not know its own";
+}
+
 TEST(Roll, ContainersOfOneHostMayHaveNetworksOfTheirOwn) {
   auto hellos = two_ranks_of_this_host();
   hellos[1].network += " of another container";

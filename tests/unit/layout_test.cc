@@ -22,6 +22,7 @@ LayoutRequest any_request() {
   r.owners = *rc::gen::inRange<std::uint32_t>(1, 40);
   r.slice_bytes = *rc::gen::weightedOneOf<std::uint64_t>(
       {{1, rc::gen::just<std::uint64_t>(0)}, {1, rc::gen::inRange<std::uint64_t>(1, 1 << 20)}});
+  r.ahead_bytes = *rc::gen::element<std::uint64_t>(0, 1, 512 << 10, 2 << 20);
   r.slot_bytes = *rc::gen::element<std::uint64_t>(4096, 65536, 131072);
   r.express_bytes = 8192 - 104;
   return r;
@@ -81,6 +82,28 @@ RC_GTEST_PROP(SliceLayout, ABitmapTakesAtMostHalfASlot, ()) {
   const LayoutRequest r = any_request();
   const SliceLayout layout(r);
   RC_ASSERT(layout.words_per_slice() * 8 <= r.slot_bytes / 2);
+}
+
+TEST(SliceLayout, TwoSlicesWithEveryOwnerFitWhatMayBeAhead) {
+  const auto slice = [](std::uint32_t owners, std::uint64_t ahead, std::uint64_t mebibytes = 256) {
+    return SliceLayout({.epoch = 0,
+                        .count = mebibytes << 18,
+                        .element_bytes = 4,
+                        .block_elems = 256,
+                        .owners = owners,
+                        .slice_bytes = 0,
+                        .ahead_bytes = ahead,
+                        .slot_bytes = 128 << 10,
+                        .express_bytes = 8000})
+        .slice_bytes();
+  };
+  constexpr std::uint64_t kCache = 2 << 20;
+  EXPECT_EQ(slice(4, 0), 2u << 20);
+  EXPECT_EQ(slice(4, kCache), kCache / 8);
+  EXPECT_EQ(slice(2, kCache), kCache / 4);
+  EXPECT_EQ(slice(64, kCache, 2048), 256u << 10) << "smaller ones cost more than the cache saves";
+  EXPECT_EQ(slice(4, kCache, 16), 128u << 10) << "a small tensor is cut by what pipelines well";
+  EXPECT_EQ(slice(1, 64 << 20), 4u << 20);
 }
 
 TEST(SliceLayout, AHotRegionIsSpreadOverAllOwners) {

@@ -46,6 +46,13 @@ TEST(Topology, SavedXmlOfATwoNodeServer) {
   EXPECT_EQ(t.cores.back().node, 1);
 }
 
+TEST(Topology, ACoresCacheIsItsShareOfTheSecondLevel) {
+  const auto cache = [](const std::string& text) { return read_saved_topology(text).cache_bytes; };
+  EXPECT_EQ(cache("pack:1 l3:1(size=64MB) l2:4(size=1048576) core:1 pu:2"), 1u << 20);
+  EXPECT_EQ(cache("pack:1 l2:2(size=4194304) core:4 pu:1"), 1u << 20) << "four cores share one";
+  EXPECT_EQ(cache("pack:1 l3:1(size=64MB) core:4 pu:1"), 0u) << "unknown";
+}
+
 TEST(Topology, TextThatIsNoTopologyIsRefusedByName) {
   try {
     read_saved_topology("/no/such/machine.xml");
