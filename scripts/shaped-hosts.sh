@@ -5,14 +5,21 @@
 
 host_address() { echo "10.88.0.$(($1 + 1))"; }
 
+add_namespace() { # NAME
+  ip netns add "$1" || {
+    echo "error: no network namespace can be made here; it takes root (or CAP_SYS_ADMIN), also in a container" >&2
+    return 1
+  }
+}
+
 # make_hosts PREFIX COUNT RATE: RATE as tc spells it, such as 1gbit
 make_hosts() {
   local prefix=$1 count=$2 rate=$3 i end
-  ip netns add "$prefix-switch"
+  add_namespace "$prefix-switch"
   ip -n "$prefix-switch" link add bridge type bridge
   ip -n "$prefix-switch" link set bridge up
   for ((i = 0; i < count; i++)); do
-    ip netns add "$prefix-$i"
+    add_namespace "$prefix-$i"
     ip -n "$prefix-switch" link add "port$i" type veth peer name eth0 netns "$prefix-$i"
     ip -n "$prefix-switch" link set "port$i" master bridge up
     ip -n "$prefix-$i" link set lo up
@@ -28,7 +35,7 @@ make_hosts() {
 
 # make_lone_host PREFIX: one without links
 make_lone_host() {
-  ip netns add "$1-0"
+  add_namespace "$1-0"
   ip -n "$1-0" link set lo up
   set_congestion_control "$1-0"
 }

@@ -171,7 +171,12 @@ std::string Aggregator::waiting_for() const {
     if (full.empty()) epoch = next->epoch;
     add(full, receivers_[i]);
   }
-  if (!full.empty()) return fmt::format("operation {}: rank(s) {} stopped taking results", epoch, full);
+  if (!full.empty()) {
+    const KnownOperation& known = context_.operations[epoch % context_.operations.size()];
+    const bool later = known.epoch != epoch;  // the table has gone on
+    return fmt::format("operation {}{}: rank(s) {} stopped taking results", epoch,
+                       later ? "" : ", " + describe(known.record), full);
+  }
   return s.active ? fmt::format("operation {}, {}", s.epoch, describe(s.record)) : std::string();
 }
 

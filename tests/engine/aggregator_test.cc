@@ -136,7 +136,9 @@ TEST_F(AggregatorTest, WithoutCreditTheResultWaits) {
     EXPECT_THAT(step(), SizeIs(operation < 4 ? 2 : 0)) << operation;
   }
   EXPECT_FALSE(aggregator_.idle());
-  EXPECT_EQ(aggregator_.waiting_for(), "operation 4: rank(s) 1, 0 stopped taking results");
+  EXPECT_EQ(
+      aggregator_.waiting_for(),
+      "operation 4, allreduce(count 20, float32, sum, blocks of 4): rank(s) 1, 0 stopped taking results");
   for (std::uint16_t rank = 0; rank < 2; ++rank)
     EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, rank, 4));
   EXPECT_THAT(step(), SizeIs(2));
