@@ -304,7 +304,11 @@ std::shared_ptr<Operation> Core::start(Prepared p) {
   operations_.fetch_add(1, std::memory_order_relaxed);
   *flight = {operation, p.input_bytes, p.output_bytes, std::move(p.registrations)};
   if (p.known == Prepared::Input::scan && !layout.express()) scan_pool_->submit(operation);
-  for (const auto& lane : lanes_) lane->submit(operation.get());
+  // Only lanes that own a part of it: what others have not looked at yet may be over, and gone.
+  const auto lanes = static_cast<std::uint32_t>(lanes_.size());
+  for (std::uint32_t l = 0; l < lanes; ++l) {
+    if (layout.on_lane(l, lanes)) lanes_[l]->submit(operation.get());
+  }
   lock.unlock();
   drive();  // what can go out at once goes out at once
   return operation;

@@ -42,8 +42,8 @@ class Lane {
   std::string address_for(int peer);
   void connect(std::span<const std::string> addresses, verbs::Deadline deadline);
 
-  /// Takes part in `operation` until it has finished; the caller keeps it alive until then. Any thread; calls
-  /// in epoch order.
+  /// Takes part in `operation`, of which this lane owns a slice, until it has finished; the caller keeps it
+  /// alive until then. Any thread; calls in epoch order.
   void submit(Operation* operation);
   /// One round if nobody else is driving. True if anything moved.
   bool drive();

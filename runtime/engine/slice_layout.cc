@@ -76,6 +76,14 @@ std::uint32_t SliceLayout::owner(std::uint64_t slice) const {
   return static_cast<std::uint32_t>((slice % owners_ + mix(epoch_ + mix(row)) % owners_) % owners_);
 }
 
+bool SliceLayout::on_lane(std::uint32_t lane, std::uint32_t lanes) const {
+  if (slices_ >= owners_) return true;  // a whole row
+  for (std::uint64_t s = 0; s < slices_; ++s) {
+    if (owner(s) % lanes == lane) return true;
+  }
+  return false;
+}
+
 std::uint32_t SliceLayout::column(std::uint32_t owner, std::uint64_t row) const {
   const auto rotation = static_cast<std::uint32_t>(mix(epoch_ + mix(row)) % owners_);
   return (owner + owners_ - rotation) % owners_;

@@ -50,6 +50,8 @@ class SliceLayout {
 
   std::uint32_t owners() const { return owners_; }
   std::uint32_t owner(std::uint64_t slice) const;
+  /// Whether lane `lane` of so many, of any aggregator, owns a slice.
+  bool on_lane(std::uint32_t lane, std::uint32_t lanes) const;
   /// Number of slices of `owner`, and its k-th one in ascending order.
   std::uint64_t owned(std::uint32_t owner) const;
   std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const {

@@ -61,6 +61,18 @@ RC_GTEST_PROP(SliceLayout, EverySliceHasOneOwnerWhoFindsItInItsList, ()) {
   RC_ASSERT(std::all_of(seen.begin(), seen.end(), [](auto n) { return n == 1; }));
 }
 
+RC_GTEST_PROP(SliceLayout, ALaneIsOneOfThoseThatOwnASlice, ()) {
+  LayoutRequest r = any_request();
+  const auto lanes = *rc::gen::inRange<std::uint32_t>(1, 5);
+  r.owners *= lanes;
+  const SliceLayout layout(r);
+  for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+    std::uint64_t slices = 0;
+    for (std::uint32_t o = lane; o < layout.owners(); o += lanes) slices += layout.owned(o);
+    RC_ASSERT(layout.on_lane(lane, lanes) == (slices > 0));
+  }
+}
+
 RC_GTEST_PROP(SliceLayout, OwnersSharesDifferByOneSlice, ()) {
   const SliceLayout layout(any_request());
   std::uint64_t least = ~std::uint64_t{0}, most = 0;
