@@ -19,6 +19,9 @@ using wire::Immediate;
 
 namespace {
 
+/// A message of so many bytes is worth its costs; smaller ones take the next slices' results along.
+constexpr std::uint64_t kWorthAMessage = 64 << 10;
+
 /// Members that results are written to, beside the local worker.
 std::vector<std::uint16_t> remote_receivers(const EngineConfig& config, Class c) {
   std::vector<std::uint16_t> receivers;
@@ -47,7 +50,8 @@ Aggregator::Aggregator(LaneContext& context, Class size_class)
       results_(kWaitingResults,
                receivers_.size() + (context.config.members.is_worker(context.config.members.self) ? 1 : 0)) {
   for (Source& source : sources_) {
-    source.queue = FixedQueue<Contribution>(context.config.of(size_class).slots);
+    source.queue =
+        FixedQueue<Contribution>(std::size_t{context.config.of(size_class).slots} * wire::kMaxSections);
     source.outputs.resize(kWindow);
     source.seen.resize(kWindow);
   }
@@ -75,11 +79,16 @@ bool Aggregator::step() {
     if (!s.active || s.missing > 0) break;
     if (!s.summing) begin_sum(s);
     const Progress progress = sum_piece(s, any);
-    if (progress == Progress::waiting) break;
+    if (progress == Progress::waiting) {
+      if (message_ && piece_.open && piece_.form != Form::direct)
+        flush_section(s);  // who waits for the others need not
+      break;
+    }
     any = true;
     if (progress == Progress::slice_over) ++head_;
     if (progress == Progress::flushed) break;  // let it be posted before the next piece is summed
   }
+  send_message();  // nobody waits for one that is not full
   for (int rank = 0; rank < ranks_; ++rank) {
     if (rank != context_.config.members.self) {
       context_.return_credit(class_, Direction::up, static_cast<std::uint16_t>(rank));
@@ -220,7 +229,9 @@ void Aggregator::advance_sources(Slice& s, std::uint64_t bytes) {
 
 void Aggregator::release(int rank) {
   Source& source = sources_[static_cast<std::size_t>(rank)];
-  context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(source.queue.front().slot);
+  const Contribution& first = source.queue.front();
+  if (first.last_in_slot)
+    context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(first.slot);
   source.queue.pop_front();
   source.used = 0;
 }
@@ -241,16 +252,25 @@ bool Aggregator::open_piece(Slice& s, Form form) {
     }
   }
   StagingPool& pool = context_.pool(class_);
-  if (pool.available() == 0 || results_.full()) return false;
-  p.staging = pool.acquire();
-  p.at = pool.buffer(*p.staging);
-  if (form != Form::direct) {
-    p.first = form == Form::notice || s.summed_bytes == 0;
-    if (form == Form::notice) p.stream_offset = 0;
-    const std::uint64_t overhead = sizeof(Header) + (p.first ? s.layout->words_of(s.slice) * 8 : 0);
-    p.at += overhead;
-    p.room = slot - overhead;
+  p.first = form == Form::notice || (form == Form::packed && s.summed_bytes == 0);
+  const std::uint64_t overhead =
+      form == Form::direct ? 0 : sizeof(Header) + (p.first ? s.layout->words_of(s.slice) * 8 : 0);
+  std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
+  const std::uint64_t whole = overhead + (form == Form::notice ? 0 : s.union_bytes - s.summed_bytes);
+  if (message_ && (form == Form::direct || begin + whole > slot)) {
+    send_message();
+    begin = 0;
   }
+  if (message_) {
+    p.staging = message_->staging;
+  } else {
+    if (pool.available() == 0 || results_.full()) return false;
+    p.staging = pool.acquire();
+  }
+  p.section = pool.buffer(*p.staging) + begin;
+  p.at = p.section + overhead;
+  p.room = slot - begin - overhead;
+  if (form == Form::notice) p.stream_offset = 0;
   piece_ = p;
   return true;
 }
@@ -258,13 +278,22 @@ bool Aggregator::open_piece(Slice& s, Form form) {
 /// Sends the open piece on its way to every receiver. False: there is no room for its writes now; it stays
 /// open.
 bool Aggregator::flush(Slice& s) {
-  if (piece_.form != Form::direct) return flush_message(s), true;
-  if (context_.outbox.room() < receivers_.size()) return false;
-  flush_direct(s);
+  if (piece_.form == Form::direct) {
+    if (context_.outbox.room() < receivers_.size()) return false;
+    flush_direct(s);
+    return true;
+  }
+  const bool complete = s.summed_bytes == s.union_bytes;
+  flush_section(s);
+  // A small message may take the next slice's result along, if that comes within this step.
+  if (class_ != Class::bulk || !complete || message_->bytes >= kWorthAMessage ||
+      message_->sections == wire::kMaxSections)
+    send_message();
   return true;
 }
 
-void Aggregator::flush_message(Slice& s) {
+/// Completes the open piece, a section of the message.
+void Aggregator::flush_section(Slice& s) {
   const std::uint64_t bitmap_bytes = piece_.first ? s.layout->words_of(s.slice) * 8 : 0;
   Header header{
       .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
@@ -275,15 +304,27 @@ void Aggregator::flush_message(Slice& s) {
   }
   header.bitmap_bytes = static_cast<std::uint32_t>(bitmap_bytes);
   header.payload_bytes = static_cast<std::uint32_t>(piece_.bytes);
+  std::memcpy(piece_.section, &header, sizeof header);
+  if (bitmap_bytes > 0) std::memcpy(piece_.section + sizeof header, union_.get(), bitmap_bytes);
 
-  StagingPool& pool = context_.pool(class_);
-  const StagingPool::Index staging = *piece_.staging;
-  std::byte* message = pool.buffer(staging);
-  std::memcpy(message, &header, sizeof header);
-  if (bitmap_bytes > 0) std::memcpy(message + sizeof header, union_.get(), bitmap_bytes);
-  const std::uint64_t bytes = sizeof header + bitmap_bytes + header.payload_bytes;
-  results_.push_back({staging, static_cast<std::uint32_t>(bytes), s.epoch});
+  const std::byte* buffer = context_.pool(class_).buffer(*piece_.staging);
+  if (!message_) {
+    message_ = {.staging = *piece_.staging, .epoch = s.epoch};
+  } else {
+    wire::add_flag(message_->last, wire::kMore);
+  }
+  message_->last = piece_.section;
+  message_->bytes =
+      static_cast<std::uint64_t>(piece_.section - buffer) + sizeof header + bitmap_bytes + piece_.bytes;
+  ++message_->sections;
   piece_ = {};
+}
+
+/// The message, if there is one, is a result from now on.
+void Aggregator::send_message() {
+  if (!message_) return;
+  results_.push_back({message_->staging, static_cast<std::uint32_t>(message_->bytes), message_->epoch});
+  message_.reset();
   deliver();
 }
 
@@ -345,12 +386,18 @@ bool Aggregator::deliver_to(std::size_t receiver) {
 bool Aggregator::deliver_local() {
   bool any = false;
   while (const ResultQueue::Result* next = results_.next(receivers_.size())) {
-    const std::byte* message = context_.pool(class_).buffer(next->staging);
+    const std::byte* section = context_.pool(class_).buffer(next->staging) + local_at_;
     Header header;
-    std::memcpy(&header, message, sizeof header);
-    if (!local_->consume_local(header, message + sizeof header)) break;
-    taken(receivers_.size(), next->staging);
+    std::memcpy(&header, section, sizeof header);
+    if (!local_->consume_local(header, section + sizeof header)) break;
     any = true;
+    if ((header.flags & wire::kMore) != 0) {
+      local_at_ =
+          wire::aligned_section(local_at_ + sizeof header + header.bitmap_bytes + header.payload_bytes);
+      continue;
+    }
+    local_at_ = 0;
+    taken(receivers_.size(), next->staging);
   }
   return any;
 }

@@ -64,11 +64,12 @@ class Aggregator {
     std::uint64_t run_end = 0;        // first block behind `at` that other ranks hold
     std::uint64_t local_ordinal = 0;  // sparse local input: ordinal of its next set block
   };
-  struct Contribution {  // a message with data, and the slot that it holds
+  struct Contribution {  // a section with data, and the slot that its message holds
     std::uint32_t slot = 0;
     const std::byte* payload = nullptr;
     std::uint64_t bytes = 0;  // of the payload
     std::uint64_t sequence = 0;
+    bool last_in_slot = false;  // the slot is free when it has been summed
   };
   struct Source {  // one rank's contributions, in order
     FixedQueue<Contribution> queue;
@@ -77,14 +78,22 @@ class Aggregator {
     std::vector<bool> seen;                    // by window place: its bitmap is there
   };
   enum class Form : std::uint8_t {
-    packed,  // a message: header, perhaps the union bitmap, summed blocks
+    packed,  // a section of a message: header, perhaps the union bitmap, summed blocks
     direct,  // one run of the tensor, written to its place in every output
-    notice,  // a message without blocks: the union bitmap of a direct slice, and how many writes belong to it
+    notice,  // a section without blocks: the union bitmap of a direct slice, and how many writes belong to it
+  };
+  struct Message {  // results of slices that are over, on their way into the queue; never between two steps
+    StagingPool::Index staging = 0;
+    std::uint64_t bytes = 0;  // of its sections
+    std::uint32_t sections = 0;
+    std::byte* last = nullptr;  // the last section's header
+    std::uint64_t epoch = 0;    // of the first one
   };
   struct Piece {  // a part of the result, being filled
     bool open = false;
     Form form = Form::packed;
-    std::byte* at = nullptr;  // start of the payload
+    std::byte* section = nullptr;  // packed, notice: where its header goes
+    std::byte* at = nullptr;       // start of the payload
     std::uint64_t bytes = 0, room = 0;
     std::uint64_t stream_offset = 0;
     std::uint64_t tensor_offset = 0;            // direct: where it goes
@@ -109,7 +118,8 @@ class Aggregator {
   void advance_sources(Slice& s, std::uint64_t bytes);
   bool open_piece(Slice& s, Form form);
   bool flush(Slice& s);
-  void flush_message(Slice& s);
+  void flush_section(Slice& s);
+  void send_message();
   void flush_direct(Slice& s);
   bool deliver();
   bool deliver_to(std::size_t receiver);
@@ -130,9 +140,11 @@ class Aggregator {
   std::unique_ptr<std::uint64_t[]> union_,
       edges_;  // of the current slice; edges: the last block of a run with the same ranks
   Piece piece_;
+  std::optional<Message> message_;          // `piece_` is its next section, if that is in the same buffer
   std::vector<int> present_;                // ranks that hold the block at the cursor
   std::vector<const std::byte*> pointers_;  // their bytes, in rank order
-  ResultQueue results_;                     // for receivers_ in their order, then for the local worker
+  std::uint64_t local_at_ = 0;  // the first section that the local worker has not had of its next result
+  ResultQueue results_;         // for receivers_ in their order, then for the local worker
 };
 
 }  // namespace nzcl::engine

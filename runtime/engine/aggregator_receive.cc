@@ -38,35 +38,49 @@ bool Aggregator::receive(int rank) {
   return any;
 }
 
+/// All sections of a message. Its slot is held until the last one with data has been summed.
 bool Aggregator::take(int rank, const ReceiveChannel::Message& message) {
-  Header header;
-  std::memcpy(&header, message.data, sizeof header);
-  const bool with_bitmap = (header.flags & wire::kHasBitmap) != 0;
-  const std::uint64_t fixed = sizeof header + (with_bitmap ? sizeof(OperationRecord) : 0);
-  const std::uint64_t total = fixed + header.bitmap_bytes + header.payload_bytes;
-  if (header.magic != wire::kMagic || header.version != wire::kVersion ||
-      total > context_.config.of(class_).slot_bytes) {
-    context_.fail(ErrorCode::transport,
-                  fmt::format("rank {} sent a malformed contribution (sequence {})", rank, header.sequence));
-    return false;
+  Source& source = sources_[static_cast<std::size_t>(rank)];
+  const std::uint64_t slot_bytes = context_.config.of(class_).slot_bytes;
+  bool holds_slot = false, more = true;
+  std::uint64_t at = 0;
+  for (std::uint32_t sections = 0; more; ++sections) {
+    const std::byte* section = message.data + at;
+    const bool whole = sections < wire::kMaxSections && at + sizeof(Header) <= slot_bytes;
+    Header header{.magic = 0};
+    if (whole) std::memcpy(&header, section, sizeof header);
+    const bool with_bitmap = (header.flags & wire::kHasBitmap) != 0;
+    const std::uint64_t fixed = sizeof header + (with_bitmap ? sizeof(OperationRecord) : 0);
+    const std::uint64_t total = fixed + header.bitmap_bytes + header.payload_bytes;
+    if (header.magic != wire::kMagic || header.version != wire::kVersion || at + total > slot_bytes) {
+      context_.fail(ErrorCode::transport, fmt::format("rank {} sent a malformed contribution (sequence {})",
+                                                      rank, header.sequence));
+      return false;
+    }
+    if (!context_.credit(class_, Direction::down, static_cast<std::uint16_t>(rank), header.credit)) {
+      context_.fail(ErrorCode::transport,
+                    fmt::format("rank {} returned more credits than it was sent messages", rank));
+      return false;
+    }
+    LaneStatistics::add(context_.statistics.bytes_received, total);
+    if (with_bitmap) {
+      OperationRecord record;
+      std::memcpy(&record, section + sizeof header, sizeof record);
+      Slice* s = enter(rank, header, record);
+      if (s == nullptr) return false;
+      if (header.bitmap_bytes > 0)
+        std::memcpy(bits_of(s->sequence, rank), section + fixed, header.bitmap_bytes);
+    }
+    if (header.payload_bytes > 0) {
+      source.queue.push_back({message.slot, section + fixed + header.bitmap_bytes, header.payload_bytes,
+                              header.sequence, false});
+      holds_slot = true;
+    }
+    more = (header.flags & wire::kMore) != 0;
+    at = wire::aligned_section(at + total);
   }
-  if (!context_.credit(class_, Direction::down, static_cast<std::uint16_t>(rank), header.credit)) {
-    context_.fail(ErrorCode::transport,
-                  fmt::format("rank {} returned more credits than it was sent messages", rank));
-    return false;
-  }
-  LaneStatistics::add(context_.statistics.bytes_received, total);
-  if (with_bitmap) {
-    OperationRecord record;
-    std::memcpy(&record, message.data + sizeof header, sizeof record);
-    Slice* s = enter(rank, header, record);
-    if (s == nullptr) return false;
-    if (header.bitmap_bytes > 0)
-      std::memcpy(bits_of(s->sequence, rank), message.data + fixed, header.bitmap_bytes);
-  }
-  if (header.payload_bytes > 0) {
-    sources_[static_cast<std::size_t>(rank)].queue.push_back(
-        {message.slot, message.data + fixed + header.bitmap_bytes, header.payload_bytes, header.sequence});
+  if (holds_slot) {
+    source.queue.back().last_in_slot = true;
   } else {
     context_.link(class_, static_cast<std::uint16_t>(rank)).receive_up.release(message.slot);
   }

@@ -16,6 +16,7 @@ class FixedQueue {
   std::size_t size() const { return count_; }
   T& front() { return items_[first_]; }
   const T& front() const { return items_[first_]; }
+  T& back() { return items_[(first_ + count_ - 1) % items_.size()]; }
   /// Precondition: size() < capacity.
   void push_back(T item) {
     items_[(first_ + count_) % items_.size()] = item;

@@ -45,6 +45,9 @@ class PayloadBuilder {
     packed_ += bytes;
     return true;
   }
+  /// All that there is so far lies in the staging buffer: another section can be composed behind it.
+  bool in_one_piece() const { return count_ == 1 && last_is_staged_; }
+  std::uint64_t staged() const { return staged_; }
   std::span<const verbs::Segment> segments() const { return {segments_.data(), count_}; }
   std::uint64_t packed() const { return packed_; }
 

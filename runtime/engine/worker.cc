@@ -17,6 +17,18 @@ using wire::Direction;
 using wire::Header;
 using wire::Immediate;
 
+namespace {
+
+/// A message of so many bytes is worth its costs; smaller ones take further slices along.
+constexpr std::uint64_t kWorthAMessage = 64 << 10;
+/// Bytes of the tensor that a message's slices may take together: they are scanned before it can leave.
+constexpr std::uint64_t kCoveredBytes = 2 << 20;
+/// What a slice keeps of the cache, beside its data: what it sends is read again, and a result of several
+/// ranks' blocks is written.
+constexpr std::uint64_t kReused = 8;
+
+}  // namespace
+
 Worker::Worker(LaneContext& context, Class size_class)
     : context_(context), class_(size_class), mirrored_(context.config.of(size_class).mirrored) {
   const auto& members = context.config.members;
@@ -38,8 +50,7 @@ void Worker::submit(Operation* operation) {
   for (Uplink& uplink : uplinks_) {
     const std::uint64_t slices = owned(operation->layout, uplink.owner);
     if (slices == 0) continue;
-    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {
-        operation, 0, slices, window(operation->layout)};
+    uplink.pending[(uplink.first_pending + uplink.pending_count++) % kMaxOperations] = {operation, 0, slices};
     busy_slices_ += slices;
   }
 }
@@ -50,14 +61,6 @@ std::uint64_t Worker::owned(const SliceLayout& layout, std::uint32_t owner) cons
   if (!mirrored_) return layout.owned(owner);
   const auto lanes = static_cast<std::uint32_t>(context_.config.lanes);
   return layout.owner(0) % lanes == owner % lanes ? 1 : 0;
-}
-
-std::uint64_t Worker::window(const SliceLayout& layout) const {
-  if (mirrored_) return kMirroredWindow;
-  const std::uint64_t ahead = context_.config.ahead_bytes;
-  if (ahead == 0) return kWindow;
-  return std::clamp(ahead / (layout.owners() * std::max<std::uint64_t>(1, layout.slice_bytes())),
-                    kLeastWindow, kWindow);
 }
 
 bool Worker::step() {
@@ -71,7 +74,7 @@ bool Worker::step() {
 
 // --- Up
 
-bool Worker::push(Uplink& uplink) { return start_slice(uplink) || send_data(uplink); }
+bool Worker::push(Uplink& uplink) { return start_slices(uplink) || send_data(uplink); }
 
 /// The members that its contributions go to.
 std::span<const std::uint16_t> Worker::targets(const Uplink& uplink) const {
@@ -86,46 +89,83 @@ bool Worker::may_compose(const Uplink& uplink) {
                      [this](std::uint16_t member) { return context_.link(class_, member).send_up.ready(); });
 }
 
-bool Worker::start_slice(Uplink& uplink) {
-  if (uplink.pending_count == 0) return false;
-  if (uplink.started - uplink.sending > kBitmapsAhead) return false;
-  Pending& pending = uplink.pending[uplink.first_pending];
-  if (uplink.started - uplink.oldest >= pending.window) return false;
-  Operation* op = pending.operation;
-  const std::uint64_t slice = mirrored_ ? 0 : op->layout.owned_slice(uplink.owner, pending.next);
+/// There is a slice to start, and no more are under way than the window and the cache allow.
+bool Worker::may_start(const Uplink& uplink) const {
+  if (uplink.pending_count == 0 || uplink.started - uplink.sending > kBitmapsAhead) return false;
+  const std::uint64_t incomplete = uplink.started - uplink.oldest;
+  if (incomplete >= (mirrored_ ? kMirroredWindow : kWindow)) return false;
+  const std::uint64_t ahead = context_.config.ahead_bytes;
+  return ahead == 0 || incomplete < kLeastWindow || uplink.ahead < ahead / context_.config.owners();
+}
+
+std::uint64_t Worker::next_slice(const Uplink& uplink) const {
+  const Pending& pending = uplink.pending[uplink.first_pending];
+  return mirrored_ ? 0 : pending.operation->layout.owned_slice(uplink.owner, pending.next);
+}
+
+/// Starts the next slice, and as many behind it as the same message takes. Of the own owner's about as many.
+bool Worker::start_slices(Uplink& uplink) {
+  if (!may_start(uplink)) return false;
+  Operation* op = uplink.pending[uplink.first_pending].operation;
+  const std::uint64_t slice = next_slice(uplink);
   if (!op->ensure_scanned(slice)) return false;
 
-  const auto bits = op->input_bits(slice);
-  const std::uint64_t stream = op->stream_bytes(slice, bits);
   const bool local = uplink.member == context_.self();
   const bool turn = uplink.sending == uplink.started;
-  const bool one_message =
-      wire::kMaxOverhead + bits.size_bytes() + stream <= context_.config.of(class_).slot_bytes;
   if (!local || mirrored_) {
+    const auto bits = op->input_bits(slice);
+    const bool one_message = wire::kMaxOverhead + bits.size_bytes() + op->stream_bytes(slice, bits) <=
+                             context_.config.of(class_).slot_bytes;
     if (!turn && one_message) return false;  // its bitmap travels with its data
     if (!may_compose(uplink)) return false;
+    const std::uint64_t sequence = begin_slice(uplink);
+    compose(uplink, sequence, true, turn);
+    if (local) offer(uplink, sequence);
+    return true;
   }
+  std::uint64_t covered = 0, bytes = 0;
+  do {
+    const std::uint64_t sequence = begin_slice(uplink);
+    covered += uplink.at(sequence).operation->layout.slice_bytes();
+    bytes += uplink.at(sequence).stream_bytes;
+    offer(uplink, sequence);
+  } while (class_ == Class::bulk && covered < kCoveredBytes && bytes < kWorthAMessage && may_start(uplink) &&
+           uplink.pending[uplink.first_pending].operation->ensure_scanned(next_slice(uplink)));
+  return true;
+}
 
+/// The next slice, which has been scanned, is under way from now on. Returns its sequence.
+std::uint64_t Worker::begin_slice(Uplink& uplink) {
+  Pending& pending = uplink.pending[uplink.first_pending];
+  Operation* op = pending.operation;
+  const std::uint64_t slice = next_slice(uplink);
+  const auto bits = op->input_bits(slice);
   const std::uint64_t sequence = uplink.started++;
   Transfer& t = uplink.at(sequence);
   t = {};
   t.operation = op;
   t.slice = slice;
   t.active = true;
-  t.stream_bytes = stream;
+  t.stream_bytes = op->stream_bytes(slice, bits);
+  t.weight = std::min(op->layout.slice_bytes(), kReused * t.stream_bytes);
+  uplink.ahead += t.weight;
   t.up.block = next_set(bits, 0, op->layout.blocks_of(slice));
   if (op->input.by_ordinal) t.ordinal = op->first_ordinal(slice);
   if (++pending.next == pending.owned) {
     uplink.first_pending = (uplink.first_pending + 1) % kMaxOperations;
     --uplink.pending_count;
   }
-  if (!local || mirrored_) compose(uplink, sequence, true, turn);
-  if (local) {
-    t.sent_bytes = stream;
-    skip_sent(uplink);
-    local_->offer_local(sequence, op, slice);
-  }
-  return true;
+  return sequence;
+}
+
+/// The own owner reads it where it lies.
+void Worker::offer(Uplink& uplink, std::uint64_t sequence) {
+  Transfer& t = uplink.at(sequence);
+  Operation* const op = t.operation;
+  const std::uint64_t slice = t.slice;
+  t.sent_bytes = t.stream_bytes;
+  skip_sent(uplink);
+  local_->offer_local(sequence, op, slice);
 }
 
 bool Worker::send_data(Uplink& uplink) {
@@ -142,18 +182,55 @@ void Worker::skip_sent(Uplink& uplink) {
 }
 
 void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data) {
+  StagingPool& pool = context_.pool(class_);
+  const auto staging = pool.acquire();
+  PayloadBuilder message(context_.config, class_, pool.buffer(staging), pool.region());
+  std::byte* header = add_section(uplink, message, sequence, with_bitmap, with_data);
+  skip_sent(uplink);
+  std::uint64_t covered = uplink.at(sequence).operation->layout.slice_bytes();
+  for (std::uint32_t sections = 1; sections < wire::kMaxSections && covered < kCoveredBytes; ++sections) {
+    if (!another_fits(uplink, message)) break;
+    wire::add_flag(header, wire::kMore);
+    while (message.staged() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
+    const std::uint64_t next = begin_slice(uplink);
+    header = add_section(uplink, message, next, true, true);
+    skip_sent(uplink);
+    covered += uplink.at(next).operation->layout.slice_bytes();
+  }
+  LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
+  for (const std::uint16_t member : targets(uplink)) {
+    pool.add_reference(staging);
+    context_.push_message(class_, Direction::up, member, staging, message.segments());
+  }
+  pool.release(staging);
+}
+
+/// Whether the next slice, all of it, is to follow in the message: a message costs its receiver and the
+/// transport more than a few KiB do.
+bool Worker::another_fits(const Uplink& uplink, const PayloadBuilder& message) {
+  if (class_ != Class::bulk || uplink.sending != uplink.started) return false;
+  if (!message.in_one_piece() || message.staged() >= kWorthAMessage || !may_start(uplink)) return false;
+  Operation* op = uplink.pending[uplink.first_pending].operation;
+  const std::uint64_t slice = next_slice(uplink);
+  if (!op->ensure_scanned(slice)) return false;
+  const auto bits = op->input_bits(slice);
+  return wire::aligned_section(message.staged()) + wire::kMaxOverhead + bits.size_bytes() +
+             op->stream_bytes(slice, bits) <=
+         context_.config.of(class_).slot_bytes;
+}
+
+/// A slice's bitmap, or as much of its data as the message takes, or both. Returns where the header lies.
+std::byte* Worker::add_section(Uplink& uplink, PayloadBuilder& message, std::uint64_t sequence,
+                               bool with_bitmap, bool with_data) {
   Transfer& t = uplink.at(sequence);
   Operation& op = *t.operation;
   const trace::Span span(trace::What::push, op.epoch, t.slice);
   const auto bits = op.input_bits(t.slice);
   const std::uint64_t blocks = op.layout.blocks_of(t.slice);
-  Link& link = context_.link(class_, uplink.member);
-  StagingPool& pool = context_.pool(class_);
-  const auto staging = pool.acquire();
-  PayloadBuilder message(context_.config, class_, pool.buffer(staging), pool.region());
+  const std::uint64_t begin = message.staged();
 
   Header header{.flags = 0,
-                .credit = link.receive_down.take_credit(),
+                .credit = context_.link(class_, uplink.member).receive_down.take_credit(),
                 .epoch = op.epoch,
                 .slice = t.slice,
                 .sequence = sequence,
@@ -167,7 +244,7 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
     if (!bits.empty()) std::memcpy(message.reserve(header.bitmap_bytes), bits.data(), bits.size_bytes());
     used += sizeof(op.record) + bits.size_bytes();
   }
-  std::uint64_t room = with_data ? context_.config.of(class_).slot_bytes - used : 0;
+  std::uint64_t room = with_data ? context_.config.of(class_).slot_bytes - begin - used : 0;
   std::uint64_t payload = 0;
   while (room > 0 && t.sent_bytes < t.stream_bytes) {
     const std::uint64_t end = op.input.by_ordinal ? t.up.block + 1 : next_clear(bits, t.up.block, blocks);
@@ -194,15 +271,8 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   header.payload_bytes = static_cast<std::uint32_t>(payload);
   std::memcpy(header_at, &header, sizeof header);
 
-  LaneStatistics::add(context_.statistics.bytes_packed, message.packed());
-  const auto members = targets(uplink);
-  op.bytes_sent.fetch_add(members.size() * (used + payload), std::memory_order_relaxed);
-  for (const std::uint16_t member : members) {
-    pool.add_reference(staging);
-    context_.push_message(class_, Direction::up, member, staging, message.segments());
-  }
-  pool.release(staging);
-  skip_sent(uplink);
+  op.bytes_sent.fetch_add(targets(uplink).size() * (used + payload), std::memory_order_relaxed);
+  return header_at;
 }
 
 // --- Down
@@ -212,28 +282,35 @@ bool Worker::pull(Uplink& uplink) {
   ReceiveChannel& channel = context_.link(class_, uplink.member).receive_down;
   bool any = false;
   while (!context_.failure) {
-    if (uplink.held.data == nullptr) uplink.held = channel.pop();
+    if (uplink.held.data == nullptr) uplink.held = channel.pop(), uplink.held_at = 0;
     if (uplink.held.data == nullptr) break;
     Header header;
-    std::memcpy(&header, uplink.held.data, sizeof header);
-    if (!valid(header)) {
+    const std::byte* section = uplink.held.data + uplink.held_at;
+    const bool whole = uplink.held_at + sizeof header <= context_.config.of(class_).slot_bytes;
+    if (whole) std::memcpy(&header, section, sizeof header);
+    if (!whole || !valid(header, uplink.held_at)) {
       context_.fail(ErrorCode::transport,
                     fmt::format("{} sent a malformed result (sequence {})",
                                 context_.config.members.name(uplink.member), header.sequence));
       break;
     }
-    if (!consume(uplink, header, uplink.held.data + sizeof header)) break;
+    if (!consume(uplink, header, section + sizeof header)) break;
+    any = true;
+    if ((header.flags & wire::kMore) != 0) {
+      uplink.held_at =
+          wire::aligned_section(uplink.held_at + sizeof header + header.bitmap_bytes + header.payload_bytes);
+      continue;
+    }
     channel.release(uplink.held.slot);
     uplink.held = {};
-    any = true;
   }
   context_.return_credit(class_, Direction::down, uplink.member);
   return any;
 }
 
-bool Worker::valid(const Header& h) const {
+bool Worker::valid(const Header& h, std::uint64_t at) const {
   return h.magic == wire::kMagic && h.version == wire::kVersion &&
-         sizeof h + std::uint64_t{h.bitmap_bytes} + h.payload_bytes <= context_.config.of(class_).slot_bytes;
+         at + sizeof h + h.bitmap_bytes + h.payload_bytes <= context_.config.of(class_).slot_bytes;
 }
 
 bool Worker::consume_local(const Header& header, const std::byte* body) {
@@ -368,6 +445,7 @@ void Worker::complete_if_done(Uplink& uplink, Transfer& t) {
       t.have_union && (t.direct ? t.direct_seen == t.direct_expected : t.received_bytes == t.union_bytes);
   if (!done) return;
   t.active = false;
+  uplink.ahead -= t.weight;
   --busy_slices_;
   while (uplink.oldest < uplink.started && !uplink.at(uplink.oldest).active) ++uplink.oldest;
   t.operation->slice_done();  // last: the operation may be gone afterwards

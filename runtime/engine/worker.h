@@ -12,6 +12,7 @@
 #include "runtime/engine/config.h"
 #include "runtime/engine/lane_context.h"
 #include "runtime/engine/operation.h"
+#include "runtime/engine/payload.h"
 
 namespace nzcl::engine {
 
@@ -55,6 +56,7 @@ class Worker {
     StreamCursor up;
     std::uint64_t ordinal = 0;  // sparse input: of the set block at `up`, over the whole tensor
     std::uint64_t stream_bytes = 0, sent_bytes = 0;
+    std::uint64_t weight = 0;  // in Uplink::ahead
     // down
     bool have_union = false;
     StreamCursor down;
@@ -66,7 +68,6 @@ class Worker {
   struct Pending {  // an operation with slices of this owner that were not started yet
     Operation* operation = nullptr;
     std::uint64_t next = 0, owned = 0;
-    std::uint64_t window = 0;  // of its slices, how many may be started and incomplete
   };
   struct Uplink {  // everything between this worker and one owner
     std::uint16_t member = 0;
@@ -77,26 +78,34 @@ class Worker {
     std::uint64_t oldest = 0;                 // lowest incomplete sequence
     std::uint64_t sending = 0;                // lowest sequence not wholly sent
     std::uint64_t started = 0;                // sequences below have had their bitmap sent
-    ReceiveChannel::Message held;             // a result that could not be placed yet
+    std::uint64_t ahead = 0;                  // what those incomplete weigh
+    ReceiveChannel::Message held;             // a message with results that could not be placed yet
+    std::uint64_t held_at = 0;                // the first section of it that was not
 
     Transfer& at(std::uint64_t sequence) { return transfers[sequence % kWindow]; }
   };
 
   bool push(Uplink& uplink);
-  bool start_slice(Uplink& uplink);
+  bool start_slices(Uplink& uplink);
+  bool may_start(const Uplink& uplink) const;
+  std::uint64_t next_slice(const Uplink& uplink) const;
+  std::uint64_t begin_slice(Uplink& uplink);
+  void offer(Uplink& uplink, std::uint64_t sequence);
   bool send_data(Uplink& uplink);
   std::span<const std::uint16_t> targets(const Uplink& uplink) const;
   bool may_compose(const Uplink& uplink);
   void skip_sent(Uplink& uplink);
   std::uint64_t owned(const SliceLayout& layout, std::uint32_t owner) const;
-  std::uint64_t window(const SliceLayout& layout) const;
   void compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data);
+  bool another_fits(const Uplink& uplink, const PayloadBuilder& message);
+  std::byte* add_section(Uplink& uplink, PayloadBuilder& message, std::uint64_t sequence, bool with_bitmap,
+                         bool with_data);
   bool pull(Uplink& uplink);
   bool consume(Uplink& uplink, const wire::Header& header, const std::byte* body);
   bool take_union(Transfer& transfer, const wire::Header& header, const std::byte* bitmap);
   void scatter(Transfer& transfer, const std::byte* payload, std::uint64_t bytes, std::uint64_t place);
   void complete_if_done(Uplink& uplink, Transfer& transfer);
-  bool valid(const wire::Header& header) const;
+  bool valid(const wire::Header& header, std::uint64_t at) const;
 
   LaneContext& context_;
   const wire::Class class_;

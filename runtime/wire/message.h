@@ -3,7 +3,9 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 namespace nzcl::wire {
@@ -19,10 +21,12 @@ inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 enum Flags : std::uint16_t {
   kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow the header
   kDirect =
-      2,  // downwards: the payload was written to its final place by `direct_writes` writes of their own
+      2,      // downwards: the payload was written to its final place by `direct_writes` writes of their own
+  kMore = 4,  // behind this section, at the next multiple of 8, another one begins
 };
 
-/// First bytes of every message, up (a worker's contribution) and down (an aggregator's result) alike.
+/// First bytes of every section, up (a worker's contribution) and down (an aggregator's result) alike. A
+/// message is one or more sections, of slices that follow each other.
 struct Header {
   std::uint16_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -41,6 +45,14 @@ struct Header {
   std::uint64_t reserved2 = 0;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
+
+/// Of a header that has been written to `at` already.
+inline void add_flag(std::byte* at, Flags flag) {
+  std::uint16_t flags = 0;
+  std::memcpy(&flags, at + offsetof(Header, flags), sizeof flags);
+  flags |= flag;
+  std::memcpy(at + offsetof(Header, flags), &flags, sizeof flags);
+}
 
 /// Upwards with kHasBitmap: what the rank believes the operation to be, and where its result is to go.
 struct OperationRecord {
@@ -61,7 +73,16 @@ struct OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == 40 && std::is_trivially_copyable_v<OperationRecord>);
 
-/// Room that a message's fixed parts take in a slot, at most.
+/// Sections of a message, at most: so that who takes them needs a bounded place for each.
+inline constexpr std::uint32_t kMaxSections = 16;
+
+/// Sections begin at multiples of this.
+inline constexpr std::uint64_t kSectionAlignment = 8;
+inline constexpr std::uint64_t aligned_section(std::uint64_t end) {
+  return (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
+}
+
+/// Room that a section's fixed parts take in a slot, at most.
 inline constexpr std::uint64_t kMaxOverhead = sizeof(Header) + sizeof(OperationRecord);
 
 }  // namespace nzcl::wire

@@ -2,6 +2,8 @@
 // its outbox.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <memory>
 #include <string>
@@ -52,25 +54,36 @@ class HandFed {
 
   /// Puts a message into the next slot of the channel from `member` and announces it. Lengths of the header
   /// are filled in unless set.
-  void feed(int member, wire::Direction direction, Message m, wire::Class c = wire::Class::express) {
-    if (m.header.bitmap_bytes == 0) m.header.bitmap_bytes = static_cast<std::uint32_t>(m.bitmap.size() * 8);
-    if (m.header.payload_bytes == 0)
-      m.header.payload_bytes = static_cast<std::uint32_t>(m.payload.size() * 4);
+  void feed(int member, wire::Direction direction, const Message& m, wire::Class c = wire::Class::express) {
+    feed_sections(member, direction, {m}, c);
+  }
+  /// The same of several sections; kMore is theirs to say but for the last, unless `more_at_end`.
+  void feed_sections(int member, wire::Direction direction, std::vector<Message> sections, wire::Class c,
+                     bool more_at_end = false) {
     const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
     const std::uint32_t slot = slots_used_[static_cast<std::size_t>(member)]++ % context_.config.of(c).slots;
-    auto* at = reinterpret_cast<std::byte*>(
+    auto* const begin = reinterpret_cast<std::byte*>(
         memory_->remote().address +
         engine::ring_offset(context_.config, context_.config.members.self, channel) +
         slot * context_.config.of(c).slot_bytes);
-    const auto append = [&at](const void* data, std::size_t bytes) {
-      std::memcpy(at, data, bytes);
+    std::uint64_t at = 0;
+    const auto append = [&](const void* data, std::size_t bytes) {
+      if (at + bytes <= context_.config.of(c).slot_bytes) std::memcpy(begin + at, data, bytes);
       at += bytes;
     };
-    append(&m.header, sizeof m.header);
-    if (direction == wire::Direction::up && (m.header.flags & wire::kHasBitmap))
-      append(&m.record, sizeof m.record);
-    if (!m.bitmap.empty()) append(m.bitmap.data(), m.bitmap.size() * 8);
-    if (!m.payload.empty()) append(m.payload.data(), m.payload.size() * 4);
+    for (std::size_t i = 0; i < sections.size(); ++i) {
+      Message& m = sections[i];
+      if (m.header.bitmap_bytes == 0) m.header.bitmap_bytes = static_cast<std::uint32_t>(m.bitmap.size() * 8);
+      if (m.header.payload_bytes == 0)
+        m.header.payload_bytes = static_cast<std::uint32_t>(m.payload.size() * 4);
+      if (i + 1 < sections.size() || more_at_end) m.header.flags |= wire::kMore;
+      at = wire::aligned_section(at);
+      append(&m.header, sizeof m.header);
+      if (direction == wire::Direction::up && (m.header.flags & wire::kHasBitmap))
+        append(&m.record, sizeof m.record);
+      if (!m.bitmap.empty()) append(m.bitmap.data(), m.bitmap.size() * 8);
+      if (!m.payload.empty()) append(m.payload.data(), m.payload.size() * 4);
+    }
     auto& link = context_.link(c, channel.member);
     (direction == wire::Direction::up ? link.receive_up : link.receive_down)
         .arrived(static_cast<std::uint16_t>(slot));
@@ -81,7 +94,8 @@ class HandFed {
     wire::Immediate immediate;
     bool announced;
     verbs::RemoteMemory target;
-    Message message;  // of messages; of direct writes only the payload
+    Message message;            // of messages the first section; of direct writes only the payload
+    std::vector<Message> more;  // further sections
   };
   /// Takes everything out of the outbox, and gives the buffers back as completions would.
   std::vector<Sent> take_sent() {
@@ -94,7 +108,8 @@ class HandFed {
                 .immediate = wire::decode(w.immediate.value_or(0)),
                 .announced = w.immediate.has_value(),
                 .target = w.target,
-                .message = {}};
+                .message = {},
+                .more = {}};
       parse(bytes, sent);
       all.push_back(std::move(sent));
       const auto context = engine::WriteContext::decode(w.context);
@@ -126,17 +141,22 @@ class HandFed {
       if (n > 0) std::memcpy(to, bytes.data() + at, n);
       at += n;
     };
-    if (sent.announced && sent.immediate.kind == wire::Immediate::Kind::message) {
-      take(&sent.message.header, sizeof(wire::Header));
-      if (sent.immediate.channel.direction == wire::Direction::up &&
-          (sent.message.header.flags & wire::kHasBitmap)) {
-        take(&sent.message.record, sizeof(wire::OperationRecord));
-      }
-      sent.message.bitmap.resize(sent.message.header.bitmap_bytes / 8);
-      take(sent.message.bitmap.data(), sent.message.header.bitmap_bytes);
+    if (!sent.announced || sent.immediate.kind != wire::Immediate::Kind::message) {
+      sent.message.payload.resize(bytes.size() / 4);
+      return take(sent.message.payload.data(), sent.message.payload.size() * 4);
     }
-    sent.message.payload.resize((bytes.size() - at) / 4);
-    take(sent.message.payload.data(), sent.message.payload.size() * 4);
+    for (Message* m = &sent.message;; m = &sent.more.emplace_back()) {
+      at = wire::aligned_section(at);
+      take(&m->header, sizeof(wire::Header));
+      if (sent.immediate.channel.direction == wire::Direction::up && (m->header.flags & wire::kHasBitmap))
+        take(&m->record, sizeof(wire::OperationRecord));
+      m->bitmap.resize(m->header.bitmap_bytes / 8);
+      take(m->bitmap.data(), m->header.bitmap_bytes);
+      m->payload.resize(m->header.payload_bytes / 4);
+      take(m->payload.data(), m->payload.size() * 4);
+      if ((m->header.flags & wire::kMore) == 0) break;
+    }
+    EXPECT_EQ(at, bytes.size()) << "nothing behind the last section";
   }
 
   verbs::LoopbackNetwork network_;
@@ -146,12 +166,12 @@ class HandFed {
   std::vector<std::uint32_t> slots_used_ = std::vector<std::uint32_t>(16, 0);
 };
 
-/// An in-place sum of 20 floats in blocks of 4: what the tests of one engine reduce.
+/// An in-place sum of floats (20, mostly) in blocks of 4: what the tests of one engine reduce.
 struct HandMade {
   HandMade(HandFed& fed, std::uint64_t epoch, std::vector<float> values)
       : data(std::move(values)),
         region(fed.device().register_memory(bytes(), MemoryKind::host)),
-        operation(fed.layout(epoch, record()), record(),
+        operation(fed.layout(epoch, record(data.size())), record(data.size()),
                   engine::InputView{.base = bytes().data(),
                                     .region = region.get(),
                                     .by_ordinal = false,
@@ -160,9 +180,9 @@ struct HandMade {
                   engine::OutputView{.base = bytes().data(), .region = region.get()}, 1) {
     operation.epoch = epoch;
   }
-  static wire::OperationRecord record() {
+  static wire::OperationRecord record(std::uint64_t count = 20) {
     wire::OperationRecord record;
-    record.count = 20;
+    record.count = count;
     record.block_elems = 4;
     return record;
   }

@@ -2,6 +2,11 @@
 #include "runtime/engine/result_queue.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <vector>
 
 namespace nzcl::engine {
 namespace {
@@ -30,6 +35,39 @@ TEST(ResultQueueTest, EveryReceiverTakesEveryResultInOrder) {
     EXPECT_TRUE(queue.empty());
   }
   EXPECT_EQ(taken[1], put);
+}
+
+/// Beside a queue of its own for every receiver.
+RC_GTEST_PROP(ResultQueue, IsAQueueForEveryReceiver, ()) {
+  const auto capacity = *rc::gen::inRange<std::size_t>(1, 9);
+  const auto receivers = *rc::gen::inRange<std::size_t>(1, 7);
+  ResultQueue queue(capacity, receivers);
+  std::vector<std::deque<std::uint64_t>> expected(receivers);
+  std::uint64_t put = 0, gone = 0;
+  // Receiver r, or to put one in; some receivers are slower than others.
+  const auto steps =
+      *rc::gen::container<std::vector<std::size_t>>(rc::gen::inRange<std::size_t>(0, 3 * receivers));
+  for (const std::size_t step : steps) {
+    RC_ASSERT(queue.empty() == (gone == put));
+    RC_ASSERT(queue.full() == (put - gone == capacity));
+    if (step >= receivers) {
+      if (queue.full()) continue;
+      queue.push_back({.staging = static_cast<StagingPool::Index>(put), .bytes = 64, .epoch = put});
+      for (auto& one : expected) one.push_back(put);
+      ++put;
+      continue;
+    }
+    auto& own = expected[step];
+    const ResultQueue::Result* next = queue.next(step);
+    RC_ASSERT((next == nullptr) == own.empty());
+    if (next == nullptr) continue;
+    RC_ASSERT(next->epoch == own.front());
+    own.pop_front();
+    const bool last = std::ranges::none_of(
+        expected, [&](const auto& other) { return !other.empty() && other.front() <= next->epoch; });
+    RC_ASSERT(queue.take(step) == last);
+    gone += last ? 1 : 0;
+  }
 }
 
 }  // namespace
