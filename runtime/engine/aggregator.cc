@@ -19,9 +19,6 @@ using wire::Immediate;
 
 namespace {
 
-/// A message of so many bytes is worth its costs; smaller ones take the next slices' results along.
-constexpr std::uint64_t kWorthAMessage = 64 << 10;
-
 /// Members that results are written to, beside the local worker.
 std::vector<std::uint16_t> remote_receivers(const EngineConfig& config, Class c) {
   std::vector<std::uint16_t> receivers;

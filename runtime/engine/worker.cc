@@ -19,8 +19,6 @@ using wire::Immediate;
 
 namespace {
 
-/// A message of so many bytes is worth its costs; smaller ones take further slices along.
-constexpr std::uint64_t kWorthAMessage = 64 << 10;
 /// Bytes of the tensor that a message's slices may take together: they are scanned before it can leave.
 constexpr std::uint64_t kCoveredBytes = 2 << 20;
 /// What a slice keeps of the cache, beside its data: what it sends is read again, and a result of several

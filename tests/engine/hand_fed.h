@@ -57,7 +57,7 @@ class HandFed {
   void feed(int member, wire::Direction direction, const Message& m, wire::Class c = wire::Class::express) {
     feed_sections(member, direction, {m}, c);
   }
-  /// The same of several sections; kMore is theirs to say but for the last, unless `more_at_end`.
+  /// The same of several sections: all but the last say kMore, and with `more_at_end` the last one too.
   void feed_sections(int member, wire::Direction direction, std::vector<Message> sections, wire::Class c,
                      bool more_at_end = false) {
     const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
