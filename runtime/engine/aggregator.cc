@@ -389,8 +389,7 @@ bool Aggregator::deliver_local() {
     if (!local_->consume_local(header, section + sizeof header)) break;
     any = true;
     if ((header.flags & wire::kMore) != 0) {
-      local_at_ =
-          wire::aligned_section(local_at_ + sizeof header + header.bitmap_bytes + header.payload_bytes);
+      local_at_ = wire::next_result(local_at_, header);
       continue;
     }
     local_at_ = 0;

@@ -295,8 +295,7 @@ bool Worker::pull(Uplink& uplink) {
     if (!consume(uplink, header, section + sizeof header)) break;
     any = true;
     if ((header.flags & wire::kMore) != 0) {
-      uplink.held_at =
-          wire::aligned_section(uplink.held_at + sizeof header + header.bitmap_bytes + header.payload_bytes);
+      uplink.held_at = wire::next_result(uplink.held_at, header);
       continue;
     }
     channel.release(uplink.held.slot);

@@ -82,6 +82,11 @@ inline constexpr std::uint64_t aligned_section(std::uint64_t end) {
   return (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
+/// Downwards: where the section behind this one begins, which begins at `at`.
+inline std::uint64_t next_result(std::uint64_t at, const Header& header) {
+  return aligned_section(at + sizeof header + header.bitmap_bytes + header.payload_bytes);
+}
+
 /// Room that a section's fixed parts take in a slot, at most.
 inline constexpr std::uint64_t kMaxOverhead = sizeof(Header) + sizeof(OperationRecord);
 
