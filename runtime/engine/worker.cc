@@ -127,9 +127,15 @@ bool Worker::start_slices(Uplink& uplink) {
     covered += uplink.at(sequence).operation->layout.slice_bytes();
     bytes += uplink.at(sequence).stream_bytes;
     offer(uplink, sequence);
-  } while (class_ == Class::bulk && covered < kCoveredBytes && bytes < kWorthAMessage && may_start(uplink) &&
-           uplink.pending[uplink.first_pending].operation->ensure_scanned(next_slice(uplink)));
+  } while (next_goes_along(uplink, covered, bytes));
   return true;
+}
+
+/// Whether the next slice is to go along with those just begun, which take `covered` bytes of the tensor and
+/// have `bytes` to send. It is scanned then.
+bool Worker::next_goes_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const {
+  return class_ == Class::bulk && covered < kCoveredBytes && bytes < kWorthAMessage && may_start(uplink) &&
+         uplink.pending[uplink.first_pending].operation->ensure_scanned(next_slice(uplink));
 }
 
 /// The next slice, which has been scanned, is under way from now on. Returns its sequence.
@@ -186,8 +192,9 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   std::byte* header = add_section(uplink, message, sequence, with_bitmap, with_data);
   skip_sent(uplink);
   std::uint64_t covered = uplink.at(sequence).operation->layout.slice_bytes();
-  for (std::uint32_t sections = 1; sections < wire::kMaxSections && covered < kCoveredBytes; ++sections) {
-    if (!another_fits(uplink, message)) break;
+  for (std::uint32_t sections = 1; sections < wire::kMaxSections; ++sections) {
+    if (uplink.sending != uplink.started || !message.in_one_piece()) break;  // it is full, or gathered
+    if (!next_goes_along(uplink, covered, message.staged()) || !next_fits(uplink, message)) break;
     wire::add_flag(header, wire::kMore);
     while (message.staged() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
     const std::uint64_t next = begin_slice(uplink);
@@ -203,14 +210,10 @@ void Worker::compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, b
   pool.release(staging);
 }
 
-/// Whether the next slice, all of it, is to follow in the message: a message costs its receiver and the
-/// transport more than a few KiB do.
-bool Worker::another_fits(const Uplink& uplink, const PayloadBuilder& message) {
-  if (class_ != Class::bulk || uplink.sending != uplink.started) return false;
-  if (!message.in_one_piece() || message.staged() >= kWorthAMessage || !may_start(uplink)) return false;
+/// Whether the message takes the next slice, which has been scanned, with all its data.
+bool Worker::next_fits(const Uplink& uplink, const PayloadBuilder& message) const {
   Operation* op = uplink.pending[uplink.first_pending].operation;
   const std::uint64_t slice = next_slice(uplink);
-  if (!op->ensure_scanned(slice)) return false;
   const auto bits = op->input_bits(slice);
   return wire::aligned_section(message.staged()) + wire::kMaxOverhead + bits.size_bytes() +
              op->stream_bytes(slice, bits) <=

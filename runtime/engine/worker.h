@@ -97,7 +97,8 @@ class Worker {
   void skip_sent(Uplink& uplink);
   std::uint64_t owned(const SliceLayout& layout, std::uint32_t owner) const;
   void compose(Uplink& uplink, std::uint64_t sequence, bool with_bitmap, bool with_data);
-  bool another_fits(const Uplink& uplink, const PayloadBuilder& message);
+  bool next_goes_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const;
+  bool next_fits(const Uplink& uplink, const PayloadBuilder& message) const;
   std::byte* add_section(Uplink& uplink, PayloadBuilder& message, std::uint64_t sequence, bool with_bitmap,
                          bool with_data);
   bool pull(Uplink& uplink);

@@ -2,6 +2,7 @@
 // against a plain sum.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -177,6 +178,25 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
       EXPECT_EQ(first_difference(buffers[i], problems[i].second.data), -1) << problems[i].first.text();
     }
     c.barrier();
+  }));
+}
+
+// Each is one slice: of several lanes, all but one have no part in it, and it is gone when the next begins.
+TEST_P(CombinationsTest, TinyOnesOneAfterAnother) {
+  constexpr int kOperations = 500;
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    std::vector<float> data(200);
+    const auto registered = c.register_buffer(data.data(), data.size() * sizeof(float));
+    for (int i = 0; i < kOperations; ++i) {
+      const std::uint64_t count = i % 2 ? 200 : 4;
+      std::fill_n(data.begin(), count, static_cast<float>(c.rank() + i));
+      c.allreduce({.input = data.data(), .output = data.data(), .count = count, .block_elems = 4}).wait();
+      const int n = c.size();
+      const auto sum = static_cast<float>(n * i + n * (n - 1) / 2);
+      ASSERT_TRUE(std::all_of(data.begin(), data.begin() + static_cast<long>(count),
+                              [&](float v) { return v == sum; }))
+          << "operation " << i;
+    }
   }));
 }
 
