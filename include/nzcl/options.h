@@ -42,8 +42,9 @@ struct Options {
   std::uint64_t slot_bytes =
       132 << 10;                  ///< Largest message, and the size of one slot of a channel. A page more
                                   ///< than a power of two: a message's fixed part fits beside its data.
-  int channel_slots = 0;          ///< Slots per channel: the credits a sender has; 0 = 8, or up to 32 between
-                                  ///< colocated aggregators on several networks (hosts), in 128 MiB per lane.
+  int channel_slots = 0;          ///< Slots per channel: the credits a sender has; 0 = 8, or over several
+                                  ///< networks (hosts), in 128 MiB per lane, up to 32, with dedicated
+                                  ///< aggregators 16.
   int max_segments = 0;           ///< Entries of a gather list; 0 = as many as the transport grants.
   std::uint64_t slice_bytes = 0;  ///< Dense bytes per slice; 0 = chosen from the tensor's size.
   std::uint64_t gather_bytes = 0;  ///< Runs of at least this size are sent from the user's buffer, shorter

@@ -8,14 +8,18 @@ namespace nzcl::comm {
 namespace {
 
 constexpr std::uint64_t kMostSlots = 32;
+constexpr std::uint64_t kMostDedicatedSlots = 16;
 
 }  // namespace
 
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes) {
-  if (one_network || members.dedicated > 0) return kLeastSlots;
-  const int rings = 2 * (members.workers - 1);  // from every other rank, up and down
+  if (one_network) return kLeastSlots;
+  const bool dedicated = members.dedicated > 0;
+  // From every other rank, up and down; dedicated: from all workers, or all aggregators.
+  const int rings = dedicated ? std::max(members.workers, members.dedicated) : 2 * (members.workers - 1);
   const std::uint64_t fit = kRingBytes / (static_cast<std::uint64_t>(std::max(1, rings)) * slot_bytes);
-  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, kLeastSlots, kMostSlots));
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(fit, kLeastSlots, dedicated ? kMostDedicatedSlots : kMostSlots));
 }
 
 std::uint64_t ahead_bytes(bool one_network, std::uint64_t cache_bytes) {

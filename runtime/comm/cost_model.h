@@ -14,8 +14,9 @@ namespace nzcl::comm {
 /// is queued the other way, for every rank: 16 ranks on links of 250 Mb/s reached 91 and 97 % of the bound
 /// with 8 and 32 slots of 132 KiB, 8 ranks on 1 Gb/s 95.5 and 96.4 (medians of 2 to 5 rounds; d = 0.1).
 /// Within one network there are no links, and what is in few slots stays in cache: 32 took 5 to
-/// 18 % longer than 8. With dedicated aggregators results have links of their own: 4 and 4 took as long with
-/// 32 at 250 Mb/s, and 1 to 5 % longer at 1 Gb/s. Elsewhere: 32, or what fits kRingBytes.
+/// 18 % longer than 8. With dedicated aggregators results have links of their own, and every member one way
+/// full at most: 16, as of 8 too many hold bitmaps sent ahead (4 and 4 at 1 Gb/s, d = 1: 86, 96, 96 and 94 %
+/// of the bound with 8, 12, 16 and 32). Elsewhere: 32. Or what fits kRingBytes.
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes);
 /// What a worker may have started and not seen complete (EngineConfig::ahead_bytes), from a core's cache.
 /// Where the members' memory is all that is between them, what was scanned is then still in cache when it is

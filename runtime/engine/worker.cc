@@ -20,6 +20,8 @@ using wire::Immediate;
 namespace {
 
 /// Bytes of the tensor that a message's slices may take together: they are scanned before it can leave.
+/// (Links of 1 Gb/s, d = 0.01, with 512 KiB, 1 and 2 MiB: 4 ranks 70, 78 and 76 % of the bound, 8 ranks 55,
+/// 57, 61.)
 constexpr std::uint64_t kCoveredBytes = 2 << 20;
 /// What a slice keeps of the cache, beside its data: what it sends is read again, and a result of several
 /// ranks' blocks is written.

@@ -66,8 +66,8 @@ constexpr std::array kSettings = {
     Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
             "Largest message, and size of a channel's slots"},
     Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 0, 1024, "",
-            "Slots per channel: the credits of its sender; 0: 8, or up to 32 between colocated aggregators "
-            "of several networks (hosts)"},
+            "Slots per channel: the credits of its sender; 0: 8, or over several networks (hosts) up to 32, "
+            "with dedicated aggregators 16"},
     Setting{"max_segments", &Options::max_segments, SettingKind::number, 0, 16, "",
             "Entries of a gather list; 0: as many as the transport grants"},
     Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",

@@ -51,7 +51,9 @@ TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
   EXPECT_EQ(slots(8, 0), 32u);
   EXPECT_EQ(slots(32, 0), 16u) << "62 rings";
   EXPECT_EQ(slots(1000, 0), 8u) << "never fewer, whatever they take";
-  EXPECT_EQ(slots(16, 4), 8u) << "dedicated";
+  EXPECT_EQ(slots(16, 4), 16u) << "dedicated: links are full one way";
+  EXPECT_EQ(slots(100, 4), 9u) << "an aggregator has a ring of every worker";
+  EXPECT_EQ(slots(2, 100), 9u) << "a worker one of every aggregator";
 }
 
 TEST(CostModel, OneHopMustNotTakeMoreMessages) {

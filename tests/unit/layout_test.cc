@@ -96,26 +96,36 @@ RC_GTEST_PROP(SliceLayout, ABitmapTakesAtMostHalfASlot, ()) {
   RC_ASSERT(layout.words_per_slice() * 8 <= r.slot_bytes / 2);
 }
 
+/// The slices that are chosen for a tensor of so many MiB.
+std::uint64_t chosen(std::uint32_t owners, std::uint64_t ahead, std::uint64_t mebibytes) {
+  return SliceLayout({.epoch = 0,
+                      .count = mebibytes << 18,
+                      .element_bytes = 4,
+                      .block_elems = 256,
+                      .owners = owners,
+                      .slice_bytes = 0,
+                      .ahead_bytes = ahead,
+                      .slot_bytes = 128 << 10,
+                      .express_bytes = 8000})
+      .slice_bytes();
+}
+
 TEST(SliceLayout, TwoSlicesWithEveryOwnerFitWhatMayBeAhead) {
-  const auto slice = [](std::uint32_t owners, std::uint64_t ahead, std::uint64_t mebibytes = 256) {
-    return SliceLayout({.epoch = 0,
-                        .count = mebibytes << 18,
-                        .element_bytes = 4,
-                        .block_elems = 256,
-                        .owners = owners,
-                        .slice_bytes = 0,
-                        .ahead_bytes = ahead,
-                        .slot_bytes = 128 << 10,
-                        .express_bytes = 8000})
-        .slice_bytes();
-  };
   constexpr std::uint64_t kCache = 2 << 20;
-  EXPECT_EQ(slice(4, 0), 2u << 20);
-  EXPECT_EQ(slice(4, kCache), kCache / 8);
-  EXPECT_EQ(slice(2, kCache), kCache / 4);
-  EXPECT_EQ(slice(64, kCache, 2048), 256u << 10) << "smaller ones cost more than the cache saves";
-  EXPECT_EQ(slice(4, kCache, 16), 128u << 10) << "a small tensor is cut by what pipelines well";
-  EXPECT_EQ(slice(1, 64 << 20), 4u << 20);
+  EXPECT_EQ(chosen(4, kCache, 256), kCache / 8);
+  EXPECT_EQ(chosen(2, kCache, 256), kCache / 4);
+  EXPECT_EQ(chosen(64, kCache, 2048), 256u << 10) << "smaller ones cost more than the cache saves";
+  EXPECT_EQ(chosen(4, kCache, 16), 128u << 10) << "a small tensor is cut by what pipelines well";
+  EXPECT_EQ(chosen(1, 64 << 20, 256), 4u << 20);
+}
+
+TEST(SliceLayout, OverLinksThereAreManySlicesOfWorthwhileSize) {
+  EXPECT_EQ(chosen(2, 0, 64), 256u << 10) << "256 in all";
+  EXPECT_EQ(chosen(8, 0, 64), 256u << 10);
+  EXPECT_EQ(chosen(16, 0, 64), 256u << 10) << "16 with every owner";
+  EXPECT_EQ(chosen(32, 0, 64), 128u << 10);
+  EXPECT_EQ(chosen(4, 0, 16), 128u << 10) << "no smaller ones";
+  EXPECT_EQ(chosen(4, 0, 4096), 4u << 20) << "no larger ones";
 }
 
 TEST(SliceLayout, AHotRegionIsSpreadOverAllOwners) {
