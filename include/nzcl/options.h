@@ -40,13 +40,13 @@ struct Options {
   int numa_node = -1;  ///< Of the gradients (numa_node_of): slots, device and, as far as this process may
                        ///< run there, threads are taken near it; -1 = that of the process's cores.
   std::uint64_t slot_bytes =
-      132 << 10;                  ///< Largest message, and the size of one slot of a channel. A page more
-                                  ///< than a power of two: a message's fixed part fits beside its data.
-  int channel_slots = 0;          ///< Slots per channel: the credits a sender has; 0 = 8, or over several
-                                  ///< networks (hosts), in 128 MiB per lane, up to 32, with dedicated
-                                  ///< aggregators 16.
-  int max_segments = 0;           ///< Entries of a gather list; 0 = as many as the transport grants.
-  std::uint64_t slice_bytes = 0;  ///< Dense bytes per slice; 0 = chosen from the tensor's size.
+      132 << 10;                   ///< Largest message, and the size of one slot of a channel. A page more
+                                   ///< than a power of two: a message's fixed part fits beside its data.
+  int channel_slots = 0;           ///< Slots per channel: the credits a sender has; 0 = 8, or over several
+                                   ///< networks (hosts), in 128 MiB per lane, up to 32, with dedicated
+                                   ///< aggregators 16.
+  int max_segments = 0;            ///< Entries of a gather list; 0 = as many as the transport grants.
+  std::uint64_t slice_bytes = 0;   ///< Dense bytes per slice; 0 = chosen from the tensor's size.
   std::uint64_t gather_bytes = 0;  ///< Runs of at least this size are sent from the user's buffer, shorter
                                    ///< ones are packed; 0 = from what entries and copies cost.
   std::uint64_t direct_bytes = 0;  ///< Results whose runs average at least this are written in place; 0 =
