@@ -15,8 +15,8 @@ constexpr std::uint64_t kWorthwhileBytes = 128 << 10;
 // Over links, so many at least in all: the first slice is on its way sooner, and what is sent after the last
 // scan is less. (64 MiB, 1 Gb/s, 4 ranks, 128 .. 256 slices: d = 0.4 98.7 .. 99.5 % of the bound, 0.1 96.9 ..
 // 98.7, 0.04 94.5 .. 96.0, 0.01 equal; with 512, 0.01 takes 20 % longer, as what each slice costs shows. 2
-// ranks: equal.) And no more with each owner than may be under way, or contributions wait behind results (16
-// ranks, 250 Mb/s, d = 0.1, with 32 .. 16 slices per owner: 75 .. 94 %).
+// ranks: equal.) Of many owners as many with each as may be under way: what is to be sent after that waits
+// behind results (16 ranks, 250 Mb/s, d = 0.1, 32 .. 16 slices per owner: 75 .. 94 %).
 constexpr std::uint64_t kSlicesOverLinks = 256;
 constexpr std::uint64_t kMaxSliceBytes = 4 << 20;
 // Where a worker is to stay within its cache, two slices with every owner do; but what each costs beside its
