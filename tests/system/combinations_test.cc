@@ -181,7 +181,7 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
   }));
 }
 
-// Each is one slice: of several lanes, all but one have no part in it, and it is gone when the next begins.
+// Each is one slice: of several lanes, all but one have no part in it.
 TEST_P(CombinationsTest, TinyOnesOneAfterAnother) {
   constexpr int kOperations = 500;
   check_errors(run_ranks(setting(), [&](Communicator& c) {
