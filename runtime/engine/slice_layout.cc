@@ -82,7 +82,7 @@ std::uint32_t SliceLayout::owner(std::uint64_t slice) const {
 }
 
 bool SliceLayout::on_lane(std::uint32_t lane, std::uint32_t lanes) const {
-  if (slices_ >= owners_) return true;  // a whole row
+  if (lanes == 1 || slices_ >= owners_) return true;  // the only one, or a whole row
   for (std::uint64_t s = 0; s < slices_; ++s) {
     if (owner(s) % lanes == lane) return true;
   }

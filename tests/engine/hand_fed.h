@@ -32,10 +32,13 @@ struct Message {
 
 class HandFed {
  public:
-  /// Two workers and one dedicated aggregator (member 2), or as given. Slots of 1 KiB bulk, 512 B express.
+  /// Two workers and one dedicated aggregator (member 2), or as given. Slots of 1 KiB bulk (or as given), 512
+  /// B express.
   explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1,
-                   bool mirrored = false, std::uint64_t direct_bytes = 1 << 20, std::uint64_t ahead_bytes = 0)
-      : context_(make_config(self, slots, workers, dedicated, mirrored, direct_bytes, ahead_bytes)) {
+                   bool mirrored = false, std::uint64_t direct_bytes = 1 << 20, std::uint64_t ahead_bytes = 0,
+                   std::uint64_t slot_bytes = 1024)
+      : context_(
+            make_config(self, slots, workers, dedicated, mirrored, direct_bytes, ahead_bytes, slot_bytes)) {
     device_ = network_.device();
     memory_ = std::make_unique<engine::LaneMemory>(context_.config, *device_);
     memory_->attach(context_);
@@ -119,15 +122,24 @@ class HandFed {
     }
     return all;
   }
+  /// Lets an engine go on until it stands still. What it sent then, without credits.
+  template <typename Engine>
+  std::vector<Sent> run(Engine& engine) {
+    while (engine.step()) {
+    }
+    auto sent = take_sent();
+    std::erase_if(sent, [](const Sent& s) { return s.immediate.kind == wire::Immediate::Kind::credit; });
+    return sent;
+  }
   std::string failure() const { return context_.failure ? context_.failure->text : ""; }
 
  private:
   static engine::EngineConfig make_config(int self, std::uint32_t slots, int workers, int dedicated,
                                           bool mirrored, std::uint64_t direct_bytes,
-                                          std::uint64_t ahead_bytes) {
+                                          std::uint64_t ahead_bytes, std::uint64_t slot_bytes) {
     engine::EngineConfig config;
     config.members = {.self = self, .workers = workers, .dedicated = dedicated};
-    config.classes = {engine::ClassConfig{1024, slots}, engine::ClassConfig{512, slots}};
+    config.classes = {engine::ClassConfig{slot_bytes, slots}, engine::ClassConfig{512, slots}};
     config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = mirrored;
     config.max_segments = 4;
     config.gather_bytes = 128;

@@ -43,13 +43,7 @@ struct WorkerSections : testing::Test {
     worker.submit(&started.back()->operation);
     return *started.back();
   }
-  std::vector<HandFed::Sent> step() {
-    while (worker.step()) {
-    }
-    auto sent = fed.take_sent();
-    std::erase_if(sent, [](const auto& s) { return s.immediate.kind == wire::Immediate::Kind::credit; });
-    return sent;
-  }
+  std::vector<HandFed::Sent> step() { return fed.run(worker); }
   HandFed fed;
   Worker worker;
   std::vector<std::unique_ptr<HandMade>> started;
@@ -112,13 +106,7 @@ struct AggregatorSections : testing::Test {
   void from(int rank, std::vector<Message> sections, bool more_at_end = false) {
     fed.feed_sections(rank, Direction::up, std::move(sections), Class::bulk, more_at_end);
   }
-  std::vector<HandFed::Sent> step() {
-    while (aggregator.step()) {
-    }
-    auto sent = fed.take_sent();
-    std::erase_if(sent, [](const auto& s) { return s.immediate.kind == wire::Immediate::Kind::credit; });
-    return sent;
-  }
+  std::vector<HandFed::Sent> step() { return fed.run(aggregator); }
   HandFed fed;
   Aggregator aggregator;
 };
@@ -180,11 +168,16 @@ TEST_F(AggregatorSections, SectionsWithoutEndAreRefused) {
   EXPECT_THAT(fed.failure(), HasSubstr("rank 0 sent a malformed contribution"));
 }
 
-TEST_F(AggregatorSections, MoreSectionsThanThereMayBeAreRefused) {
-  std::vector<Message> many(wire::kMaxSections + 1);  // 64 bytes each fill the slot
-  from(0, many, true);
-  step();
-  EXPECT_THAT(fed.failure(), HasSubstr("rank 0 sent a malformed contribution"));
+TEST(AggregatorSectionsLimit, MoreSectionsThanThereMayBeAreRefused) {
+  const auto failure = [](std::uint32_t sections) {
+    HandFed fed(2, 4, 2, 1, false, 1 << 20, 0, 4096);  // twice as many fit the slot
+    Aggregator aggregator(fed.context(), Class::bulk);
+    fed.feed_sections(0, Direction::up, std::vector<Message>(sections), Class::bulk);
+    fed.run(aggregator);
+    return fed.failure();
+  };
+  EXPECT_EQ(failure(wire::kMaxSections), "");
+  EXPECT_THAT(failure(wire::kMaxSections + 1), HasSubstr("rank 0 sent a malformed contribution"));
 }
 
 }  // namespace
