@@ -116,19 +116,33 @@ struct Operands {
   const Element* source(std::size_t s) const { return reinterpret_cast<const Element*>(sources[s]); }
 };
 
+/// Asks for the lines kPrefetchBytes behind `p`. The hardware's own prefetchers stop at every page's end, and
+/// a page is soon over with several sources (nzcl_kernel_bench, two sources out of cache, AVX-512, three runs
+/// in turn: fp32 0.86 .. 0.93 to 0.94 .. 0.98 of the plain loop, bf16 0.75 .. 0.83 to 0.88 .. 0.93).
+template <typename Element>
+HWY_INLINE void prefetch_behind(const Element* p, std::size_t elements) {
+  const auto* const lines = reinterpret_cast<const std::byte*>(p) + kPrefetchBytes;
+  for (std::size_t i = 0; i < elements * sizeof(Element); i += kCacheLine) __builtin_prefetch(lines + i);
+}
+
 /// Reduces elements from `at` on for as long as whole vectors fit, and returns where it stopped. A chunk of
 /// four vectors stays in registers while all sources are added: every source is read once, dst is written
 /// once and may be a source.
 template <class Format, ReduceOp op, class D>
 HWY_INLINE std::size_t reduce_from(D d, std::size_t at, std::size_t elements,
                                    const Operands<typename Format::Element>& o, const ReduceSpec& spec) {
+  using Element = typename Format::Element;
   const std::size_t n = hn::Lanes(d);
   for (; elements - at >= 4 * n; at += 4 * n) {
-    const auto* first = o.source(0) + at;
+    // Not beyond the run: what follows it in a tensor may be a block that nobody needs.
+    const bool more = elements - at >= kPrefetchBytes / sizeof(Element) + 4 * n;
+    const Element* const first = o.source(0) + at;
+    if (more) prefetch_behind(first, 4 * n);
     auto v0 = Format::load(d, first), v1 = Format::load(d, first + n);
     auto v2 = Format::load(d, first + 2 * n), v3 = Format::load(d, first + 3 * n);
     for (std::size_t s = 1; s < o.source_count; ++s) {
-      const auto* next = o.source(s) + at;
+      const Element* const next = o.source(s) + at;
+      if (more) prefetch_behind(next, 4 * n);
       v0 = combine<op>(d, v0, Format::load(d, next));
       v1 = combine<op>(d, v1, Format::load(d, next + n));
       v2 = combine<op>(d, v2, Format::load(d, next + 2 * n));
