@@ -123,7 +123,7 @@ class Output {
             {"cpu_s_per_gib", gib > 0 ? m.cpu_seconds / gib : 0},
             {"bound_us", r.bound_s * 1e6},
             {"bound", settings_.link_gbits > 0 ? "wire" : "memory"},
-            {"wrong", m.wrong}};
+            {"wrong", settings_.check ? ordered_json(m.wrong) : ordered_json(nullptr)}};
   }
 
   const Settings& settings_;

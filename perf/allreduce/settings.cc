@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 
 namespace perf::allreduce {
 namespace {
@@ -58,8 +57,9 @@ std::vector<std::uint64_t> Settings::sizes() const {
 CommandLine parse_command_line(int argc, char** argv) {
   Settings s;
   std::vector<std::string> types{"float32"}, ops{"sum"};
-  std::string aggregators = "colocated";
+  std::string aggregators = "colocated", overlap = "random";
   int check = 1;
+  bool ignored = false;
   CLI::App app(
       "Times nzcl's allreduce, with nccl-tests' habits: every size out of place and in place, checked "
       "against a plain "
@@ -82,10 +82,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_option("--density", s.densities, "Shares of non-zero blocks, such as 1,0.1,0.01")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--overlap", s.overlap, "Whether ranks' non-zero blocks coincide: random, all, none")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Overlap>{
-          {"random", Overlap::random}, {"all", Overlap::all}, {"none", Overlap::none}}))
-      ->default_str("random");
+  app.add_option("--overlap", overlap, "Whether ranks' non-zero blocks coincide")
+      ->check(CLI::IsMember({"random", "all", "none"}));
   app.add_option("--block", s.block, "Elements per block")->check(CLI::PositiveNumber);
   app.add_option("--ranks", s.ranks,
                  "Start so many ranks on this machine; 0: use the launcher's (mpirun, srun, torchrun)")
@@ -97,6 +95,8 @@ CommandLine parse_command_line(int argc, char** argv) {
                  "shm, tcp, ibverbs or a libfabric provider; default: nzcl's settings");
   app.add_flag("--bitmap", s.bitmap, "Tell nzcl which blocks are non-zero: no scan");
   app.add_flag("--dense", s.dense, "Sparsity off: every block is sent");
+  app.add_flag("--reproducible", ignored,
+               "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
   app.add_option("--link", s.link_gbits,
                  "Gb/s of every rank's link, each way: the bound is then the wire's; 0: memory's")
       ->check(CLI::NonNegativeNumber);
@@ -105,6 +105,8 @@ CommandLine parse_command_line(int argc, char** argv) {
     app.parse(argc, argv);
     s.types = choose<nzcl::DataType>(types, nzcl::kDataTypes, "-d");
     s.ops = choose<nzcl::ReduceOp>(ops, nzcl::kReduceOps, "-o");
+    for (const Overlap o : {Overlap::random, Overlap::all, Overlap::none})
+      if (overlap == name_of(o)) s.overlap = o;
     if (aggregators != "colocated") {
       if (aggregators.empty() || aggregators.find_first_not_of("0123456789") != aggregators.npos)
         throw CLI::ValidationError("--aggregators", aggregators + " is neither colocated nor a number");

@@ -21,7 +21,7 @@ measure() {
 }
 for ((round = 0; round < rounds; round++)); do
   for size in 1024 4096 16384 65536 1048576; do
-    iterations=$((96 << 20 > 4800 * size ? 4800 : (96 << 20) / size))
+    iterations=$((96 << 20 > 20000 * size ? 20000 : (96 << 20) / size))
     bandwidth=(-s "$size" -n "$iterations" -l 16)
     latency=(-s "$size" -n 200)
     measure bw perftest "$size" 4 "$address" ib_write_bw -F "${bandwidth[@]}"

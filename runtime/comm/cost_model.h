@@ -37,8 +37,8 @@ std::uint64_t gather_from(const verbs::Costs& costs);
 
 /// Whether small operations take one hop, every rank sending its contribution to every other, instead of two,
 /// to an aggregator and back. That halves the latency, and makes ranks (ranks - 1) messages of 2 (ranks - 1):
-/// worth it only as long as those are no more. (4 ranks on 2 cores, 8 B: tcp 83 us in one hop, 55 us in two;
-/// cma 12.6 and 11.9, 8 ranks 51 and 34.)
+/// worth it only as long as those are no more. (4 ranks on 2 cores, 8 B, three runs in turn: tcp 44 .. 57 us
+/// in one hop, 27 .. 35 in two; cma 5.2 .. 10.3 and 5.8 .. 6.4.)
 bool in_one_hop(int ranks);
 
 /// Results whose runs average this many bytes or more are written to their places: `ranks` - 1 writes then do

@@ -35,16 +35,22 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// Bytes of a slice, so that scanning, sending and summing overlap.
+std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
+  if (r.ahead_bytes == 0) {  // over links
+    const std::uint64_t slices = std::max(r.owners * kWindow, kSlicesOverLinks);
+    return std::clamp(ceil_div(tensor_bytes, slices), kWorthwhileBytes, kMaxSliceBytes);
+  }
+  const std::uint64_t most =
+      std::clamp(r.ahead_bytes / (kLeastWindow * r.owners), kMinCachedSliceBytes, kMaxSliceBytes);
+  return std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner), kWorthwhileBytes, most);
+}
+
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
                                   std::uint64_t block_bytes) {
-  const std::uint64_t most = r.ahead_bytes == 0 ? kMaxSliceBytes
-                                                : std::clamp(r.ahead_bytes / (kLeastWindow * r.owners),
-                                                             kMinCachedSliceBytes, kMaxSliceBytes);
-  const std::uint64_t slices =
-      r.ahead_bytes == 0 ? std::max(r.owners * kWindow, kSlicesOverLinks) : r.owners * kSlicesPerOwner;
-  const std::uint64_t pipelined = std::clamp(ceil_div(tensor_bytes, slices), kWorthwhileBytes, most);
   const std::uint64_t shared = std::max(ceil_div(tensor_bytes, r.owners), kMinSliceBytes);
-  const std::uint64_t wanted = r.slice_bytes ? r.slice_bytes : std::min(pipelined, shared);
+  const std::uint64_t wanted =
+      r.slice_bytes ? r.slice_bytes : std::min(pipelined_slice_bytes(r, tensor_bytes), shared);
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
   blocks = std::min(blocks, r.slot_bytes / 2 * 8);
   // Whole words where that costs little: then slices never share a word of the tensor's bitmap.

@@ -72,8 +72,14 @@ case $case_name in
     [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == 28 ]] || fail "not 28 rows"
     "$allreduce" --ranks 3 --aggregators 2 -b 100K -n 2 --density 0.1 --bitmap --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "aggregators: status $?"
     for text in '"aggregators": 2' '"wrong": 0' '"bound": "memory"'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file"; done
-    "$allreduce" --ranks 2 -b 64K -n 2 --dense --overlap all --link 10 >"$work/rows" 2>&1 || fail "dense: status $?"
+    for field in bytes count type op density union overlap block ranks aggregators transport time_us_{min,median,max} algbw busbw wire_bytes bound_us bound wrong; do
+      grep -q "\"$field\": " "$work/json" || fail "no field $field in the JSON file"
+    done
+    "$allreduce" --ranks 2 -b 64K -n 2 --dense --overlap all --reproducible -c 0 --link 10 --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "dense: status $?"
     grep -q 'bound: wire' "$work/rows" || fail "no bound of the wire"
+    for text in '"overlap": "all"' '"wrong": null'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file of what was not checked"; done
+    ! "$allreduce" --ranks 2 --overlap some >"$work/rows" 2>&1 || fail "an unknown overlap was taken"
+    grep -q 'overlap: some not in {random,all,none}' "$work/rows" || fail "the overlaps are not listed: $(cat "$work/rows")"
     ! "$allreduce" --ranks 2 -d float31 >"$work/rows" 2>&1 || fail "an unknown type was taken"
     grep -q 'float31 is none of: all, float32' "$work/rows" || fail "the types are not listed"
     ;;
