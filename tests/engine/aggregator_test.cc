@@ -24,7 +24,7 @@ using wire::Immediate;
 
 class AggregatorTest : public testing::Test {
  protected:
-  AggregatorTest() : fed_(2), aggregator_(fed_.context(), Class::express) {}
+  AggregatorTest() : fed_({.self = 2}), aggregator_(fed_.context(), Class::express) {}
 
   /// 20 floats in blocks of 4: five blocks, one express slice. `blocks` are contributed, each element with
   /// `value` + its block.
@@ -191,7 +191,7 @@ TEST_F(AggregatorTest, RanksThatDisagreeAreNamed) {
            {"int32", [](Message& m) { m.record.type = static_cast<std::uint8_t>(DataType::int32); }},
            {"max", [](Message& m) { m.record.op = static_cast<std::uint8_t>(ReduceOp::max); }},
            {"packed", [](Message& m) { m.record.packed_result = 1; }}}) {
-    HandFed fed(2);
+    HandFed fed({.self = 2});
     Aggregator aggregator(fed.context(), Class::express);
     fed.feed(0, Direction::up, contribution(0, {0}, 1));
     Message other = contribution(0, {0}, 1);
@@ -225,7 +225,7 @@ TEST_F(AggregatorTest, PastAndFarFutureSequencesAreRefused) {
   step();
   EXPECT_THAT(failure_after([&] { from(1, contribution(0, {}, 1)); }),
               HasSubstr("rank 1 sent a malformed bitmap (sequence 0)"));
-  HandFed fed(2);
+  HandFed fed({.self = 2});
   Aggregator aggregator(fed.context(), Class::express);
   fed.feed(0, Direction::up, contribution(engine::kWindow, {}, 1));
   aggregator.step();
@@ -240,7 +240,7 @@ TEST_F(AggregatorTest, MalformedHeadersAreRefused) {
            [](Message& m) { m.record.op = 4; }, [](Message& m) { m.record.block_elems = 0; },
            [](Message& m) { m.header.slice = 7; }, [](Message& m) { m.header.bitmap_bytes = 16; },
            [](Message& m) { m.record.count = 1 << 20; }}) {
-    HandFed fed(2);
+    HandFed fed({.self = 2});
     Aggregator aggregator(fed.context(), Class::express);
     Message m = contribution(0, {0}, 1);
     change(m);

@@ -32,19 +32,23 @@ struct Message {
 
 class HandFed {
  public:
-  /// Two workers and one dedicated aggregator (member 2), or as given. Slots of 1 KiB bulk (or as given), 512
-  /// B express.
-  explicit HandFed(int self, std::uint32_t slots = 4, int workers = 2, int dedicated = 1,
-                   bool mirrored = false, std::uint64_t direct_bytes = 1 << 20, std::uint64_t ahead_bytes = 0,
-                   std::uint64_t slot_bytes = 1024)
-      : context_(
-            make_config(self, slots, workers, dedicated, mirrored, direct_bytes, ahead_bytes, slot_bytes)) {
+  /// By default two workers and one dedicated aggregator (member 2).
+  struct Setup {
+    int self;
+    int workers = 2, dedicated = 1;
+    std::uint32_t slots = 4;          // of either class
+    std::uint64_t slot_bytes = 1024;  // bulk; express slots have 512
+    bool mirrored = false;
+    std::uint64_t direct_bytes = 1 << 20, ahead_bytes = 0;
+  };
+
+  explicit HandFed(const Setup& setup) : context_(make_config(setup)) {
     device_ = network_.device();
     memory_ = std::make_unique<engine::LaneMemory>(context_.config, *device_);
     memory_->attach(context_);
     for (int member = 0; member < context_.config.members.count(); ++member) {
       // Peers' memory is never touched here: any address will do, as long as each has its own.
-      if (member != self)
+      if (member != setup.self)
         engine::LaneMemory::attach_peer(context_, member, {static_cast<std::uint64_t>(member + 1) << 32, 1});
     }
   }
@@ -134,17 +138,16 @@ class HandFed {
   std::string failure() const { return context_.failure ? context_.failure->text : ""; }
 
  private:
-  static engine::EngineConfig make_config(int self, std::uint32_t slots, int workers, int dedicated,
-                                          bool mirrored, std::uint64_t direct_bytes,
-                                          std::uint64_t ahead_bytes, std::uint64_t slot_bytes) {
+  static engine::EngineConfig make_config(const Setup& setup) {
     engine::EngineConfig config;
-    config.members = {.self = self, .workers = workers, .dedicated = dedicated};
-    config.classes = {engine::ClassConfig{slot_bytes, slots}, engine::ClassConfig{512, slots}};
-    config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = mirrored;
+    config.members = {.self = setup.self, .workers = setup.workers, .dedicated = setup.dedicated};
+    config.classes = {engine::ClassConfig{setup.slot_bytes, setup.slots},
+                      engine::ClassConfig{512, setup.slots}};
+    config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = setup.mirrored;
     config.max_segments = 4;
     config.gather_bytes = 128;
-    config.direct_bytes = direct_bytes;
-    config.ahead_bytes = ahead_bytes;
+    config.direct_bytes = setup.direct_bytes;
+    config.ahead_bytes = setup.ahead_bytes;
     return config;
   }
   static void parse(const std::vector<std::byte>& bytes, Sent& sent) {

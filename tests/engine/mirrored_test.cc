@@ -30,7 +30,12 @@ constexpr std::uint32_t kSlots = 4;
 class MirroredTest : public testing::Test {
  protected:
   explicit MirroredTest(std::uint32_t slots = kSlots, std::uint64_t direct_bytes = 1 << 20)
-      : fed_(0, slots, 3, 0, true, direct_bytes),
+      : fed_({.self = 0,
+              .workers = 3,
+              .dedicated = 0,
+              .slots = slots,
+              .mirrored = true,
+              .direct_bytes = direct_bytes}),
         worker_(fed_.context(), Class::express),
         aggregator_(fed_.context(), Class::express) {
     worker_.connect(&aggregator_);

@@ -35,7 +35,7 @@ Message section(std::uint64_t operation, const std::vector<int>& blocks, float v
 }
 
 struct WorkerSections : testing::Test {
-  WorkerSections() : fed(0), worker(fed.context(), Class::bulk) {}
+  WorkerSections() : fed({.self = 0}), worker(fed.context(), Class::bulk) {}
   HandMade& start(std::uint64_t epoch, int blocks) {
     std::vector<float> data(kCount, 0.0f);
     std::fill_n(data.begin() + 8, 4 * blocks, static_cast<float>(epoch + 1));
@@ -102,7 +102,7 @@ TEST_F(WorkerSections, AnotherSectionThatIsNotThereIsRefused) {
 }
 
 struct AggregatorSections : testing::Test {
-  AggregatorSections() : fed(2), aggregator(fed.context(), Class::bulk) {}
+  AggregatorSections() : fed({.self = 2}), aggregator(fed.context(), Class::bulk) {}
   void from(int rank, std::vector<Message> sections, bool more_at_end = false) {
     fed.feed_sections(rank, Direction::up, std::move(sections), Class::bulk, more_at_end);
   }
@@ -170,7 +170,7 @@ TEST_F(AggregatorSections, SectionsWithoutEndAreRefused) {
 
 TEST(AggregatorSectionsLimit, MoreSectionsThanThereMayBeAreRefused) {
   const auto failure = [](std::uint32_t sections) {
-    HandFed fed(2, 4, 2, 1, false, 1 << 20, 0, 4096);  // twice as many fit the slot
+    HandFed fed({.self = 2, .slot_bytes = 4096});  // twice as many fit the slot
     Aggregator aggregator(fed.context(), Class::bulk);
     fed.feed_sections(0, Direction::up, std::vector<Message>(sections), Class::bulk);
     fed.run(aggregator);

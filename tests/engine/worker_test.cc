@@ -27,7 +27,8 @@ constexpr int kAggregator = 2;
 
 struct Rank {
   explicit Rank(std::uint32_t slots = 4, std::uint64_t ahead_bytes = 0)
-      : fed_(0, slots, 2, 1, false, 1 << 20, ahead_bytes), worker_(fed_.context(), Class::express) {}
+      : fed_({.self = 0, .slots = slots, .ahead_bytes = ahead_bytes}),
+        worker_(fed_.context(), Class::express) {}
 
   /// Blocks 1 and 4 are not zero.
   Operation& start(std::uint64_t epoch = 0) {
