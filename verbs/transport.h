@@ -160,8 +160,9 @@ class Device {
 
 struct DeviceOptions {
   std::string transport;  // "shm", "tcp" or any libfabric provider by its name
-  std::string interface;  // "" = any; ibverbs: "mlx5_0", "mlx5_0:1", or a network interface or its address
-  bool one_host = true;   // false: loopback interfaces are no use
+  // "" = any; a network interface or its address; ibverbs: also "mlx5_0", "mlx5_0:1"; shm: none is used
+  std::string interface;
+  bool one_host = true;  // false: loopback interfaces are no use
   // Native verbs only.
   int local_rank = 0;             // members of one host spread over its devices
   int numa_node = -1;             // of the buffers: the nearest device is taken; -1: not known

@@ -10,9 +10,10 @@
 namespace nzcl::verbs {
 namespace {
 
-std::shared_ptr<Device> open_over(const std::string& transport) {
+std::shared_ptr<Device> open_over(const std::string& transport, const std::string& interface = "") {
   DeviceOptions options;
   options.transport = transport;
+  options.interface = interface;
   options.one_host = true;
   return open_device(options);
 }
@@ -42,6 +43,33 @@ TEST(Ofi, AnAddressWithoutAnAddressIsRefused) {
     const std::array<std::string, 2> addresses{"", text};
     EXPECT_THROW(endpoint->connect(addresses, Clock::now()), Error);
   }
+}
+
+TEST(Ofi, TheInterfaceThatIsAskedForIsTaken) {
+  for (const char* transport : {"tcp", "tcp;ofi_rxm"}) {
+    EXPECT_THAT(open_over(transport, "lo")->name(), ::testing::HasSubstr("(lo)"));
+    EXPECT_THAT(open_over(transport, "127.0.0.1")->name(), ::testing::HasSubstr("(lo, 127.0.0.1)"));
+    try {
+      open_over(transport, "no_such0");
+      FAIL() << transport << " took another interface";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::unavailable);
+      EXPECT_THAT(e.what(), ::testing::ContainsRegex("no interface no_such0, but there are .*lo"));
+    }
+  }
+}
+
+TEST(Ofi, AnAddressOfAnotherHostIsNamed) {
+  try {
+    open_over("tcp", "203.0.113.1")->open_endpoint({.self = 0, .peers = 2, .arrivals = 8});
+    FAIL() << "203.0.113.1 is for documentation";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("203.0.113.1"));
+  }
+}
+
+TEST(Ofi, SharedMemoryHasNoInterface) {
+  EXPECT_EQ(open_over("shm", "no_such0")->name(), open_over("shm")->name());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "verbs/ofi/device.h"
 
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -8,6 +9,7 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "verbs/ofi/endpoint.h"
 #include "verbs/ofi/handles.h"
@@ -20,8 +22,11 @@ constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
 constexpr std::size_t kMaxPosted =
     256;  // more in flight gains nothing on software providers and costs completion-queue space
 
-/// The first offer of `provider` for one-sided writes with 4 bytes of remote completion data.
-int ask(const DeviceOptions& options, const std::string& provider, Info& out) {
+bool is_address(const std::string& interface) { return interface.find_first_of(".:") != std::string::npos; }
+
+/// All that `provider` offers for one-sided writes with 4 bytes of remote completion data; from an address of
+/// this host where one is given.
+int ask(const DeviceOptions& options, const std::string& provider, Info& offers) {
   const Info hints(fi_allocinfo());
   hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -32,25 +37,35 @@ int ask(const DeviceOptions& options, const std::string& provider, Info& out) {
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->fabric_attr->prov_name = ::strdup(provider.c_str());
   std::string source;  // the own address; empty: the provider chooses
-  if (options.interface.find_first_of(".:") != std::string::npos) {
-    source = options.interface;
-  } else if (!options.interface.empty()) {
-    hints->domain_attr->name = ::strdup(options.interface.c_str());
-  }
-  if (options.transport == "shm" && source.empty()) source = shm_name();
+  if (is_address(options.interface)) source = options.interface;
+  if (options.transport == "shm") source = shm_name();  // no network, no interface
   fi_info* found = nullptr;
   const int code = source.empty()
                        ? fi_getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found)
                        : fi_getinfo(kApiVersion, source.c_str(), nullptr, FI_SOURCE, hints.get(), &found);
-  out.reset(found);
+  offers.reset(found);
   return code;
 }
 
-/// The best provider's offer. Over TCP that is `net`, where there is one (libfabric 1.16 and 1.17), or else
+/// The first offer on the interface that is asked for. (The name of a domain among the hints says that to
+/// libfabric, but its TCP providers do not look at it.)
+Info choose(const DeviceOptions& options, const Info& offers) {
+  const bool any = options.interface.empty() || is_address(options.interface) || options.transport == "shm";
+  std::set<std::string> names;
+  for (const fi_info* offer = offers.get(); offer != nullptr; offer = offer->next) {
+    if (any || options.interface == offer->domain_attr->name) return Info(fi_dupinfo(offer));
+    names.insert(offer->domain_attr->name);
+  }
+  throw Error(ErrorCode::unavailable,
+              fmt::format("transport {}: there is no interface {}, but there are {}", options.transport,
+                          options.interface, fmt::join(names, ", ")));
+}
+
+/// The best provider's offers. Over TCP that is `net`, where there is one (libfabric 1.16 and 1.17), or else
 /// what `tcp` has: its own reliable datagrams (from 1.18 on, when net became a part of it), or ofi_rxm's.
-int get_info(const DeviceOptions& options, Info& out) {
-  if (options.transport == "tcp" && ask(options, "net", out) == 0) return 0;
-  return ask(options, options.transport, out);
+int get_info(const DeviceOptions& options, Info& offers) {
+  if (options.transport == "tcp" && ask(options, "net", offers) == 0) return 0;
+  return ask(options, options.transport, offers);
 }
 
 bool is_loopback(const fi_info& info) {
@@ -102,8 +117,11 @@ class OfiRegion final : public MemoryRegion {
 
 class OfiDevice final : public Device {
  public:
-  explicit OfiDevice(Info info) : info_(std::move(info)), provider_(info_->fabric_attr->prov_name) {
-    name_ = fmt::format("{} ({})", provider_, info_->domain_attr->name);
+  /// `address`: what the user gave, or empty.
+  OfiDevice(Info info, const std::string& address)
+      : info_(std::move(info)), provider_(info_->fabric_attr->prov_name) {
+    name_ =
+        fmt::format("{} ({}{}{})", provider_, info_->domain_attr->name, address.empty() ? "" : ", ", address);
     fid_fabric* fabric = nullptr;
     check(fi_fabric(info_->fabric_attr, &fabric, nullptr), name_ + ": opening the fabric",
           ErrorCode::unavailable);
@@ -161,8 +179,8 @@ class OfiDevice final : public Device {
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   if (options.transport == "shm") remove_shm_leftovers();
-  Info info;
-  const int code = get_info(options, info);
+  Info offers;
+  const int code = get_info(options, offers);
   if (code != 0) {
     throw Error(ErrorCode::unavailable,
                 fmt::format("transport {}{}: libfabric offers no such provider with one-sided writes: {}; "
@@ -170,8 +188,9 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
                             options.transport, options.interface.empty() ? "" : " on " + options.interface,
                             fi_strerror(-code)));
   }
+  Info info = choose(options, offers);
   require_way_out(options, *info);
-  return std::make_shared<OfiDevice>(std::move(info));
+  return std::make_shared<OfiDevice>(std::move(info), is_address(options.interface) ? options.interface : "");
 }
 
 TransportInfo probe(const std::string& transport) {
