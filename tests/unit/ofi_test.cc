@@ -49,12 +49,14 @@ TEST(Ofi, TheInterfaceThatIsAskedForIsTaken) {
   for (const char* transport : {"tcp", "tcp;ofi_rxm"}) {
     EXPECT_THAT(open_over(transport, "lo")->name(), ::testing::HasSubstr("(lo)"));
     EXPECT_THAT(open_over(transport, "127.0.0.1")->name(), ::testing::HasSubstr("(lo, 127.0.0.1)"));
-    try {
-      open_over(transport, "no_such0");
-      FAIL() << transport << " took another interface";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::unavailable);
-      EXPECT_THAT(e.what(), ::testing::ContainsRegex("no interface no_such0, but there are .*lo"));
+    for (const std::string missing : {"no_such0", "lo.100"}) {
+      try {
+        open_over(transport, missing);
+        FAIL() << transport << " took another interface";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::unavailable);
+        EXPECT_THAT(e.what(), ::testing::ContainsRegex("no interface " + missing + ", but there are .*lo"));
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "verbs/ofi/device.h"
 
+#include <arpa/inet.h>
 #include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -22,7 +23,11 @@ constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
 constexpr std::size_t kMaxPosted =
     256;  // more in flight gains nothing on software providers and costs completion-queue space
 
-bool is_address(const std::string& interface) { return interface.find_first_of(".:") != std::string::npos; }
+/// Names of interfaces have dots too (eth0.100), but no colons.
+bool is_address(const std::string& interface) {
+  in_addr v4;
+  return interface.find(':') != std::string::npos || ::inet_pton(AF_INET, interface.c_str(), &v4) == 1;
+}
 
 /// All that `provider` offers for one-sided writes with 4 bytes of remote completion data; from an address of
 /// this host where one is given.
