@@ -32,18 +32,22 @@ class Run {
       : session_(session),
         settings_(session.settings()),
         size_(size),
-        waiter_(settings_.events ||
-                    // Who has nothing to do until the last write came leaves the processor to those who have.
-                    (session.device().limits().autonomous && settings_.server() && !settings_.bidirectional &&
-                     !settings_.immediate),
-                session.channels()) {
+        segment_{session.outgoing(), size, &session.region()},
+        waiter_(way_to_wait(), session.channels()) {
     sends_ = !settings_.server() || settings_.bidirectional;
     receives_ = settings_.server() || settings_.bidirectional;
     lanes_.resize(session.channels().size());
-    for (Lane& lane : lanes_) {
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      Lane& lane = lanes_[i];
       lane.last_sent = !sends_;
       lane.landed = !sends_;
       lane.peer_done = !receives_;
+      const Write write{.peer = session.peer(),
+                        .segments = {&segment_, 1},
+                        .target = session.channels()[i].target,
+                        .immediate = settings_.immediate ? std::optional(word(Word::data)) : std::nullopt,
+                        .context = 1};
+      lane.list.assign(static_cast<std::size_t>(settings_.post_list), write);
     }
     posted_at_.resize(8 * static_cast<std::size_t>(settings_.depth * settings_.queue_pairs));
   }
@@ -75,9 +79,17 @@ class Run {
     std::uint64_t immediates = 0, credited = 0;  // sent, and of those known to be taken
     std::uint32_t taken = 0;                     // of the peer's, not credited yet
     bool last_sent = false, landed = false, peer_done = false;
-    bool answer = false;  // the peer's last write came; say so
+    bool answer = false;      // the peer's last write came; say so
+    std::vector<Write> list;  // what is posted again and again, made once as perftest does
   };
 
+  Waiting way_to_wait() const {
+    const bool autonomous = session_.device().limits().autonomous;
+    // Who has nothing to do until the last write came leaves the processor to those who have.
+    const bool idle = autonomous && settings_.server() && !settings_.bidirectional && !settings_.immediate;
+    if (settings_.events || idle) return Waiting::asleep;
+    return autonomous ? Waiting::polling : Waiting::pausing;
+  }
   bool over() const {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) {
       return l.last_sent && l.landed && l.peer_done && !l.answer && l.posted == l.completed;
@@ -91,7 +103,7 @@ class Run {
   }
 
   bool write(Lane& lane, Channel& channel, std::uint32_t bytes, std::optional<std::uint32_t> immediate) {
-    const Segment segment{session_.outgoing(), bytes, &session_.region()};
+    const Segment segment{segment_.data, bytes, segment_.region};
     const Write w{.peer = session_.peer(),
                   .segments = {&segment, 1},
                   .target = channel.target,
@@ -118,16 +130,7 @@ class Run {
     if (room < n) return false;
     if (settings_.immediate && lane.immediates - lane.credited + n + 2 > session_.arrivals() / 2)
       return false;
-    std::array<Write, 64> list;
-    const Segment segment{session_.outgoing(), size_, &session_.region()};
-    for (std::uint64_t k = 0; k < n; ++k) {
-      list[k] = {.peer = session_.peer(),
-                 .segments = {&segment, 1},
-                 .target = channel.target,
-                 .immediate = settings_.immediate ? std::optional(word(Word::data)) : std::nullopt,
-                 .context = 1};
-    }
-    const std::size_t accepted = channel.endpoint->post({list.data(), static_cast<std::size_t>(n)});
+    const std::size_t accepted = channel.endpoint->post({lane.list.data(), static_cast<std::size_t>(n)});
     lane.posted += accepted;
     started_ += accepted;
     note_posting(accepted);
@@ -143,12 +146,13 @@ class Run {
     Channel& channel = session_.channels()[i];
     std::array<Completion, 64> completions;
     const std::size_t n = channel.endpoint->poll(completions);
+    std::uint64_t written = 0;
     for (std::size_t k = 0; k < n; ++k) {
       const Completion& c = completions[k];
       switch (c.kind) {
         case Completion::Kind::written:
           ++lane.completed;
-          if (c.context == 1) note_completion();
+          written += c.context;  // 1 for a whole write
           break;
         case Completion::Kind::arrived:
           arrived(lane, c.immediate);
@@ -157,6 +161,7 @@ class Run {
           throw nzcl::Error(nzcl::ErrorCode::peer_failed, channel.endpoint->failure());
       }
     }
+    if (written > 0) note_completions(written);
     // Answers go out before anything else can be in their way.
     if (lane.answer && write(lane, channel, 1, word(Word::landed))) lane.answer = false;
     if (lane.taken >= session_.arrivals() / 8 && write(lane, channel, 1, word(Word::credit, lane.taken)))
@@ -183,9 +188,10 @@ class Run {
   }
 
   /// As perftest does it: from the posting of a window's first write to the completion of its last.
-  void note_completion() {
+  void note_completions(std::uint64_t count) {
     const double now = seconds_since(begin_);
-    const std::uint64_t window = std::min<std::uint64_t>(++completed_, posted_at_.size() / 2);
+    completed_ += count;
+    const std::uint64_t window = std::min<std::uint64_t>(completed_, posted_at_.size() / 2);
     const double first = posted_at_[(completed_ - window) % posted_at_.size()];
     if (now > first) peak_ = std::max(peak_, static_cast<double>(window) * size_ / (now - first));
   }
@@ -197,6 +203,7 @@ class Run {
   Session& session_;
   const Settings& settings_;
   const std::uint32_t size_;
+  const Segment segment_;
   Waiter waiter_;
   bool sends_ = false, receives_ = false;
   std::vector<Lane> lanes_;

@@ -23,7 +23,7 @@ class PingPong {
       : session_(session),
         channel_(session.channels().front()),
         size_(size),
-        waiter_(session.settings().events, {&channel_, 1}) {}
+        waiter_(session.settings().events ? Waiting::asleep : Waiting::polling, {&channel_, 1}) {}
 
   void ping(std::uint64_t round) {
     session_.outgoing()[size_ - 1] = mark(round);

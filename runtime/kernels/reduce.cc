@@ -121,8 +121,7 @@ struct Operands {
 /// in turn: fp32 0.86 .. 0.93 to 0.94 .. 0.98 of the plain loop, bf16 0.75 .. 0.83 to 0.88 .. 0.93).
 template <typename Element>
 HWY_INLINE void prefetch_behind(const Element* p, std::size_t elements) {
-  const auto* const lines = reinterpret_cast<const std::byte*>(p) + kPrefetchBytes;
-  for (std::size_t i = 0; i < elements * sizeof(Element); i += kCacheLine) __builtin_prefetch(lines + i);
+  prefetch_to_read(reinterpret_cast<const std::byte*>(p) + kPrefetchBytes, elements * sizeof(Element));
 }
 
 /// Reduces elements from `at` on for as long as whole vectors fit, and returns where it stopped. A chunk of

@@ -23,10 +23,18 @@ constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
 constexpr std::size_t kMaxPosted =
     256;  // more in flight gains nothing on software providers and costs completion-queue space
 
-/// Names of interfaces have dots too (eth0.100), but no colons.
-bool is_address(const std::string& interface) {
+/// What DeviceOptions::interface asks for: an own address, or an interface by its name; both empty: neither.
+struct Wanted {
+  std::string address, interface;
+};
+Wanted wanted(const DeviceOptions& options) {
+  if (options.transport == "shm") return {};  // no network
+  // Names of interfaces have dots too (eth0.100), but no colons.
   in_addr v4;
-  return interface.find(':') != std::string::npos || ::inet_pton(AF_INET, interface.c_str(), &v4) == 1;
+  const bool address = options.interface.find(':') != std::string::npos ||
+                       ::inet_pton(AF_INET, options.interface.c_str(), &v4) == 1;
+  return address ? Wanted{.address = options.interface, .interface = ""}
+                 : Wanted{.address = "", .interface = options.interface};
 }
 
 /// All that `provider` offers for one-sided writes with 4 bytes of remote completion data; from an address of
@@ -41,9 +49,7 @@ int ask(const DeviceOptions& options, const std::string& provider, Info& offers)
       FI_THREAD_SAFE;  // memory is registered by other threads than those that poll
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->fabric_attr->prov_name = ::strdup(provider.c_str());
-  std::string source;  // the own address; empty: the provider chooses
-  if (is_address(options.interface)) source = options.interface;
-  if (options.transport == "shm") source = shm_name();  // no network, no interface
+  const std::string source = options.transport == "shm" ? shm_name() : wanted(options).address;
   fi_info* found = nullptr;
   const int code = source.empty()
                        ? fi_getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found)
@@ -55,15 +61,14 @@ int ask(const DeviceOptions& options, const std::string& provider, Info& offers)
 /// The first offer on the interface that is asked for. (The name of a domain among the hints says that to
 /// libfabric, but its TCP providers do not look at it.)
 Info choose(const DeviceOptions& options, const Info& offers) {
-  const bool any = options.interface.empty() || is_address(options.interface) || options.transport == "shm";
+  const std::string interface = wanted(options).interface;
   std::set<std::string> names;
   for (const fi_info* offer = offers.get(); offer != nullptr; offer = offer->next) {
-    if (any || options.interface == offer->domain_attr->name) return Info(fi_dupinfo(offer));
+    if (interface.empty() || interface == offer->domain_attr->name) return Info(fi_dupinfo(offer));
     names.insert(offer->domain_attr->name);
   }
-  throw Error(ErrorCode::unavailable,
-              fmt::format("transport {}: there is no interface {}, but there are {}", options.transport,
-                          options.interface, fmt::join(names, ", ")));
+  throw Error(ErrorCode::unavailable, fmt::format("transport {}: there is no interface {}, but there are {}",
+                                                  options.transport, interface, fmt::join(names, ", ")));
 }
 
 /// The best provider's offers. Over TCP that is `net`, where there is one (libfabric 1.16 and 1.17), or else
@@ -195,7 +200,7 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   }
   Info info = choose(options, offers);
   require_way_out(options, *info);
-  return std::make_shared<OfiDevice>(std::move(info), is_address(options.interface) ? options.interface : "");
+  return std::make_shared<OfiDevice>(std::move(info), wanted(options).address);
 }
 
 TransportInfo probe(const std::string& transport) {
