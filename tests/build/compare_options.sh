@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# scripts/compare names an option whose value is none, before it installs, builds or runs anything.
+#   compare_options.sh BUILD_DIR SOURCE_DIR
+set -euo pipefail
+source=$2
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# refuses MESSAGE ARGUMENTS...: with this line and no other work
+refuses() {
+  local message=$1 out
+  shift
+  if out=$("$source/scripts/compare" "$@" --no-install 2>&1); then fail "compare $* was accepted"; fi
+  [[ $(tail -n 1 <<<"$out") == "error: $message"* ]] || fail "compare $*: instead of \"$message\": $out"
+  [[ $out != *"==>"* ]] || fail "compare $* began to work: $out"
+}
+
+for option in --rounds --iterations --bytes --ranks; do
+  for value in 0 -1 x 1.5 2x 2,4; do refuses "$option $value: $option takes a whole number above 0" "$option" "$value"; done
+done
+refuses "--ranks 2,x: --ranks takes a list of whole numbers above 0" small --ranks 2,x
+refuses "--aggregators -1: --aggregators takes a whole number" shaped --aggregators -1
+for value in x 1.5 -1 0.1, 0.1,,1 . 0.1.1; do
+  refuses "--densities $value: --densities takes a list of numbers from 0 to 1" --densities "$value"
+done
+refuses "unknown option --nonsense" --nonsense
