@@ -20,7 +20,7 @@ for option in --rounds --iterations --bytes --ranks; do
 done
 refuses "--ranks 2,x: --ranks takes a list of whole numbers above 0" small --ranks 2,x
 refuses "--aggregators -1: --aggregators takes a whole number" shaped --aggregators -1
-for value in x 1.5 -1 0.1, 0.1,,1 . 0.1.1; do
+for value in x 1.5 -1 "0.1," "0.1,,1" . 0.1.1; do
   refuses "--densities $value: --densities takes a list of numbers from 0 to 1" --densities "$value"
 done
 refuses "unknown option --nonsense" --nonsense
