@@ -8,8 +8,8 @@ mapfile -t devices < <(ls /sys/class/infiniband)
 ((${#devices[@]} >= 2)) || { echo "two RDMA devices are needed" >&2 && exit 1; }
 address=$(ip -4 -o addr show dev "$(cat "/sys/class/infiniband/${devices[0]}/ports/1/gid_attrs/ndevs/0")" | awk '{sub("/.*", "", $4); print $4; exit}')
 
-# Each side stays on a core. Soft-RoCE does its work where a write was posted; a client that the scheduler moves away
-# from there has that core's help, and runs of either tool are up to 1.7 times as fast as others.
+# Each side stays on a core. On Soft-RoCE the poster's core sends, or the one that receives does beside its own work (verbs/GOTCHAS.md):
+# where the scheduler moves the sides about, runs of either tool are up to 1.7 times as fast as others.
 server_core=0 client_core=$(($(nproc) - 1))
 
 # measure WHAT TOOL BYTES COLUMN PEER PROGRAM OPTIONS...
