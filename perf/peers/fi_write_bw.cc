@@ -24,6 +24,8 @@
 #include <span>
 #include <string>
 
+#include "perf/pause.h"
+
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -100,11 +102,13 @@ class Side {
     if (code != -FI_EAGAIN) check(code, "write");
     return code == 0;
   }
-  /// Polls once. Gives way after 64 polls in vain, as nzcl_write_bw does: two sides may share a core.
+  /// Polls once. Pauses after a poll in vain and gives way after 64, as nzcl_write_bw does: two sides share
+  /// shm's lock, and may share a core.
   void progress() {
     std::array<fi_cq_data_entry, 64> entries;
     const auto n = fi_cq_read(queue_, entries.data(), entries.size());
     if (n == -FI_EAGAIN) {
+      perf::pause();
       if (++empty_ % 64 == 0) ::sched_yield();
       return;
     }

@@ -7,16 +7,14 @@
 #include <thread>
 #include <vector>
 
+#include "perf/pause.h"
 #include "perf/write/session.h"
 
 namespace perf::write {
 
 enum class Waiting {
   polling,
-  /// Polling with a moment between. In shared memory the sides take turns at a spin lock of libfabric's, and
-  /// a poll that finds nothing takes it too (16 KiB with immediates, beside libfabric's bare loop: 0.92
-  /// without the moment, 0.97 to 1.03 with it).
-  pausing,
+  pausing,  // polling with perf::pause() after each poll in vain
   asleep,
 };
 
@@ -41,17 +39,6 @@ class Waiter {
   }
 
  private:
-  /// Some tenths of a microsecond on today's x86 (a pause is 40 to 140 cycles), far less elsewhere.
-  static void pause() {
-    for (int i = 0; i < 8; ++i) {
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#elif defined(__aarch64__)
-      asm volatile("yield");
-#endif
-    }
-  }
-
   static constexpr unsigned kYieldEvery = 64;
   static constexpr int kSafetyMs = 100;
   const Waiting how_;
