@@ -38,8 +38,14 @@ class MemoryRegion {
   virtual std::span<std::byte> bytes() const noexcept = 0;
   /// What a peer needs to write at the region's first byte.
   virtual RemoteMemory remote() const noexcept = 0;
-  /// The backend's own handle, for its endpoints.
-  virtual void* local_descriptor() const noexcept { return nullptr; }
+  /// The backend's own handle, for its endpoints: read for every segment that is written.
+  void* local_descriptor() const noexcept { return local_descriptor_; }
+
+ protected:
+  explicit MemoryRegion(void* local_descriptor = nullptr) : local_descriptor_(local_descriptor) {}
+
+ private:
+  void* const local_descriptor_;
 };
 
 /// Gather entries of a write that backends and the engines ever use: it bounds their arrays. More gains

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "nzcl/error.h"
@@ -49,7 +51,8 @@ class Run {
                         .context = 1};
       lane.list.assign(static_cast<std::size_t>(settings_.post_list), write);
     }
-    posted_at_.resize(8 * static_cast<std::size_t>(settings_.depth * settings_.queue_pairs));
+    window_ = 4 * static_cast<std::size_t>(settings_.depth * settings_.queue_pairs);
+    posted_at_.resize(std::bit_ceil(2 * window_));
   }
 
   void go() {
@@ -57,6 +60,7 @@ class Run {
     while (!over()) {
       bool moved = false;
       for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        posting_since_.reset();
         while (sends_ && push(i)) moved = true;  // as many as may be under way, as perftest
         moved |= take(i);
       }
@@ -96,8 +100,8 @@ class Run {
     });
   }
   /// Writes that may still be started, over all lanes.
-  std::uint64_t left() const {
-    if (settings_.duration_s > 0) return seconds_since(begin_) < settings_.duration_s ? 1u << 20 : 0;
+  std::uint64_t left() {
+    if (settings_.duration_s > 0) return posting_since() < settings_.duration_s ? 1u << 20 : 0;
     const std::uint64_t announcing = lanes_.size();  // every lane's last write is one of them
     return settings_.iterations - std::min(settings_.iterations, started_ + announcing);
   }
@@ -187,17 +191,24 @@ class Run {
     }
   }
 
-  /// As perftest does it: from the posting of a window's first write to the completion of its last.
+  /// As perftest does it: from the posting of a window's first write, or of those just before it, to the
+  /// completion of its last.
   void note_completions(std::uint64_t count) {
     const double now = seconds_since(begin_);
     completed_ += count;
-    const std::uint64_t window = std::min<std::uint64_t>(completed_, posted_at_.size() / 2);
-    const double first = posted_at_[(completed_ - window) % posted_at_.size()];
+    const std::uint64_t window = std::min(completed_, window_);
+    const double first = posted_at(completed_ - window);
     if (now > first) peak_ = std::max(peak_, static_cast<double>(window) * size_ / (now - first));
   }
   void note_posting(std::uint64_t count) {
-    const double now = seconds_since(begin_);
-    while (count-- > 0) posted_at_[posted_count_++ % posted_at_.size()] = now;
+    const double since = posting_since();
+    while (count-- > 0) posted_at(posted_count_++) = since;
+  }
+  double& posted_at(std::uint64_t write) { return posted_at_[write & (posted_at_.size() - 1)]; }
+  /// When the posting began that is going on: a clock read at every post would be seen over shm.
+  double posting_since() {
+    if (!posting_since_) posting_since_ = seconds_since(begin_);
+    return *posting_since_;
   }
 
   Session& session_;
@@ -210,8 +221,10 @@ class Run {
   Clock::time_point begin_;
   std::uint64_t started_ = 0, completed_ = 0;
   double elapsed_ = 0, landed_after_ = 0, peak_ = 0;
-  std::vector<double> posted_at_;  // of the last writes, twice as many as a window of peak_
+  std::uint64_t window_ = 0;       // of peak_, in writes
+  std::vector<double> posted_at_;  // of the last writes: two windows, rounded up to a power of two
   std::uint64_t posted_count_ = 0;
+  std::optional<double> posting_since_;
 };
 
 std::byte pattern(std::size_t i, std::uint32_t size) {

@@ -12,12 +12,12 @@ namespace {
 
 class IbvRegion final : public MemoryRegion {
  public:
-  IbvRegion(Handle<ibv_mr> mr, std::span<std::byte> bytes) : mr_(std::move(mr)), bytes_(bytes) {}
+  IbvRegion(Handle<ibv_mr> mr, std::span<std::byte> bytes)
+      : MemoryRegion(mr.get()), mr_(std::move(mr)), bytes_(bytes) {}
   std::span<std::byte> bytes() const noexcept override { return bytes_; }
   RemoteMemory remote() const noexcept override {
     return {reinterpret_cast<std::uint64_t>(bytes_.data()), mr_->rkey};
   }
-  void* local_descriptor() const noexcept override { return mr_.get(); }
 
  private:
   Handle<ibv_mr> mr_;

@@ -112,12 +112,11 @@ Costs costs_of(const std::string& provider) {
 class OfiRegion final : public MemoryRegion {
  public:
   OfiRegion(Handle<fid_mr> mr, std::span<std::byte> bytes, bool virtual_addresses)
-      : mr_(std::move(mr)), bytes_(bytes), virtual_(virtual_addresses) {}
+      : MemoryRegion(fi_mr_desc(mr.get())), mr_(std::move(mr)), bytes_(bytes), virtual_(virtual_addresses) {}
   std::span<std::byte> bytes() const noexcept override { return bytes_; }
   RemoteMemory remote() const noexcept override {
     return {virtual_ ? reinterpret_cast<std::uint64_t>(bytes_.data()) : 0, fi_mr_key(mr_.get())};
   }
-  void* local_descriptor() const noexcept override { return fi_mr_desc(mr_.get()); }
 
  private:
   Handle<fid_mr> mr_;

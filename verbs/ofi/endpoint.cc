@@ -4,11 +4,18 @@
 #include <array>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace nzcl::verbs::ofi {
 namespace {
 
 constexpr std::size_t kBurst = 64;  // completions read per call
+
+std::size_t bytes_of(std::span<const Segment> segments) {
+  std::size_t bytes = 0;
+  for (const Segment& s : segments) bytes += s.bytes;
+  return bytes;
+}
 
 }  // namespace
 
@@ -18,12 +25,10 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
       device_name_(std::move(device_name)),
       provider_(info->fabric_attr->prov_name),
       limits_(limits),
+      contexts_(limits.max_posted),
       peers_(options.peers, FI_ADDR_NOTAVAIL),
       in_flight_(limits.max_posted) {
-  for (InFlight& f : in_flight_) {
-    f.next_free = free_;
-    free_ = &f;
-  }
+  for (std::uint32_t next = 0; InFlight & f : in_flight_) f.next_free = ++next;
   open_queue(domain, limits.max_posted + options.arrivals);
   fi_av_attr av_attr{};
   av_attr.type = FI_AV_TABLE;
@@ -98,44 +103,57 @@ void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
 
 std::size_t OfiEndpoint::post(std::span<const Write> writes) noexcept {
   std::size_t n = 0;
-  while (n < writes.size() && free_ != nullptr && !broken_ && post_one(writes[n])) ++n;
+  while (n < writes.size() && free_ < in_flight_.size() && !broken_ && post_one(writes[n])) ++n;
   return n;
 }
 
-bool OfiEndpoint::post_one(const Write& write) noexcept {
+ssize_t OfiEndpoint::write_segment(const Write& write) noexcept {
+  const Segment& s = write.segments.front();
+  void* const descriptor = s.region->local_descriptor();
+  const fi_addr_t peer = peers_[write.peer];
+  void* const context = &contexts_[free_];
+  return write.immediate ? fi_writedata(endpoint_.get(), s.data, s.bytes, descriptor, *write.immediate, peer,
+                                        write.target.address, write.target.key, context)
+                         : fi_write(endpoint_.get(), s.data, s.bytes, descriptor, peer, write.target.address,
+                                    write.target.key, context);
+}
+
+ssize_t OfiEndpoint::write_list(const Write& write) noexcept {
   std::array<iovec, kMaxSegments> iov;
   std::array<void*, kMaxSegments> descriptors;
-  std::size_t bytes = 0;
   for (std::size_t i = 0; i < write.segments.size(); ++i) {
     const Segment& s = write.segments[i];
     iov[i] = {const_cast<std::byte*>(s.data), s.bytes};
     descriptors[i] = s.region->local_descriptor();
-    bytes += s.bytes;
   }
-  const fi_rma_iov target{.addr = write.target.address, .len = bytes, .key = write.target.key};
-  InFlight* f = free_;
+  const fi_rma_iov target{
+      .addr = write.target.address, .len = bytes_of(write.segments), .key = write.target.key};
   const fi_msg_rma message{.msg_iov = iov.data(),
                            .desc = descriptors.data(),
                            .iov_count = write.segments.size(),
                            .addr = peers_[write.peer],
                            .rma_iov = &target,
                            .rma_iov_count = 1,
-                           .context = &f->provider,
+                           .context = &contexts_[free_],
                            .data = write.immediate.value_or(0)};
-  const auto code =
-      fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | (write.immediate ? FI_REMOTE_CQ_DATA : 0));
+  return fi_writemsg(endpoint_.get(), &message, FI_COMPLETION | (write.immediate ? FI_REMOTE_CQ_DATA : 0));
+}
+
+bool OfiEndpoint::post_one(const Write& write) noexcept {
+  const ssize_t code = write.segments.size() == 1 ? write_segment(write) : write_list(write);
   if (code == -FI_EAGAIN) return false;
   if (code != 0) {
     broken_ = true;
     broken_peer_ = write.peer;
-    failure_ = fmt::format("{}: write of {} bytes to peer {}: {}", device_name_, bytes, write.peer,
-                           fi_strerror(static_cast<int>(-code)));
+    failure_ = fmt::format("{}: write of {} bytes to peer {}: {}", device_name_, bytes_of(write.segments),
+                           write.peer, fi_strerror(static_cast<int>(-code)));
     return false;
   }
-  free_ = f->next_free;
+  InFlight& f = in_flight_[free_];
+  free_ = f.next_free;
   ++used_;
-  f->context = write.context;
-  f->peer = write.peer;
+  f.context = write.context;
+  f.peer = write.peer;
   return true;
 }
 
@@ -161,28 +179,26 @@ std::size_t OfiEndpoint::poll(std::span<Completion> out) noexcept {
                 .immediate = static_cast<std::uint32_t>(e.data),
                 .context = 0};
     } else {
-      auto* f = static_cast<InFlight*>(e.op_context);
-      out[i] = {.kind = Completion::Kind::written, .peer = f->peer, .immediate = 0, .context = f->context};
-      give_back(f);
+      const InFlight f = take_back(e.op_context);
+      out[i] = {.kind = Completion::Kind::written, .peer = f.peer, .immediate = 0, .context = f.context};
     }
   }
   return static_cast<std::size_t>(n);
 }
 
-void OfiEndpoint::give_back(InFlight* write) noexcept {
-  write->next_free = free_;
-  free_ = write;
+OfiEndpoint::InFlight OfiEndpoint::take_back(void* op_context) noexcept {
+  const auto place = static_cast<std::uint32_t>(static_cast<fi_context2*>(op_context) - contexts_.data());
+  InFlight& f = in_flight_[place];
+  f.next_free = std::exchange(free_, place);
   --used_;
+  return f;
 }
 
 Completion OfiEndpoint::take_error() noexcept {
   fi_cq_err_entry error{};
   PeerId peer = Completion::kNoPeer;
   if (fi_cq_readerr(queue_.get(), &error, 0) > 0) {
-    if (auto* write = static_cast<InFlight*>(error.op_context)) {
-      peer = write->peer;
-      give_back(write);
-    }
+    if (error.op_context != nullptr) peer = take_back(error.op_context).peer;
     std::array<char, 256> text{};
     fi_cq_strerror(queue_.get(), error.prov_errno, error.err_data, text.data(), text.size());
     failure_ = fmt::format("{}: {}{} ({})", device_name_,
