@@ -26,20 +26,20 @@ constexpr std::size_t kMaxPosted =
 /// What DeviceOptions::interface asks for: an own address, or an interface by its name; both empty: neither.
 struct Wanted {
   std::string address, interface;
-};
-Wanted wanted(const DeviceOptions& options) {
-  if (options.transport == "shm") return {};  // no network
-  // Names of interfaces have dots too (eth0.100), but no colons.
-  in_addr v4;
-  const bool address = options.interface.find(':') != std::string::npos ||
-                       ::inet_pton(AF_INET, options.interface.c_str(), &v4) == 1;
-  return address ? Wanted{.address = options.interface, .interface = ""}
-                 : Wanted{.address = "", .interface = options.interface};
-}
 
-/// All that `provider` offers for one-sided writes with 4 bytes of remote completion data; from an address of
-/// this host where one is given.
-int ask(const DeviceOptions& options, const std::string& provider, Info& offers) {
+  explicit Wanted(const DeviceOptions& options) {
+    if (options.transport == "shm") return;  // no network
+    // Names of interfaces have dots too (eth0.100), but no colons.
+    in_addr v4;
+    const bool is_address = options.interface.find(':') != std::string::npos ||
+                            ::inet_pton(AF_INET, options.interface.c_str(), &v4) == 1;
+    (is_address ? address : interface) = options.interface;
+  }
+};
+
+/// All that `provider` offers for one-sided writes with 4 bytes of remote completion data; from `address` of
+/// this host unless that is empty.
+int ask(const std::string& provider, const std::string& address, Info& offers) {
   const Info hints(fi_allocinfo());
   hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -49,7 +49,7 @@ int ask(const DeviceOptions& options, const std::string& provider, Info& offers)
       FI_THREAD_SAFE;  // memory is registered by other threads than those that poll
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->fabric_attr->prov_name = ::strdup(provider.c_str());
-  const std::string source = options.transport == "shm" ? shm_name() : wanted(options).address;
+  const std::string source = provider == "shm" ? shm_name() : address;
   fi_info* found = nullptr;
   const int code = source.empty()
                        ? fi_getinfo(kApiVersion, nullptr, nullptr, 0, hints.get(), &found)
@@ -60,22 +60,21 @@ int ask(const DeviceOptions& options, const std::string& provider, Info& offers)
 
 /// The first offer on the interface that is asked for. (The name of a domain among the hints says that to
 /// libfabric, but its TCP providers do not look at it.)
-Info choose(const DeviceOptions& options, const Info& offers) {
-  const std::string interface = wanted(options).interface;
+Info choose(const std::string& transport, const std::string& interface, const Info& offers) {
   std::set<std::string> names;
   for (const fi_info* offer = offers.get(); offer != nullptr; offer = offer->next) {
     if (interface.empty() || interface == offer->domain_attr->name) return Info(fi_dupinfo(offer));
     names.insert(offer->domain_attr->name);
   }
   throw Error(ErrorCode::unavailable, fmt::format("transport {}: there is no interface {}, but there are {}",
-                                                  options.transport, interface, fmt::join(names, ", ")));
+                                                  transport, interface, fmt::join(names, ", ")));
 }
 
 /// The best provider's offers. Over TCP that is `net`, where there is one (libfabric 1.16 and 1.17), or else
 /// what `tcp` has: its own reliable datagrams (from 1.18 on, when net became a part of it), or ofi_rxm's.
-int get_info(const DeviceOptions& options, Info& offers) {
-  if (options.transport == "tcp" && ask(options, "net", offers) == 0) return 0;
-  return ask(options, options.transport, offers);
+int get_info(const std::string& transport, const std::string& address, Info& offers) {
+  if (transport == "tcp" && ask("net", address, offers) == 0) return 0;
+  return ask(transport, address, offers);
 }
 
 bool is_loopback(const fi_info& info) {
@@ -188,8 +187,9 @@ class OfiDevice final : public Device {
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   if (options.transport == "shm") remove_shm_leftovers();
+  const Wanted wanted(options);
   Info offers;
-  const int code = get_info(options, offers);
+  const int code = get_info(options.transport, wanted.address, offers);
   if (code != 0) {
     throw Error(ErrorCode::unavailable,
                 fmt::format("transport {}{}: libfabric offers no such provider with one-sided writes: {}; "
@@ -197,14 +197,14 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
                             options.transport, options.interface.empty() ? "" : " on " + options.interface,
                             fi_strerror(-code)));
   }
-  Info info = choose(options, offers);
+  Info info = choose(options.transport, wanted.interface, offers);
   require_way_out(options, *info);
-  return std::make_shared<OfiDevice>(std::move(info), wanted(options).address);
+  return std::make_shared<OfiDevice>(std::move(info), wanted.address);
 }
 
 TransportInfo probe(const std::string& transport) {
   Info info;
-  const int code = get_info({transport, ""}, info);
+  const int code = get_info(transport, "", info);
   if (code != 0)
     return {transport, false,
             fmt::format(
