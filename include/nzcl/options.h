@@ -39,9 +39,8 @@ struct Options {
   std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
   int numa_node = -1;  ///< Of the gradients (numa_node_of): slots, device and, as far as this process may
                        ///< run there, threads are taken near it; -1 = that of the process's cores.
-  std::uint64_t slot_bytes =
-      132 << 10;                   ///< Largest message, and the size of one slot of a channel. A page more
-                                   ///< than a power of two: a message's fixed part fits beside its data.
+  std::uint64_t slot_bytes = 0;    ///< Largest message, and the size of one slot of a channel; 0 = 132 KiB,
+                                   ///< or over several networks (hosts) with dedicated aggregators 68 KiB.
   int channel_slots = 0;           ///< Slots per channel: the credits a sender has; 0 = 8, or over several
                                    ///< networks (hosts), in 128 MiB per lane, up to 32, with dedicated
                                    ///< aggregators 16.

@@ -47,7 +47,8 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
   engine::EngineConfig config;
   config.members = roll.members;
   config.lanes = roll.lanes;
-  const std::uint64_t slot = std::min<std::uint64_t>(o.slot_bytes, limits.max_write_bytes) / 64 * 64;
+  const std::uint64_t wanted = o.slot_bytes ? o.slot_bytes : bulk_slot_bytes(roll.members, roll.one_network);
+  const std::uint64_t slot = std::min<std::uint64_t>(wanted, limits.max_write_bytes) / 64 * 64;
   const auto slots = static_cast<std::uint32_t>(o.channel_slots);  // 0: ours to choose
   auto& bulk = config.classes[static_cast<std::size_t>(wire::Class::bulk)];
   auto& express = config.classes[static_cast<std::size_t>(wire::Class::express)];

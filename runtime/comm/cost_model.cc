@@ -12,6 +12,10 @@ constexpr std::uint64_t kMostDedicatedSlots = 16;
 
 }  // namespace
 
+std::uint64_t bulk_slot_bytes(const engine::Members& members, bool one_network) {
+  return members.dedicated > 0 && !one_network ? 68 << 10 : 132 << 10;
+}
+
 std::uint32_t bulk_slots(const engine::Members& members, bool one_network, std::uint64_t slot_bytes) {
   if (one_network) return kLeastSlots;
   const bool dedicated = members.dedicated > 0;

@@ -64,7 +64,9 @@ constexpr std::array kSettings = {
     Setting{"numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
             "NUMA node of the gradients: slots, device and threads are taken near it; -1: that of the cores"},
     Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
-            "Largest message, and size of a channel's slots"},
+            "Largest message, and size of a channel's slots; 0: 132K, or over several networks (hosts) with "
+            "dedicated aggregators 68K",
+            true},
     Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 0, 1024, "",
             "Slots per channel: the credits of its sender; 0: 8, or over several networks (hosts) up to 32, "
             "with dedicated aggregators 16"},
@@ -199,7 +201,7 @@ std::string Setting::type() const {
 std::string Setting::range() const {
   if (kind == SettingKind::choice) return std::string(choices);
   if (kind == SettingKind::text || kind == SettingKind::secret) return "";
-  return fmt::format("{} .. {}", number_text(kind, low), number_text(kind, high));
+  return fmt::format("{}{} .. {}", or_zero ? "0, " : "", number_text(kind, low), number_text(kind, high));
 }
 
 std::string Setting::text(const Options& options) const {
@@ -241,7 +243,7 @@ void Setting::check(const Options& options, std::string_view origin) const {
       return kind != SettingKind::choice || is_choice(choices, options.*member);
     } else {
       const auto value = static_cast<double>(options.*member);
-      return value >= low && value <= high;  // false for NaN
+      return (value >= low && value <= high) || (or_zero && value == 0);  // false for NaN
     }
   };
   if (!std::visit(good, field)) refuse(*this, text(options), origin);

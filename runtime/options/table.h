@@ -24,10 +24,11 @@ struct Setting {
   double low = 0, high = std::numeric_limits<double>::infinity();  // of numbers, both allowed
   std::string_view choices;                                        // "auto|on|off"
   std::string_view meaning;
+  bool or_zero = false;  // 0, which is below `low`, leaves the choice to nzcl
 
   std::string variable() const;
   std::string type() const;   // "bytes"
-  std::string range() const;  // "4K .. 16M"; "" = any
+  std::string range() const;  // "0, 4K .. 16M"; "" = any
   std::string text(
       const Options& options) const;  // the value as a person would write it; secrets are never shown
   /// Parses and checks. Throws Error{invalid_argument}; `origin` tells the user where the bad text stands.

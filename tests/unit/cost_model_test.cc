@@ -41,6 +41,16 @@ TEST(CostModel, WhereNoLinksAreToBeCoveredWorkersStayWithinTheirCache) {
   EXPECT_EQ(ahead_bytes(true, 0), 0u) << "no bound where the cache is not known";
 }
 
+TEST(CostModel, MessagesToDedicatedAggregatorsBehindLinksAreSmaller) {
+  const auto slot = [](int dedicated, bool one_network) {
+    return bulk_slot_bytes({.self = 0, .workers = 4, .dedicated = dedicated}, one_network);
+  };
+  EXPECT_EQ(slot(0, true), 132u << 10);
+  EXPECT_EQ(slot(0, false), 132u << 10);
+  EXPECT_EQ(slot(4, true), 132u << 10);
+  EXPECT_EQ(slot(4, false), 68u << 10);
+}
+
 TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
   constexpr std::uint64_t kSlot = 132 << 10;
   const auto slots = [](int workers, int dedicated) {

@@ -128,7 +128,8 @@ TEST(Resolve, BadValuesNameOptionOriginAndRange) {
               AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_CHANNEL_SLOTS"), HasSubstr("\"many\""),
                     HasSubstr("0 .. 1024")));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_PIN", "maybe"}}); }), HasSubstr("auto|on|off"));
-  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("4K .. 16M"));
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("0, 4K .. 16M"));
+  EXPECT_EQ(resolved({{"NZCL_SLOT_BYTES", "0"}}).options.slot_bytes, 0);  // nzcl's choice
   EXPECT_THAT(error_of([] {
                 resolved({{"NZCL_SLOT_BYTES", "99999999999999999999"}});
               }),
