@@ -2,8 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <set>
@@ -53,9 +55,10 @@ std::string origin(const Resolved& r, std::string_view name) {
   return r.origins[static_cast<std::size_t>(find_setting(name) - settings().data())];
 }
 
-class File {
+class File {  // of a name of its own: tests run side by side
  public:
-  explicit File(const std::string& text) : path_(testing::TempDir() + "nzcl_options_test.toml") {
+  explicit File(const std::string& text) : path_(testing::TempDir() + "nzcl_options_test_XXXXXX") {
+    ::close(::mkstemp(path_.data()));
     std::ofstream(path_) << text;
   }
   ~File() { std::remove(path_.c_str()); }
