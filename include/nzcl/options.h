@@ -36,6 +36,7 @@ struct Options {
   int aggregators = 0;       ///< Dedicated aggregator processes; 0 = colocated in every worker.
   int lanes = 0;             ///< Engine threads (each with its own endpoint) per process; 0 = planned.
   int scan_threads = -1;     ///< Additional threads that scan for non-zero blocks; -1 = planned.
+  int scan_streams = 0;      ///< Parts of a slice that a scan reads in turn; 0 = the fastest, measured.
   std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
   int numa_node = -1;  ///< Of the gradients (numa_node_of): slots, device and, as far as this process may
                        ///< run there, threads are taken near it; -1 = that of the process's cores.

@@ -2,7 +2,10 @@
 #include <benchmark/benchmark.h>
 #include <hwy/targets.h>
 
+#include <string>
+
 #include "perf/kernels/beside.h"
+#include "runtime/kernels/scan_streams.h"
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
@@ -12,6 +15,7 @@ int main(int argc, char** argv) {
     perf::kernels::register_reductions(hwy::TargetName(target), target);
   }
   perf::kernels::register_copies();
+  benchmark::AddCustomContext("scan_streams", std::to_string(nzcl::fastest_scan_streams()));
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
 }

@@ -9,13 +9,14 @@
 #include "perf/kernels/beside.h"
 #include "perf/plain_loops.h"
 #include "runtime/kernels/forced_target.h"
+#include "runtime/kernels/scan_streams.h"
 
 namespace perf::kernels {
 namespace {
 
 /// Every `every`-th block (0: none) has one non-zero element, in its middle: the scan must read half of it.
 void scan(benchmark::State& state, std::int64_t target, std::uint64_t block_bytes, std::size_t every,
-          bool in_cache) {
+          bool in_cache, int streams = nzcl::fastest_scan_streams()) {
   const nzcl::ForcedTarget forced(target);
   const std::size_t bytes = in_cache ? 256 << 10 : bytes_out_of_cache();
   std::vector<std::byte> data(bytes), zeros(bytes);
@@ -26,7 +27,7 @@ void scan(benchmark::State& state, std::int64_t target, std::uint64_t block_byte
   beside(
       state, bytes,
       [&] {
-        nzcl::scan_blocks(data.data(), bytes, block_bytes, bitmap);
+        nzcl::scan_blocks(data.data(), bytes, block_bytes, bitmap, streams);
         benchmark::DoNotOptimize(bitmap.data());
       },
       bytes, [&] { plain_read(zeros.data(), bytes); });
@@ -43,6 +44,9 @@ void register_scans(const std::string& target_name, std::int64_t target) {
   };
   for (const int elements : {1, 8, 32, 256, 4096})
     add(fmt::format("scan/zeros/block:{}", elements), std::uint64_t{4} * elements, std::size_t{0}, false);
+  for (const int streams : {1, 2, nzcl::kMaxScanStreams})
+    add(fmt::format("scan/zeros/block:256/streams:{}", streams), std::uint64_t{1024}, std::size_t{0}, false,
+        streams);
   for (const int every : {100, 10, 2, 1})
     add(fmt::format("scan/one_in:{}/block:256", every), std::uint64_t{1024}, static_cast<std::size_t>(every),
         false);

@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/pack_strings.h"
 #include "runtime/comm/cost_model.h"
+#include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
 #include "runtime/placement/threads.h"
 #include "runtime/placement/topology.h"
@@ -70,6 +71,11 @@ engine::EngineConfig make_config(const Options& o, const Roll& roll, int numa_no
   config.ahead_bytes = ahead_bytes(roll.one_network, roll.cache_bytes);
   config.numa_node = numa_node;
   return config;
+}
+
+int choose_scan_streams(const Options& o, const engine::Members& members) {
+  if (o.scan_streams > 0) return o.scan_streams;
+  return members.is_worker(members.self) ? fastest_scan_streams() : 1;  // nobody else scans
 }
 
 std::string in_place_from(std::uint64_t direct_bytes) {
@@ -152,6 +158,7 @@ Core::Core(Options options, Roll roll, std::shared_ptr<verbs::Device> device, pl
       roll_(std::move(roll)),
       device_(std::move(device)),
       placement_(std::move(placement)),
+      scan_streams_(choose_scan_streams(options_, roll_.members)),
       registrations_(device_),
       config_(make_config(options_, roll_, placement_.node, device_->limits())) {
   for (int i = 0; i < roll_.lanes; ++i) {
@@ -214,10 +221,11 @@ Core::~Core() {
 
 std::string Core::describe() const {
   return fmt::format(
-      "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), slots {} x {} KiB, {}; {}",
+      "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
+      "slots {} x {} KiB, {}; {}",
       roll_.members.name(roll_.members.self), roll_.members.workers, roll_.members.aggregators(),
       roll_.members.dedicated ? "dedicated" : "colocated", device_->name(), lanes_.size(),
-      placement_.scan_cpus.size(), config_.of(wire::Class::bulk).slots,
+      placement_.scan_cpus.size(), scan_streams_, config_.of(wire::Class::bulk).slots,
       config_.of(wire::Class::bulk).slot_bytes >> 10, in_place_from(config_.direct_bytes), placement_.text);
 }
 
@@ -289,6 +297,7 @@ std::shared_ptr<Operation> Core::start(Prepared p) {
                                                static_cast<int>(lanes_.size()));
   operation->epoch = epoch;
   operation->begun_ns = trace::now();
+  operation->scan_streams = scan_streams_;
   operation->table_index = static_cast<std::uint32_t>(epoch % flights_.size());
   switch (p.known) {
     case Prepared::Input::scan:

@@ -85,6 +85,7 @@ class Core {
   const Roll roll_;
   std::shared_ptr<verbs::Device> device_;
   const placement::Placement placement_;
+  const int scan_streams_;  // of scan_blocks()
   std::atomic<bool> told_of_far_buffer_{false};
   Registrations registrations_;
   engine::EngineConfig config_;

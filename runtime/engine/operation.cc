@@ -59,7 +59,8 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
   const trace::Span span(trace::What::scan, epoch, slice);
   const auto words = bits_of(Side::input, slice);
   scan_blocks(input.base + layout.offset_of(slice, 0),
-              layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words);
+              layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words,
+              scan_streams);
   input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
   scan_[slice].store(kScanned, std::memory_order_release);
   return true;

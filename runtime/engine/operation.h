@@ -47,6 +47,7 @@ class Operation {
   std::uint64_t epoch = 0;
   std::uint32_t table_index = 0;
   std::int64_t begun_ns = 0;  // trace::now()
+  int scan_streams = 1;       // of scan_blocks()
   const SliceLayout layout;
   const wire::OperationRecord record;
   const InputView input;

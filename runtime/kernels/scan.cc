@@ -27,9 +27,8 @@ constexpr std::uint64_t kLinesPerTest = 8;
 /// Blocks below this size are tested several at once, about so many bytes.
 constexpr std::uint64_t kTogether = 1024;
 
-/// Parts of a buffer that are read in turn: the CPU's prefetchers follow several streams at once, and fetch
-/// more for all of them than for one. Shorter parts gain nothing.
-constexpr std::uint64_t kStreams = 4, kLeastPart = 16 << 10;
+/// Of buffers that are read as several streams: shorter parts gain nothing.
+constexpr std::uint64_t kLeastPart = 16 << 10;
 
 /// Appends bits to a bitmap, word by word.
 class BitWriter {
@@ -201,20 +200,21 @@ HWY_INLINE void scan_group(const std::byte* p, std::uint64_t count, std::uint64_
 
 /// Blocks of kLine or more. Stops before a partial block. Returns the number of blocks that were done.
 std::uint64_t scan_large(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
-                         BitWriter& out) {
+                         std::uint64_t streams, BitWriter& out) {
   const std::uint64_t group = block_bytes < kTogether ? kTogether / block_bytes : 1;
   const std::uint64_t blocks = bytes / block_bytes;
   std::uint64_t done = 0;
-  const std::uint64_t part = blocks / kStreams / 64 * 64;  // whole words of the bitmap
-  if (part * block_bytes >= kLeastPart) {
-    std::array<BitWriter, kStreams> outs{out, out, out, out};
-    for (std::uint64_t s = 0; s < kStreams; ++s) outs[s].skip_words(s * part / 64);
+  const std::uint64_t part = blocks / streams / 64 * 64;  // whole words of the bitmap
+  if (streams > 1 && part * block_bytes >= kLeastPart) {
+    static_assert(kMaxScanStreams == 4);
+    std::array<BitWriter, kMaxScanStreams> outs{out, out, out, out};
+    for (std::uint64_t s = 0; s < streams; ++s) outs[s].skip_words(s * part / 64);
     for (std::uint64_t at = 0; at < part; at += group) {
       const std::uint64_t count = std::min(group, part - at);
-      for (std::uint64_t s = 0; s < kStreams; ++s)
+      for (std::uint64_t s = 0; s < streams; ++s)
         scan_group(data + (s * part + at) * block_bytes, count, block_bytes, outs[s]);
     }
-    done = kStreams * part;
+    done = streams * part;
     out.skip_words(done / 64);
   }
   for (; done < blocks; done += std::min(group, blocks - done))
@@ -222,10 +222,12 @@ std::uint64_t scan_large(const std::byte* data, std::uint64_t bytes, std::uint64
   return done;
 }
 
-void scan(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t* bitmap) {
+void scan(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t* bitmap,
+          std::uint64_t streams) {
   BitWriter out(bitmap);
-  const auto whole = block_bytes < kLine ? scan_small : scan_large;
-  std::uint64_t at = whole(data, bytes, block_bytes, out) * block_bytes;
+  const std::uint64_t whole = block_bytes < kLine ? scan_small(data, bytes, block_bytes, out)
+                                                  : scan_large(data, bytes, block_bytes, streams, out);
+  std::uint64_t at = whole * block_bytes;
   while (at < bytes) {  // small blocks near the end, and a partial one
     const std::uint64_t size = std::min(block_bytes, bytes - at);
     out.push(size < kLine ? any_byte(data + at, size) : any_in_block(data + at, size), 1);
@@ -243,8 +245,8 @@ namespace nzcl {
 HWY_EXPORT(scan);
 
 void scan_blocks(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
-                 std::span<std::uint64_t> bitmap) noexcept {
-  HWY_DYNAMIC_DISPATCH(scan)(data, bytes, block_bytes, bitmap.data());
+                 std::span<std::uint64_t> bitmap, int streams) noexcept {
+  HWY_DYNAMIC_DISPATCH(scan)(data, bytes, block_bytes, bitmap.data(), static_cast<std::uint64_t>(streams));
 }
 
 }  // namespace nzcl

@@ -59,6 +59,9 @@ constexpr std::array kSettings = {
             "Engine threads per process, each with its own endpoint; 0: from the cores"},
     Setting{"scan_threads", &Options::scan_threads, SettingKind::number, -1, 64, "",
             "More threads that look for non-zero blocks; -1: from the cores"},
+    Setting{
+        "scan_streams", &Options::scan_streams, SettingKind::number, 0, 4, "",
+        "Parts of a slice that a scan reads in turn; 0: what is fastest on this CPU, measured at the start"},
     Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off",
             "Pin engine threads to cores; auto: where each can have its own"},
     Setting{"numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",

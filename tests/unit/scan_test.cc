@@ -1,5 +1,6 @@
 #include "runtime/kernels/scan.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -10,6 +11,7 @@
 #include "each_target.h"
 #include "guarded.h"
 #include "runtime/base/bitmap.h"
+#include "runtime/kernels/scan_streams.h"
 
 namespace nzcl {
 namespace {
@@ -30,9 +32,9 @@ Words naive_scan(std::span<const std::byte> data, std::uint64_t block_bytes) {
 }
 
 /// With one word more than is to be written.
-Words scan(std::span<const std::byte> data, std::uint64_t block_bytes) {
+Words scan(std::span<const std::byte> data, std::uint64_t block_bytes, int streams = kMaxScanStreams) {
   Words bitmap(words_for((data.size() + block_bytes - 1) / block_bytes) + 1, kUntouched);
-  scan_blocks(data.data(), data.size(), block_bytes, bitmap);
+  scan_blocks(data.data(), data.size(), block_bytes, bitmap, streams);
   return bitmap;
 }
 
@@ -93,11 +95,20 @@ TEST(Scan, FindsEveryByteOfALargeBuffer) {
     const Guarded buffer(size);
     for (int i = 0; i < 60; ++i) buffer.bytes()[random() % size] = std::byte{1};
     test::on_each_target([&] {
-      for (const std::uint64_t block : {64, 100, 192, 700, 1024, 4096, 10'000})
-        ASSERT_EQ(scan(buffer.bytes(), block), naive_scan(buffer.bytes(), block))
-            << size << " bytes, block " << block;
+      for (const std::uint64_t block : {64, 100, 192, 700, 1024, 4096, 10'000}) {
+        const Words expected = naive_scan(buffer.bytes(), block);
+        for (int streams = 1; streams <= kMaxScanStreams; ++streams)
+          ASSERT_EQ(scan(buffer.bytes(), block, streams), expected)
+              << size << " bytes, block " << block << ", " << streams << " streams";
+      }
     });
   }
+}
+
+TEST(ScanStreams, AreMeasuredOnce) {
+  const int streams = fastest_scan_streams();
+  EXPECT_THAT(streams, testing::AnyOf(1, 2, kMaxScanStreams));
+  EXPECT_EQ(fastest_scan_streams(), streams);
 }
 
 RC_GTEST_PROP(Scan, AgreesWithANaiveLoop, ()) {
