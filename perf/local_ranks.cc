@@ -22,8 +22,8 @@
 namespace perf {
 namespace {
 
-constexpr int kGraceSeconds = 5;   // between the first failure and SIGTERM, and from there to SIGKILL
-constexpr int kCannotStart = 127;  // exit status, as of a shell
+constexpr int kGraceSeconds = 5;   // from the first failure to SIGTERM, and from there to SIGKILL
+constexpr int kCannotStart = 127;  // the exit status that a shell uses, too
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -51,13 +51,14 @@ std::string random_secret() {
 }
 
 struct Meeting {
-  int size;         // ranks
-  int aggregators;  // and copies that serve
+  int size;         // number of ranks
+  int aggregators;  // number of copies that serve as aggregators
   int port;
   std::string secret;
 };
 
-/// In the child. The last --ranks counts: 0 makes it a rank rather than another launcher.
+/// Runs in the child. The last --ranks on the command line counts: --ranks=0 makes the child a rank and not
+/// another launcher.
 [[noreturn]] void become_rank(int rank, const Meeting& meeting, pid_t parent, int argc, char** argv) {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);                // do not outlive the launcher
   if (::getppid() != parent) ::_exit(kCannotStart);  // it died before the line above
@@ -88,7 +89,7 @@ struct Meeting {
   ::_exit(kCannotStart);
 }
 
-/// The ranks that were started, by process id; -1 = ended and waited for.
+/// The process ids of the ranks that were started. -1 stands for one that has ended and was waited for.
 class Ranks {
  public:
   void start(const Meeting& meeting, int argc, char** argv) {
@@ -107,7 +108,7 @@ class Ranks {
       if (pid > 0) ::waitpid(pid, nullptr, 0);
   }
 
-  /// Waits for those that have ended already. False if one of them had failed.
+  /// Collects the ranks that have ended already. Returns false if one of them failed.
   bool collect() {
     bool good = true;
     for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
@@ -146,7 +147,7 @@ class Ranks {
   std::vector<pid_t> pids_;
 };
 
-/// Until a child ends, or for the given time. SIGCHLD must be blocked.
+/// Waits until a child ends, or for the given time. SIGCHLD must be blocked.
 bool child_ended(const sigset_t& child_signal, const timespec* at_most) {
   return ::sigtimedwait(&child_signal, nullptr, at_most) == SIGCHLD;
 }
@@ -173,7 +174,7 @@ int run_local_ranks(int count, int argc, char** argv, int aggregators) {
       while (ranks.any() && child_ended(child_signal, &grace)) ranks.collect();
       ranks.signal_all(next_signal);
     }
-    return 1;  // ~Ranks waits
+    return 1;  // the destructor of Ranks waits for them
   }
   return 0;
 }

@@ -8,7 +8,8 @@ namespace perf {
 /// then ended. Returns 0 if all succeeded, 1 otherwise. Call it before the process has threads. Throws
 /// std::system_error.
 ///
-/// `aggregators`: so many more copies, with --serve=0, --serve=1 ... as dedicated aggregators.
+/// `aggregators` is the number of further copies that serve as dedicated aggregators; they get --serve=0,
+/// --serve=1 and so on.
 int run_local_ranks(int count, int argc, char** argv, int aggregators = 0);
 
 }  // namespace perf

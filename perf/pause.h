@@ -3,8 +3,9 @@
 
 namespace perf {
 
-/// Some tenths of a microsecond on today's x86 (one pause is 40 to 140 cycles), far less elsewhere. In shared
-/// memory two sides take turns at a spin lock of libfabric's, and a poll that finds nothing takes it too.
+/// Waits some tenths of a microsecond on x86, where one pause takes many cycles, and far less elsewhere. Over
+/// shared memory the two sides take turns at a spin lock of libfabric's, and a poll that finds nothing takes
+/// that lock too.
 inline void pause() {
   for (int i = 0; i < 8; ++i) {
 #if defined(__x86_64__)

@@ -17,7 +17,7 @@ std::size_t bytes_out_of_cache(int processes) {
 
 void plain_read(const std::byte* data, std::size_t bytes) {
   if (std::memchr(data, 1, bytes) != nullptr) std::abort();
-  asm volatile("" ::: "memory");  // or the compiler reads once for several calls
+  asm volatile("" ::: "memory");  // otherwise the compiler reads once for several calls
 }
 
 void plain_copy(std::byte* to, const std::byte* from, std::size_t bytes) {

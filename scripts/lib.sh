@@ -11,7 +11,7 @@ die() {
   exit 1
 }
 
-# Names of the packages of the groups given (see packages.txt).
+# packages_of GROUP...: prints the names of the packages of these groups (see packages.txt).
 packages_of() {
   local group package rest wanted=" $* "
   while read -r group package rest; do
@@ -19,7 +19,7 @@ packages_of() {
   done <"$root/scripts/packages.txt"
 }
 
-# Those of the packages given that are not installed.
+# missing_of PACKAGE...: prints those that are not installed.
 missing_of() {
   local installed package
   installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true)
@@ -39,7 +39,7 @@ as_root() {
   if ((EUID == 0)); then "$@"; else sudo "$@"; fi
 }
 
-# Quiet: shows what apt-get said only if it failed.
+# apt_install PACKAGE...: shows what apt-get said only if it failed.
 apt_install() {
   local log status=0
   log=$(mktemp)
@@ -55,7 +55,7 @@ apt_update() {
   as_root apt-get update -qq -o DPkg::Lock::Timeout=300
 }
 
-# True if apt knows where to get every package given.
+# apt_knows PACKAGE...: succeeds if apt knows where to get all of them.
 apt_knows() {
   local package
   for package in "$@"; do
@@ -63,7 +63,7 @@ apt_knows() {
   done
 }
 
-# Installs what is missing of the groups given. Says what it does; does nothing if all is there.
+# install_packages GROUP...: installs the packages of these groups that are missing, and says so.
 install_packages() {
   [[ $install == yes ]] || return 0
   local wanted missing
@@ -79,13 +79,13 @@ install_packages() {
     die "packages are missing, and there is no sudo. As root, run: apt-get install ${missing[*]}"
   say "Installing with apt-get, which may take some minutes: ${missing[*]}"
   apt_knows "${missing[@]}" || apt_update
-  # Stale package lists name files that no longer exist: then update, and try once more.
+  # Old package lists may name files that no longer exist, so a failure is followed by an update and another try.
   apt_install "${missing[@]}" || { apt_update && apt_install "${missing[@]}"; } ||
     die "apt-get could not install: ${missing[*]}"
 }
 
-# run_for PRESET COMMAND...: gcc's TSan needs the classic memory layout, which kernels with much address randomisation
-# do not give, for the tests and for the build, which asks each test program for its list of tests.
+# run_for PRESET COMMAND...: runs it, for TSan without address randomisation. gcc's TSan needs a memory layout that kernels with much
+# randomisation do not give. This holds for the build as well, which asks each test program for its list of tests.
 run_for() {
   local preset=$1
   shift
@@ -96,7 +96,7 @@ run_for() {
   fi
 }
 
-# build_preset PRESET [CMAKE --BUILD OPTIONS]: configures, when needed (later ninja repeats it by itself), and builds.
+# build_preset PRESET [CMAKE --BUILD OPTIONS]: configures if that was not done yet (ninja repeats it when needed), and builds.
 build_preset() {
   local preset=$1 log
   shift
@@ -113,3 +113,6 @@ build_preset() {
   say "Building build/$preset"
   (cd "$root" && run_for "$preset" cmake --build --preset "$preset" -j "$(nproc)" "$@")
 }
+
+# source_mark FILE: what a picture made from this file says in a comment.
+source_mark() { printf 'source: %s, sha256 %s' "${1##*/}" "$(sha256sum <"$1" | cut -d' ' -f1)"; }

@@ -33,17 +33,16 @@ make_hosts() {
   done
 }
 
-# make_lone_host PREFIX: one without links
+# make_lone_host PREFIX: makes one host that has no link
 make_lone_host() {
   add_namespace "$1-0"
   ip -n "$1-0" link set lo up
   set_congestion_control "$1-0"
 }
 
-# set_congestion_control NAMESPACE: what hosts of a cluster run (cubic, or reno where a namespace may not choose it), whatever this
-# machine's default is. BBR paces every connection by an estimate of its own, on loopback too: in a virtual machine whose cores others use
-# too, 4 ranks with 4 dedicated aggregators, d = 1, took 69 and 76 % of the wire, in turn with 92 and 94 % by reno, and one-sided writes over
-# loopback, a half of reno's speed, with a spread of six times.
+# set_congestion_control NAMESPACE: chooses what hosts of a cluster run, whatever the default of this machine is: cubic, or reno where a
+# namespace may not choose cubic. A default of BBR would slow TCP down and make it unsteady, because BBR paces every connection by an
+# estimate of its own, on loopback too (perf/results/2026-11-23-choices.md).
 set_congestion_control() {
   local name
   for name in cubic reno; do
@@ -52,16 +51,16 @@ set_congestion_control() {
   done
 }
 
-# congestion_control PREFIX: what its hosts run
+# congestion_control PREFIX: prints what its hosts run
 congestion_control() { ip netns exec "$1-0" cat /proc/sys/net/ipv4/tcp_congestion_control; }
 
-# shape NAMESPACE INTERFACE RATE: what leaves by it
+# shape NAMESPACE INTERFACE RATE: limits what leaves by the interface
 shape() {
   tc -n "$1" qdisc add dev "$2" root handle 1: htb default 1
   tc -n "$1" class add dev "$2" parent 1: classid 1:1 htb rate "$3" ceil "$3" quantum 60000
 }
 
-# in_host PREFIX I COMMAND...: with a host name of its own, which Open MPI tells hosts by
+# in_host PREFIX I COMMAND...: runs it in host i, which has a host name of its own because Open MPI tells hosts apart by their names
 in_host() {
   local name=$1-$2
   shift 2
@@ -69,7 +68,7 @@ in_host() {
   ip netns exec "$name" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
 }
 
-# measure_stream PREFIX: iperf3's JSON about one TCP stream from host 0 to host 1
+# measure_stream PREFIX: prints iperf3's JSON about one TCP stream from host 0 to host 1
 measure_stream() {
   in_host "$1" 1 iperf3 --server --one-off >/dev/null &
   sleep 0.5

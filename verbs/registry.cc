@@ -1,4 +1,4 @@
-// Transports by name, and what they have in common.
+// Opens transports by name, and implements what they have in common.
 #include <sys/mman.h>
 
 #include <cerrno>

@@ -4,18 +4,21 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
+#include "nzcl/allgather.h"
+#include "nzcl/duration.h"
 #include "nzcl/error.h"
 #include "nzcl/export.h"
+#include "nzcl/log.h"
 #include "nzcl/options.h"
 #include "nzcl/types.h"
+#include "nzcl/version.h"
 
 namespace nzcl {
 
@@ -23,14 +26,30 @@ class CommunicatorState;
 class LocalGroupState;
 class WorkState;
 
-/// Memory that peers may write. Owns the registration, not the bytes: free the memory only after the handle
-/// is gone. Movable; may be destroyed from any thread once no operation uses it.
+/// Memory that peers may write. The handle owns the registration, not the bytes. Movable; may be destroyed
+/// from any thread.
+///
+/// An operation can only be started on memory that a living handle covers. Destroying the last handle of a
+/// range deregisters it at once, or, if an operation still uses it, when that operation has completed.
+/// Registering the same addresses again always finds the memory that lies there then.
+///
+/// Destroy the handle before the memory is freed or unmapped. nzcl cannot notice that memory was freed while
+/// its handle lives. Over verbs the device then goes on to use the old pages, which the registration keeps
+/// pinned: if new memory is mapped at the same address, operations on it read old bytes and their results do
+/// not appear in it, without any error. Over the other transports the process writes to an address that is
+/// not its own any more, or the write fails.
 class NZCL_API RegisteredBuffer {
  public:
   RegisteredBuffer() = default;
-  RegisteredBuffer(RegisteredBuffer&&) noexcept = default;
-  RegisteredBuffer& operator=(RegisteredBuffer&&) noexcept = default;
-  std::span<std::byte> bytes() const noexcept { return bytes_; }
+  RegisteredBuffer(RegisteredBuffer&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, {})), registration_(std::move(other.registration_)) {}
+  RegisteredBuffer& operator=(RegisteredBuffer&& other) noexcept {
+    bytes_ = std::exchange(other.bytes_, {});
+    registration_ = std::move(other.registration_);
+    return *this;
+  }
+  /// The registered range; empty for a handle that was made by default or moved from.
+  [[nodiscard]] std::span<std::byte> bytes() const noexcept { return bytes_; }
 
  private:
   friend class CommunicatorState;
@@ -38,18 +57,21 @@ class NZCL_API RegisteredBuffer {
   std::shared_ptr<void> registration_;
 };
 
-/// One dense-shaped allreduce. Every rank passes the same count, type, op, block_elems and `dense`.
+/// An allreduce whose input and output have the shape of the dense tensor. Every rank passes the same count,
+/// type, op, block_elems and `dense`.
 struct AllreduceRequest {
   const void* input = nullptr;  ///< count elements inside a registered buffer
-  void* output = nullptr;       ///< the same, may equal input (in place); otherwise must not overlap it
+  void* output = nullptr;       ///< the same; may equal input (in place), but must not overlap it otherwise
   std::uint64_t count = 0;      ///< elements; 0 is allowed (the call is then a barrier)
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;  ///< elements per block, any from 1 up; the last block may be partial
-  /// Optional: bit b set (word b/64, bit b%64) = block b may be non-zero. Blocks without a bit must be all
-  /// zero and are not looked at. Empty: nzcl scans. Copied by the call.
-  std::span<const std::uint64_t> bitmap = {};  // "= {}": no warning about a missing designated initialiser
-  bool dense = false;                          ///< sparsity off: every block is sent, nothing is scanned
+  /// Optional. A set bit b (word b/64, bit b%64) says that block b may be non-zero. Blocks whose bit is not
+  /// set must be all zero (+0.0) and are not read. If it is empty, nzcl scans the input. Copied by the call.
+  std::span<const std::uint64_t> bitmap = {};  // "= {}" avoids a warning in designated initialisers
+  bool dense = false;                          ///< send every block, without a scan
+  /// Replaces Options::timeout_s for this operation on this rank; 0: the option holds. See Timeouts below.
+  std::chrono::nanoseconds timeout{0};
 };
 
 /// An allreduce of blocks given by value and index (the form of NCCLX's AllReduceSparseBlock). Indices count
@@ -62,118 +84,168 @@ struct SparseAllreduceRequest {
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;
-  void* output = nullptr;  ///< dense result, count elements, registered; or nullptr for a packed result
-  /// Packed result: the union's blocks in ascending order, each block_elems apart, registered.
-  /// Work::packed_indices() gives their indices. If the union has more than packed_capacity blocks, the Work
-  /// fails with ErrorCode::invalid_argument naming the number needed; the communicator goes on.
+  /// The dense result: count elements inside a registered buffer; or nullptr for a packed result. Every rank
+  /// must choose the same of the two. If count is 0 there is no result, and nullptr will do.
+  void* output = nullptr;
+  /// The packed result: the blocks of the union in ascending order, one behind the other, inside a registered
+  /// buffer. Work::packed_indices() gives their indices. If the union has more than packed_capacity blocks,
+  /// the Work fails with ErrorCode::invalid_argument naming the number needed, and the communicator stays
+  /// usable.
   void* packed_values = nullptr;
-  std::uint64_t packed_capacity = 0;  ///< blocks
+  std::uint64_t packed_capacity = 0;    ///< room in packed_values, in blocks
+  std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
 };
 
-/// What one operation moved, on this rank.
+/// What one operation moved, as seen by this rank.
 struct OperationStatistics {
-  std::uint64_t blocks = 0;        ///< blocks of the tensor
-  std::uint64_t input_blocks = 0;  ///< non-zero blocks of this rank's input
-  std::uint64_t union_blocks = 0;  ///< blocks in the result
-  std::uint64_t bytes_sent = 0;  ///< payload and headers that this rank wrote to other processes as a worker
-  std::uint64_t bytes_received = 0;  ///< the same, received as a worker: 0 where this rank sums by itself
+  std::uint64_t blocks = 0;          ///< blocks of the tensor
+  std::uint64_t input_blocks = 0;    ///< non-zero blocks of this rank's input
+  std::uint64_t union_blocks = 0;    ///< blocks in the result
+  std::uint64_t bytes_sent = 0;      ///< as a worker, to other processes; payload and headers
+  std::uint64_t bytes_received = 0;  ///< the same for what arrived; 0 where this rank does the sums itself
 };
 
-/// Totals since the communicator was made, on this rank, over worker and aggregator roles.
+/// Totals of this rank since the communicator was made, both as a worker and as an aggregator.
 struct Statistics {
   std::uint64_t operations = 0;
   std::uint64_t messages_sent = 0;
   std::uint64_t bytes_sent = 0;  ///< written to other processes, headers and bitmaps included
   std::uint64_t bytes_received = 0;
-  std::uint64_t bytes_packed = 0;  ///< of the bytes sent, those that were copied into a message first
+  std::uint64_t bytes_copied = 0;  ///< the part of bytes_sent that was copied into a message first
   std::uint64_t blocks_scanned = 0;
 };
 
-/// A running operation. Copies share it. Any thread may test or wait. Dropping all handles does not cancel
-/// it: the buffers belong to nzcl until it has completed.
+/// An operation that was started. Copies stand for the same operation. Any thread may test or wait. Dropping
+/// all handles does not cancel it: the buffers belong to nzcl until it has completed, and without a handle
+/// nobody can find out when that is.
+///
+/// Every call but valid() throws Error{invalid_usage} on an empty Work, which was made by default or moved
+/// from.
 class NZCL_API Work {
  public:
   Work() = default;
-  bool valid() const noexcept { return state_ != nullptr; }
-  std::uint64_t epoch() const;  ///< sequence number on its communicator
-  /// True once completed with success; false while running; throws the operation's Error if it failed.
-  bool test();
-  /// Drives progress until completion; throws the operation's Error.
+  [[nodiscard]] bool valid() const noexcept { return state_ != nullptr; }
+  [[nodiscard]] std::uint64_t epoch() const;  ///< its sequence number on its communicator
+  /// True once it has completed with success; false while it is running. Throws the operation's Error if it
+  /// failed.
+  [[nodiscard]] bool test();
+  /// Returns when the operation has completed with success; throws the operation's Error if it failed. The
+  /// calling thread takes part in the work meanwhile.
   void wait();
-  /// The same for at most `timeout`; false = still running.
-  bool wait(std::chrono::nanoseconds timeout);
-  /// After success: bit b = block b is in the result. Valid as long as a handle lives.
-  std::span<const std::uint64_t> union_bitmap() const;
-  /// After success of a packed request: indices of the blocks in packed_values, ascending.
-  std::span<const std::int64_t> packed_indices() const;
-  OperationStatistics statistics() const;  ///< after completion
+  /// Waits for at most `timeout`, which may have any unit and length. Returns false if the operation is still
+  /// running.
+  template <class Rep, class Period>
+  [[nodiscard]] bool wait(std::chrono::duration<Rep, Period> timeout) {
+    return wait_at_most(saturated_nanoseconds(timeout));
+  }
+  /// A set bit b says that block b is in the result. It may be called after success, and the bitmap is valid
+  /// as long as a handle lives.
+  [[nodiscard]] std::span<const std::uint64_t> union_bitmap() const;
+  /// The indices of the blocks in packed_values, in ascending order. It may be called after success of a
+  /// packed request.
+  [[nodiscard]] std::span<const std::int64_t> packed_indices() const;
+  /// May be called after completion, with success or without. Throws Error{invalid_usage} before.
+  [[nodiscard]] OperationStatistics statistics() const;
 
  private:
   friend class CommunicatorState;
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}
+  bool wait_at_most(std::chrono::nanoseconds timeout);
+  WorkState& state() const;
   std::shared_ptr<WorkState> state_;
 };
 
-/// A meeting point for ranks that are threads of one process (loopback transport). Thread-safe; outlives its
-/// communicators.
+/// A meeting point for ranks that are threads of one process (loopback transport). Thread-safe. It must
+/// outlive its communicators. A group that was moved from is empty and is refused with Error{invalid_usage}.
 class NZCL_API LocalGroup {
  public:
-  /// `workers` ranks and `aggregators` dedicated aggregators.
+  /// A group of `workers` ranks and `aggregators` dedicated aggregators.
   explicit LocalGroup(int workers, int aggregators = 0);
-  int workers() const noexcept;
-  int aggregators() const noexcept;
+  [[nodiscard]] int workers() const;
+  [[nodiscard]] int aggregators() const;
 
  private:
   friend class CommunicatorState;
+  const LocalGroupState& state() const;
   std::shared_ptr<LocalGroupState> state_;
 };
 
-/// Collective callback for engines that have their own way to talk: gathers every rank's bytes in rank order.
-using AllgatherCallback = std::function<std::vector<std::string>(std::string_view mine)>;
-
-/// A group of ranks that reduce together. Making and closing one is collective.
+/// A group of ranks that reduce together. Creating and closing a communicator are collective.
 ///
-/// Threads: all calls may come from any thread, and run at the same time. Operations match between ranks by
-/// the order of the calls, so calls that start operations must come in the same order on every rank.
-/// Different communicators are independent of each other.
+/// Threads: all calls may come from any thread, also at the same time. The ranks match operations by the
+/// order of the calls, so calls that start operations must come in the same order on every rank. Different
+/// communicators are independent of each other.
+///
+/// Timeouts: an operation fails, and with it the communicator on all ranks, when an engine thread that takes
+/// part in it has moved nothing for the operation's timeout. The time counts from the call, or from when
+/// anything moved last, be it for this operation or for another one, so a slow operation that goes on does
+/// not fail. While several operations are in flight, the one whose timeout is over first decides. A rank that
+/// does not answer, but is not known to be missing, gets one more second. A request's timeout holds on its
+/// own rank only: the other ranks go by theirs, and a rank that has not called yet, or a dedicated
+/// aggregator, by its option. So a request can always ask for less than the options, but for more only if the
+/// options of all ranks allow it. The range is that of the option, 1 ms to 24 h.
+///
+/// A communicator that was moved from is empty: it may be destroyed or assigned to, and every call throws
+/// Error{invalid_usage}.
+///
+/// Forks: a child made by fork() cannot use its parent's communicators. Calls that would communicate or
+/// register throw Error{invalid_usage} there; destroying a Communicator, Work or RegisteredBuffer in the
+/// child does nothing to the parent. Do not call async_error(), statistics() or describe() in the child:
+/// another thread may have held a lock at the moment of the fork. The child may make communicators of its
+/// own. The parent can go on as before, also over verbs. From Linux 5.12 on the child gets a copy of every
+/// registered page, so that a fork takes time and memory in proportion to these. On older kernels the
+/// registered pages are missing in the child, which must not touch them. Programs that are only started
+/// (posix_spawn, or fork followed by exec) are not affected.
 class NZCL_API Communicator {
  public:
-  /// Meets the other ranks through options.bootstrap. Throws Error within bootstrap_timeout_s, naming who is
-  /// missing.
+  /// Meets the other ranks through options.bootstrap. Throws Error within bootstrap_timeout_s, naming the
+  /// ranks that are missing.
   explicit Communicator(const Options& options = options_from_environment());
-  /// Meets them through the caller's own allgather, which must be trusted and is called a fixed number of
-  /// times.
+  /// Meets the other ranks through the caller's own allgather, which must be trusted, because the key of the
+  /// communicator travels through it. It is called a fixed number of times.
   Communicator(const Options& options, int rank, int size, AllgatherCallback allgather);
-  /// Rank `rank` of a group of threads over the loopback transport.
+  /// Joins a group of threads as rank `rank`, over the loopback transport.
   Communicator(const LocalGroup& group, int rank, const Options& options = {});
-  /// Closes. Waits for the other ranks to close too, at most options.close_timeout_s. Never throws.
+  /// Closes the communicator: waits until the other ranks close it too, but at most options.close_timeout_s.
+  /// Never throws.
   ~Communicator();
   Communicator(Communicator&&) noexcept;
+  /// Before the assignment, the communicator that is replaced is closed as by the destructor.
   Communicator& operator=(Communicator&&) noexcept;
 
-  int rank() const noexcept;
-  int size() const noexcept;
-  const Options& options() const noexcept;  ///< as they took effect
-  std::string describe() const;             ///< transport, aggregators, lanes, placement: for logs and people
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+  [[nodiscard]] const Options& options() const;  ///< the values in effect
+  [[nodiscard]] std::string describe() const;    ///< for people: transport, aggregators, lanes, placement
 
-  /// Registers memory once, without a copy. The same or an enclosed range again is nearly free (cached).
-  RegisteredBuffer register_buffer(void* data, std::size_t bytes, MemoryKind kind = MemoryKind::host);
+  /// Registers memory once, without a copy. While a handle of a range lives, registering that range or a part
+  /// of it again is nearly free. The memory must stay mapped as long as a handle lives (RegisteredBuffer says
+  /// what happens otherwise). Every communicator has registrations of its own. A range that has an unmapped
+  /// page is refused. Pages that are mapped but not present yet are not touched, unless the transport pins
+  /// them. Throws Error{system} with advice when the operating system refuses, for example because of the
+  /// limit of locked memory.
+  [[nodiscard]] RegisteredBuffer register_buffer(void* data, std::size_t bytes,
+                                                 MemoryKind kind = MemoryKind::host);
 
-  Work allreduce(const AllreduceRequest& request);
-  Work allreduce(const SparseAllreduceRequest& request);
+  [[nodiscard]] Work allreduce(const AllreduceRequest& request);
+  /// This call has a name of its own, so that either request can be written as a braced list.
+  [[nodiscard]] Work allreduce_sparse(const SparseAllreduceRequest& request);
   /// Returns when every rank has called it.
   void barrier();
 
-  Statistics statistics() const;
+  [[nodiscard]] Statistics statistics() const;
   /// The error that failed the communicator, if any.
-  std::optional<Error> async_error() const;
-  /// Fails the communicator on every rank: pending and later operations report ErrorCode::aborted with
+  [[nodiscard]] std::optional<Error> async_error() const;
+  /// Fails the communicator on every rank. Pending and later operations report ErrorCode::aborted with
   /// `reason`.
   void abort(std::string_view reason);
-  /// The destructor's work, with its outcome: throws Error{timeout} when ranks did not leave in time.
+  /// Closes as the destructor does, but reports the outcome: throws Error{timeout} if other ranks did not
+  /// close in time. Later calls do nothing.
   void close();
 
  private:
+  CommunicatorState& state() const;
+  void close_quietly() noexcept;
   std::unique_ptr<CommunicatorState> state_;
 };
 
@@ -181,7 +253,7 @@ class NZCL_API Communicator {
 /// workers leave. Throws the communicator's Error if it fails. This is what the program nzcl_aggregator
 /// calls.
 NZCL_API void serve_aggregator(const Options& options, int index);
-/// The same as a thread of a local group.
+/// Serves in the same way as a thread of a local group.
 NZCL_API void serve_aggregator(const LocalGroup& group, int index, const Options& options = {});
 
 }  // namespace nzcl

@@ -13,10 +13,10 @@ namespace nzcl {
 enum class ErrorCode : int {
   invalid_argument = 1,  ///< The caller passed something unusable; nothing was started.
   invalid_usage = 2,  ///< The call is not allowed now (closed communicator, overlapping buffers in flight).
-  unsupported = 3,    ///< Known, but not implemented or not on this machine.
+  unsupported = 3,    ///< Known to nzcl, but not implemented, or not possible on this machine.
   unavailable = 4,    ///< A transport, device or service is not there.
   mismatch = 5,       ///< Ranks disagree on count, type, operation, block size or form.
-  timeout = 6,        ///< Somebody did not come in time.
+  timeout = 6,        ///< A peer or an operation took too long.
   peer_failed = 7,    ///< A peer died or its connection broke.
   aborted = 8,        ///< The communicator was aborted by a caller.
   transport = 9,      ///< The transport reported a failure.
@@ -26,7 +26,7 @@ enum class ErrorCode : int {
 };
 
 /// "mismatch", "timeout" and so on.
-NZCL_API std::string_view name_of(ErrorCode code);
+[[nodiscard]] NZCL_API std::string_view name_of(ErrorCode code);
 
 /// Thrown by every call of the C++ API that fails. Once a communicator has failed, all its pending and later
 /// operations report its first error; make a new communicator to go on.

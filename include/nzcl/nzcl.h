@@ -1,11 +1,20 @@
-/* The C API. Names and habits are NCCL's: opaque handles, a status from every call, a unique id to meet by.
- * Binary-stable: structures that may grow begin with their size. Semantics, threads and ownership are those
- * of the C++ API (nzcl/communicator.h). */
+/* The C API. Its names and conventions are those of NCCL: opaque handles, a status from every call, and a
+ * unique id by which the ranks meet. Semantics, threads and ownership are those of the C++ API
+ * (nzcl/communicator.h). A null pointer where one is needed is nzclInvalidArgument and never a crash.
+ *
+ * Binary-stable: structures that may grow begin with their size, which the caller sets to its own sizeof. A
+ * program that was compiled with an older nzcl.h passes a smaller structure: the fields that it lacks have
+ * their defaults, and results are written up to its size only. A newer program passes a larger one: that is
+ * taken as long as the fields that this library does not know are 0, which is their default, and refused with
+ * nzclUnsupported otherwise; results that this library does not know become 0. Sizes that no version has are
+ * nzclInvalidArgument. */
 #ifndef NZCL_NZCL_H_
 #define NZCL_NZCL_H_
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "nzcl/version.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -28,7 +37,7 @@ typedef enum {
   nzclDenied = 10,
   nzclSystemError = 11,
   nzclInternalError = 12,
-  nzclInProgress = 13 /* nzclWorkWait: the time was over first */
+  nzclInProgress = 13 /* nzclWorkWait: the operation was still running when the time was over */
 } nzclResult_t;
 
 typedef enum {
@@ -47,7 +56,7 @@ typedef struct nzclComm* nzclComm_t;
 typedef struct nzclWork* nzclWork_t;
 typedef struct nzclBuffer* nzclBuffer_t;
 
-/* Made by one process, given to all ranks by any means: whoever has it can join. */
+/* One process makes it, and all ranks get it by any means. Any process that has it can join. */
 typedef struct {
   char internal[128];
 } nzclUniqueId;
@@ -55,12 +64,26 @@ typedef struct {
 /* Gathers `bytes` bytes from every rank into recv, in rank order. Returns 0, or anything else for failure. */
 typedef int (*nzclAllgather_t)(const void* send, void* recv, size_t bytes, void* context);
 
+/* The library's version; NZCL_VERSION_STRING is that of this header. */
 NZCL_C_API const char* nzclGetVersion(void);
-/* A sentence for the status alone. */
+/* A sentence that explains the status. */
 NZCL_C_API const char* nzclGetErrorString(nzclResult_t result);
 /* What went wrong in the last call of this thread that failed: names the peer, the operation and the cause.
- * Valid until its next failure. */
+ * Valid until the next failure in this thread. */
 NZCL_C_API const char* nzclGetLastError(void);
+
+/* --- The log: see nzcl/log.h for the rules of threads and levels. */
+typedef enum {
+  nzclLogTrace = 0,
+  nzclLogDebug = 1,
+  nzclLogInfo = 2,
+  nzclLogWarn = 3,
+  nzclLogError = 4
+} nzclLogLevel_t;
+/* `text` is one line without its end, valid during the call only. */
+typedef void (*nzclLogCallback_t)(nzclLogLevel_t level, const char* text, void* context);
+/* Lines go to `callback` instead of standard error, for the whole process; null: to standard error again. */
+NZCL_C_API nzclResult_t nzclSetLogCallback(nzclLogCallback_t callback, void* context);
 
 /* --- Making and ending a communicator. All are collective. Options come from NZCL_* variables. */
 
@@ -69,28 +92,34 @@ NZCL_C_API nzclResult_t nzclCommInitEnv(nzclComm_t* comm);
 /* Call nzclGetUniqueId in the process that will be rank 0, or on its host. */
 NZCL_C_API nzclResult_t nzclGetUniqueId(nzclUniqueId* id);
 NZCL_C_API nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int rank);
-/* By the caller's own trusted allgather. */
+/* The ranks meet through the caller's own allgather, which must be trusted. */
 NZCL_C_API nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather,
                                         void* context);
-/* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. */
+/* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. A null
+ * communicator is allowed.
+ */
 NZCL_C_API nzclResult_t nzclCommDestroy(nzclComm_t comm);
-/* Fails all pending and later operations on every rank; the communicator must still be destroyed. */
+/* Fails all pending and later operations on every rank; the communicator must still be destroyed. The reason
+ * may be null. */
 NZCL_C_API nzclResult_t nzclCommAbort(nzclComm_t comm, const char* reason);
 /* *async is the error that failed the communicator, or nzclSuccess. */
 NZCL_C_API nzclResult_t nzclCommGetAsyncError(nzclComm_t comm, nzclResult_t* async);
 NZCL_C_API nzclResult_t nzclCommCount(nzclComm_t comm, int* count);
 NZCL_C_API nzclResult_t nzclCommUserRank(nzclComm_t comm, int* rank);
 
-/* --- Buffers: register once, without a copy; free the memory after nzclCommDeregister. */
+/* --- Buffers: register once, without a copy. Free or unmap the memory only after nzclCommDeregister: nzcl
+ * cannot notice it, and a device would go on to use the old pages. An operation that is still running keeps
+ * the registration. nzclCommDeregister takes a null buffer as free() does. */
 NZCL_C_API nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t bytes, nzclBuffer_t* buffer);
 NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer);
 
-/* --- Operations. *work must be freed by nzclWorkFree, which does not cancel. */
+/* --- Operations. *work must be freed by nzclWorkFree, which does not cancel, and takes null. */
 
 /* Blocks of 256 elements; in place if send == recv. */
 NZCL_C_API nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type,
                                       nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work);
 
+/* The smallest allowed size ends with op. */
 typedef struct {
   size_t size; /* sizeof(nzclAllReduceArgs) */
   const void* send;
@@ -101,13 +130,16 @@ typedef struct {
   uint64_t block_elems;   /* 0 = 256 */
   const uint64_t* bitmap; /* NULL, or bit b (word b/64, bit b%64) = block b may be non-zero */
   size_t bitmap_words;
-  int dense; /* 1: sparsity off */
+  int dense;          /* 1: sparsity off */
+  int64_t timeout_ns; /* instead of the option's timeout, on this rank; 0: the option's. The other calls that
+                         start operations go by the option. Rules: "Timeouts" in nzcl/communicator.h */
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
 
-/* NCCLX's form: block i is the block_length elements at send + i * block_length and belongs to block
+/* The form of NCCLX: block i is the block_length elements at send + i * block_length and belongs to block
  * indices[i] of the dense tensor of recv_count elements. Indices are unique within a rank. The result is
- * dense. */
+ * dense. Any count is allowed: a rank without blocks may pass null for send and indices, and a tensor of no
+ * elements needs no recv. */
 NZCL_C_API nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count,
                                                  size_t block_length, void* recv, size_t recv_count,
                                                  nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
@@ -122,15 +154,16 @@ NZCL_C_API nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const i
 NZCL_C_API nzclResult_t nzclBarrier(nzclComm_t comm);
 
 NZCL_C_API nzclResult_t nzclWorkTest(nzclWork_t work, int* done);
-/* timeout_ns < 0: for ever (the operation itself ends within the configured timeout). */
+/* A negative timeout_ns waits without a limit; the operation itself fails after the configured timeout. */
 NZCL_C_API nzclResult_t nzclWorkWait(nzclWork_t work, int64_t timeout_ns);
 NZCL_C_API nzclResult_t nzclWorkUnionBitmap(nzclWork_t work, const uint64_t** words, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkPackedIndices(nzclWork_t work, const int64_t** indices, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkFree(nzclWork_t work);
 
+/* The smallest allowed size ends with operations. */
 typedef struct {
   size_t size; /* sizeof(nzclStatistics) */
-  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_packed, blocks_scanned;
+  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_copied, blocks_scanned;
 } nzclStatistics;
 NZCL_C_API nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics);
 

@@ -1,4 +1,4 @@
-// The small vocabulary of the public API: element types, reductions, kinds of memory.
+// The basic types of the public API: element types, reductions and kinds of memory.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,15 @@ namespace nzcl {
 enum class DataType : std::uint8_t { float32, float64, float16, bfloat16, int32, int64, uint8 };
 inline constexpr int kDataTypes = 7;
 
-/// Reduction over ranks, element by element, always in rank order. A block that a rank skips counts as zeros,
-/// for min and max too. avg is the sum divided by the number of ranks (integers round towards zero).
-/// float16 and bfloat16 are summed in float32 and rounded once; integers wrap.
+/// Reduction over ranks, element by element, always in rank order. avg is the sum divided by the number of
+/// ranks (integers round towards zero). float16 and bfloat16 are summed in float32 and rounded once; integers
+/// wrap. min and max are the minimum and maximum of IEEE 754-2019: any NaN gives NaN, and -0.0 is less than
+/// +0.0. Among several ranks a NaN has one form, positive and without payload.
+///
+/// A block that a rank skips counts as zeros, which are +0.0, for min and max too. So a sparse and a dense
+/// allreduce of the same elements give the same bits: a sum is -0.0 only where every rank has -0.0. nzcl
+/// skips a block only if all its bytes are zero, so that -0.0 is never lost; a caller's own bitmap must do
+/// the same.
 enum class ReduceOp : std::uint8_t { sum, avg, min, max };
 inline constexpr int kReduceOps = 4;
 
@@ -24,7 +30,7 @@ inline constexpr int kReduceOps = 4;
 enum class MemoryKind : std::uint8_t { host, device };
 
 /// Bytes of one element.
-constexpr std::size_t element_bytes(DataType type) {
+[[nodiscard]] constexpr std::size_t element_bytes(DataType type) {
   switch (type) {
     case DataType::uint8:
       return 1;
@@ -42,8 +48,8 @@ constexpr std::size_t element_bytes(DataType type) {
 }
 
 /// "float32", "sum", "host" and so on; "?" for a value outside the enum.
-NZCL_API std::string_view name_of(DataType type);
-NZCL_API std::string_view name_of(ReduceOp op);
-NZCL_API std::string_view name_of(MemoryKind kind);
+[[nodiscard]] NZCL_API std::string_view name_of(DataType type);
+[[nodiscard]] NZCL_API std::string_view name_of(ReduceOp op);
+[[nodiscard]] NZCL_API std::string_view name_of(MemoryKind kind);
 
 }  // namespace nzcl

@@ -10,7 +10,8 @@
 namespace perf::allreduce {
 namespace {
 
-/// Until all ranks are through: those that share a core take turns, and their own times would count it twice.
+/// Times `work` until all ranks have done it. Ranks that share a core take turns, and with their own times
+/// the core would count twice.
 template <typename Work>
 double rate(std::size_t bytes, const std::function<void()>& barrier, Work work) {
   constexpr int kTimes = 6;
@@ -47,7 +48,7 @@ double wire_bound(const Load& l, double bytes_per_second) {
 
 double memory_bound(const Load& l, const MemorySpeed& speed) {
   const double n = l.ranks, d = l.density, u = l.union_density;
-  const double others = l.aggregators > 0 ? n : n - 1;  // ranks that an aggregator reaches through memory
+  const double others = l.aggregators > 0 ? n : n - 1;  // ranks that are not in the aggregator's process
   const double read = l.scans ? n * l.bytes : 0;
   const double copied = (others * d + others * u) * l.bytes;
   const double added = n * d * l.bytes;

@@ -5,26 +5,28 @@
 
 namespace perf::allreduce {
 
-/// Bytes per second of all ranks of a host together, out of cache.
+/// Bytes per second that all ranks of a host together read, copy and add, out of cache.
 struct MemorySpeed {
-  double read = 0, copy = 0, add = 0;  // copy and add: of the source's bytes
+  double read = 0, copy = 0, add = 0;  // copy and add count the bytes of the source
 };
-/// One rank's share, with three buffers that are out of cache as all `ranks` use theirs at the same time:
-/// less than a second. All of them call it; `barrier` waits for them. The sum over the ranks is the host's.
+/// Measures one rank's share while all `ranks` do the same, with three buffers that are out of cache. All
+/// ranks call it, and `barrier` waits for all of them. The sum over the ranks is the speed of the host. It
+/// takes less than a second.
 MemorySpeed measure_memory(int ranks, const std::function<void()>& barrier);
 
 struct Load {
-  double bytes = 0;  // dense, of one rank
+  double bytes = 0;  // of the dense tensor, on one rank
   double density = 1, union_density = 1;
   int ranks = 1, aggregators = 0;
   bool scans = true, in_place = false;
 };
 
-/// Seconds, with links of `bytes_per_second` each way: design.md, "Bounds to stand beside every result".
+/// The least seconds that the links need, at `bytes_per_second` each way. perf/README.md has the formula.
 double wire_bound(const Load& load, double bytes_per_second);
 
-/// Seconds, with all ranks on one host: every rank's input is scanned once; what goes to another process is
-/// copied once; all contributions are added; what is in no union is zeroed, unless in place.
+/// The least seconds that memory needs, with all ranks on one host. Every rank's input is scanned once, what
+/// goes to another process is copied once, all contributions are added, and out of place the blocks that no
+/// rank holds are zeroed.
 double memory_bound(const Load& load, const MemorySpeed& speed);
 
 }  // namespace perf::allreduce

@@ -31,7 +31,7 @@ struct Row {
   double bound_s = 0;
 };
 
-/// Rank 0 speaks for all.
+/// Only rank 0 prints and writes.
 class Output {
  public:
   Output(const nzcl::Communicator& communicator, const Settings& settings, const MemorySpeed& speed)

@@ -61,7 +61,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
       sent += static_cast<double>(communicator_.statistics().bytes_sent - bytes_before);
       cpu += cpu_seconds() - cpu_before;
     }
-    communicator_.barrier();  // what follows must not take a core from ranks that are not through yet
+    communicator_.barrier();  // the rest must not take a core from ranks that still work
     if (i == 0 && settings_.check) wrong = static_cast<double>(p.wrong(output_));
   }
   std::vector<double> most = m.seconds;

@@ -10,19 +10,19 @@ namespace perf::allreduce {
 struct Measurement {
   std::vector<double> seconds;  // of each timed operation on the slowest rank, ascending
   double wire_bytes = 0;        // sent per operation by the rank that sent most
-  double cpu_seconds = 0;       // per operation, of all ranks; with the refilling of the input, if in place
+  double cpu_seconds = 0;       // per operation, of all ranks
   std::uint64_t wrong = 0;      // elements, on all ranks
 
   double median() const { return seconds[seconds.size() / 2]; }
 };
 
-/// Buffers of one rank, registered once.
+/// The buffers of one rank, registered once, and the timed loop.
 class Bench {
  public:
   Bench(nzcl::Communicator& communicator, const Settings& settings);
   /// Collective.
   Measurement run(const Problem& problem, bool in_place);
-  /// Sum over the ranks. Collective.
+  /// The sums over the ranks. Collective.
   std::vector<double> sum(std::vector<double> values) {
     return gather(std::move(values), nzcl::ReduceOp::sum);
   }

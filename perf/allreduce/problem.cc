@@ -19,7 +19,7 @@ double draw(std::uint64_t block, std::uint64_t rank) {
   return static_cast<double>((z ^ z >> 31) >> 11) * 0x1p-53;
 }
 
-/// Whole numbers below 2048, exactly.
+/// Exact for whole numbers below 2048.
 std::uint16_t to_half(int value) {
   if (value == 0) return 0;
   const int exponent = std::ilogb(value);
@@ -64,7 +64,7 @@ void as_type(DataType type, Visit visit) {
   }
 }
 
-/// An average is rounded once, by the type; integers drop the fraction.
+/// An average is rounded once, so floating-point types differ by their precision; integers drop the fraction.
 double tolerance(DataType type, ReduceOp op) {
   if (op != ReduceOp::avg) return 0;
   switch (type) {
@@ -92,8 +92,8 @@ bool Problem::holds(int rank, std::uint64_t block_index) const {
       return draw(block_index, static_cast<std::uint64_t>(rank) + 1) < d;
     case Overlap::all:
       return draw(block_index, 0) < d;
-    case Overlap::none: {  // ranks hold arcs of a circle, one behind the other: apart as long as there is
-                           // room
+    case Overlap::none: {  // ranks hold arcs of a circle one behind the other, which overlap only if the
+                           // circle is too short
       const double position = draw(block_index, 0), begin = rank * d - std::floor(rank * d);
       return position >= begin ? position < begin + d : position + 1 < begin + d;
     }

@@ -1,5 +1,5 @@
-// What the ranks put in, and what must come out. Every rank can make every rank's input, so each checks its
-// result against a plain sum.
+// What the ranks put in, and what must come out. Every rank can make the input of every other rank, so each
+// checks its own result against a plain sum.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@ struct Problem {
   std::uint64_t bytes() const { return count * nzcl::element_bytes(type); }
   std::uint64_t blocks() const { return (count + block - 1) / block; }
   bool holds(int rank, std::uint64_t block_index) const;
-  /// Small whole numbers, never zero: sums of up to 16 ranks are exact in every type, in any order.
+  /// Values are small whole numbers and never zero, so that the sum of up to 16 ranks is exact in every type
+  /// and order.
   static int value(int rank, std::uint64_t element) {
     return 1 + static_cast<int>((element * 5 + static_cast<std::uint64_t>(rank) * 3) % 7);
   }
 
   void fill(int rank, std::span<std::byte> data) const;
   std::vector<std::uint64_t> bitmap(int rank) const;
-  /// Share of the blocks that any rank holds, and that this rank holds.
+  /// The share of the blocks that at least one rank holds, and the share that this rank holds.
   double union_density() const;
   double own_density(int rank) const;
-  /// Elements of `data` that are not what they should be.
+  /// The number of elements of `data` that are not the expected ones.
   std::uint64_t wrong(std::span<const std::byte> data) const;
 };
 

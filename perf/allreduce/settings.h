@@ -15,7 +15,7 @@ enum class Overlap { random, all, none };
 struct Settings {
   std::uint64_t min_bytes = 32 << 20, max_bytes = 32 << 20;
   std::uint64_t step_factor = 2;     // -f
-  std::uint64_t step_bytes = 0;      // -i; > 0: instead of the factor
+  std::uint64_t step_bytes = 0;      // -i; above 0 it replaces the factor
   int iterations = 20, warm_up = 5;  // -n, -w
   std::vector<nzcl::DataType> types{nzcl::DataType::float32};
   std::vector<nzcl::ReduceOp> ops{nzcl::ReduceOp::sum};
@@ -23,13 +23,13 @@ struct Settings {
   std::vector<double> densities{1.0};
   Overlap overlap = Overlap::random;
   std::uint64_t block = 256;
-  int ranks = 0;        // start so many here; 0: this process is one
-  int aggregators = 0;  // dedicated ones; 0: colocated
-  int serve = -1;       // this process is that dedicated aggregator, started by --ranks
+  int ranks = 0;        // to start on this machine; 0: this process is a rank
+  int aggregators = 0;  // number of dedicated aggregators; 0: colocated
+  int serve = -1;       // 0 or more: this process is that aggregator, started by --ranks
   bool bitmap = false;  // the caller knows which blocks are non-zero
-  bool dense = false;   // sparsity off
+  bool dense = false;   // every block is sent
   std::string transport;
-  double link_gbits = 0;  // of every rank, each way; 0: one host, memory is the limit
+  double link_gbits = 0;  // of every rank's link, each way; 0: the limit is the memory of one host
   std::string json_file;
 
   std::vector<std::uint64_t> sizes() const;

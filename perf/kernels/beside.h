@@ -1,4 +1,4 @@
-// Times a kernel and a plain loop in turn, so that both meet the same machine.
+// Times a kernel and a plain loop in turn, so that both run under the same conditions.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -9,8 +9,9 @@
 
 namespace perf::kernels {
 
-/// Calls kernel and plain alternately. The row's time is the kernel's; its counters: bytes_per_second of the
-/// kernel, `plain` of the plain loop, and `ratio` between them. Both move this many bytes per call.
+/// Calls `kernel` and `plain` alternately. The time of the row is the kernel's. Its counters are the bytes
+/// per second of the kernel, those of the plain loop (`plain`), and the `ratio` of the two. `kernel_bytes`
+/// and `plain_bytes` say how many bytes one call of each moves.
 template <class Kernel, class Plain>
 void beside(benchmark::State& state, std::uint64_t kernel_bytes, Kernel kernel, std::uint64_t plain_bytes,
             Plain plain) {
@@ -36,10 +37,10 @@ void beside(benchmark::State& state, std::uint64_t kernel_bytes, Kernel kernel, 
   state.counters["ratio"] = kernel_rate / plain_rate;
 }
 
-/// Named "what/target": one row per instruction set.
+/// These have one row per instruction set, named "what/target".
 void register_scans(const std::string& target_name, std::int64_t target);
 void register_reductions(const std::string& target_name, std::int64_t target);
-/// Named "what": not written for an instruction set.
+/// These are not written for an instruction set; a row is named "what".
 void register_copies();
 
 }  // namespace perf::kernels

@@ -8,7 +8,7 @@
 namespace perf::kernels {
 namespace {
 
-/// A message's worth: it stays in a cache while memory goes by.
+/// The size of a message, which stays in a cache while the large buffer passes through it.
 constexpr std::size_t kMessage = 64 << 10;
 
 /// Calls work(memory, message) for every kMessage of `memory`, always with the same message.

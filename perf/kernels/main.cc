@@ -1,4 +1,4 @@
-// nzcl_kernel_bench: Google Benchmark's options and output; see perf/README.md.
+// nzcl_kernel_bench has the options and the output of Google Benchmark. perf/README.md describes its rows.
 #include <benchmark/benchmark.h>
 #include <hwy/targets.h>
 

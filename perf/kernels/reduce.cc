@@ -18,7 +18,7 @@ struct Case {
   bool in_cache;
 };
 
-/// Bytes: every source is read, the destination is written.
+/// The bytes that count are those of every source, which is read, and of the destination, which is written.
 void reduce(benchmark::State& state, std::int64_t target, Case c) {
   const nzcl::ForcedTarget forced(target);
   const std::size_t bytes = c.in_cache ? 64 << 10 : bytes_out_of_cache();

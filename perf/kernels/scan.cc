@@ -14,7 +14,8 @@
 namespace perf::kernels {
 namespace {
 
-/// Every `every`-th block (0: none) has one non-zero element, in its middle: the scan must read half of it.
+/// Every `every`-th block has one non-zero element in its middle, so that the scan must read half of the
+/// block. With 0 all blocks are zero.
 void scan(benchmark::State& state, std::int64_t target, std::uint64_t block_bytes, std::size_t every,
           bool in_cache, int streams = nzcl::fastest_scan_streams()) {
   const nzcl::ForcedTarget forced(target);

@@ -1,5 +1,6 @@
-/* The timed loop of every peer's driver, as nzcl_allreduce_perf times nzcl: a barrier around each operation,
-   the slowest rank's time per operation. C, as one of the drivers is.
+/* The timed loop of every peer's driver. It times as nzcl_allreduce_perf times nzcl: there is a barrier
+   before and after each operation, and the slowest rank's time counts. It is written in C because one driver
+   is.
 
    usage: DRIVER BYTES ITERATIONS WARM_UP in_place|out_of_place ...
    prints (rank 0): {"times_us": [...], "cpu_s": of all ranks per operation, "wrong": elements} */
@@ -15,7 +16,7 @@ struct peer {
   int rank, ranks;
   void (*barrier)(void);
   void (*allreduce)(const float* input, float* output, size_t count); /* input NULL: in place */
-  void (*gather_most)(double* values, size_t count);                  /* of all ranks, each by itself */
+  void (*gather_most)(double* values, size_t count);                  /* element by element, over the ranks */
   void (*gather_sum)(double* values, size_t count);
 };
 
@@ -56,7 +57,7 @@ static void measure_allreduce(const struct peer* peer, char** argv) {
     peer->allreduce(in_place ? NULL : input, output, count);
     const double took = wall_seconds() - begin;
     if (k >= 0) times[k] = took, cpu += cpu_seconds() - cpu_before;
-    peer->barrier(); /* what follows must not take a core from ranks that are not through yet */
+    peer->barrier(); /* the rest must not take a core from ranks that still work */
     if (k != 0) continue;
     for (size_t i = 0; i < count; ++i) {
       float sum = 0;

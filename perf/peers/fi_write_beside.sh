@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# libfabric's own writes and nzcl's in turn between two processes of this host, with the same sizes and depth. Over tcp nzcl posts one by one too,
-# over shared memory in lists of 16 (tcp, 16 KiB, lists of 16: 0.92 of libfabric's, one by one 0.98):
-# fi_write_beside.sh FOLDER DRIVER ROUNDS. Prints lines: bw:WHAT libfabric|nzcl BYTES VALUE (MiB/s). Beside cma, which
-# libfabric does not have by itself, stands its shm.
+# Measures libfabric's own writes and nzcl's in turn, between two processes of this host, with the same sizes and depth.
+#   fi_write_beside.sh FOLDER DRIVER ROUNDS
+# FOLDER holds nzcl's programs, DRIVER is fi_write_bw. Prints lines "bw:WHAT libfabric|nzcl BYTES VALUE" with MiB/s. libfabric has nothing
+# like cma, so its shm stands beside that. Over tcp nzcl posts writes one by one, as libfabric's loop does, because lists are slower there;
+# over shared memory it posts lists of 16.
 set -euo pipefail
 programs=$1 driver=$2 rounds=$3
 export NZCL_LOG_LEVEL=error

@@ -3,8 +3,8 @@
 // answered the last write.
 //
 // usage: fi_write_bw PROVIDER BYTES ITERATIONS DEPTH write|writedata [TURNS]
-// prints MiB/s. PROVIDER and the hints are those of verbs/ofi/device.cc. TURNS of an empty loop before every
-// write show what a sender loses that does a little more per write.
+// Prints MiB/s. PROVIDER and the hints are those of verbs/ofi/device.cc. TURNS is a number of turns of an
+// empty loop before every write; it shows what a sender loses that does a little more work per write.
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -39,7 +39,7 @@ void check(long code, const char* what) {
   std::_Exit(1);
 }
 
-/// One process's end: an endpoint, a registered buffer, and where the other's is.
+/// One process: its endpoint, its registered buffer, and the address of the other's buffer.
 class Side {
  public:
   Side(const std::string& provider, std::size_t bytes, int depth, int other) : other_(other) {
@@ -59,7 +59,7 @@ class Side {
     fi_cq_attr cq{};
     cq.format = FI_CQ_FORMAT_DATA;
     cq.size = static_cast<std::size_t>(8 * depth);
-    // As nzcl's: a descriptor to sleep on changes how tcp makes progress, and shm has none.
+    // The same choice as nzcl's. A descriptor to sleep on changes how tcp makes progress, and shm has none.
     cq.wait_obj = provider.starts_with("tcp") ? FI_WAIT_FD : provider == "net" ? FI_WAIT_SET : FI_WAIT_NONE;
     if (provider == "net") {
       fi_wait_attr wait{.wait_obj = FI_WAIT_FD, .flags = 0};
@@ -87,13 +87,13 @@ class Side {
   }
 
   std::span<unsigned char> buffer() { return buffer_; }
-  /// Until the other side has come here as well.
+  /// Returns when the other side has called it, too.
   void barrier() {
     char byte = 0;
     if (::write(other_, &byte, 1) != 1 || ::read(other_, &byte, 1) != 1)
       check(-FI_ECONNRESET, "the other side");
   }
-  /// False: later.
+  /// Returns false if the provider cannot take the write now.
   bool write(std::size_t bytes, bool with_data, Word word) {
     void* descriptor = fi_mr_desc(region_);
     const auto code = with_data ? fi_writedata(endpoint_, buffer_.data(), bytes, descriptor, word, peer_,
@@ -103,8 +103,8 @@ class Side {
     if (code != -FI_EAGAIN) check(code, "write");
     return code == 0;
   }
-  /// Polls once. Pauses after a poll in vain and gives way after 64, as nzcl_write_bw does: two sides share
-  /// shm's lock, and may share a core.
+  /// Polls once. Like nzcl_write_bw it pauses after a poll in vain and gives way after 64 of them, because
+  /// the two sides share the lock of shm and may share a core.
   void progress() {
     std::array<fi_cq_data_entry, 64> entries;
     const auto n = fi_cq_read(queue_, entries.data(), entries.size());
@@ -124,7 +124,7 @@ class Side {
   }
 
   std::uint64_t written = 0;  // completions of own writes
-  bool heard = false;         // the other's last write came, or its answer
+  bool heard = false;         // the last write of the other side has come, or its answer
 
  private:
   struct There {
@@ -146,7 +146,7 @@ class Side {
   }
 
   const int other_;
-  std::span<unsigned char> buffer_;  // of whole pages, as nzcl_write_bw's; until the process ends
+  std::span<unsigned char> buffer_;  // of whole pages, as in nzcl_write_bw; never freed
   fid_fabric* fabric_ = nullptr;
   fid_domain* domain_ = nullptr;
   fid_cq* queue_ = nullptr;
@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
                                     std::strcmp(argv[5], "writedata") == 0, turns);
       std::printf("%.2f\n", static_cast<double>(bytes) * static_cast<double>(count) / seconds / (1 << 20));
     }
-    side.barrier();  // nobody closes what the other still needs
+    side.barrier();  // a side must not close what the other still needs
   }
   if (serves) return good ? 0 : 1;
   int status = 0;

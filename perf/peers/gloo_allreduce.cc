@@ -1,5 +1,5 @@
-// Gloo's dense ring allreduce over TCP: perf/peers/allreduce_loop.h. Ranks by RANK and WORLD_SIZE; they meet
-// in an empty folder.
+// Gloo's dense ring allreduce over TCP, timed by perf/peers/allreduce_loop.h. RANK and WORLD_SIZE place a
+// process, and the ranks meet in an empty folder.
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>

@@ -1,5 +1,5 @@
-/* An MPI library's dense allreduce: perf/peers/allreduce_loop.h. scripts/compare compiles it with each MPI.
- */
+/* The dense allreduce of an MPI library, timed by perf/peers/allreduce_loop.h. scripts/compare compiles this
+   file with each MPI. */
 #include <mpi.h>
 
 #include "perf/peers/allreduce_loop.h"

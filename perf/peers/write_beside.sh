@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# perftest's one-sided writes and nzcl's in turn between two devices of this machine, with the same sizes and list
-# lengths: write_beside.sh FOLDER ROUNDS. Prints lines: bw|lat perftest|nzcl BYTES VALUE (MiB/s, us).
+# Measures perftest's one-sided writes and nzcl's in turn, between two RDMA devices of this machine, with the same sizes and list lengths.
+#   write_beside.sh FOLDER ROUNDS
+# FOLDER holds nzcl's programs. Prints lines "bw|lat perftest|nzcl BYTES VALUE" with MiB/s or microseconds.
 set -euo pipefail
 programs=$1 rounds=$2
 export NZCL_LOG_LEVEL=error
@@ -8,8 +9,8 @@ mapfile -t devices < <(ls /sys/class/infiniband)
 ((${#devices[@]} >= 2)) || { echo "two RDMA devices are needed" >&2 && exit 1; }
 address=$(ip -4 -o addr show dev "$(cat "/sys/class/infiniband/${devices[0]}/ports/1/gid_attrs/ndevs/0")" | awk '{sub("/.*", "", $4); print $4; exit}')
 
-# Each side stays on a core. On Soft-RoCE the poster's core sends, or the one that receives does beside its own work (verbs/GOTCHAS.md):
-# where the scheduler moves the sides about, runs of either tool are up to 1.7 times as fast as others.
+# Each side stays on a core of its own. On Soft-RoCE either the core of the poster sends, or the core that receives does so beside its own
+# work (verbs/GOTCHAS.md). If the scheduler moved the sides between cores, the speed of both tools would change from run to run.
 server_core=0 client_core=$(($(nproc) - 1))
 
 # measure WHAT TOOL BYTES COLUMN PEER PROGRAM OPTIONS...

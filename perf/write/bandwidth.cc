@@ -19,7 +19,7 @@ namespace {
 using namespace nzcl::verbs;  // NOLINT: a program, not a header
 using nlohmann::json;
 
-/// What an immediate says, in its upper two bits. The rest of a credit counts.
+/// What an immediate says, in its upper two bits. The lower bits of a credit are a number of writes.
 enum class Word : std::uint32_t { data = 0, credit = 1, last = 2, landed = 3 };
 constexpr std::uint32_t word(Word w, std::uint32_t value = 0) {
   return static_cast<std::uint32_t>(w) << 30 | value;
@@ -27,7 +27,7 @@ constexpr std::uint32_t word(Word w, std::uint32_t value = 0) {
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-/// One side's run of one size.
+/// One run of one size, on one side.
 class Run {
  public:
   Run(Session& session, std::uint32_t size)
@@ -61,7 +61,7 @@ class Run {
       bool moved = false;
       for (std::size_t i = 0; i < lanes_.size(); ++i) {
         posting_since_.reset();
-        while (sends_ && push(i)) moved = true;  // as many as may be under way, as perftest
+        while (sends_ && push(i)) moved = true;  // as many as may be in flight, as in perftest
         moved |= take(i);
       }
       if (moved) {
@@ -80,16 +80,16 @@ class Run {
  private:
   struct Lane {
     std::uint64_t posted = 0, completed = 0;
-    std::uint64_t immediates = 0, credited = 0;  // sent, and of those known to be taken
-    std::uint32_t taken = 0;                     // of the peer's, not credited yet
+    std::uint64_t immediates = 0, credited = 0;  // sent, and those of them that the peer has taken
+    std::uint32_t taken = 0;                     // immediates of the peer that it has no credit for yet
     bool last_sent = false, landed = false, peer_done = false;
-    bool answer = false;      // the peer's last write came; say so
-    std::vector<Write> list;  // what is posted again and again, made once as perftest does
+    bool answer = false;      // the peer's last write has come, and the peer is still to be told
+    std::vector<Write> list;  // is posted again and again; made once, as in perftest
   };
 
   Waiting way_to_wait() const {
     const bool autonomous = session_.device().limits().autonomous;
-    // Who has nothing to do until the last write came leaves the processor to those who have.
+    // A side that has nothing to do until the last write has come leaves its processor to others.
     const bool idle = autonomous && settings_.server() && !settings_.bidirectional && !settings_.immediate;
     if (settings_.events || idle) return Waiting::asleep;
     return autonomous ? Waiting::polling : Waiting::pausing;
@@ -99,10 +99,10 @@ class Run {
       return l.last_sent && l.landed && l.peer_done && !l.answer && l.posted == l.completed;
     });
   }
-  /// Writes that may still be started, over all lanes.
+  /// The number of writes that may still be started, over all lanes.
   std::uint64_t left() {
     if (settings_.duration_s > 0) return posting_since() < settings_.duration_s ? 1u << 20 : 0;
-    const std::uint64_t announcing = lanes_.size();  // every lane's last write is one of them
+    const std::uint64_t announcing = lanes_.size();  // the last write of each lane counts as well
     return settings_.iterations - std::min(settings_.iterations, started_ + announcing);
   }
 
@@ -125,7 +125,7 @@ class Run {
     const std::uint64_t room = static_cast<std::uint64_t>(settings_.depth) - (lane.posted - lane.completed);
     std::uint64_t n = std::min<std::uint64_t>(left(), static_cast<std::uint64_t>(settings_.post_list));
     if (n == 0) {
-      // Carries what is needed to check the bytes, so it is a whole write.
+      // The last write is of full size, because the receiver checks its bytes.
       if (room == 0 || !may_announce(lane) || !write(lane, channel, size_, word(Word::last))) return false;
       ++lane.immediates;
       note_posting(1);
@@ -166,7 +166,7 @@ class Run {
       }
     }
     if (written > 0) note_completions(written);
-    // Answers go out before anything else can be in their way.
+    // Answers and credits go out before further writes are posted in front of them.
     if (lane.answer && write(lane, channel, 1, word(Word::landed))) lane.answer = false;
     if (lane.taken >= session_.arrivals() / 8 && write(lane, channel, 1, word(Word::credit, lane.taken)))
       lane.taken = 0;
@@ -191,8 +191,8 @@ class Run {
     }
   }
 
-  /// As perftest does it: from the posting of a window's first write, or of those just before it, to the
-  /// completion of its last.
+  /// Takes the time as perftest does: from the posting of a window's first write, or of the list that it was
+  /// posted in, to the completion of its last.
   void note_completions(std::uint64_t count) {
     const double now = seconds_since(begin_);
     completed_ += count;
@@ -205,7 +205,8 @@ class Run {
     while (count-- > 0) posted_at(posted_count_++) = since;
   }
   double& posted_at(std::uint64_t write) { return posted_at_[write & (posted_at_.size() - 1)]; }
-  /// When the posting began that is going on: a clock read at every post would be seen over shm.
+  /// When the current round of posts began. The clock is not read at every post, because over shm that would
+  /// show in the result.
   double posting_since() {
     if (!posting_since_) posting_since_ = seconds_since(begin_);
     return *posting_since_;
@@ -221,8 +222,8 @@ class Run {
   Clock::time_point begin_;
   std::uint64_t started_ = 0, completed_ = 0;
   double elapsed_ = 0, landed_after_ = 0, peak_ = 0;
-  std::uint64_t window_ = 0;       // of peak_, in writes
-  std::vector<double> posted_at_;  // of the last writes: two windows, rounded up to a power of two
+  std::uint64_t window_ = 0;       // the window of peak_, in writes
+  std::vector<double> posted_at_;  // times of the last writes: two windows, rounded up to a power of two
   std::uint64_t posted_count_ = 0;
   std::optional<double> posting_since_;
 };

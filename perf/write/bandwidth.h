@@ -13,10 +13,10 @@ struct BandwidthResult {
   double messages = 0;           // per second
 };
 
-/// Both sides call it. The client writes (with -b both do), as many at a time as --tx-depth, and the clock
-/// stops when the other side has said that the last write has landed. Peak is the best of any window of
-/// four times --tx-depth writes. Throws nzcl::Error for a lost peer, and when the bytes that landed are not
-/// those sent.
+/// Both sides call it. The client writes (with -b both sides do), with at most --tx-depth writes in flight,
+/// and the clock stops when the other side has said that the last write has landed. The peak is the best of
+/// all windows of four times --tx-depth writes. Throws nzcl::Error if the peer is lost, or if the bytes that
+/// landed are not those that were sent.
 BandwidthResult measure_bandwidth(Session& session, std::uint32_t size);
 
 }  // namespace perf::write

@@ -43,13 +43,13 @@ class PingPong {
       if (poll() == 0) waiter_.idle();
     }
   }
-  /// A write that only polling moves must be gone before this side stops polling.
+  /// Some transports move a write only while its sender polls, so this side polls until its writes are gone.
   void finish() {
     while (channel_.endpoint->in_flight() > 0) poll();
   }
 
  private:
-  /// Never the zero that the buffer starts with, and never the last round's.
+  /// Differs from the zero that the buffer starts with, and from the mark of the round before.
   static std::byte mark(std::uint64_t round) { return static_cast<std::byte>(round % 255 + 1); }
   std::byte last_byte() {
     return std::atomic_ref(session_.incoming()[size_ - 1]).load(std::memory_order_acquire);
@@ -105,7 +105,7 @@ LatencyResult measure_latency(Session& session, std::uint32_t size) {
                   percentile(samples, 0.5),  mean,
                   std::sqrt(squares / n),    percentile(samples, 0.99),
                   percentile(samples, 0.999)};
-  // The client's clock counts.
+  // The result is the one of the client's clock.
   const json other = json::parse(session.exchange(mine.dump()));
   const json& r = settings.server() ? other : mine;
   return {.size = size,

@@ -1,4 +1,4 @@
-// nzcl_write_bw and nzcl_write_lat: one file, compiled once for each.
+// The main program of nzcl_write_bw and nzcl_write_lat. It is compiled once for each.
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -60,7 +60,7 @@ Session::Session(Settings settings) : settings_(std::move(settings)) {
 
   settings_.device.transport = settings_.transport;
   settings_.device.one_host = other.at("host") == bootstrap::host_id();
-  // Two sides of one host take different devices, where it has several.
+  // If a host has several devices, the two sides take different ones.
   settings_.device.local_rank = settings_.device.one_host ? static_cast<int>(self()) : 0;
   device_ = verbs::open_device(settings_.device);
 
@@ -96,7 +96,7 @@ Session::Session(Settings settings) : settings_(std::move(settings)) {
   exchange("connected");
 }
 
-/// Nobody closes an endpoint that the other's last write still needs.
+/// Waits for the other side, whose last write may still need this side's endpoints.
 Session::~Session() {
   try {
     std::array<verbs::Completion, 32> ignored;
@@ -106,7 +106,7 @@ Session::~Session() {
       for (const Channel& c : channels_) c.endpoint->poll(ignored);
     }
     if (meeting_) meeting_->allgather("over", bootstrap::Clock::now() + seconds(5));
-  } catch (const std::exception&) {  // the other side has gone: nothing to wait for
+  } catch (const std::exception&) {  // the other side has gone, so there is nothing to wait for
   }
 }
 

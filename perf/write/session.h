@@ -18,11 +18,11 @@ struct Channel {
   nzcl::verbs::RemoteMemory target;  // first byte of the peer's receive half
 };
 
-/// Owns everything; one thread. The buffer has two halves of the largest size each: what is sent, and what is
-/// received.
+/// Owns everything that one side needs; used by one thread. The buffer has two halves of the largest size
+/// each, one to send from and one to receive into.
 class Session {
  public:
-  /// Throws nzcl::Error: no meeting, options that differ, no device.
+  /// Throws nzcl::Error if the sides do not meet, if their options differ, or if there is no device.
   explicit Session(Settings settings);
   ~Session();
 
@@ -31,13 +31,13 @@ class Session {
   nzcl::verbs::PeerId peer() const { return settings_.server() ? 1 : 0; }
   const nzcl::verbs::Device& device() const { return *device_; }
   std::vector<Channel>& channels() { return channels_; }
-  /// Immediates that may be on their way to one endpoint.
+  /// The number of immediates that may be on their way to one endpoint.
   std::uint32_t arrivals() const { return arrivals_; }
 
   std::byte* outgoing() { return memory_.get(); }
   std::byte* incoming() { return memory_.get() + half_; }
   const nzcl::verbs::MemoryRegion& region() const { return *region_; }
-  /// What the other side said; both call it in the same order.
+  /// Returns what the other side said. Both sides call it, in the same order.
   std::string exchange(const std::string& mine);
 
  private:
@@ -49,8 +49,8 @@ class Session {
   std::unique_ptr<nzcl::bootstrap::Bootstrap> meeting_;
   std::shared_ptr<nzcl::verbs::Device> device_;
   std::size_t half_ = 0;
-  std::unique_ptr<std::byte, Free>
-      memory_;  // of whole pages: how fast memory is copied depends on where it begins
+  // Begins at a page, because the speed of copies depends on where memory begins.
+  std::unique_ptr<std::byte, Free> memory_;
   std::unique_ptr<nzcl::verbs::MemoryRegion> region_;
   std::uint32_t arrivals_ = 0;
   std::vector<Channel> channels_;

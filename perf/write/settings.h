@@ -21,9 +21,9 @@ struct Settings {
   std::uint32_t size = 65536;
   bool all_sizes = false;
   std::uint64_t iterations = 5000;
-  double duration_s = 0;  // > 0: for so long instead of a number of iterations
+  double duration_s = 0;  // above 0: the time that a size runs, instead of a number of iterations
   int queue_pairs = 1;
-  int depth = 128;  // writes under way per queue pair
+  int depth = 128;  // writes in flight per queue pair
   int post_list = 1;
   bool immediate = false;
   bool events = false;
@@ -33,9 +33,9 @@ struct Settings {
   std::string json_file = "perftest_out.json";
 
   bool server() const { return host.empty(); }
-  /// Powers of two up to 2^23 with -a, as perftest's; else the one.
+  /// With -a the powers of two up to 2^23, as in perftest; otherwise the one size.
   std::vector<std::uint32_t> sizes() const;
-  /// What both sides must agree on, as JSON.
+  /// The options on which both sides must agree, as JSON.
   std::string shared() const;
 };
 
@@ -45,7 +45,7 @@ struct CommandLine {
 };
 CommandLine parse_command_line(Test test, int argc, char** argv);
 
-/// Names of the options that differ, with both values: "size: 65536 here, 4096 there". Empty: none.
+/// The options that differ, with both values, such as "size: 65536 here, 4096 there". Empty if none differs.
 std::string differences(const std::string& here, const std::string& there);
 
 }  // namespace perf::write

@@ -1,4 +1,4 @@
-// How a side of a microbenchmark waits: by polling, or asleep (-e).
+// How a side of a microbenchmark waits: it polls, or it sleeps (-e).
 #pragma once
 
 #include <poll.h>
@@ -18,7 +18,7 @@ enum class Waiting {
   asleep,
 };
 
-/// For things to arrive on any of the channels. One thread.
+/// Waits for something to arrive on any of the channels. Used by one thread.
 class Waiter {
  public:
   Waiter(Waiting how, std::span<Channel> channels) : how_(how), channels_(channels) {
@@ -26,7 +26,8 @@ class Waiter {
       descriptors_.push_back({.fd = c.endpoint->wait_fd(), .events = POLLIN, .revents = 0});
   }
   void moved() { empty_ = 0; }
-  /// After polls that found nothing. Polling gives way now and then: two sides may share a core.
+  /// To be called after polls that found nothing. A side that polls gives way now and then, because the two
+  /// sides may share a core.
   void idle() {
     if (how_ != Waiting::asleep) {
       if (how_ == Waiting::pausing) pause();

@@ -9,10 +9,10 @@
 
 namespace nzcl {
 
-/// Words that hold `bits` bits.
+/// How many words are needed for `bits` bits.
 constexpr std::uint64_t words_for(std::uint64_t bits) noexcept { return bits / 64 + (bits % 64 != 0); }
 
-/// The lowest `bits` bits of a word, 0 to 64 of them.
+/// A word of which the lowest `bits` bits are set; `bits` is 0 to 64.
 constexpr std::uint64_t low_bits(std::uint64_t bits) noexcept {
   return bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
 }
@@ -25,14 +25,14 @@ constexpr void set_bit(std::span<std::uint64_t> bitmap, std::uint64_t bit) noexc
   bitmap[bit / 64] |= std::uint64_t{1} << (bit % 64);
 }
 
-/// Set bits in all words of the span.
+/// Counts the set bits in all words of the span.
 constexpr std::uint64_t count_bits(std::span<const std::uint64_t> bitmap) noexcept {
   std::uint64_t count = 0;
   for (const std::uint64_t word : bitmap) count += static_cast<std::uint64_t>(std::popcount(word));
   return count;
 }
 
-/// Set bits in [first, last).
+/// Counts the set bits in [first, last).
 constexpr std::uint64_t count_bits(std::span<const std::uint64_t> bitmap, std::uint64_t first,
                                    std::uint64_t last) noexcept {
   if (first >= last) return 0;
@@ -45,7 +45,8 @@ constexpr std::uint64_t count_bits(std::span<const std::uint64_t> bitmap, std::u
 
 namespace detail {
 
-/// The first bit in [from, limit) that differs from `flip`'s (all zeros or all ones), or limit.
+/// The first bit in [from, limit) that differs from the bits of `flip`, which are all zeros or all ones; else
+/// `limit`.
 constexpr std::uint64_t next_different(std::span<const std::uint64_t> bitmap, std::uint64_t from,
                                        std::uint64_t limit, std::uint64_t flip) noexcept {
   if (from >= limit) return limit;
@@ -61,19 +62,20 @@ constexpr std::uint64_t next_different(std::span<const std::uint64_t> bitmap, st
 
 }  // namespace detail
 
-/// The first set bit in [from, limit), or limit. Bits from `limit` up are not looked at.
+/// The first set bit in [from, limit), or `limit` if there is none. Bits from `limit` up are not looked at.
 constexpr std::uint64_t next_set(std::span<const std::uint64_t> bitmap, std::uint64_t from,
                                  std::uint64_t limit) noexcept {
   return detail::next_different(bitmap, from, limit, 0);
 }
 
-/// The first clear bit in [from, limit), or limit. Bits from `limit` up are not looked at.
+/// The first clear bit in [from, limit), or `limit` if there is none. Bits from `limit` up are not looked at.
 constexpr std::uint64_t next_clear(std::span<const std::uint64_t> bitmap, std::uint64_t from,
                                    std::uint64_t limit) noexcept {
   return detail::next_different(bitmap, from, limit, ~std::uint64_t{0});
 }
 
-/// Sets the first `bits` bits and clears all others of the span, so that equal bitmaps are equal words.
+/// Sets the first `bits` bits of the span and clears all others, so that bitmaps can be compared word by
+/// word.
 constexpr void fill_ones(std::span<std::uint64_t> bitmap, std::uint64_t bits) noexcept {
   for (std::uint64_t word = 0; word < bitmap.size(); ++word) {
     const std::uint64_t before = word * 64;
@@ -81,7 +83,7 @@ constexpr void fill_ones(std::span<std::uint64_t> bitmap, std::uint64_t bits) no
   }
 }
 
-/// Maximal runs of set bits within the first `bits` bits: what a gather list needs as entries.
+/// Counts the runs of set bits within the first `bits` bits. A gather list needs one entry for each run.
 constexpr std::uint64_t count_runs(std::span<const std::uint64_t> bitmap, std::uint64_t bits) noexcept {
   std::uint64_t runs = 0, before = 0;  // before: the last bit of the previous word
   for (std::uint64_t word = 0; word < words_for(bits); ++word) {

@@ -1,5 +1,6 @@
-// For memory that is in no cache: asks for the next lines while this one is worked on. Hardware foresees
-// reads along a run, but not where the next run begins, and writes by string instructions hardly at all.
+// Copies and clears memory that is in no cache, and prefetches the next lines meanwhile. The prefetchers of a
+// CPU foresee reads along a run, but not where the next run begins. They hardly foresee what string
+// instructions write.
 #pragma once
 
 #include <algorithm>
@@ -8,13 +9,14 @@
 
 namespace nzcl {
 
-/// How far ahead: enough that memory has answered by then, and no more than a core can have under way.
+/// How far ahead lines are prefetched: far enough that they have arrived when they are needed, and not more
+/// than a core can request at a time.
 inline constexpr std::size_t kPrefetchBytes = 1024;
 inline constexpr std::size_t kCacheLine = 64;
 
-/// The first kPrefetchBytes of a run. (Always inlined: gcc 12 drops calls of a function that only prefetches
-/// where it does not inline them early, as from code for another instruction set; of reduce.cc's 682
-/// prefetches 210 were left.)
+/// Prefetches the first kPrefetchBytes of a run. These functions are always inlined, because gcc 12 drops
+/// calls of a function that does nothing but prefetch unless it inlines them early, which it does not do from
+/// code for another instruction set.
 [[gnu::always_inline]] inline void prefetch_to_read(const std::byte* run, std::size_t bytes) {
   const std::size_t end = std::min(bytes, kPrefetchBytes);
   for (std::size_t i = 0; i < end; i += kCacheLine) __builtin_prefetch(run + i, 0);
@@ -24,9 +26,9 @@ inline constexpr std::size_t kCacheLine = 64;
   for (std::size_t i = 0; i < end; i += kCacheLine) __builtin_prefetch(run + i, 1);
 }
 
-/// memcpy() for runs of which a side is cold; its first kPrefetchBytes are the caller's to prefetch. Piece by
-/// piece, as glibc's memcpy() takes string instructions for long runs on many CPUs. nzcl_kernel_bench, one
-/// thread of a server CPU with AVX-512: 1.4 to 1.5 times memcpy() into cold memory, 0.93 to 1.0 out of it.
+/// memcpy() for runs where the source or the destination is in no cache. The caller has prefetched the first
+/// kPrefetchBytes. The run is copied piece by piece, because glibc's memcpy() uses string instructions for
+/// long runs on many CPUs, and these read little in advance.
 inline void copy_cold(std::byte* to, const std::byte* from, std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, kPrefetchBytes);
@@ -38,7 +40,7 @@ inline void copy_cold(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
 }
 
-/// memset() to zero in the same way (1.5 times as fast).
+/// memset() to zero in the same way as copy_cold().
 inline void zero_cold(std::byte* run, std::size_t bytes) {
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, kPrefetchBytes);

@@ -1,4 +1,5 @@
-// The library's log: to standard error, through spdlog. Control path only: nothing on the data path logs.
+// The library's log, which spdlog writes to standard error or hands to the program's callback (nzcl/log.h).
+// Only the control path uses it; the data path never logs.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -7,10 +8,13 @@
 
 namespace nzcl {
 
-/// Whoever first decides that something is an error logs it; callers pass it on. Thread-safe.
+/// The logger. It is for what reaches no caller by an exception; an error that is thrown is not logged as
+/// well. A text about a communicator begins with its member's name, because nothing else tells ranks apart
+/// that share a process or a file. Thread-safe.
 spdlog::logger& log();
 
-/// trace | debug | info | warn | error | off, for the whole process. A communicator sets it from its options.
+/// Sets the level for the whole process: trace, debug, info, warn, error or off. A communicator sets it from
+/// its options.
 void set_log_level(std::string_view level);
 
 }  // namespace nzcl

@@ -1,4 +1,5 @@
-// How ranks meet: one collective, allgather of small byte strings, over whatever the launcher offers.
+// How the members of a communicator meet: by one collective, an allgather of small byte strings, over
+// whatever the launcher offers.
 #pragma once
 
 #include <chrono>
@@ -12,17 +13,18 @@ namespace nzcl::bootstrap {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
-/// What a process is in the job.
+/// What a process does in the job.
 enum class Role { worker, aggregator };
 
-/// A meeting of `size` members. Control path: blocks, throws nzcl::Error naming who is missing. One thread at
-/// a time.
+/// A meeting of size() members. Its calls belong to the control path: they block, and they throw an
+/// nzcl::Error that names the members that are missing. Not thread-safe.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
-  virtual int rank() const = 0;  // 0 .. size-1
+  virtual int rank() const = 0;  // this member's position in the meeting, 0 .. size() - 1
   virtual int size() const = 0;
-  /// Every member calls it the same number of times; returns all members' bytes in rank order.
+  /// Collective: every member calls it the same number of times. Returns the bytes of all members, ordered by
+  /// their positions. Throws Error{timeout} at the deadline.
   virtual std::vector<std::string> allgather(std::string_view mine, Deadline deadline) = 0;
 };
 

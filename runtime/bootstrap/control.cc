@@ -11,22 +11,25 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/json_text.h"
 #include "runtime/base/log.h"
-#include "runtime/bootstrap/control_link.h"
+#include "runtime/bootstrap/control_connection.h"
+#include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/listener.h"
+#include "runtime/bootstrap/random_secret.h"
 
 namespace nzcl::bootstrap {
 namespace {
 
 using nlohmann::json;
 
-// A stranger may not hold a connection open for longer without proving the key.
-constexpr std::chrono::seconds kStrangersTime{10};
-// An address that swallows packets is given up for the next one.
+// How long a connection attempt may take. After it, the next address is tried, since packets to some
+// addresses may be dropped without an answer.
 constexpr std::chrono::seconds kConnectTime{3};
-// A transport may notice a dead peer before its control connection closes, and then often cannot say whose
-// death it met. The connection tells, a moment later: the time from a process's first freed memory to its
-// closed sockets.
+// How long the hub waits after a transport has reported a lost peer. A process that dies frees its memory
+// before its sockets are closed, so the transport may notice the death first, often without knowing who died.
+// The closed connection, a moment later, tells which member it was.
 constexpr std::chrono::seconds kSuspicionTime{1};
 
 class StarControl final : public ControlPlane {
@@ -38,16 +41,16 @@ class StarControl final : public ControlPlane {
         on_failure_(std::move(on_failure)),
         work_(asio::make_work_guard(io_)) {
     for (std::size_t i = 0; i < members_.size(); ++i)
-      members_[i].bye = serves(i);  // nobody waits for their goodbye
+      members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
   }
 
   ~StarControl() override {
     asio::post(io_, [this] {
       shut_ = true;
-      if (acceptor_) acceptor_->close();
+      listener_.reset();
       if (suspicion_) suspicion_->cancel();
       for (Member& m : members_) {
-        if (m.link) m.link->finish();
+        if (m.connection) m.connection->finish();
       }
       work_.reset();
     });
@@ -59,18 +62,18 @@ class StarControl final : public ControlPlane {
   }
 
   void meet(Bootstrap& bootstrap, Deadline deadline) {
-    // Member 0 tells where it listens and the key; the meeting is trusted, or has authenticated its members.
+    // Member 0 tells the others where it listens, and the key. It may do so because the meeting is trusted,
+    // or has authenticated its members.
     std::string mine;
     std::string secret;
     if (self_ == 0) {
       secret = random_secret();
       if (members_.size() > 1) {
-        acceptor_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0));
-        mine = json{{"port", acceptor_->local_endpoint().port()},
-                    {"hosts", host_addresses()},
-                    {"host_id", host_id()},
-                    {"key", secret}}
-                   .dump();
+        listener_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0), "rank 0: control plane");
+        mine = json_text({{"port", listener_->port()},
+                          {"hosts", host_addresses()},
+                          {"host_id", host_id()},
+                          {"key", secret}});
       } else {
         mine = "{}";
       }
@@ -79,16 +82,15 @@ class StarControl final : public ControlPlane {
     if (members_.size() > 1) {
       if (self_ == 0) {
         context_ = make_psk_context(secret);
-        asio::co_spawn(io_, accept_loop(), asio::detached);
+        listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(stream); });
         run_until([this] { return connected_ + 1 == members_.size(); }, deadline,
                   [this] { return missing_text(); });
+        listener_.reset();
       } else {
-        const json hub = json::parse(all[0]);
-        secret = hub.at("key");
-        context_ = make_psk_context(secret);
-        std::vector<std::string> hosts = hub.at("hosts");
-        if (hub.at("host_id") == host_id()) hosts = {"127.0.0.1"};
-        asio::co_spawn(io_, connect_to_hub(hosts, hub.at("port"), deadline), asio::detached);
+        HubAddress hub = parse_hub_address(all[0]);
+        context_ = make_psk_context(hub.key);
+        if (hub.host_id == host_id()) hub.hosts = {"127.0.0.1"};
+        asio::co_spawn(io_, connect_to_hub(hub.hosts, hub.port, deadline), asio::detached);
         run_until([this] { return connected_ == 1; }, deadline,
                   [this] {
                     return fmt::format("the control plane of {} was not reached: {}", settings_.names[0],
@@ -107,8 +109,8 @@ class StarControl final : public ControlPlane {
     asio::post(io_, [this, failure = std::move(failure)]() mutable {
       if (self_ == 0) {
         report(std::move(failure));
-      } else if (members_[0].link) {
-        members_[0].link->send(
+      } else if (members_[0].connection) {
+        members_[0].connection->send(
             {{"type", "abort"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
       }
     });
@@ -139,13 +141,14 @@ class StarControl final : public ControlPlane {
 
  private:
   struct Member {
-    std::shared_ptr<Link> link;
+    std::shared_ptr<ControlConnection> connection;
     bool gone = false, quiet = false, bye = false;
   };
 
-  // --- Meeting
+  // --- Meeting, on the caller's thread
 
-  /// Runs the io_context on the calling thread.
+  /// Runs the io_context on the calling thread until done() is true. Throws Error{timeout} with text() at the
+  /// deadline.
   template <typename Done, typename Text>
   void run_until(Done done, Deadline deadline, Text text) {
     while (!done()) {
@@ -156,47 +159,27 @@ class StarControl final : public ControlPlane {
   std::string missing_text() const {
     std::string list;
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      if (!members_[i].link) list += (list.empty() ? "" : ", ") + settings_.names[i];
+      if (!members_[i].connection) list += (list.empty() ? "" : ", ") + settings_.names[i];
     }
     return "the control plane was not joined in time by " + list;
   }
 
-  asio::awaitable<void> accept_loop() {
-    while (!shut_ && connected_ + 1 < members_.size()) {
-      asio::error_code error;
-      Tcp::socket socket = co_await acceptor_->async_accept(asio::redirect_error(asio::use_awaitable, error));
-      if (error) break;
-      asio::co_spawn(io_, greet(std::move(socket)), asio::detached);
-    }
-    asio::error_code ignored;
-    acceptor_->close(ignored);
+  asio::awaitable<void> greet(std::shared_ptr<Stream> stream) {
+    const std::size_t index = parse_control_hello(co_await read_frame(*stream, kHelloLimit));
+    if (index == 0 || index >= members_.size() || members_[index].connection)
+      throw Error(ErrorCode::denied,
+                  fmt::format("it claims to be member {}, but no such member is awaited", index));
+    const auto connection = std::make_shared<ControlConnection>(stream);
+    members_[index].connection = connection;
+    connection->send(welcome());
+    asio::co_spawn(io_, write_loop(connection), asio::detached);
+    asio::co_spawn(io_, read_loop(connection, index), asio::detached);
+    ++connected_;
   }
 
-  asio::awaitable<void> greet(Tcp::socket socket) {
-    const std::string who = peer_text(socket);
-    std::shared_ptr<Link> link;
-    std::size_t index = 0;
-    try {
-      link = std::make_shared<Link>(co_await accept_secure(*context_, std::move(socket), kStrangersTime));
-      index = json::parse(co_await read_frame(*link->stream, kHelloLimit)).at("member");
-      if (index == 0 || index >= members_.size() || members_[index].link)
-        throw Error(ErrorCode::denied, fmt::format("it claims to be member {}", index));
-    } catch (const std::exception& e) {
-      log().warn("control plane: refused a connection from {}: {}", who, e.what());
-      co_return;
-    }
-    members_[index].link = link;
-    link->send(welcome());
-    asio::co_spawn(io_, write_loop(link), asio::detached);
-    asio::co_spawn(io_, read_loop(link, index), asio::detached);
-    if (++connected_ + 1 == members_.size()) {
-      asio::error_code ignored;
-      acceptor_->close(ignored);
-    }
-  }
-
-  // gcc 12 cannot compile initialiser lists of json within coroutines.
-  std::string hello() const { return json{{"member", self_}}.dump(); }
+  // These are functions of their own, because gcc 12 cannot compile initialiser lists of json within
+  // coroutines.
+  std::string hello() const { return json_text({{"member", self_}}); }
   static json welcome() { return {{"type", "welcome"}}; }
 
   asio::awaitable<void> connect_to_hub(std::vector<std::string> hosts, int port, Deadline deadline) {
@@ -204,12 +187,13 @@ class StarControl final : public ControlPlane {
       try {
         const Tcp::endpoint hub(asio::ip::make_address(hosts[turn % hosts.size()]),
                                 static_cast<unsigned short>(port));
-        auto link = std::make_shared<Link>(co_await connect_secure(*context_, hub, kConnectTime));
-        co_await write_frame(*link->stream, hello());
-        co_await read_frame(*link->stream, kHelloLimit);  // welcome
-        members_[0].link = link;
-        asio::co_spawn(io_, write_loop(link), asio::detached);
-        asio::co_spawn(io_, read_loop(link, 0), asio::detached);
+        auto connection =
+            std::make_shared<ControlConnection>(co_await connect_secure(*context_, hub, kConnectTime));
+        co_await write_frame(*connection->stream, hello());
+        co_await read_frame(*connection->stream, kHelloLimit);  // welcome
+        members_[0].connection = connection;
+        asio::co_spawn(io_, write_loop(connection), asio::detached);
+        asio::co_spawn(io_, read_loop(connection, 0), asio::detached);
         connected_ = 1;
         co_return;
       } catch (const std::exception& e) {
@@ -220,13 +204,13 @@ class StarControl final : public ControlPlane {
     }
   }
 
-  // --- Life, on the control thread
+  // --- The communicator's life, on the control thread
 
-  asio::awaitable<void> read_loop(std::shared_ptr<Link> link, std::size_t index) {
+  asio::awaitable<void> read_loop(std::shared_ptr<ControlConnection> connection, std::size_t index) {
     std::string why = "its connection closed";
     try {
       while (true) {
-        const json frame = json::parse(co_await read_frame(*link->stream, kFrameLimit));
+        const ControlFrame frame = parse_control_frame(co_await read_frame(*connection->stream, kFrameLimit));
         self_ == 0 ? hub_frame(index, frame) : member_frame(frame);
       }
     } catch (const std::system_error& e) {
@@ -234,30 +218,28 @@ class StarControl final : public ControlPlane {
     } catch (const std::exception& e) {
       why = e.what();
     }
-    link->close();
+    connection->close();
     lost(index, why);
   }
 
-  void hub_frame(std::size_t index, const json& frame) {
-    const std::string type = frame.at("type");
-    if (type == "abort") {
-      report({static_cast<ErrorCode>(frame.at("code").get<int>()), frame.at("text")});
-    } else if (type == "quiet") {
+  void hub_frame(std::size_t index, const ControlFrame& frame) {
+    if (frame.type == "abort") {
+      report(frame.failure);
+    } else if (frame.type == "quiet") {
       members_[index].quiet = true;
       check_all();
-    } else if (type == "bye") {
+    } else if (frame.type == "bye") {
       members_[index].bye = true;
       check_all();
     }
   }
 
-  void member_frame(const json& frame) {
-    const std::string type = frame.at("type");
-    if (type == "failed") {
-      set_failure({static_cast<ErrorCode>(frame.at("code").get<int>()), frame.at("text")});
-    } else if (type == "all_quiet") {
+  void member_frame(const ControlFrame& frame) {
+    if (frame.type == "failed") {
+      set_failure(frame.failure);
+    } else if (frame.type == "all_quiet") {
       set_flag(all_quiet_);
-    } else if (type == "all_bye") {
+    } else if (frame.type == "all_bye") {
       set_flag(all_bye_);
     }
   }
@@ -278,8 +260,9 @@ class StarControl final : public ControlPlane {
     if (self_ == 0) check_all();
   }
 
-  /// Hub: a member reports a failure. A lost peer is only a suspicion until kSuspicionTime has shown that no
-  /// member died: if one did, that is the failure (see lost()).
+  /// On the hub, when a member has reported a failure. A transport's report of a lost peer is only a
+  /// suspicion for kSuspicionTime: if a connection closes within this time, the death of that member is the
+  /// failure (see lost()).
   void report(Failure failure) {
     if (failure.code != ErrorCode::peer_failed) return fail(std::move(failure));
     if (shut_ || is_failed() || suspicion_) return;
@@ -289,23 +272,23 @@ class StarControl final : public ControlPlane {
     });
   }
 
-  /// Hub: the first failure is the communicator's.
+  /// On the hub: tells all members of the failure, if it is the communicator's first.
   void fail(Failure failure) {
     if (is_failed()) return;
     broadcast({{"type", "failed"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
-    set_failure(std::move(failure));
+    set_failure(failure);
   }
 
   void say(const char* type, bool Member::*flag) {
     if (self_ == 0) {
       members_[0].*flag = true;
       check_all();
-    } else if (members_[0].link && !members_[0].gone) {
-      members_[0].link->send({{"type", type}});
+    } else if (members_[0].connection && !members_[0].gone) {
+      members_[0].connection->send({{"type", type}});
     }
   }
 
-  /// Hub: has everybody that lives said it?
+  /// On the hub: if all living members are quiet, or have said goodbye, tells all members so.
   void check_all() {
     const auto all = [this](bool Member::*flag) {
       for (const Member& m : members_) {
@@ -325,11 +308,12 @@ class StarControl final : public ControlPlane {
 
   void broadcast(const json& frame) {
     for (Member& m : members_) {
-      if (m.link && !m.gone) m.link->send(frame);
+      if (m.connection && !m.gone) m.connection->send(frame);
     }
   }
 
   bool serves(std::size_t index) const { return index < settings_.serves.size() && settings_.serves[index]; }
+  /// `flag` is one of those that mutex_ guards.
   bool is_set(const bool& flag) const {
     const std::scoped_lock lock(mutex_);
     return flag;
@@ -342,11 +326,11 @@ class StarControl final : public ControlPlane {
     }
     changed_.notify_all();
   }
-  void set_failure(Failure failure) {
+  void set_failure(const Failure& failure) {
     {
       const std::scoped_lock lock(mutex_);
       if (failure_) return;
-      failure_ = std::move(failure);
+      failure_ = {failure.code, valid_utf8(failure.text)};  // the same text that the other members receive
     }
     failed_.store(true, std::memory_order_release);
     changed_.notify_all();
@@ -357,22 +341,22 @@ class StarControl final : public ControlPlane {
   const int self_;
   asio::io_context io_;
   std::unique_ptr<asio::ssl::context> context_;
-  std::optional<Tcp::acceptor> acceptor_;
-  std::vector<Member> members_;  // hub: by member; elsewhere only [0] is used
+  std::optional<Listener> listener_;  // only on the hub, until all members have joined
+  std::vector<Member> members_;       // by position; members other than the hub use only members_[0], the hub
   std::size_t connected_ = 0;
   std::string connect_error_ = "no answer";
-  std::optional<asio::steady_timer> suspicion_;  // hub: runs once
-  bool shut_ = false;
+  std::optional<asio::steady_timer> suspicion_;  // only on the hub, which waits at most once
+  bool shut_ = false;                            // the destructor has begun: lost connections mean nothing
   const std::function<void()> on_failure_;
 
-  mutable std::mutex mutex_;  // guards what waiting threads look at
+  mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;
   std::atomic<bool> failed_{false};
   std::optional<Failure> failure_;
   bool all_quiet_ = false, all_bye_ = false;
 
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  std::jthread thread_;  // last: runs everything above
+  std::jthread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace

@@ -9,48 +9,52 @@
 #include <string>
 
 #include "nzcl/error.h"
+#include "runtime/base/failure.h"
 #include "runtime/bootstrap/bootstrap.h"
 
 namespace nzcl::bootstrap {
 
-/// The first failure of a communicator, the same on every member.
-struct Failure {
-  ErrorCode code = ErrorCode::internal;
-  std::string text;
-};
-
-/// Owns one thread ("nzcl-control") that sleeps in the sockets. All calls are thread-safe.
+/// Owns one thread ("nzcl-control"), which sleeps until one of its sockets has something to read. All calls
+/// are thread-safe. Member 0 is the *hub*: every other member has one connection, to the hub.
 ///
-/// Abort protocol: any member's abort(), or a lost connection, reaches member 0 (the hub); the hub sends the
-/// first failure to all (a transport's report of a lost peer only after a second in which no member's
-/// connection closed: the closed connection knows better who died); every member stops posting writes and
-/// calls quiesced(); when all living members have, wait_quiesced() returns true everywhere, and only then may
-/// buffers be given back to their owners.
+/// How a failure ends the communicator:
+///  1. A member calls abort(), or its connection closes. The hub learns of either.
+///  2. The hub sends the failure to all members, and ignores every later one. If a transport reported a lost
+///     peer, the hub first waits for a second whether a connection closes: a closed connection tells for
+///     certain which member has died, while a transport often cannot say it.
+///  3. Every member stops posting writes, waits until its own writes have ended, and calls quiesced().
+///  4. When all members that live have called it, wait_quiesced() returns true on all of them. Only now may
+///     buffers be given back to their owners, because no write can arrive any more.
+///
+/// How the members leave in good order: all call leave(), and then pass steps 3 and 4 without a failure.
 class ControlPlane {
  public:
   struct Settings {
-    std::vector<std::string> names;  // of the members, for messages: "rank 3", "aggregator 0"
-    std::vector<bool> serves;        // members that stay until all others have left; empty: none
+    /// The members' names by position, for error messages: "rank 3", "aggregator 0".
+    std::vector<std::string> names;
+    /// By position, whether the member stays until all others have left. Empty: no member does.
+    std::vector<bool> serves;
   };
-  /// Collective over `bootstrap`. `on_failure` runs once, on the control thread, after failed() has become
-  /// true; it must not block.
+  /// Collective over `bootstrap`. If the communicator fails, `on_failure` runs once on the control thread,
+  /// after failed() has become true; it must not block.
   static std::unique_ptr<ControlPlane> join(Bootstrap& bootstrap, Settings settings, Deadline deadline,
                                             std::function<void()> on_failure);
   virtual ~ControlPlane() = default;
 
-  /// Reports a failure; only the first of the communicator counts. Does not block.
+  /// Reports a failure to the hub. Only the first failure of a communicator counts. Does not block.
   virtual void abort(Failure failure) = 0;
-  virtual bool failed() const noexcept = 0;  // cheap: one atomic load
+  virtual bool failed() const noexcept = 0;  // costs one atomic load
   virtual std::optional<Failure> failure() const = 0;
 
+  /// Says that no write of this member is in flight, and that none will follow.
   virtual void quiesced() = 0;
-  /// True when every living member is quiet; false when the deadline came first. After failed(), or after
-  /// leave() returned true.
+  /// Returns true when every member that lives has called quiesced(), and false when the deadline comes
+  /// first. To be called after failed() has become true, or after leave() has returned true.
   virtual bool wait_quiesced(Deadline deadline) = 0;
 
-  /// Collective goodbye: true when all members have said it, but for those that serve: they only wait for it.
-  /// After it a lost connection is no failure. Until it returns, members go on serving each other. False:
-  /// deadline, or failed().
+  /// Collective. Returns true when all members have called it. Members that serve call it too, but nobody
+  /// waits for them. A connection that closes afterwards is not a failure. Until it returns, members must go
+  /// on serving each other. Returns false when the deadline comes first, or when the communicator has failed.
   virtual bool leave(Deadline deadline) = 0;
 };
 

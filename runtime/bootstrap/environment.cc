@@ -10,15 +10,16 @@
 namespace nzcl::bootstrap {
 namespace {
 
-struct Variables {  // of one launcher
+/// The environment variables that one launcher sets.
+struct Variables {
   const char* launcher;
   const char *rank, *size, *local_size;
-  bool counts_everything;
+  bool counts_everything;  // see LaunchEnvironment
 };
 
-// The innermost launcher first: torchrun inside of mpirun or srun, mpirun inside of an allocation of Slurm.
-// Sources: torchrun --help; ompi(7) "MCA/runtime environment variables"; Hydra's and Slurm's srun(1) OUTPUT
-// ENVIRONMENT VARIABLES.
+// The innermost launcher comes first, because it is the one that started the ranks: torchrun may run inside
+// of mpirun or srun, and mpirun inside of an allocation of Slurm. Sources: torchrun --help; ompi(7)
+// "MCA/runtime environment variables"; Hydra's and Slurm's srun(1) OUTPUT ENVIRONMENT VARIABLES.
 constexpr std::array kLaunchers = {
     Variables{"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", false},
     Variables{"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", true},
@@ -38,7 +39,8 @@ int number(const Lookup& lookup, const char* name, int otherwise) {
   return value;
 }
 
-/// Slurm writes "4" for one node, "4(x2)" or "4,3" for several.
+/// The number of tasks if the job has a single node, else -1. Slurm writes "4" for one node, and "4(x2)" or
+/// "4,3" for several.
 int tasks_of_single_node(const Lookup& lookup, const char* name) {
   const std::string text = lookup(name).value_or("");
   return text.find_first_not_of("0123456789") == std::string::npos ? number(lookup, name, -1) : -1;

@@ -1,4 +1,5 @@
-// What launchers tell a process through its environment. Pure: tests bring their own variables.
+// What launchers tell a process through its environment. The function has no side effects, and reads
+// variables only through the given lookup, so that tests can bring their own.
 #pragma once
 
 #include <string>
@@ -7,22 +8,24 @@
 
 namespace nzcl::bootstrap {
 
-/// -1 and "" = not told.
+/// -1 or "" stands for what no variable tells.
 struct LaunchEnvironment {
-  std::string launcher;  // "torchrun-style variables", "Open MPI", "MPICH", "Slurm"; "" = no rank variables
-  int rank = -1, size = -1;  // a dedicated aggregator may have a size without a rank
+  /// "torchrun-style variables", "Open MPI", "MPICH" or "Slurm"; "": no launcher has set variables for ranks.
+  std::string launcher;
+  int rank = -1, size = -1;  // a dedicated aggregator may be told a size without a rank
   int local_size = -1;
-  /// The launcher numbers every process it starts, dedicated aggregators included. Otherwise RANK and
-  /// WORLD_SIZE count workers.
+  /// True: `rank` and `size` count every process that the launcher started, dedicated aggregators included.
+  /// False: they count workers only.
   bool counts_everything = false;
-  bool torchrun = false;  // torchrun itself, whose own store listens on MASTER_PORT
+  bool torchrun = false;  // torchrun started this process, and its own store listens on MASTER_PORT
   std::string master_addr;
   int master_port = 0;
   bool pmix = false;  // a PMIx server started this process
-  std::string job;  // the same for all processes of one launch and for no others on this host; "" = not told
+  /// Equal on all processes of one launch, and different from every other launch on this host.
+  std::string job;
 };
 
-/// Throws Error{invalid_argument} naming the variable that is not a number.
+/// Throws Error{invalid_argument} with the name of a variable that should be a number and is not.
 LaunchEnvironment read_launch_environment(const Lookup& lookup);
 
 }  // namespace nzcl::bootstrap

@@ -19,11 +19,12 @@ namespace {
   throw Error(ErrorCode::invalid_argument, "bootstrap: " + text);
 }
 
-/// Index and size in a meeting that has no order of its own.
-void take_seat(Choice& c, const Options& o, const LaunchEnvironment& e, Role role, int number) {
+/// Sets this member's position and the size of a meeting that does not bring an order of its own, as PMIx
+/// does.
+void take_position(Choice& c, const Options& o, const LaunchEnvironment& e, Role role, int number) {
   const bool own_numbers = o.rank >= 0 || o.world_size > 0;
-  if (e.counts_everything && !own_numbers) {  // the launcher started workers and aggregators together
-    c.index = e.rank;
+  if (e.counts_everything && !own_numbers) {  // one launch started the workers together with the aggregators
+    c.position = e.rank;
     c.size = e.size;
     return;
   }
@@ -39,13 +40,13 @@ void take_seat(Choice& c, const Options& o, const LaunchEnvironment& e, Role rol
   if (role == Role::worker) {
     if (rank >= workers)
       refuse(fmt::format("rank {} of {} workers does not exist (they count from 0)", rank, workers));
-    c.index = rank;
+    c.position = rank;
   } else {
     if (number < 0 || number >= o.aggregators) {
       refuse(fmt::format("aggregator {} of {} does not exist: set NZCL_AGGREGATORS, and number them from 0",
                          number, o.aggregators));
     }
-    c.index = workers + number;
+    c.position = workers + number;
   }
 }
 
@@ -54,10 +55,12 @@ void choose_socket(Choice& c, const Options& o, const LaunchEnvironment& e) {
   c.host = !o.master_addr.empty() ? o.master_addr : e.master_addr;
   c.port = o.master_port;
   c.why = !o.master_addr.empty() ? "from NZCL_MASTER_ADDR" : "from MASTER_ADDR";
-  // torchrun's own store listens on MASTER_PORT.
+  // torchrun's own store listens on MASTER_PORT, so nzcl takes the port after it.
   if (c.port == 0 && e.master_port > 0) c.port = e.torchrun ? e.master_port + 1 : e.master_port;
   if (c.host.empty() || c.port <= 0 || c.port > 65535)
-    refuse("sockets need MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port there");
+    refuse(
+        "a meeting over sockets needs MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port "
+        "there");
 }
 
 void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& e) {
@@ -76,7 +79,7 @@ void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& 
         fmt::format("this is process {} of {}, but nothing says where they meet: set MASTER_ADDR and "
                     "MASTER_PORT (with NZCL_SECRET beyond one host), or "
                     "NZCL_RENDEZVOUS_FILE",
-                    c.index, c.size));
+                    c.position, c.size));
   }
 }
 
@@ -100,18 +103,18 @@ std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, const Ch
   const bool loopback = is_loopback(c.host, v6);
   if (secret.empty() && !loopback) {
     throw Error(ErrorCode::denied, fmt::format("bootstrap: {} is not a loopback address, so the job's secret "
-                                               "is needed: set NZCL_SECRET to the same long random "
-                                               "text on every rank",
+                                               "is needed: set NZCL_SECRET on every rank to the line "
+                                               "that nzcl_info --new-secret prints once",
                                                c.host));
   }
-  settings.place = fmt::format("{}:{} ({})", c.host, c.port, c.why);
-  if (settings.index != 0) {
-    const MeetingPlace place{.hosts = {c.host}, .port = c.port, .secret = secret};
+  settings.point_name = fmt::format("{}:{} ({})", c.host, c.port, c.why);
+  if (settings.position != 0) {
+    const MeetingPoint point{.hosts = {c.host}, .port = c.port, .secret = secret};
     return make_star_member(
-        std::move(settings), [place] { return std::optional(place); }, true);
+        std::move(settings), [point] { return std::optional(point); }, true);
   }
-  // MASTER_ADDR may be an address that only others see this host by, so all interfaces are listened on,
-  // unless it is loopback.
+  // Other hosts may know this host by an address that none of its own interfaces has, so rank 0 listens on
+  // all interfaces, unless MASTER_ADDR is a loopback address.
   const std::string listen_on = loopback ? c.host : v6 ? "::" : "";
   return make_star_hub(std::move(settings), {.hosts = {listen_on}, .port = c.port, .secret = secret});
 }
@@ -129,11 +132,12 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
     c.kind = Choice::Kind::pmix;
     return c;
   }
-  take_seat(c, o, e, role, number);
+  take_position(c, o, e, role, number);
   if (o.bootstrap == "socket") {
     choose_socket(c, o, e);
   } else if (o.bootstrap == "file") {
-    if (o.rendezvous_file.empty()) refuse("file needs NZCL_RENDEZVOUS_FILE: a path that all ranks can read");
+    if (o.rendezvous_file.empty())
+      refuse("a meeting through a file needs NZCL_RENDEZVOUS_FILE: a path that all ranks can read");
     c.kind = Choice::Kind::file;
     c.path = o.rendezvous_file;
   } else {
@@ -148,15 +152,20 @@ std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int
   if (c.kind == Choice::Kind::pmix) return make_pmix_bootstrap(options.session);
   if (c.size == 1) return make_self_bootstrap();
 
-  StarSettings settings{
-      .index = c.index, .size = c.size, .session = options.session, .who = {}, .name = {}, .place = {}};
+  StarSettings settings{.position = c.position,
+                        .size = c.size,
+                        .session = options.session,
+                        .who = {},
+                        .name = {},
+                        .point_name = {}};
   const int workers = c.size - options.aggregators;
   const bool by_role = !environment.counts_everything || options.rank >= 0 || options.world_size > 0;
-  settings.name = [workers, by_role](int index) {
-    if (!by_role) return fmt::format("process {}", index);
-    return index < workers ? fmt::format("rank {}", index) : fmt::format("aggregator {}", index - workers);
+  settings.name = [workers, by_role](int position) {
+    if (!by_role) return fmt::format("process {}", position);
+    return position < workers ? fmt::format("rank {}", position)
+                              : fmt::format("aggregator {}", position - workers);
   };
-  settings.who = fmt::format("{} ({})", settings.name(c.index), own_name());
+  settings.who = fmt::format("{} ({})", settings.name(c.position), own_name());
   if (c.kind == Choice::Kind::socket) return make_socket_bootstrap(std::move(settings), c, options.secret);
   return make_file_bootstrap(std::move(settings),
                              c.path.empty() ? job_file(environment.job, options.session) : c.path);

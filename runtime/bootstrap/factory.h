@@ -1,4 +1,4 @@
-// Which meeting a process goes to, from the options and from what its launcher told it.
+// Chooses the meeting that a process takes part in, from its options and from what its launcher tells it.
 #pragma once
 
 #include <memory>
@@ -9,21 +9,22 @@
 
 namespace nzcl::bootstrap {
 
-/// What was decided, before anything is opened.
+/// The decision, made before any file or connection is opened.
 struct Choice {
   enum class Kind { self, socket, file, pmix } kind = Kind::self;
-  int index = 0, size = 1;  // of the meeting; for pmix its server knows
-  std::string host;         // socket
-  int port = 0;
-  std::string path;  // file; "" = made up from the launcher's job
-  std::string why;   // for people: "from MASTER_ADDR"
+  int position = 0, size = 1;  // of this member in the meeting; PMIx tells them only later
+  std::string host;            // for sockets
+  int port = 0;                // for sockets
+  std::string path;            // for files; "": a file named after the launcher's job
+  std::string why;             // the reason for this choice, for people: "from MASTER_ADDR"
 };
 
-/// Pure. `number`: of a dedicated aggregator, or -1. Throws Error{invalid_argument} saying what to set.
+/// `number` is that of a dedicated aggregator, or -1. Has no side effects. Throws Error{invalid_argument}
+/// that says which variables to set.
 Choice choose(const Options& options, const LaunchEnvironment& environment, Role role, int number);
 
-/// The meeting for this process. Throws as above, and Error{denied} for a socket beyond this host without a
-/// secret.
+/// Makes the meeting that choose() decides on. Throws what choose() throws, and Error{denied} if the ranks
+/// would meet at an address that other hosts can reach, but there is no secret.
 std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int number);
 
 }  // namespace nzcl::bootstrap

@@ -14,8 +14,9 @@
 #include <sstream>
 
 #include "nzcl/error.h"
+#include "runtime/base/json_text.h"
 #include "runtime/bootstrap/host_address.h"
-#include "runtime/bootstrap/secure_stream.h"
+#include "runtime/bootstrap/random_secret.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -26,7 +27,8 @@ using nlohmann::json;
   throw Error(ErrorCode::system, fmt::format("{} {}: {}", what, path, std::strerror(errno)));
 }
 
-/// Appears at once and whole, readable by this user only.
+/// Writes a file that only this user can read. Others never see it half-written, because it gets its name
+/// last.
 void publish(const std::string& path, const std::string& text) {
   std::string temporary = path + ".XXXXXX";
   const int fd = ::mkstemp(temporary.data());  // mode 0600
@@ -42,20 +44,21 @@ void publish(const std::string& path, const std::string& text) {
   }
 }
 
-std::optional<MeetingPlace> look_up(const std::string& path) {
+std::optional<MeetingPoint> look_up(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;
   try {
     const json j = json::parse(file);
-    MeetingPlace place{.hosts = j.at("hosts"), .port = j.at("port"), .secret = j.at("secret")};
-    if (j.at("host_id") == host_id()) place.hosts = {"127.0.0.1"};
-    if (place.hosts.empty()) return std::nullopt;
-    return place;
+    MeetingPoint point{.hosts = j.at("hosts"), .port = j.at("port"), .secret = j.at("secret")};
+    if (j.at("host_id") == host_id()) point.hosts = {"127.0.0.1"};
+    if (point.hosts.empty()) return std::nullopt;
+    return point;
   } catch (const json::exception&) {
-    return std::nullopt;  // a leftover of something else: member 0 will replace it
+    return std::nullopt;  // not a file of ours: member 0 will replace it
   }
 }
 
+/// What /proc says about a process.
 struct Process {
   std::string name, start;
   int parent = 0;
@@ -67,8 +70,9 @@ std::optional<Process> process_info(int pid) {
   if (!std::getline(file, line)) return std::nullopt;
   const auto open = line.find('('), close = line.rfind(')');
   if (open == line.npos || close == line.npos) return std::nullopt;
-  std::istringstream rest(
-      line.substr(close + 1));  // state, parent, ...; the 20th from here is the start time (proc(5))
+  // The fields after the name, counted from 0: the state, the parent, ..., and as field 19 the start time
+  // (proc(5)).
+  std::istringstream rest(line.substr(close + 1));
   Process p{.name = line.substr(open + 1, close - open - 1), .start = {}, .parent = 0};
   std::string word;
   for (int i = 0; rest >> word; ++i) {
@@ -78,7 +82,9 @@ std::optional<Process> process_info(int pid) {
   return p;
 }
 
-/// The launcher may not be the parent: a shell script may stand between.
+/// Names the launcher's process by its id and start time. It need not be the parent, because a shell script
+/// may stand between, so this looks for known launchers among all ancestors. Without any, it names the
+/// parent.
 std::string launcher_name() {
   constexpr std::array<std::string_view, 8> kLaunchers{
       "hydra_pmi_proxy", "orted", "prted", "prterun", "mpirun", "mpiexec", "slurmstepd", "mpirun.openmpi"};
@@ -97,18 +103,18 @@ std::string launcher_name() {
 }  // namespace
 
 std::unique_ptr<Bootstrap> make_file_bootstrap(StarSettings settings, const std::string& path) {
-  settings.place = "file " + path;
-  if (settings.index != 0) {
+  settings.point_name = "file " + path;
+  if (settings.position != 0) {
     return make_star_member(
         std::move(settings), [path] { return look_up(path); }, false);
   }
-  const MeetingPlace place{.hosts = {}, .port = 0, .secret = random_secret()};
-  const auto listening = [path, secret = place.secret](int port) {
+  const MeetingPoint point{.hosts = {}, .port = 0, .secret = random_secret()};
+  const auto listening = [path, secret = point.secret](int port) {
     publish(
         path,
-        json{{"hosts", host_addresses()}, {"host_id", host_id()}, {"port", port}, {"secret", secret}}.dump());
+        json_text({{"hosts", host_addresses()}, {"host_id", host_id()}, {"port", port}, {"secret", secret}}));
   };
-  return make_star_hub(std::move(settings), place, listening, [path] { ::unlink(path.c_str()); });
+  return make_star_hub(std::move(settings), point, listening, [path] { ::unlink(path.c_str()); });
 }
 
 std::string job_file(const std::string& job, const std::string& session) {

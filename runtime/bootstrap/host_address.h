@@ -1,4 +1,4 @@
-// How this host can be reached, and what two processes on it share.
+// By which addresses other hosts reach this one, and what the processes of one host share with each other.
 #pragma once
 
 #include <string>
@@ -6,15 +6,17 @@
 
 namespace nzcl::bootstrap {
 
-/// IPv4 addresses of the interfaces that are up, those that are not loopback first.
+/// The IPv4 addresses of all interfaces that are up; loopback addresses come last.
 std::vector<std::string> host_addresses();
-/// For people.
+/// For error messages and logs.
 std::string host_name();
-/// Equal for processes that share a kernel and its network.
+/// Equal for processes that run under the same kernel and in the same network namespace.
 std::string host_id();
-/// Equal for processes that share a kernel and see the same /dev/shm: containers of one machine may not.
+/// Equal for processes that run under the same kernel and see the same /dev/shm. Containers of one machine
+/// may see different ones.
 std::string shared_memory_id();
-/// Equal for processes of one user that see each other's process ids: those may write each other's memory.
+/// Equal for processes of the same user that see each other's process ids, which is what the kernel demands
+/// before one process may write the memory of another.
 std::string process_space_id();
 
 }  // namespace nzcl::bootstrap

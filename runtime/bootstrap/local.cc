@@ -10,6 +10,9 @@
 
 namespace nzcl::bootstrap {
 
+/// One round of the allgather passes through two phases. While `leaving_` is false, members put down their
+/// parts. When the last part is there, `leaving_` becomes true, and every member takes a copy of all parts.
+/// The last member to do so clears the parts and ends the round.
 class LocalMeetingState {
  public:
   explicit LocalMeetingState(int members) : parts_(static_cast<std::size_t>(members)) {}
@@ -20,17 +23,17 @@ class LocalMeetingState {
     const auto wait = [&](const char* what, auto ready) {
       if (!changed_.wait_until(lock, deadline, ready))
         throw Error(ErrorCode::timeout,
-                    fmt::format("threads of the group did not {} in time: {}", what, missing()));
+                    fmt::format("some members of the group did not {} in time: {}", what, missing()));
     };
     auto& part = parts_[static_cast<std::size_t>(rank)];
-    wait("finish the last round", [&] { return !part.has_value() && !leaving_; });  // from the round before
+    wait("finish the last round", [&] { return !part.has_value() && !leaving_; });
     part = std::string(mine);
     if (++present_ == size()) leaving_ = true;
     changed_.notify_all();
-    wait("come", [&] { return leaving_; });
+    wait("come to the meeting", [&] { return leaving_; });
     std::vector<std::string> all;
     for (const auto& p : parts_) all.push_back(*p);
-    if (--present_ == 0) {  // the last one to read clears the table
+    if (--present_ == 0) {
       for (auto& p : parts_) p.reset();
       leaving_ = false;
       changed_.notify_all();
@@ -48,8 +51,8 @@ class LocalMeetingState {
   }
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::optional<std::string>> parts_;
-  int present_ = 0;
+  std::vector<std::optional<std::string>> parts_;  // by position
+  int present_ = 0;                                // members that have put down a part and not yet taken all
   bool leaving_ = false;
 };
 
@@ -88,9 +91,11 @@ class CallbackBootstrap final : public Bootstrap {
   std::vector<std::string> allgather(std::string_view mine, Deadline) override {
     auto all = allgather_(mine);
     if (static_cast<int>(all.size()) != size_ || all[static_cast<std::size_t>(rank_)] != mine) {
-      throw Error(ErrorCode::invalid_argument,
-                  fmt::format("the caller's allgather returned {} parts for {} ranks, or not in rank order",
-                              all.size(), size_));
+      throw Error(
+          ErrorCode::invalid_argument,
+          fmt::format(
+              "the caller's allgather returned {} parts for {} ranks, or did not return them in rank order",
+              all.size(), size_));
     }
     return all;
   }
@@ -109,8 +114,9 @@ std::unique_ptr<Bootstrap> make_self_bootstrap() { return std::make_unique<SelfB
 std::unique_ptr<Bootstrap> make_callback_bootstrap(int rank, int size, AllgatherCallback allgather) {
   if (size < 1 || rank < 0 || rank >= size || !allgather) {
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("rank {} of {} with {} allgather is no place in a communicator", rank, size,
-                            allgather ? "an" : "no"));
+                fmt::format("rank {} of {}, with {} allgather, cannot be made a member: ranks count from 0, "
+                            "and the allgather must be callable",
+                            rank, size, allgather ? "an" : "no"));
   }
   return std::make_unique<CallbackBootstrap>(rank, size, std::move(allgather));
 }

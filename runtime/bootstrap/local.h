@@ -1,20 +1,21 @@
-// Meetings that need no network: threads of one process, a single member, or the caller's own allgather.
+// Meetings that need no network of nzcl's own: between threads of one process, of a single member, or through
+// the caller's allgather.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "nzcl/communicator.h"
+#include "nzcl/allgather.h"
 #include "runtime/bootstrap/bootstrap.h"
 
 namespace nzcl::bootstrap {
 
 class LocalMeetingState;
 
-/// Where the threads of one process meet. Thread-safe. Each round of communicators uses it in turn.
+/// The meeting point of `members` threads of one process. Thread-safe. The same threads may use it for one
+/// meeting after another.
 class LocalMeeting {
  public:
   explicit LocalMeeting(int members);
@@ -25,7 +26,9 @@ class LocalMeeting {
 };
 
 std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalMeeting> meeting, int rank);
+/// A meeting of one member.
 std::unique_ptr<Bootstrap> make_self_bootstrap();
+/// Throws Error{invalid_argument} if `rank` is not below `size`, or if `allgather` is empty.
 std::unique_ptr<Bootstrap> make_callback_bootstrap(int rank, int size, AllgatherCallback allgather);
 
 }  // namespace nzcl::bootstrap

@@ -16,7 +16,8 @@
 namespace nzcl::bootstrap {
 namespace {
 
-// How long the server may take to show what a fence has brought to it, and how often it is asked.
+// How long the server may take after a fence until it hands out what the other processes have put, and the
+// pause between two requests for it.
 constexpr auto kServerPatience = std::chrono::seconds(5);
 constexpr auto kServerNap = std::chrono::milliseconds(10);
 
@@ -30,8 +31,8 @@ struct ReleaseValue {
 };
 using Value = std::unique_ptr<pmix_value_t, ReleaseValue>;
 
-/// The process is a PMIx client for as long as this lives (PMIx counts, so others in the process may be
-/// clients too).
+/// Keeps the process a PMIx client. PMIx counts its initialisations, so other code of the process may be a
+/// client at the same time.
 class Client {
  public:
   Client() { check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server"); }
@@ -50,8 +51,9 @@ Value get(const pmix_proc_t& of, const std::string& key, const std::string& what
   return Value(value);
 }
 
-/// What every process put before the fence that has just ended. A busy server (seen: PMIx 4.2.2) may still
-/// answer for a while that it has nothing, or that it asked in vain.
+/// Reads what process `of` has put before the fence that has just ended. A busy server, for example that of
+/// PMIx 4.2.2, may for a while still answer that there is no such key, or that its own request for it has
+/// timed out.
 Value get_put(const pmix_proc_t& of, const std::string& key, Deadline deadline) {
   const auto patience = std::min(deadline, Clock::now() + kServerPatience);
   while (true) {
@@ -59,17 +61,20 @@ Value get_put(const pmix_proc_t& of, const std::string& key, Deadline deadline) 
     const pmix_status_t status = PMIx_Get(&of, key.c_str(), nullptr, 0, &value);
     if ((status != PMIX_ERR_NOT_FOUND && status != PMIX_ERR_TIMEOUT) || Clock::now() >= patience) {
       check(status,
-            fmt::format("process {} did not give {}: are communicators made in the same order everywhere?",
-                        of.rank, key));
+            fmt::format(
+                "process {} did not provide {}: are communicators made in the same order on every process?",
+                of.rank, key));
       return Value(value);
     }
     std::this_thread::sleep_for(kServerNap);
   }
 }
 
-/// A fence that can be given up: the server's answer may come after the waiting thread has left.
+/// A fence for which the caller need not wait to the end: the server may still answer after wait() has
+/// returned, and then finds the state alive, because the callback shares it.
 class Fence {
  public:
+  /// Returns false when the deadline comes before the fence is complete.
   bool wait(const pmix_proc_t& everybody, Deadline deadline) {
     pmix_info_t collect;
     PMIX_INFO_CONSTRUCT(&collect);
@@ -109,10 +114,11 @@ class Fence {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-/// What all meetings of this process share: their order, since keys once put cannot be taken back.
+/// What all meetings of this process share. Every meeting needs keys of its own, because PMIx cannot delete a
+/// key, so the meetings of a session are numbered.
 struct Shared {
-  std::mutex meeting;
-  std::map<std::string, int> made;  // meetings so far, by session
+  std::mutex meeting;               // held by the one meeting that goes on
+  std::map<std::string, int> made;  // the number of meetings so far, by session
 };
 Shared& shared() {
   static Shared instance;
@@ -124,7 +130,7 @@ class PmixBootstrap final : public Bootstrap {
   explicit PmixBootstrap(const std::string& session) : turn_(shared().meeting) {
     const pmix_proc_t everybody = wildcard();
     const Value size =
-        get(everybody, PMIX_JOB_SIZE, "the launcher does not tell how many processes there are");
+        get(everybody, PMIX_JOB_SIZE, "the launcher does not say how many processes there are");
     size_ = static_cast<int>(size->data.uint32);
     prefix_ = fmt::format("nzcl.{}.{}", session, shared().made[session]++);
   }
@@ -143,7 +149,7 @@ class PmixBootstrap final : public Bootstrap {
     if (!Fence().wait(wildcard(), deadline)) {
       throw Error(ErrorCode::timeout,
                   fmt::format("not all of the {} processes of PMIx namespace {} came to the meeting "
-                              "within the bootstrap timeout (PMIx does not tell who)",
+                              "within the bootstrap timeout (PMIx does not say which of them did)",
                               size_, client_.self().nspace));
     }
     std::vector<std::string> parts;
@@ -152,7 +158,7 @@ class PmixBootstrap final : public Bootstrap {
       peer.rank = static_cast<pmix_rank_t>(r);
       const Value part = get_put(peer, key, deadline);
       if (part->type != PMIX_BYTE_OBJECT)
-        throw Error(ErrorCode::mismatch, fmt::format("PMIx: {} of process {} is no byte object", key, r));
+        throw Error(ErrorCode::mismatch, fmt::format("PMIx: {} of process {} is not a byte object", key, r));
       parts.emplace_back(part->data.bo.bytes, part->data.bo.size);
     }
     return parts;

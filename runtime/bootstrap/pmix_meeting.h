@@ -1,3 +1,4 @@
+// Meetings through PMIx, the interface by which launchers such as mpirun and srun serve their processes.
 #pragma once
 
 #include <memory>
@@ -7,9 +8,10 @@
 
 namespace nzcl::bootstrap {
 
-/// Meeting of all processes of a PMIx namespace: what mpirun or srun started together. The launcher's own
-/// channel is trusted. One at a time per process: PMIx fences carry no name, so this waits while another
-/// thread's meeting of this kind goes on.
+/// A meeting of all processes of a PMIx namespace, which are those that one mpirun or srun started. The
+/// launcher's own channel is trusted. A process takes part in one such meeting at a time, because PMIx fences
+/// carry no name that would tell two meetings apart: this call waits until no other thread of the process is
+/// in a PMIx meeting.
 std::unique_ptr<Bootstrap> make_pmix_bootstrap(const std::string& session);
 
 }  // namespace nzcl::bootstrap

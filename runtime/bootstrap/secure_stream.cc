@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kIdentity = "nzcl";
 using Key = std::array<unsigned char, 32>;
 
-/// The key travels with its SSL_CTX and dies with it.
+/// The index under which an SSL_CTX owns its key. OpenSSL calls the lambda when it frees the SSL_CTX.
 int key_index() {
   static const int index = SSL_CTX_get_ex_new_index(
       0, nullptr, nullptr, nullptr,
@@ -43,16 +43,12 @@ unsigned server_key(SSL* ssl, const char* identity, unsigned char* psk, unsigned
   return std::strcmp(identity, kIdentity) == 0 ? copy_key(ssl, psk, psk_limit) : 0;
 }
 
-}  // namespace
-
-std::string random_secret() {
-  std::array<unsigned char, 32> bytes{};
-  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1)
-    throw Error(ErrorCode::system, "OpenSSL has no random bytes for a secret");
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
+int refuse_certificate(X509_STORE_CTX* store, void*) {
+  X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
+  return 0;
 }
+
+}  // namespace
 
 std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
   auto context = std::make_unique<asio::ssl::context>(asio::ssl::context::tlsv13);
@@ -66,9 +62,15 @@ std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
   }
   key.release();
   SSL_CTX_set_min_proto_version(ctx, TLS1_3_VERSION);
-  SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256");  // the hash that OpenSSL binds such a key to
+  // OpenSSL combines keys that come from these callbacks with SHA-256 only.
+  SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256");
   SSL_CTX_set_num_tickets(ctx, 0);
   SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
+  // Only the key proves who the other side is. A server may ignore the offered key and answer with a
+  // certificate instead, and OpenSSL accepts every certificate unless it is told to verify them. Here
+  // verification always fails.
+  SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_cert_verify_callback(ctx, refuse_certificate, nullptr);
   SSL_CTX_set_psk_client_callback(ctx, client_key);
   SSL_CTX_set_psk_server_callback(ctx, server_key);
   return context;
@@ -76,7 +78,7 @@ std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret) {
 
 namespace {
 
-/// A dead peer's connection ends within seconds, even when its host has vanished.
+/// Makes the connection end within seconds when the peer is dead, even when its whole host has vanished.
 void watch_for_death(Tcp::socket& socket) {
   const auto set = [&](int level, int name, int value) {
     ::setsockopt(socket.native_handle(), level, name, &value, sizeof value);
@@ -89,8 +91,8 @@ void watch_for_death(Tcp::socket& socket) {
   set(IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
-/// Closes the connection when the time is over, so that what is under way ends with an error. Cancelled by
-/// the caller.
+/// Closes the connection when the time is over, so that reads and writes in progress end with an error. The
+/// caller cancels the timer when it has finished in time.
 std::shared_ptr<asio::steady_timer> limit_time(const std::shared_ptr<Stream>& stream,
                                                std::chrono::seconds limit) {
   auto timer = std::make_shared<asio::steady_timer>(stream->get_executor(), limit);
@@ -101,21 +103,36 @@ std::shared_ptr<asio::steady_timer> limit_time(const std::shared_ptr<Stream>& st
   return timer;
 }
 
+Error denied(const char* why) {
+  return Error(ErrorCode::denied,
+               fmt::format("the other side does not know this job's secret, or is not nzcl ({})", why));
+}
+
+/// When this returns, the other side has proved the key. OpenSSL reports a handshake with a pre-shared key as
+/// the resumption of a session, and there are no other sessions here that could be resumed.
 asio::awaitable<void> shake_hands(Stream& stream, asio::ssl::stream_base::handshake_type side) {
   try {
     co_await stream.async_handshake(side, asio::use_awaitable);
   } catch (const std::system_error& e) {
     if (e.code().category() != asio::error::get_ssl_category()) throw;
-    throw Error(ErrorCode::denied,
-                fmt::format("the other side does not know this job's secret, or is not nzcl ({})", e.what()));
+    throw denied(e.what());
   }
+  if (SSL_session_reused(stream.native_handle()) != 1) throw denied("it did not use the key");
 }
 
-/// Where nobody listens, and the port is one of those that the system gives to callers, TCP can connect a
-/// socket with itself (RFC 9293, 3.5, simultaneous open). It would keep the port from who is to listen there.
+/// OpenSSL refuses pre-shared keys on a server that verifies certificates until the server has named the
+/// context in which they are valid. Only the server may do it: the client's key belongs to no context.
+void name_session_context(Stream& stream) {
+  SSL_set_session_id_context(stream.native_handle(), reinterpret_cast<const unsigned char*>(kIdentity),
+                             static_cast<unsigned>(std::strlen(kIdentity)));
+}
+
+/// A socket that connects to a port of its own host may get just this port as its own. If nobody listens
+/// there, TCP connects the socket with itself (RFC 9293, 3.5, simultaneous open), and then nobody else can
+/// listen on the port. Such a connection is therefore closed at once and treated as refused.
 void refuse_self(Tcp::socket& socket) {
   if (socket.local_endpoint() != socket.remote_endpoint()) return;
-  socket.set_option(asio::socket_base::linger(true, 0));  // a reset: the port is free at once
+  socket.set_option(asio::socket_base::linger(true, 0));  // closes with a reset, which frees the port at once
   socket.close();
   throw asio::system_error(asio::error::connection_refused);
 }
@@ -134,14 +151,12 @@ asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& cont
   co_return stream;
 }
 
-asio::awaitable<std::shared_ptr<Stream>> accept_secure(asio::ssl::context& context, Tcp::socket socket,
-                                                       std::chrono::seconds limit) {
-  auto stream = std::make_shared<Stream>(std::move(socket), context);
+asio::awaitable<void> accept_secure(std::shared_ptr<Stream> stream, std::chrono::seconds limit) {
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
+  name_session_context(*stream);
   co_await shake_hands(*stream, asio::ssl::stream_base::server);
   watch_for_death(stream->next_layer());
-  co_return stream;
 }
 
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
@@ -149,7 +164,7 @@ asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
   co_await asio::async_read(stream, asio::buffer(&bytes, sizeof bytes), asio::use_awaitable);
   if (bytes > limit)
     throw Error(ErrorCode::denied,
-                fmt::format("a frame of {} bytes came; at most {} are allowed", bytes, limit));
+                fmt::format("it sent a frame of {} bytes, but at most {} are allowed", bytes, limit));
   std::string text(bytes, '\0');
   co_await asio::async_read(stream, asio::buffer(text), asio::use_awaitable);
   co_return text;

@@ -1,6 +1,6 @@
 // Authenticated, encrypted streams between members: TLS 1.3 with a pre-shared key made from the job's secret.
-// Both sides prove the key in the handshake, before either has said anything; keys of registered memory are
-// not readable on the way.
+// Both sides prove the key in the handshake, before either sends anything else. The streams are encrypted
+// because keys of registered memory travel through them.
 #pragma once
 
 #include <asio.hpp>
@@ -17,21 +17,21 @@ namespace nzcl::bootstrap {
 using Tcp = asio::ip::tcp;
 using Stream = asio::ssl::stream<Tcp::socket>;
 
-/// 32 fresh random bytes, as 64 hexadecimal digits.
-std::string random_secret();
-
-/// A TLS context that accepts and offers only this key: no certificates, no older versions, no resumption.
+/// A TLS context that offers and accepts only the key made from `secret`: no certificates, no older versions
+/// of TLS, no resumption of sessions.
 std::unique_ptr<asio::ssl::context> make_psk_context(std::string_view secret);
 
-/// A connection on which both sides have proved the key, within `limit`. Throws Error{denied} when the other
-/// side does not know it (or speaks something else), std::system_error when it was not reached or went away.
+/// Connects to `endpoint` within `limit`, and returns when both sides have proved the key. Throws
+/// Error{denied} when the other side does not know the key or does not speak TLS, and std::system_error when
+/// it cannot be reached or closes the connection.
 asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint,
                                                         std::chrono::seconds limit);
-/// The same for a connection that was accepted.
-asio::awaitable<std::shared_ptr<Stream>> accept_secure(asio::ssl::context& context, Tcp::socket socket,
-                                                       std::chrono::seconds limit);
+/// The same for a connection that a listener has accepted.
+asio::awaitable<void> accept_secure(std::shared_ptr<Stream> stream, std::chrono::seconds limit);
 
-/// Frames: 4 bytes of length, little-endian, then the bytes. Longer ones than `limit` are refused.
+/// A frame is 4 bytes of length, little-endian, and then as many bytes. Frames longer than `limit` are
+/// refused with Error{denied}. A hello comes from a member that has not been let in yet, so it has a smaller
+/// limit.
 inline constexpr std::uint32_t kHelloLimit = 4096;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit);

@@ -1,5 +1,6 @@
-// Frames (see README.md): hello {json}; then 'W' welcome, 'R' + text: not now, try again, 'E' + {json}: the
-// meeting failed, 'D' + bytes: data.
+// See star.h for the protocol and README.md for its frames. After the hello, the first byte of a frame is its
+// type: 'W' welcome, 'R' try again (and a text that says why), 'E' the meeting has failed (and the error as
+// JSON), 'D' data of the allgather.
 #include "runtime/bootstrap/star.h"
 
 #include <fmt/format.h>
@@ -9,71 +10,76 @@
 #include <utility>
 
 #include "nzcl/error.h"
+#include "runtime/base/json_text.h"
 #include "runtime/base/log.h"
-#include "runtime/bootstrap/pack_strings.h"
+#include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/secure_stream.h"
+#include "runtime/bootstrap/string_list.h"
 
 namespace nzcl::bootstrap {
 namespace {
 
 using nlohmann::json;
-using Failure = std::optional<Error>;
 
-// A stranger may not hold a connection open for longer without proving the key.
-constexpr std::chrono::seconds kStrangersTime{10};
-constexpr std::chrono::seconds kConnectTime{
-    3};  // an address that swallows packets is given up for the next one
+// How long a connection attempt may take. After it, the next address is tried, since packets to some
+// addresses may be dropped without an answer.
+constexpr std::chrono::seconds kConnectTime{3};
 constexpr std::chrono::milliseconds kRetryPause{50};
-constexpr std::chrono::seconds kLateTime{3};      // how long late members still find somebody who tells them
-constexpr std::chrono::seconds kFarewellTime{1};  // for telling the others why the meeting failed
-constexpr int kLoudRefusals = 10;                 // further ones do not fill the log
-// Member 0 knows best who is missing: the others give it this much longer to say so.
+// How long the hub of a failed meeting goes on listening, so that members that come a little later learn the
+// reason.
+constexpr std::chrono::seconds kLateTime{3};
+// How long the hub may take to tell the members why the meeting has failed.
+constexpr std::chrono::seconds kFarewellTime{1};
+// Only the hub knows which members are missing. The others wait this much longer than their deadline for its
+// answer.
 constexpr std::chrono::seconds kGrace{2};
 
 std::string error_frame(const Error& error) {
-  return "E" + json{{"code", static_cast<int>(error.code())}, {"text", error.what()}}.dump();
+  return "E" + json_text({{"code", static_cast<int>(error.code())}, {"text", error.what()}});
 }
 
-[[noreturn]] void throw_error_frame(const std::string& frame) {
-  const json j = json::parse(frame.substr(1));
-  throw Error(static_cast<ErrorCode>(j.at("code").get<int>()), j.at("text").get<std::string>());
-}
-
-/// The io_context runs on the calling thread, inside allgather.
+/// What the hub and the other members have in common. The io_context runs on the calling thread, inside
+/// allgather().
 class Star : public Bootstrap {
  public:
-  explicit Star(StarSettings settings) : settings_(std::move(settings)) {}
-  int rank() const override { return settings_.index; }
+  explicit Star(StarSettings settings) : settings_(std::move(settings)) {
+    settings_.session = valid_utf8(settings_.session);  // so that it equals what arrives in a hello
+  }
+  int rank() const override { return settings_.position; }
   int size() const override { return settings_.size; }
 
  protected:
-  /// True when `done`; false at the deadline.
+  /// Runs the io_context until done() is true. Returns false when the deadline comes first.
   template <typename Done>
   bool run_until(Done done, Deadline deadline) {
     while (!done()) {
       if (Clock::now() >= deadline) return false;
-      io_.restart();  // it stops whenever it runs dry
+      io_.restart();  // needed because an io_context stops whenever it has nothing to do
       if (io_.run_one_until(deadline) == 0 && !done() && Clock::now() < deadline) {
-        throw Error(ErrorCode::internal, "bootstrap: nothing left to wait for");
+        throw Error(ErrorCode::internal,
+                    "bootstrap: the meeting is not complete, but there is nothing left to wait for");
       }
     }
     return true;
   }
-  const StarSettings settings_;
+  StarSettings settings_;
   asio::io_context io_;
   std::unique_ptr<asio::ssl::context> context_;
 };
 
+/// Member 0. Every member's connection has a coroutine, read_parts(), which reads for as long as the
+/// connection lives, so that a member that leaves is noticed at any time.
 class Hub final : public Star {
  public:
-  Hub(StarSettings settings, MeetingPlace place, std::function<void(int)> on_listening,
+  Hub(StarSettings settings, MeetingPoint point, std::function<void(int)> on_listening,
       std::function<void()> on_met)
       : Star(std::move(settings)),
-        place_(std::move(place)),
+        point_(std::move(point)),
         on_listening_(std::move(on_listening)),
         on_met_(std::move(on_met)),
         members_(static_cast<std::size_t>(settings_.size)) {
-    context_ = make_psk_context(place_.secret);
+    context_ = make_psk_context(point_.secret);
   }
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
@@ -90,104 +96,86 @@ class Hub final : public Star {
   struct Member {
     std::shared_ptr<Stream> stream;
     std::string who;
-    bool welcome = false;
-    std::optional<std::string> part;  // of this round
+    bool welcome = false;             // has been sent the welcome frame
+    std::optional<std::string> part;  // of this round, once it is here
   };
   bool complete() const { return connected_ + 1 == members_.size(); }
 
   void meet(Deadline deadline) {
     listen(deadline);
-    asio::co_spawn(io_, accept_loop(), asio::detached);
+    listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(stream); });
     const bool all = run_until([this] { return complete() || failure_; }, deadline);
-    if (failure_) {  // those who come a little later are told too, instead of finding nobody
+    if (failure_) {  // members that come a little later should learn the reason too
       run_until([this] { return connected_ + told_ + 1 >= members_.size(); },
                 std::min(deadline, Clock::now() + kLateTime));
     }
-    asio::error_code ignored;
-    acceptor_->close(ignored);
+    const std::string refused = listener_->last_refusal();
+    listener_.reset();
     if (failure_) throw *failure_;
     if (!all) {
-      throw Error(ErrorCode::timeout,
-                  fmt::format("{} did not come to the meeting at {} within the bootstrap timeout{}",
-                              missing(), settings_.place, refused_.empty() ? "" : "; refused: " + refused_));
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("{} did not come to the meeting at {} within the bootstrap timeout{}", missing(),
+                      settings_.point_name, refused.empty() ? "" : "; refused: " + refused));
     }
     if (on_met_) on_met_();
   }
 
-  /// The port may still be held by the meeting of another session.
+  /// Tries until the deadline, because the meeting of another session may still use the port.
   void listen(Deadline deadline) {
-    const std::string host = place_.hosts.empty() ? "" : place_.hosts.front();
+    const std::string host = point_.hosts.empty() ? "" : point_.hosts.front();
     while (true) {
       try {
-        Tcp::endpoint endpoint(Tcp::v4(), static_cast<unsigned short>(place_.port));
-        if (!host.empty()) endpoint = *Tcp::resolver(io_).resolve(host, std::to_string(place_.port)).begin();
-        acceptor_.emplace(io_, endpoint);
-        if (on_listening_) on_listening_(acceptor_->local_endpoint().port());
+        Tcp::endpoint endpoint(Tcp::v4(), static_cast<unsigned short>(point_.port));
+        if (!host.empty()) endpoint = *Tcp::resolver(io_).resolve(host, std::to_string(point_.port)).begin();
+        listener_.emplace(io_, endpoint, "rank 0: bootstrap at " + settings_.point_name);
+        if (on_listening_) on_listening_(listener_->port());
         return;
       } catch (const std::system_error& e) {
-        acceptor_.reset();
+        listener_.reset();
         if (e.code() != asio::error::address_in_use || Clock::now() >= deadline) {
           throw Error(ErrorCode::unavailable, fmt::format("{}: cannot listen on {}:{}: {}", settings_.who,
-                                                          host, place_.port, e.code().message()));
+                                                          host, point_.port, e.code().message()));
         }
       }
       asio::steady_timer(io_, kRetryPause).wait();
     }
   }
 
-  asio::awaitable<void> accept_loop() {
-    while (!complete()) {
-      asio::error_code error;
-      Tcp::socket socket = co_await acceptor_->async_accept(asio::redirect_error(asio::use_awaitable, error));
-      if (error) co_return;
-      asio::co_spawn(io_, greet(std::move(socket)), asio::detached);
+  asio::awaitable<void> greet(std::shared_ptr<Stream> stream) {
+    const auto [who, session, position, size] = parse_star_hello(co_await read_frame(*stream, kHelloLimit));
+    if (session != settings_.session) {
+      co_await write_frame(*stream, fmt::format("Rsession \"{}\" meets here now", settings_.session));
+      co_return;
     }
+    // The member knows the secret, so it belongs to the job. If it does not fit, the job has been started
+    // wrongly, and all members have to be told.
+    if (const std::optional<Error> wrong = failure_ ? failure_ : check(who, position, size)) {
+      co_await write_frame(*stream, error_frame(*wrong));
+      if (!failure_) failure_ = wrong;
+      ++told_;
+      co_return;
+    }
+    Member& member = members_[static_cast<std::size_t>(position)];
+    member.stream = stream;
+    member.who = who;
+    co_await write_frame(*stream, "W");
+    member.welcome = true;
+    ++connected_;
+    asio::co_spawn(io_, read_parts(member), asio::detached);
   }
 
-  asio::awaitable<void> greet(Tcp::socket socket) {
-    const std::string from = peer_text(socket);
-    try {
-      auto stream = co_await accept_secure(*context_, std::move(socket), kStrangersTime);
-      const json hello = json::parse(co_await read_frame(*stream, kHelloLimit));
-      const std::string who = hello.at("who"), session = hello.at("session");
-      const int index = hello.at("index"), size = hello.at("size");
-      if (session != settings_.session) {
-        co_await write_frame(*stream, fmt::format("Rsession \"{}\" meets here now", settings_.session));
-        co_return;
-      }
-      // It knows the secret, so it belongs to the job: if it does not fit, the job has made a mistake, for
-      // all to see.
-      if (const Failure wrong = failure_ ? failure_ : check(who, index, size)) {
-        co_await write_frame(*stream, error_frame(*wrong));
-        if (!failure_) failure_ = wrong;
-        ++told_;
-        co_return;
-      }
-      Member& member = members_[static_cast<std::size_t>(index)];
-      member.stream = stream;
-      member.who = who;
-      co_await write_frame(*stream, "W");
-      member.welcome = true;
-      ++connected_;
-      asio::co_spawn(io_, read_parts(member), asio::detached);
-    } catch (const std::exception& e) {
-      refused_ = fmt::format("{}: {}", from, e.what());
-      const auto level = refusals_++ < kLoudRefusals ? spdlog::level::warn : spdlog::level::debug;
-      log().log(level, "bootstrap at {}: refused a connection from {}", settings_.place, refused_);
-    }
-  }
-
-  Failure check(const std::string& who, int index, int size) const {
+  std::optional<Error> check(const std::string& who, int position, int size) const {
     if (size != settings_.size) {
-      return Error(ErrorCode::mismatch, fmt::format("{} expects {} members, {} expects {}", who, size,
+      return Error(ErrorCode::mismatch, fmt::format("{} expects {} members, but {} expects {}", who, size,
                                                     settings_.who, settings_.size));
     }
-    if (index < 1 || index >= settings_.size)
-      return Error(ErrorCode::mismatch, fmt::format("{} claims place {} of {}", who, index, size));
-    const Member& member = members_[static_cast<std::size_t>(index)];
+    if (position < 1 || position >= settings_.size)
+      return Error(ErrorCode::mismatch, fmt::format("{} claims position {} of {}", who, position, size));
+    const Member& member = members_[static_cast<std::size_t>(position)];
     if (member.stream)
       return Error(ErrorCode::mismatch,
-                   fmt::format("{} and {} both claim to be {}", member.who, who, settings_.name(index)));
+                   fmt::format("{} and {} both claim to be {}", member.who, who, settings_.name(position)));
     return std::nullopt;
   }
 
@@ -197,13 +185,13 @@ class Hub final : public Star {
       while (true) {
         std::string frame = co_await read_frame(*member.stream, kFrameLimit);
         if (frame.empty() || frame[0] != 'D' || member.part)
-          throw Error(ErrorCode::denied, "it sent what nobody asked for");
+          throw Error(ErrorCode::denied, "it sent a frame that the protocol does not allow here");
         member.part = frame.substr(1);
       }
     } catch (const std::exception& e) {
       if (!failure_)
-        failure_ = Error(ErrorCode::peer_failed,
-                         fmt::format("{} left the meeting at {}: {}", member.who, settings_.place, e.what()));
+        failure_ = Error(ErrorCode::peer_failed, fmt::format("{} left the meeting at {}: {}", member.who,
+                                                             settings_.point_name, e.what()));
     }
     --readers_;
   }
@@ -217,12 +205,13 @@ class Hub final : public Star {
     const bool all = run_until([&] { return all_here() || failure_; }, deadline);
     if (!all_here() && failure_) throw *failure_;
     if (!all)
-      throw Error(ErrorCode::timeout,
-                  fmt::format("{} did not go on with the meeting at {} within the bootstrap timeout",
-                              missing(), settings_.place));
+      throw Error(
+          ErrorCode::timeout,
+          fmt::format("{} came to the meeting at {}, but did not continue it within the bootstrap timeout",
+                      missing(), settings_.point_name));
     std::vector<std::string> parts;
     for (Member& m : members_) parts.push_back(std::move(*std::exchange(m.part, std::nullopt)));
-    send_all("D" + pack_strings(parts), deadline);
+    send_all("D" + encode_strings(parts), deadline);
     return parts;
   }
 
@@ -240,22 +229,23 @@ class Hub final : public Star {
     for (Member& m : members_) {
       if (!m.welcome) continue;
       ++open;
-      asio::co_spawn(io_, write_frame(*m.stream, frame),
-                     [&open](std::exception_ptr) { --open; });  // who is gone is found by its reader
+      // An error is ignored here, because read_parts() reports a connection that is broken.
+      asio::co_spawn(io_, write_frame(*m.stream, frame), [&open](std::exception_ptr) { --open; });
     }
     if (!run_until([&] { return open == 0; }, deadline)) {
       for (Member& m : members_) {
         asio::error_code ignored;
         if (m.stream) m.stream->lowest_layer().close(ignored);
       }
-      run_until([&] { return open == 0; }, Deadline::max());  // `open` is ours: all have to be over
+      // The writes refer to the local `open`, so all have to end before this function returns.
+      run_until([&] { return open == 0; }, Deadline::max());
     }
   }
   void tell_all(const Error& error) {
     const auto limit = Clock::now() + kFarewellTime;
     send_all(error_frame(error), limit);
-    // A connection that is closed with unread data is reset, which can destroy what was sent last: let the
-    // others close first.
+    // A connection that is closed while data is unread is reset, and then the peer may never read what was
+    // sent last. So the members are given time to close first.
     asio::error_code ignored;
     for (Member& m : members_) {
       if (m.welcome) m.stream->lowest_layer().shutdown(Tcp::socket::shutdown_send, ignored);
@@ -263,21 +253,21 @@ class Hub final : public Star {
     run_until([this] { return readers_ == 0; }, limit);
   }
 
-  const MeetingPlace place_;
+  const MeetingPoint point_;
   const std::function<void(int)> on_listening_;
   const std::function<void()> on_met_;
-  std::optional<Tcp::acceptor> acceptor_;
+  std::optional<Listener> listener_;  // until all members have come
   std::vector<Member> members_;
-  std::size_t connected_ = 0, told_ = 0;  // who were let in, and who were told why not
-  Failure failure_;
-  std::string refused_;
-  int refusals_ = 0;
-  int readers_ = 0;  // connections being read
+  std::size_t connected_ = 0;  // members that were welcomed
+  std::size_t told_ = 0;       // members that were refused with the error
+  std::optional<Error> failure_;
+  int readers_ = 0;  // coroutines that are reading from a member
 };
 
+/// Any other member.
 class Spoke final : public Star {
  public:
-  Spoke(StarSettings settings, std::function<std::optional<MeetingPlace>()> find, bool secret_is_sure)
+  Spoke(StarSettings settings, std::function<std::optional<MeetingPoint>()> find, bool secret_is_sure)
       : Star(std::move(settings)), find_(std::move(find)), secret_is_sure_(secret_is_sure) {}
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
@@ -289,14 +279,17 @@ class Spoke final : public Star {
       over = true;
     });
     if (!run_until([&] { return over; }, deadline + kGrace)) {
+      const std::string why = why_not_;  // copied, because closing the connection changes it
       asio::error_code ignored;
-      if (stream_) stream_->lowest_layer().close(ignored);
-      run_until([&] { return over; }, Deadline::max());  // the locals above are in use until then
+      for (const auto& stream : {stream_, candidate_}) {
+        if (stream) stream->lowest_layer().close(ignored);
+      }
+      run_until([&] { return over; }, Deadline::max());  // take_part() uses the locals above until then
       throw Error(ErrorCode::timeout,
                   stream_ ? fmt::format("{} at {} did not answer within the bootstrap timeout",
-                                        settings_.name(0), settings_.place)
+                                        settings_.name(0), settings_.point_name)
                           : fmt::format("{} was not reached at {} within the bootstrap timeout: {}",
-                                        settings_.name(0), settings_.place, why_not_));
+                                        settings_.name(0), settings_.point_name, why));
     }
     if (failure) std::rethrow_exception(failure);
     return parts;
@@ -309,24 +302,25 @@ class Spoke final : public Star {
     try {
       co_await write_frame(*stream_, "D" + std::string(mine));
     } catch (const std::system_error&) {
-      // It may have said why before it closed.
+      // The hub may have sent the reason before it closed the connection, so the frame below is read anyway.
     }
     try {
       frame = co_await read_frame(*stream_, kFrameLimit);
     } catch (const std::system_error& e) {
       throw Error(ErrorCode::peer_failed, fmt::format("{} left the meeting at {}: {}", settings_.name(0),
-                                                      settings_.place, e.code().message()));
+                                                      settings_.point_name, e.code().message()));
     }
-    if (frame.starts_with('E')) throw_error_frame(frame);
+    if (frame.starts_with('E')) throw parse_error(std::string_view(frame).substr(1));
     if (!frame.starts_with('D'))
       throw Error(ErrorCode::denied,
-                  fmt::format("{} sent what this version does not understand", settings_.name(0)));
-    parts = unpack_strings(std::string_view(frame).substr(1));
+                  fmt::format("{} sent a frame that this version does not understand", settings_.name(0)));
+    parts = decode_strings(std::string_view(frame).substr(1));
     if (parts.size() != static_cast<std::size_t>(settings_.size))
-      throw Error(ErrorCode::mismatch, "the meeting returned another number of parts than members");
+      throw Error(ErrorCode::mismatch,
+                  "the meeting returned a list that does not have one part for each member");
   }
 
-  /// Tries until member 0 has welcomed this one.
+  /// Tries to connect until the hub has welcomed this member. Throws Error{timeout} at the deadline.
   asio::awaitable<void> meet(Deadline deadline) {
     for (std::size_t turn = 0; Clock::now() < deadline; ++turn) {
       bool denied = false;
@@ -343,54 +337,57 @@ class Spoke final : public Star {
       co_await pause.async_wait(asio::use_awaitable);
     }
     throw Error(ErrorCode::timeout, fmt::format("{} was not reached at {} within the bootstrap timeout: {}",
-                                                settings_.name(0), settings_.place, why_not_));
+                                                settings_.name(0), settings_.point_name, why_not_));
   }
 
-  std::string hello() const {  // here, as gcc 12 cannot compile initialiser lists of json within coroutines
-    return json{{"session", settings_.session},
-                {"index", settings_.index},
-                {"size", settings_.size},
-                {"who", settings_.who}}
-        .dump();
+  /// A function of its own, because gcc 12 cannot compile initialiser lists of json within coroutines.
+  std::string hello() const {
+    return json_text({{"session", settings_.session},
+                      {"index", settings_.position},
+                      {"size", settings_.size},
+                      {"who", settings_.who}});
   }
 
+  /// One attempt to connect and to be welcomed. Returns false if it should be repeated.
   asio::awaitable<bool> attempt(std::size_t turn) {
-    const auto place = find_();
-    if (!place) co_return false;
-    const std::string& host = place->hosts[turn % place->hosts.size()];
-    const auto endpoint = *Tcp::resolver(io_).resolve(host, std::to_string(place->port)).begin();
-    context_ = make_psk_context(place->secret);
-    std::shared_ptr<Stream> stream;
+    const auto point = find_();
+    if (!point) co_return false;
+    const std::string& host = point->hosts[turn % point->hosts.size()];
+    const auto endpoint = *Tcp::resolver(io_).resolve(host, std::to_string(point->port)).begin();
+    context_ = make_psk_context(point->secret);
+    candidate_.reset();
     try {
-      stream = co_await connect_secure(*context_, endpoint, kConnectTime);
+      candidate_ = co_await connect_secure(*context_, endpoint, kConnectTime);
     } catch (const Error& e) {
-      throw Error(e.code(), fmt::format("{} at {}: {}", settings_.name(0), settings_.place, e.what()));
+      throw Error(e.code(), fmt::format("{} at {}: {}", settings_.name(0), settings_.point_name, e.what()));
     }
-    co_await write_frame(*stream, hello());
-    const std::string answer = co_await read_frame(*stream, kFrameLimit);
-    if (answer.starts_with('E')) throw_error_frame(answer);
+    why_not_ = "it did not answer";
+    co_await write_frame(*candidate_, hello());
+    const std::string answer = co_await read_frame(*candidate_, kFrameLimit);
+    if (answer.starts_with('E')) throw parse_error(std::string_view(answer).substr(1));
     if (answer.starts_with('R')) why_not_ = answer.substr(1);
     if (!answer.starts_with('W')) co_return false;
-    stream_ = stream;
+    stream_ = std::exchange(candidate_, nullptr);
     co_return true;
   }
 
-  const std::function<std::optional<MeetingPlace>()> find_;
+  const std::function<std::optional<MeetingPoint>()> find_;
   const bool secret_is_sure_;
-  std::shared_ptr<Stream> stream_;
+  std::shared_ptr<Stream> candidate_;  // the hub has proved the key, but has not welcomed this member yet
+  std::shared_ptr<Stream> stream_;     // the hub has welcomed this member
   std::string why_not_ = "nobody listens there yet";
 };
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings, MeetingPlace place,
+std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings, MeetingPoint point,
                                          std::function<void(int)> on_listening,
                                          std::function<void()> on_met) {
-  return std::make_unique<Hub>(std::move(settings), std::move(place), std::move(on_listening),
+  return std::make_unique<Hub>(std::move(settings), std::move(point), std::move(on_listening),
                                std::move(on_met));
 }
 std::unique_ptr<Bootstrap> make_star_member(StarSettings settings,
-                                            std::function<std::optional<MeetingPlace>()> find,
+                                            std::function<std::optional<MeetingPoint>()> find,
                                             bool secret_is_sure) {
   return std::make_unique<Spoke>(std::move(settings), std::move(find), secret_is_sure);
 }

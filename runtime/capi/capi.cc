@@ -1,15 +1,19 @@
-// The C API over the C++ one: handles own C++ objects, exceptions become status codes, nothing else happens
-// here.
+// The C API, on top of the C++ API: its handles own C++ objects, and exceptions become status codes. All
+// other work is done by the C++ API.
 #include <fmt/format.h>
 #include <openssl/rand.h>
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "nzcl/communicator.h"
+#include "nzcl/log.h"
 #include "nzcl/nzcl.h"
+#include "runtime/capi/sized.h"
 #include "runtime/capi/unique_id.h"
 
 struct nzclComm {
@@ -26,14 +30,14 @@ namespace {
 
 using nzcl::ErrorCode;
 
-thread_local std::string last_error;  // of this thread, as documented
+thread_local std::string last_error;  // the text that nzclGetLastError() returns on this thread
 
 nzclResult_t failed(nzclResult_t code, const char* text) {
   last_error = text;
   return code;
 }
 
-/// Runs `body`; every exception becomes a status.
+/// Runs `body` and returns a status code. An exception becomes the status code of its error.
 template <typename Body>
 nzclResult_t guarded(Body body) {
   try {
@@ -48,13 +52,15 @@ nzclResult_t guarded(Body body) {
   }
 }
 
+/// Throws Error{invalid_argument} if one of the pointers is null.
 template <typename... Pointers>
 void require(const char* call, const Pointers*... pointers) {
   if (((pointers == nullptr) || ...))
     throw nzcl::Error(ErrorCode::invalid_argument, fmt::format("{}: a null pointer was passed", call));
 }
 
-/// The C callback moves equal sizes: sizes first, then bytes padded to the largest.
+/// The C callback gathers the same number of bytes from every rank. So it is called twice: first for the
+/// sizes, then for the bytes, which every rank pads to the largest size.
 std::vector<std::string> gather(nzclAllgather_t allgather, void* context, int ranks, std::string_view mine) {
   const auto n = static_cast<std::size_t>(ranks);
   const std::uint64_t size = mine.size();
@@ -74,11 +80,21 @@ std::vector<std::string> gather(nzclAllgather_t allgather, void* context, int ra
   return parts;
 }
 
-nzclResult_t start(nzclComm_t comm, nzclWork_t* work, const auto& request) {
-  return guarded([&] {
-    require("allreduce", comm, work);
-    *work = new nzclWork{comm->communicator.allreduce(request)};
-  });
+/// Returns a handle of the operation that start() starts. The handle is allocated first, so that no operation
+/// is started without a handle when memory runs out.
+nzclWork_t started(auto start) {
+  auto handle = std::make_unique<nzclWork>();
+  handle->work = start();
+  return handle.release();
+}
+
+/// The sizes of the structures in their first version.
+constexpr std::size_t kLeastArgs = offsetof(nzclAllReduceArgs, op) + sizeof(nzclRedOp_t);
+constexpr std::size_t kLeastStatistics = offsetof(nzclStatistics, operations) + sizeof(std::uint64_t);
+
+/// Values and indices may be null only if there are no blocks.
+void require_blocks(const char* call, const void* send, const int64_t* indices, size_t block_count) {
+  if (block_count > 0) require(call, send, indices);
 }
 
 nzcl::SparseAllreduceRequest sparse_request(const void* send, const int64_t* indices, size_t block_count,
@@ -98,7 +114,7 @@ nzcl::SparseAllreduceRequest sparse_request(const void* send, const int64_t* ind
 
 extern "C" {
 
-const char* nzclGetVersion(void) { return NZCL_VERSION; }
+const char* nzclGetVersion(void) { return NZCL_VERSION_STRING; }
 
 const char* nzclGetErrorString(nzclResult_t result) {
   if (result == nzclSuccess) return "success";
@@ -107,6 +123,15 @@ const char* nzclGetErrorString(nzclResult_t result) {
 }
 
 const char* nzclGetLastError(void) { return last_error.c_str(); }
+
+nzclResult_t nzclSetLogCallback(nzclLogCallback_t callback, void* context) {
+  return guarded([&] {
+    if (callback == nullptr) return nzcl::set_log_callback({});
+    nzcl::set_log_callback([=](nzcl::LogLevel level, std::string_view text) {
+      callback(static_cast<nzclLogLevel_t>(level), std::string(text).c_str(), context);
+    });
+  });
+}
 
 nzclResult_t nzclCommInitEnv(nzclComm_t* comm) {
   return guarded([&] {
@@ -125,14 +150,14 @@ nzclResult_t nzclGetUniqueId(nzclUniqueId* id) {
 nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int rank) {
   return guarded([&] {
     require("nzclCommInitRank", comm);
-    const nzcl::capi::UniqueId place = nzcl::capi::read_unique_id(id);
+    const nzcl::capi::UniqueId content = nzcl::capi::read_unique_id(id);
     nzcl::Options options = nzcl::options_from_environment();
     options.bootstrap = "socket";
     options.rank = rank;
     options.world_size = nranks;
-    options.master_addr = place.host;
-    options.master_port = place.port;
-    options.secret = place.secret;
+    options.master_addr = content.host;
+    options.master_port = content.port;
+    options.secret = content.secret;
     *comm = new nzclComm{nzcl::Communicator(options)};
   });
 }
@@ -140,9 +165,7 @@ nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int
 nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather,
                              void* context) {
   return guarded([&] {
-    require("nzclCommInitOob", comm);
-    if (allgather == nullptr)
-      throw nzcl::Error(ErrorCode::invalid_argument, "nzclCommInitOob: allgather is null");
+    require("nzclCommInitOob", comm, reinterpret_cast<const void*>(allgather));
     *comm = new nzclComm{
         nzcl::Communicator(nzcl::options_from_environment(), rank, nranks,
                            [=](std::string_view mine) { return gather(allgather, context, nranks, mine); })};
@@ -187,65 +210,79 @@ nzclResult_t nzclCommUserRank(nzclComm_t comm, int* rank) {
 
 nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t bytes, nzclBuffer_t* buffer) {
   return guarded([&] {
-    require("nzclCommRegister", comm, buffer);
+    require("nzclCommRegister", comm, data, buffer);
     *buffer = new nzclBuffer{comm->communicator.register_buffer(data, bytes)};
   });
 }
 
-nzclResult_t nzclCommDeregister(nzclComm_t, nzclBuffer_t buffer) {
-  delete buffer;
-  return nzclSuccess;
+nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer) {
+  if (buffer == nullptr) return nzclSuccess;
+  return guarded([&] {
+    require("nzclCommDeregister", comm);
+    delete buffer;
+  });
 }
 
 nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op,
                            nzclComm_t comm, nzclWork_t* work) {
-  nzcl::AllreduceRequest r;
-  r.input = send;
-  r.output = recv;
-  r.count = count;
-  r.type = static_cast<nzcl::DataType>(type);
-  r.op = static_cast<nzcl::ReduceOp>(op);
-  return start(comm, work, r);
+  return guarded([&] {
+    require("nzclAllReduce", comm, work);
+    if (count > 0) require("nzclAllReduce", send, recv);
+    nzcl::AllreduceRequest r;
+    r.input = send;
+    r.output = recv;
+    r.count = count;
+    r.type = static_cast<nzcl::DataType>(type);
+    r.op = static_cast<nzcl::ReduceOp>(op);
+    *work = started([&] { return comm->communicator.allreduce(r); });
+  });
 }
 
 nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work) {
-  if (args == nullptr || args->size < sizeof(nzclAllReduceArgs)) {
-    return failed(nzclInvalidArgument, "nzclAllReduceEx: args->size is not sizeof(nzclAllReduceArgs)");
-  }
-  nzcl::AllreduceRequest r;
-  r.input = args->send;
-  r.output = args->recv;
-  r.count = args->count;
-  r.type = static_cast<nzcl::DataType>(args->type);
-  r.op = static_cast<nzcl::ReduceOp>(args->op);
-  if (args->block_elems != 0) r.block_elems = args->block_elems;
-  if (args->bitmap != nullptr) r.bitmap = {args->bitmap, args->bitmap_words};
-  r.dense = args->dense != 0;
-  return start(comm, work, r);
+  return guarded([&] {
+    require("nzclAllReduceEx", args, comm, work);
+    const auto a = nzcl::capi::read_sized("nzclAllReduceEx", "nzclAllReduceArgs", args, kLeastArgs);
+    if (a.count > 0) require("nzclAllReduceEx", a.send, a.recv);
+    nzcl::AllreduceRequest r;
+    r.input = a.send;
+    r.output = a.recv;
+    r.count = a.count;
+    r.type = static_cast<nzcl::DataType>(a.type);
+    r.op = static_cast<nzcl::ReduceOp>(a.op);
+    if (a.block_elems != 0) r.block_elems = a.block_elems;
+    if (a.bitmap != nullptr) r.bitmap = {a.bitmap, a.bitmap_words};
+    r.dense = a.dense != 0;
+    r.timeout = std::chrono::nanoseconds(a.timeout_ns);
+    *work = started([&] { return comm->communicator.allreduce(r); });
+  });
 }
 
 nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count,
                                       size_t block_length, void* recv, size_t recv_count, nzclDataType_t type,
                                       nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work) {
-  if (recv == nullptr && recv_count > 0)
-    return failed(nzclInvalidArgument, "nzclAllReduceSparseBlock: recv is null");
-  if (indices == nullptr && block_count > 0)
-    return failed(nzclInvalidArgument, "nzclAllReduceSparseBlock: indices is null");
-  auto r = sparse_request(send, indices, block_count, block_length, recv_count, type, op);
-  r.output = recv;
-  return start(comm, work, r);
+  return guarded([&] {
+    require("nzclAllReduceSparseBlock", comm, work);
+    require_blocks("nzclAllReduceSparseBlock", send, indices, block_count);
+    if (recv_count > 0) require("nzclAllReduceSparseBlock", recv);
+    auto r = sparse_request(send, indices, block_count, block_length, recv_count, type, op);
+    r.output = recv;
+    *work = started([&] { return comm->communicator.allreduce_sparse(r); });
+  });
 }
 
 nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* indices, size_t block_count,
                                             size_t block_length, void* recv, size_t recv_block_capacity,
                                             size_t count, nzclDataType_t type, nzclRedOp_t op,
                                             nzclComm_t comm, nzclWork_t* work) {
-  if (indices == nullptr && block_count > 0)
-    return failed(nzclInvalidArgument, "nzclAllReduceSparseBlockPacked: indices is null");
-  auto r = sparse_request(send, indices, block_count, block_length, count, type, op);
-  r.packed_values = recv;
-  r.packed_capacity = recv_block_capacity;
-  return start(comm, work, r);
+  return guarded([&] {
+    require("nzclAllReduceSparseBlockPacked", comm, work);
+    require_blocks("nzclAllReduceSparseBlockPacked", send, indices, block_count);
+    if (count > 0) require("nzclAllReduceSparseBlockPacked", recv);
+    auto r = sparse_request(send, indices, block_count, block_length, count, type, op);
+    r.packed_values = recv;
+    r.packed_capacity = recv_block_capacity;
+    *work = started([&] { return comm->communicator.allreduce_sparse(r); });
+  });
 }
 
 nzclResult_t nzclBarrier(nzclComm_t comm) {
@@ -300,13 +337,10 @@ nzclResult_t nzclWorkFree(nzclWork_t work) {
 nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics) {
   return guarded([&] {
     require("nzclCommGetStatistics", comm, statistics);
-    if (statistics->size < sizeof(nzclStatistics)) {
-      throw nzcl::Error(ErrorCode::invalid_argument,
-                        "nzclCommGetStatistics: statistics->size is not sizeof(nzclStatistics)");
-    }
     const nzcl::Statistics s = comm->communicator.statistics();
-    *statistics = {statistics->size, s.operations,   s.messages_sent, s.bytes_sent,
-                   s.bytes_received, s.bytes_packed, s.blocks_scanned};
+    const nzclStatistics ours{sizeof ours,      s.operations,   s.messages_sent, s.bytes_sent,
+                              s.bytes_received, s.bytes_copied, s.blocks_scanned};
+    nzcl::capi::write_sized("nzclCommGetStatistics", "nzclStatistics", ours, statistics, kLeastStatistics);
   });
 }
 

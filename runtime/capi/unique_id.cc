@@ -12,7 +12,7 @@
 #include "nzcl/error.h"
 #include "nzcl/options.h"
 #include "runtime/bootstrap/host_address.h"
-#include "runtime/bootstrap/secure_stream.h"
+#include "runtime/bootstrap/random_secret.h"
 
 namespace nzcl::capi {
 namespace {
@@ -35,7 +35,8 @@ int free_port() {
                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &bytes) == 0;
   const int error = errno;
   if (fd >= 0) ::close(fd);
-  if (!good) throw Error(ErrorCode::system, fmt::format("no free TCP port: {}", std::strerror(error)));
+  if (!good)
+    throw Error(ErrorCode::system, fmt::format("cannot find a free TCP port: {}", std::strerror(error)));
   return ntohs(address.sin_port);
 }
 
@@ -43,11 +44,11 @@ int free_port() {
 
 UniqueId make_unique_id() { return {own_address(), free_port(), bootstrap::random_secret()}; }
 
-void write_unique_id(const UniqueId& place, nzclUniqueId& id) {
-  const std::string text = fmt::format("{}{} {} {}", kMark, place.secret, place.port, place.host);
+void write_unique_id(const UniqueId& content, nzclUniqueId& id) {
+  const std::string text = fmt::format("{}{} {} {}", kMark, content.secret, content.port, content.host);
   if (text.size() >= sizeof id.internal)
     throw Error(ErrorCode::invalid_argument,
-                fmt::format("the address {} is too long for a unique id", place.host));
+                fmt::format("the address {} is too long for a unique id", content.host));
   std::memset(id.internal, 0, sizeof id.internal);
   std::memcpy(id.internal, text.data(), text.size());
 }
@@ -56,15 +57,15 @@ UniqueId read_unique_id(const nzclUniqueId& id) {
   const std::string_view text(id.internal, ::strnlen(id.internal, sizeof id.internal));
   const auto secret_end = text.find(' ', kMark.size());
   const auto port_end = secret_end == text.npos ? text.npos : text.find(' ', secret_end + 1);
-  UniqueId place;
+  UniqueId content;
   if (text.starts_with(kMark) && port_end != text.npos) {
-    place.secret = text.substr(kMark.size(), secret_end - kMark.size());
-    std::from_chars(text.data() + secret_end + 1, text.data() + port_end, place.port);
-    place.host = text.substr(port_end + 1);
+    content.secret = text.substr(kMark.size(), secret_end - kMark.size());
+    std::from_chars(text.data() + secret_end + 1, text.data() + port_end, content.port);
+    content.host = text.substr(port_end + 1);
   }
-  if (place.port <= 0 || place.host.empty())
+  if (content.port <= 0 || content.host.empty())
     throw Error(ErrorCode::invalid_argument, "the unique id was not made by nzclGetUniqueId");
-  return place;
+  return content;
 }
 
 }  // namespace nzcl::capi

@@ -1,4 +1,4 @@
-// What a nzclUniqueId holds: where rank 0 will listen, and the secret of the job.
+// The content of an nzclUniqueId: where rank 0 will listen, and the secret of the job.
 #pragma once
 
 #include <string>
@@ -13,13 +13,14 @@ struct UniqueId {
   std::string secret;
 };
 
-/// A free port on this host, its address as others reach it (NZCL_MASTER_ADDR if set, else the first address
-/// that is not loopback, else 127.0.0.1), and a fresh secret. The port is free when it is chosen; rank 0
-/// takes it when it joins.
+/// Chooses a free port of this host and makes a new secret. The host's address is NZCL_MASTER_ADDR if that is
+/// set, else the first address that is not loopback, else 127.0.0.1. Nobody holds the port until rank 0
+/// listens on it, so another process may take it before.
 UniqueId make_unique_id();
 
-void write_unique_id(const UniqueId& place, nzclUniqueId& id);
-/// Throws Error{invalid_argument} for bytes that write_unique_id did not make.
+/// Throws Error{invalid_argument} if the address of the host is too long.
+void write_unique_id(const UniqueId& content, nzclUniqueId& id);
+/// Throws Error{invalid_argument} for bytes that write_unique_id() has not written.
 UniqueId read_unique_id(const nzclUniqueId& id);
 
 }  // namespace nzcl::capi

@@ -1,5 +1,6 @@
 #include "nzcl/communicator.h"
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/factory.h"
 #include "runtime/bootstrap/local.h"
@@ -9,9 +10,20 @@
 
 namespace nzcl {
 
+using bootstrap::Role;
 using comm::Core;
-using comm::Role;
 
+namespace {
+
+[[noreturn]] void refuse_empty(const char* what) {
+  throw Error(
+      ErrorCode::invalid_usage,
+      std::string("this ") + what + " is empty: it was moved from, or made by its default constructor");
+}
+
+}  // namespace
+
+/// What the threads of a LocalGroup share.
 class LocalGroupState {
  public:
   LocalGroupState(int worker_count, int aggregator_count)
@@ -24,6 +36,7 @@ class LocalGroupState {
   std::shared_ptr<verbs::LoopbackNetwork> network;
 };
 
+/// An operation, and the communicator that runs it.
 class WorkState {
  public:
   WorkState(std::shared_ptr<Core> c, std::shared_ptr<engine::Operation> o)
@@ -31,16 +44,26 @@ class WorkState {
   const std::shared_ptr<Core> core;
   const std::shared_ptr<engine::Operation> operation;
 
+  void require_finished(const char* what) const {
+    if (!operation->finished())
+      throw Error(ErrorCode::invalid_usage, std::string(what) + ": operation " +
+                                                std::to_string(operation->epoch) +
+                                                " has not completed; wait for it first");
+  }
   void throw_if_failed() const {
-    if (const auto failure = operation->failure()) throw Error(failure->code, failure->text);
+    operation->verify_input();
+    const auto failure = operation->failure();
+    if (!failure) return;
+    core->told(*failure);
+    throw Error(failure->code, failure->text);
   }
   void require_success(const char* what) const {
-    if (!operation->finished())
-      throw Error(ErrorCode::invalid_usage, std::string(what) + ": the operation has not completed");
+    require_finished(what);
     throw_if_failed();
   }
 };
 
+/// Gives the public classes access to a Core, and to each other's private members.
 class CommunicatorState {
  public:
   explicit CommunicatorState(std::shared_ptr<Core> c) : core(std::move(c)) {}
@@ -48,13 +71,11 @@ class CommunicatorState {
 
   static std::unique_ptr<CommunicatorState> join(const Options& given,
                                                  std::unique_ptr<bootstrap::Bootstrap> meeting,
-                                                 Core::Seat seat,
-                                                 std::shared_ptr<verbs::Device> device = nullptr) {
-    return std::make_unique<CommunicatorState>(
-        Core::join(given, std::move(meeting), seat, std::move(device)));
+                                                 comm::Identity identity) {
+    return std::make_unique<CommunicatorState>(Core::join(given, std::move(meeting), identity));
   }
   static std::shared_ptr<Core> join_local(const LocalGroup& group, Role role, int index, Options options) {
-    const LocalGroupState& state = *group.state_;
+    const LocalGroupState& state = group.state();
     const bool worker = role == Role::worker;
     if (index < 0 || index >= (worker ? state.workers : state.aggregators)) {
       throw Error(ErrorCode::invalid_argument, std::string(worker ? "rank " : "aggregator ") +
@@ -64,7 +85,7 @@ class CommunicatorState {
     prepare(options);
     const int member = worker ? index : state.workers + index;
     return Core::join(options, bootstrap::make_local_bootstrap(state.meeting, member), {role, index},
-                      state.network->device());
+                      std::make_shared<comm::Session>(state.network->device(), -1));
   }
   static void prepare(const Options& options) {
     validate(options);
@@ -86,45 +107,57 @@ class CommunicatorState {
 LocalGroup::LocalGroup(int workers, int aggregators) {
   if (workers < 1 || aggregators < 0)
     throw Error(ErrorCode::invalid_argument,
-                "LocalGroup: at least one worker, and no fewer than 0 aggregators");
+                "LocalGroup: needs at least one worker, and a number of aggregators that is not negative");
   state_ = std::make_shared<LocalGroupState>(workers, aggregators);
 }
-int LocalGroup::workers() const noexcept { return state_->workers; }
-int LocalGroup::aggregators() const noexcept { return state_->aggregators; }
+const LocalGroupState& LocalGroup::state() const {
+  if (!state_) refuse_empty("LocalGroup");
+  return *state_;
+}
+int LocalGroup::workers() const { return state().workers; }
+int LocalGroup::aggregators() const { return state().aggregators; }
 
 // --- Work
 
-std::uint64_t Work::epoch() const { return state_->operation->epoch; }
+WorkState& Work::state() const {
+  if (!state_) refuse_empty("Work");
+  return *state_;
+}
+
+std::uint64_t Work::epoch() const { return state().operation->epoch; }
 
 bool Work::test() {
-  if (!state_->operation->finished()) state_->core->drive();
-  if (!state_->operation->finished()) return false;
-  state_->throw_if_failed();
+  const WorkState& work = state();
+  if (!work.core->test(*work.operation)) return false;
+  work.throw_if_failed();
   return true;
 }
 
 void Work::wait() {
-  state_->core->wait(*state_->operation, std::nullopt);
-  state_->throw_if_failed();
+  const WorkState& work = state();
+  work.core->wait(*work.operation, std::nullopt);
+  work.throw_if_failed();
 }
 
-bool Work::wait(std::chrono::nanoseconds timeout) {
-  if (!state_->core->wait(*state_->operation, verbs::Clock::now() + timeout)) return false;
-  state_->throw_if_failed();
+bool Work::wait_at_most(std::chrono::nanoseconds timeout) {
+  const WorkState& work = state();
+  if (!work.core->wait(*work.operation, deadline_after(timeout))) return false;
+  work.throw_if_failed();
   return true;
 }
 
 std::span<const std::uint64_t> Work::union_bitmap() const {
-  state_->require_success("union_bitmap");
-  return state_->operation->union_bitmap();
+  state().require_success("union_bitmap");
+  return state().operation->union_bitmap();
 }
 
 std::span<const std::int64_t> Work::packed_indices() const {
-  state_->require_success("packed_indices");
-  return state_->operation->packed_indices();
+  state().require_success("packed_indices");
+  return state().operation->packed_indices();
 }
 
 OperationStatistics Work::statistics() const {
+  state().require_finished("statistics");
   const engine::Operation& op = *state_->operation;
   return {.blocks = op.layout.blocks(),
           .input_blocks = op.input_blocks.load(std::memory_order_relaxed),
@@ -137,8 +170,8 @@ OperationStatistics Work::statistics() const {
 
 Communicator::Communicator(const Options& options) {
   CommunicatorState::prepare(options);
-  auto place = bootstrap::make_bootstrap(options, Role::worker, -1);
-  state_ = CommunicatorState::join(options, std::move(place), {Role::worker, -1});
+  auto meeting = bootstrap::make_bootstrap(options, Role::worker, -1);
+  state_ = CommunicatorState::join(options, std::move(meeting), {Role::worker, -1});
 }
 
 Communicator::Communicator(const Options& options, int rank, int size, AllgatherCallback allgather) {
@@ -151,44 +184,55 @@ Communicator::Communicator(const LocalGroup& group, int rank, const Options& opt
     : state_(std::make_unique<CommunicatorState>(
           CommunicatorState::join_local(group, Role::worker, rank, options))) {}
 
-Communicator::~Communicator() {
+void Communicator::close_quietly() noexcept {
   if (!state_) return;
   try {
     state_->core->close();
   } catch (const std::exception& e) {
-    log().warn("{}", e.what());
+    log().warn("rank {}: {}", state_->core->members().self, e.what());
   }
 }
+Communicator::~Communicator() { close_quietly(); }
 Communicator::Communicator(Communicator&&) noexcept = default;
-Communicator& Communicator::operator=(Communicator&&) noexcept = default;
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  if (this == &other) return *this;
+  close_quietly();
+  state_ = std::move(other.state_);
+  return *this;
+}
 
-int Communicator::rank() const noexcept { return state_->core->members().self; }
-int Communicator::size() const noexcept { return state_->core->members().workers; }
-const Options& Communicator::options() const noexcept { return state_->core->options(); }
-std::string Communicator::describe() const { return state_->core->describe(); }
+CommunicatorState& Communicator::state() const {
+  if (!state_) refuse_empty("Communicator");
+  return *state_;
+}
+int Communicator::rank() const { return state().core->members().self; }
+int Communicator::size() const { return state().core->members().workers; }
+const Options& Communicator::options() const { return state().core->options(); }
+std::string Communicator::describe() const { return state().core->describe(); }
 
 RegisteredBuffer Communicator::register_buffer(void* data, std::size_t bytes, MemoryKind kind) {
-  return CommunicatorState::registered(state_->core->register_memory(data, bytes, kind));
+  return CommunicatorState::registered(state().core->register_memory(data, bytes, kind));
 }
 Work Communicator::allreduce(const AllreduceRequest& request) {
-  return state_->work(state_->core->allreduce(request));
+  return state().work(state().core->allreduce(request));
 }
-Work Communicator::allreduce(const SparseAllreduceRequest& request) {
-  return state_->work(state_->core->allreduce(request));
+Work Communicator::allreduce_sparse(const SparseAllreduceRequest& request) {
+  return state().work(state().core->allreduce(request));
 }
 void Communicator::barrier() { allreduce(AllreduceRequest{}).wait(); }
-Statistics Communicator::statistics() const { return state_->core->statistics(); }
+Statistics Communicator::statistics() const { return state().core->statistics(); }
 
 std::optional<Error> Communicator::async_error() const {
-  const auto failure = state_->core->failure();
+  const auto failure = state().core->failure();
   if (!failure) return std::nullopt;
+  state().core->told(*failure);
   return Error(failure->code, failure->text);
 }
 void Communicator::abort(std::string_view reason) {
-  state_->core->abort(
+  state().core->abort(
       {ErrorCode::aborted, "aborted by rank " + std::to_string(rank()) + ": " + std::string(reason)});
 }
-void Communicator::close() { state_->core->close(); }
+void Communicator::close() { state().core->close(); }
 
 // --- Dedicated aggregators
 

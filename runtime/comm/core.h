@@ -1,106 +1,106 @@
-// A communicator's inside: lanes, threads, operations in flight, and the way into and out of it.
+// The implementation of a communicator: it joins the members, starts operations, and ends them in success or
+// failure.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "nzcl/communicator.h"
+#include "runtime/base/own_process.h"
 #include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/control.h"
-#include "runtime/comm/hello.h"
-#include "runtime/comm/registrations.h"
+#include "runtime/comm/engine_threads.h"
+#include "runtime/comm/join.h"
+#include "runtime/comm/lane_set.h"
+#include "runtime/comm/operation_table.h"
 #include "runtime/comm/requests.h"
-#include "runtime/engine/lane.h"
-#include "runtime/engine/operation.h"
-#include "runtime/engine/scan_pool.h"
-#include "runtime/placement/plan.h"
+#include "runtime/comm/session.h"
 
 namespace nzcl::comm {
 
 /// Shared by the Communicator and its Works. Thread-safe.
 ///
-/// Threads: one per lane ("nzcl-lane-N"), scan threads as planned, the control plane's own. Lane 0's thread
-/// also brings a failed communicator to rest, and only then hands the buffers back by failing the operations.
+/// Threads: one for each lane, as many scan threads as planned, and the control plane's own.
+///
+/// How a communicator ends:
+///  - In success, close() waits for the operations in flight, then for all members to leave. Each member
+///    then waits until its writes have ended, and until those of all members have ended, before it closes
+///    its endpoints.
+///  - In failure, the control plane's thread halts the lanes. Lane 0's thread then waits in the same way
+///    until no write is in flight, and only after that fails the operations, by which their buffers go back
+///    to the caller.
+///
+/// In a child that the process makes by fork(), calls throw Error{invalid_usage}, close() returns at once,
+/// and the destructor does not run, because the child shares connections and devices with its parent.
 class Core {
  public:
-  struct Seat {  // what this process is to be
-    Role role = Role::worker;
-    int index = -1;
-  };
-  /// Collective. `device`: nullptr opens options.transport.
-  static std::shared_ptr<Core> join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting, Seat seat,
-                                    std::shared_ptr<verbs::Device> device = nullptr);
+  /// Collective. `session` comes from an earlier communicator; if it is nullptr, the device that the options
+  /// ask for is opened.
+  static std::shared_ptr<Core> join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting,
+                                    Identity identity, std::shared_ptr<Session> session = nullptr);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  const engine::Members& members() const { return roll_.members; }
-  const Options& options() const { return options_; }
+  const engine::Members& members() const { return introduction_.membership.members; }
+  const Options& options() const { return introduction_.options; }
+  const std::shared_ptr<Session>& session() const { return session_; }
   std::string describe() const;
 
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
-  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request) {
-    return start(prepare(request, registrations_));
-  }
-  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request) {
-    return start(prepare(request, registrations_));
-  }
+  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request);
+  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request);
 
-  /// One round of every lane that nobody else drives.
-  bool drive();
-  /// Drives until the operation has finished or the deadline came; true = finished.
+  /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
+  /// more.
+  bool test(engine::Operation& operation);
+  /// The same, but drives the lanes until the operation has finished or the deadline comes.
   bool wait(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
 
   Statistics statistics() const;
-  std::optional<bootstrap::Failure> failure() const { return control_->failure(); }
-  void abort(bootstrap::Failure failure) { control_->abort(std::move(failure)); }
-  /// Collective. Waits for the operations in flight, then for the others. Once; later calls do nothing.
+  std::optional<Failure> failure() const { return control_->failure(); }
+  /// A caller has been told of this failure: it need not be logged.
+  void told(const Failure& failure);
+  void abort(Failure failure);
+  /// Collective. Waits for the operations in flight, then for all members. Throws Error{timeout} if some
+  /// member does not leave in time. Later calls do nothing.
   void close();
-  /// A dedicated aggregator's life: serves until all leave.
+  /// Called by a dedicated aggregator instead of close(): serves until all workers have left.
   void serve();
 
  private:
-  struct Flight {
-    std::shared_ptr<engine::Operation> operation;
-    std::span<const std::byte> input, output;
-    std::array<std::shared_ptr<Registration>, 2> registrations;
-  };
-  Core(Options options, Roll roll, std::shared_ptr<verbs::Device> device, placement::Placement placement);
-  void open_lanes(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
-  void start_threads();
+  Core(Introduction introduction, std::shared_ptr<Session> session);
+  void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
+  bool is_worker() const { return members().is_worker(members().self); }
+
   std::shared_ptr<engine::Operation> start(Prepared prepared);
-  void check_conflicts(const Prepared& prepared);
-  void throw_if_failed() const;
+  void wait_for_room(std::unique_lock<std::mutex>& lock);
+  std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
+  /// NZCL_CHECK=1, or nothing. Throws Error{invalid_argument} for a bitmap that hides a block.
+  std::unique_ptr<const engine::InputCheck> check_input(const Prepared& prepared) const;
+  void throw_if_failed();
+  void require_own_process(const char* what) const;
+
+  std::string name() const { return members().name(members().self); }
+  void end_of_lane();
+  void log_untold();
   void come_to_rest();
-  void fail_operations();
   void stop_threads();
 
-  const Options options_;
-  const Roll roll_;
-  std::shared_ptr<verbs::Device> device_;
-  const placement::Placement placement_;
-  const int scan_streams_;  // of scan_blocks()
-  std::atomic<bool> told_of_far_buffer_{false};
-  Registrations registrations_;
-  engine::EngineConfig config_;
-  std::vector<std::unique_ptr<engine::Lane>> lanes_;
-  std::unique_ptr<engine::ScanPool> scan_pool_;
+  const OwnProcess process_;
+  const Introduction introduction_;
+  const std::shared_ptr<Session> session_;
+  const int scan_streams_;  // how many streams scan_blocks() reads in turn
+  const engine::EngineConfig config_;
+  LaneSet lanes_;
+  OperationTable operations_;
+  std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
+  std::atomic<bool> told_{false};
 
-  std::mutex start_mutex_;  // order of operations
-  std::uint64_t next_epoch_ = 0;
-  std::uint64_t oldest_open_ = 0;  // all operations before it have finished
-  std::array<Flight, engine::kMaxOperations> flights_;
-  bool closed_ = false;
-  std::atomic<std::uint64_t> operations_{0}, blocks_scanned_{0};
-
-  std::unique_ptr<bootstrap::ControlPlane> control_;  // its thread may call halt(): goes before the lanes
-  std::vector<std::jthread> threads_;                 // last: they use everything above
+  std::unique_ptr<bootstrap::ControlPlane> control_;  // after lanes_, because its thread may halt the lanes
+  EngineThreads threads_;                             // the last member, because the threads use all others
 };
 
 }  // namespace nzcl::comm

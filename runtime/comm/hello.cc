@@ -8,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "nzcl/error.h"
+#include "runtime/base/json_text.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/placement/plan.h"
+#include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
 #include "verbs/transport.h"
 
@@ -19,7 +21,11 @@ using nlohmann::json;
 
 namespace {
 
-/// The options that all members must have in common, by name.
+/// A limit for the lanes that a hello may name, far above what the option allows. Larger numbers would
+/// overflow what follows from them.
+constexpr int kMostLanes = 1 << 16;
+
+/// The options that must be equal on all members, by name.
 json shared_options(const Options& o) {
   return {{"transport", o.transport},   {"aggregators", o.aggregators},
           {"slot_bytes", o.slot_bytes}, {"channel_slots", o.channel_slots},
@@ -27,8 +33,10 @@ json shared_options(const Options& o) {
           {"session", o.session}};
 }
 
+/// Whether two members run on the same cores of the same host.
 bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
 
+/// The lanes that a member asks for, or that suit the cores which it shares with others.
 int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
   if (h.lanes > 0) return h.lanes;
   const auto sharers =
@@ -39,20 +47,19 @@ int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
 }  // namespace
 
 std::string Hello::encode() const {
-  return json{{"version", wire::kVersion},
-              {"role", role == Role::worker ? "worker" : "aggregator"},
-              {"index", index},
-              {"host", host},
-              {"network", network},
-              {"process_space", process_space},
-              {"host_name", host_name},
-              {"pid", pid},
-              {"lanes", lanes},
-              {"cores", cores},
-              {"cache_bytes", cache_bytes},
-              {"cpus", cpus},
-              {"options", shared_options(options)}}
-      .dump();
+  return json_text({{"version", wire::kVersion},
+                    {"role", role == Role::worker ? "worker" : "aggregator"},
+                    {"index", index},
+                    {"host", host},
+                    {"network", network},
+                    {"process_space", process_space},
+                    {"host_name", host_name},
+                    {"pid", pid},
+                    {"lanes", lanes},
+                    {"cores", cores},
+                    {"cache_bytes", cache_bytes},
+                    {"cpus", cpus},
+                    {"options", shared_options(options)}});
 }
 
 Hello Hello::decode(const std::string& text) {
@@ -83,6 +90,12 @@ Hello Hello::decode(const std::string& text) {
     h.options.connect = o.at("connect");
     h.options.slice_bytes = o.at("slice_bytes");
     h.options.session = o.at("session");
+    // membership_of() computes with these numbers in int, where larger ones would overflow.
+    if (h.index < -1 || h.index >= wire::kMaxMembers || h.lanes < 0 || h.lanes > kMostLanes || h.cores < 1)
+      throw Error(
+          ErrorCode::mismatch,
+          fmt::format("a member introduced itself with impossible numbers: index {}, {} lanes, {} cores",
+                      h.index, h.lanes, h.cores));
     return h;
   } catch (const json::exception& e) {
     throw Error(ErrorCode::mismatch,
@@ -106,69 +119,85 @@ Hello make_hello(const Options& options, Role role, int index) {
           .options = options};
 }
 
-Roll digest(const std::vector<Hello>& hellos, int own_place) {
-  Roll roll;
-  const auto count = [&](Role role) {
-    return static_cast<int>(
-        std::count_if(hellos.begin(), hellos.end(), [&](const Hello& h) { return h.role == role; }));
-  };
-  roll.members.workers = count(Role::worker);
-  roll.members.dedicated = count(Role::aggregator);
-  const Hello& own = hellos[static_cast<std::size_t>(own_place)];
+namespace {
 
-  std::array<int, 2> next{0, roll.members.workers};
-  roll.place_of.assign(hellos.size(), -1);
-  for (std::size_t place = 0; place < hellos.size(); ++place) {
-    const Hello& h = hellos[place];
+std::string index_text(const Hello& h) {
+  return fmt::format("{} {} (pid {} on {})", h.role == Role::worker ? "rank" : "aggregator", h.index, h.pid,
+                     h.host_name);
+}
+
+/// Gives every member its number: the one that it asks for, or the next one in the order of the meeting.
+void number_members(engine::Membership& m, const std::vector<Hello>& hellos) {
+  const int workers = m.members.workers, count = static_cast<int>(hellos.size());
+  int next_worker = 0, next_aggregator = workers;
+  m.position_of.assign(hellos.size(), -1);
+  for (std::size_t position = 0; position < hellos.size(); ++position) {
+    const Hello& h = hellos[position];
     const bool worker = h.role == Role::worker;
-    const int member = h.index >= 0 ? h.index + (worker ? 0 : roll.members.workers) : next[worker ? 0 : 1]++;
-    const bool in_range = member >= (worker ? 0 : roll.members.workers) &&
-                          member < (worker ? roll.members.workers : static_cast<int>(hellos.size()));
-    if (!in_range || roll.place_of[static_cast<std::size_t>(member)] != -1) {
-      throw Error(
-          ErrorCode::mismatch,
-          fmt::format("{} {} (pid {} on {}) {}", worker ? "rank" : "aggregator", h.index, h.pid, h.host_name,
-                      in_range ? "is there twice" : "does not exist in this communicator"));
-    }
-    roll.place_of[static_cast<std::size_t>(member)] = static_cast<int>(place);
-    roll.member_of.push_back(member);
-    roll.names.push_back(fmt::format("{} (pid {} on {})", roll.members.name(member), h.pid, h.host_name));
-    if (static_cast<int>(place) == own_place) roll.members.self = member;
+    const int first = worker ? 0 : workers, end = worker ? workers : count;
+    const int member = h.index >= 0 ? first + h.index : (worker ? next_worker : next_aggregator)++;
+    if (member >= end)
+      throw Error(ErrorCode::mismatch, index_text(h) + " does not exist in this communicator");
+    if (m.position_of[static_cast<std::size_t>(member)] != -1)
+      throw Error(ErrorCode::mismatch, "two members claim to be " + index_text(h));
+    m.position_of[static_cast<std::size_t>(member)] = static_cast<int>(position);
+    m.member_of.push_back(member);
+    m.names.push_back(fmt::format("{} (pid {} on {})", m.members.name(member), h.pid, h.host_name));
   }
+}
 
-  if (roll.members.workers == 0) throw Error(ErrorCode::mismatch, "there are only aggregators, no workers");
-  const json mine = shared_options(own.options);
-  for (std::size_t place = 0; place < hellos.size(); ++place) {
-    const json theirs = shared_options(hellos[place].options);
+void compare_options(const engine::Membership& m, const std::vector<Hello>& hellos, std::size_t own) {
+  const json mine = shared_options(hellos[own].options);
+  for (std::size_t position = 0; position < hellos.size(); ++position) {
+    const json theirs = shared_options(hellos[position].options);
     for (const auto& [name, value] : mine.items()) {
-      if (theirs.at(name) != value) {
-        throw Error(ErrorCode::mismatch,
-                    fmt::format("members disagree about option {}: {} on {}, {} on {}", name, value.dump(),
-                                roll.names[static_cast<std::size_t>(own_place)], theirs.at(name).dump(),
-                                roll.names[place]));
-      }
+      if (theirs.at(name) == value) continue;
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("members disagree about option {}: {} on {}, {} on {}", name, json_text(value),
+                              m.names[own], json_text(theirs.at(name)), m.names[position]));
     }
   }
-  if (own.options.aggregators != roll.members.dedicated) {
+  if (hellos[own].options.aggregators != m.members.dedicated) {
     throw Error(ErrorCode::mismatch,
-                fmt::format("option aggregators is {}, but {} dedicated aggregators came",
-                            own.options.aggregators, roll.members.dedicated));
+                fmt::format("option aggregators is {}, but {} dedicated aggregators came to the meeting",
+                            hellos[own].options.aggregators, m.members.dedicated));
   }
-  roll.local_members = 0;
-  for (std::size_t place = 0; place < hellos.size(); ++place) {
-    const int lanes = planned_lanes(hellos, hellos[place]);
-    roll.lanes = place == 0 ? lanes : std::min(roll.lanes, lanes);
-    roll.cache_bytes =
-        place == 0 ? hellos[place].cache_bytes : std::min(roll.cache_bytes, hellos[place].cache_bytes);
-    if (hellos[place].host != own.host) roll.one_host = false;
-    if (hellos[place].network != own.network) roll.one_network = false;
-    if (hellos[place].process_space != own.process_space || own.process_space.empty())
-      roll.one_process_space = false;
-    if (!share_cores(hellos[place], own)) continue;
-    if (roll.member_of[place] < roll.members.self) ++roll.local_index;
-    ++roll.local_members;
+}
+
+void group_members(engine::Membership& m, const std::vector<Hello>& hellos) {
+  const auto group = [&](const auto& name_of) {
+    std::vector<std::string> names;
+    for (const int position : m.position_of)
+      names.push_back(name_of(hellos[static_cast<std::size_t>(position)]));
+    return engine::Groups::by_name(names);
+  };
+  m.hosts = group([](const Hello& h) { return h.host; });
+  m.networks = group([](const Hello& h) { return h.network; });
+  m.process_spaces = group([](const Hello& h) { return h.process_space; });
+  m.cores = group([](const Hello& h) { return h.host + " " + h.cpus; });
+}
+
+}  // namespace
+
+engine::Membership membership_of(const std::vector<Hello>& hellos, int own_position) {
+  engine::Membership m;
+  const auto own = static_cast<std::size_t>(own_position);
+  m.members.workers = static_cast<int>(
+      std::count_if(hellos.begin(), hellos.end(), [](const Hello& h) { return h.role == Role::worker; }));
+  m.members.dedicated = static_cast<int>(hellos.size()) - m.members.workers;
+  number_members(m, hellos);
+  m.members.self = m.member_of[own];
+  if (m.members.workers == 0)
+    throw Error(ErrorCode::mismatch, "only aggregators came to the meeting, and no workers");
+  compare_options(m, hellos, own);
+  group_members(m, hellos);
+  m.lanes = planned_lanes(hellos, hellos.front());
+  m.cache_bytes = hellos.front().cache_bytes;
+  for (const Hello& h : hellos) {
+    m.lanes = std::min(m.lanes, planned_lanes(hellos, h));
+    m.cache_bytes = std::min(m.cache_bytes, h.cache_bytes);
   }
-  return roll;
+  return m;
 }
 
 }  // namespace nzcl::comm

@@ -1,5 +1,5 @@
-// What members tell each other first, and what follows from it: who is who, who shares a host, and that all
-// agree on everything that shapes the wire.
+// How members introduce themselves, and what follows from it: the number of every member, which members share
+// a host, and whether all agree on the options that shape the messages between them.
 #pragma once
 
 #include <cstdint>
@@ -8,47 +8,37 @@
 
 #include "nzcl/options.h"
 #include "runtime/bootstrap/bootstrap.h"
-#include "runtime/engine/members.h"
+#include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
 
 using bootstrap::Role;
 
+/// What a member says about itself. It is sent as JSON.
 struct Hello {
   Role role = Role::worker;
-  int index = 0;     // rank, or number of the dedicated aggregator; -1: numbered by the order of the meeting
+  int index = 0;     // rank, or number of the dedicated aggregator; -1: as the order of the meeting gives it
   std::string host;  // equal on members that can share memory
-  std::string network;        // equal on members that no link separates
-  std::string process_space;  // equal on members that may write each other's memory; empty: this one may not
-  std::string host_name;      // for people
-  int pid = 0;
-  int lanes = 0;                  // as asked for here; 0: from the cores
-  int cores = 1;                  // that the process may use
-  std::uint64_t cache_bytes = 0;  // of a core; 0: unknown
-  std::string cpus;               // which: members of one host with the same share them
-  Options options;                // of which only what shapes the wire is sent
+  std::string network;        // equal on members between which there is no network link
+  std::string process_space;  // equal on members that may write each other's memory; "": none may write here
+  std::string host_name;      // for error messages
+  int pid = 0;                // for error messages
+  int lanes = 0;              // the number that this member's options ask for; 0: from the cores
+  int cores = 1;              // how many cores the process may use
+  std::uint64_t cache_bytes = 0;  // second-level cache of a core; 0: unknown
+  std::string cpus;  // which hardware threads; members of a host with the same list share the cores
+  Options options;   // only options that must be equal on all members are sent
 
   std::string encode() const;
-  static Hello decode(const std::string& text);  // throws Error{mismatch} for another version
+  /// Throws Error{mismatch} for a hello of another version, and for one that is not valid.
+  static Hello decode(const std::string& text);
 };
 
-/// This process's own.
+/// The hello of this process. The caller adds cores, cache and hardware threads.
 Hello make_hello(const Options& options, Role role, int index);
 
-struct Roll {  // everybody's hellos, digested
-  engine::Members members;
-  std::vector<int> member_of;              // by place in the meeting
-  std::vector<int> place_of;               // by member
-  std::vector<std::string> names;          // by place, for the control plane: "rank 3 (pid 17 on host x)"
-  int local_index = 0, local_members = 1;  // among the members that share this one's cores
-  bool one_host = true;
-  bool one_network = true;  // no links between members
-  bool one_process_space = true;
-  int lanes = 1;                  // of every member: the smallest plan
-  std::uint64_t cache_bytes = 0;  // of a core: the smallest member's; 0: a member doesn't know its own
-};
-
-/// Throws Error{mismatch} naming who differs in what.
-Roll digest(const std::vector<Hello>& hellos, int own_place);
+/// Works out the membership from the hellos of all members, ordered by position in the meeting. Throws
+/// Error{mismatch} that says which members disagree about what.
+engine::Membership membership_of(const std::vector<Hello>& hellos, int own_position);
 
 }  // namespace nzcl::comm

@@ -7,32 +7,48 @@
 #include <vector>
 
 #include "nzcl/types.h"
-#include "verbs/registration_cache.h"
 #include "verbs/transport.h"
 
 namespace nzcl::comm {
 
-/// Keeps a region and the device under it alive; what a RegisteredBuffer holds.
+/// A region that keeps its device alive. Handles of buffers hold it, and operations that have not finished.
+/// The memory is deregistered when the last of them releases it.
+using SharedRegion = std::shared_ptr<const verbs::MemoryRegion>;
+
+/// What a RegisteredBuffer holds. As long as it lives, the caller must keep the memory mapped.
 struct Registration {
-  std::shared_ptr<verbs::Device> device;
-  std::shared_ptr<const verbs::MemoryRegion> region;
+  SharedRegion region;
   std::span<std::byte> bytes;
 };
 
-/// Thread-safe; control path.
+/// Registers memory, and finds the region of memory that is registered. A range is not registered again while
+/// a handle covers it. Operations hold regions too, but without a handle their memory may have been freed,
+/// and other pages may lie at its address, so only handles count.
+///
+/// Thread-safe. Registering and deregistering are slow, so neither happens under the lock.
 class Registrations {
  public:
-  explicit Registrations(std::shared_ptr<verbs::Device> device) : device_(device), cache_(*device) {}
+  explicit Registrations(std::shared_ptr<verbs::Device> device) : device_(std::move(device)) {}
 
+  /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
+  /// the device's Error.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
-  /// The live registration that covers the range, or nullptr.
-  std::shared_ptr<Registration> find(const void* data, std::size_t bytes);
+  /// The region of a living handle that covers the range, or nullptr if there is none.
+  SharedRegion find(std::span<const std::byte> bytes) const;
+  /// Whether a destroyed handle covered the range, for error messages. Only the last few are remembered.
+  bool was_released(std::span<const std::byte> bytes) const;
 
  private:
+  struct Entry {
+    std::span<const std::byte> bytes;
+    std::weak_ptr<Registration> handle;
+  };
+  SharedRegion make_region(std::span<std::byte> bytes, MemoryKind kind) const;
+  void remember(const std::shared_ptr<Registration>& handle);
+
   std::shared_ptr<verbs::Device> device_;
-  verbs::RegistrationCache cache_;
-  std::mutex mutex_;
-  std::vector<std::weak_ptr<Registration>> entries_;
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;  // oldest first; some entries of destroyed handles are kept
 };
 
 }  // namespace nzcl::comm

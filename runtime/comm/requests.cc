@@ -7,6 +7,8 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
+#include "runtime/plan/tuning.h"
+#include "runtime/wire/checks.h"
 
 namespace nzcl::comm {
 namespace {
@@ -15,41 +17,49 @@ namespace {
   throw Error(ErrorCode::invalid_argument, "allreduce: " + text);
 }
 
-/// Element type, operation, block size and the tensor's size in bytes.
+/// Checks element type, operation and block size, and returns the size of the tensor in bytes.
 std::uint64_t check_shape(std::uint64_t count, DataType type, ReduceOp op, std::uint64_t block_elems) {
   if (static_cast<int>(type) >= kDataTypes)
     refuse(fmt::format("type {} does not exist", static_cast<int>(type)));
   if (static_cast<int>(op) >= kReduceOps) refuse(fmt::format("op {} does not exist", static_cast<int>(op)));
   if (block_elems == 0) refuse("block_elems is 0; a block has at least one element");
-  const std::uint64_t element = element_bytes(type);
-  // Half of the address space: no later sum of two sizes can overflow.
-  if (count > (std::uint64_t{1} << 62) / element || block_elems > (std::uint64_t{1} << 62) / element) {
-    refuse(fmt::format("count {} with blocks of {} is larger than memory can be", count, block_elems));
+  if (!wire::can_be_laid_out(count, block_elems, element_bytes(type)))
+    refuse(fmt::format("a tensor of {} elements in blocks of {} is larger than memory can be", count,
+                       block_elems));
+  return count * element_bytes(type);
+}
+
+/// The same range as the option's; 0 is the option's own.
+std::chrono::nanoseconds check_timeout(std::chrono::nanoseconds timeout) {
+  using namespace std::chrono_literals;
+  if (timeout != 0ns && (timeout < engine::kShortestTimeout || timeout > 24h)) {
+    refuse(fmt::format("timeout is {:g} s; it may be 0.001 to 86400 s, or 0 for the option's",
+                       std::chrono::duration<double>(timeout).count()));
   }
-  return count * element;
+  return timeout;
 }
 
 std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block_elems) {
   return count / block_elems + (count % block_elems != 0);
 }
 
-/// The registration of [data, data + bytes).
-std::shared_ptr<Registration> covered(Registrations& registrations, const void* data, std::uint64_t bytes,
-                                      std::size_t alignment, const char* name) {
+/// Returns the region that contains [data, data + bytes), or refuses the argument `name`.
+SharedRegion covered(const Registrations& registrations, const void* data, std::uint64_t bytes,
+                     std::size_t alignment, const char* name) {
   if (data == nullptr) refuse(fmt::format("{} is null", name));
   if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
     refuse(fmt::format("{} is not aligned to its element's {} bytes", name, alignment));
   }
-  auto registration = registrations.find(data, bytes);
-  if (!registration) {
-    refuse(fmt::format("{} ({} bytes at {}) is not inside a registered buffer; call register_buffer first",
-                       name, bytes, data));
+  const std::span range{static_cast<const std::byte*>(data), bytes};
+  auto region = registrations.find(range);
+  if (!region) {
+    refuse(fmt::format("{} ({} bytes at {}) is not inside a registered buffer{}", name, bytes, data,
+                       registrations.was_released(range)
+                           ? " any more: its RegisteredBuffer is gone; keep the handle as long as operations "
+                             "use the buffer"
+                           : " of this communicator; call its register_buffer first"));
   }
-  return registration;
-}
-
-bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
-  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+  return region;
 }
 
 std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
@@ -58,9 +68,14 @@ std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
 
 }  // namespace
 
-Prepared prepare(const AllreduceRequest& r, Registrations& registrations) {
+bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+Prepared prepare(const AllreduceRequest& r, const Registrations& registrations) {
   const std::uint64_t bytes = check_shape(r.count, r.type, r.op, r.block_elems);
   Prepared p;
+  p.timeout = check_timeout(r.timeout);
   p.record.count = r.count;
   p.record.block_elems = r.block_elems;
   p.record.type = static_cast<std::uint8_t>(r.type);
@@ -82,14 +97,9 @@ Prepared prepare(const AllreduceRequest& r, Registrations& registrations) {
   p.output_bytes = bytes_at(r.output, bytes);
   if (r.input != r.output && overlap(p.input_bytes, p.output_bytes))
     refuse("input and output overlap without being the same");
-  p.input = {.base = static_cast<const std::byte*>(r.input),
-             .region = in->region.get(),
-             .by_ordinal = false,
-             .place = {},
-             .stride = 0};
-  p.output = {.base = static_cast<std::byte*>(r.output), .region = out->region.get()};
-  const auto remote =
-      out->region->remote().offset(static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
+  p.input = {.base = static_cast<const std::byte*>(r.input), .region = in.get()};
+  p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
+  const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
   p.record.output_address = remote.address;
   p.record.output_key = remote.key;
   if (r.dense) {
@@ -98,24 +108,31 @@ Prepared prepare(const AllreduceRequest& r, Registrations& registrations) {
     p.known = Prepared::Input::bitmap;
     p.bitmap.assign(r.bitmap.begin(), r.bitmap.end());
   }
-  p.registrations = {std::move(in), std::move(out)};
+  p.regions = {std::move(in), std::move(out)};
   return p;
 }
 
-Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) {
+Prepared prepare(const SparseAllreduceRequest& r, const Registrations& registrations) {
   const std::uint64_t bytes = check_shape(r.count, r.type, r.op, r.block_elems);
   const std::uint64_t block_bytes = r.block_elems * element_bytes(r.type);
   const std::uint64_t blocks = blocks_of(r.count, r.block_elems);
   Prepared p;
+  p.timeout = check_timeout(r.timeout);
   p.record.count = r.count;
   p.record.block_elems = r.block_elems;
   p.record.type = static_cast<std::uint8_t>(r.type);
   p.record.op = static_cast<std::uint8_t>(r.op);
-  p.record.packed_result = r.output == nullptr ? 1 : 0;
   if (r.output != nullptr && r.packed_values != nullptr)
     refuse("output and packed_values exclude each other");
+  if (r.count > 0 && r.output == nullptr && r.packed_values == nullptr)
+    refuse(
+        "no memory is given for the result: set output for a dense result, or packed_values for a packed "
+        "one");
+  // A tensor without elements has no result, so the form of its result is the same on all ranks whatever the
+  // pointers are: data() of an empty vector may be null on one rank and not on another.
+  p.record.packed_result = r.count > 0 && r.output == nullptr ? 1 : 0;
 
-  // Input: ascending order of the indices, by which the stream of blocks runs.
+  // Blocks are sent in ascending order of their indices, so indices in another order are sorted.
   p.known = Prepared::Input::bitmap;
   p.bitmap.assign(words_for(blocks), 0);
   for (const std::int64_t index : r.indices) {
@@ -123,52 +140,46 @@ Prepared prepare(const SparseAllreduceRequest& r, Registrations& registrations) 
       refuse(fmt::format("block index {} is not below the block count {}", index, blocks));
     }
     if (test_bit(std::span<const std::uint64_t>(p.bitmap), static_cast<std::uint64_t>(index))) {
-      refuse(fmt::format("block index {} is there twice", index));
+      refuse(fmt::format("block index {} is there twice; every index may occur once", index));
     }
     set_bit(std::span(p.bitmap), static_cast<std::uint64_t>(index));
   }
-  p.input.by_ordinal = true;
-  p.input.stride = block_bytes;
-  p.input.place.resize(r.indices.size());
-  std::iota(p.input.place.begin(), p.input.place.end(), std::uint64_t{0});
+  p.input.sparse = true;
   if (!std::is_sorted(r.indices.begin(), r.indices.end())) {
-    std::sort(p.input.place.begin(), p.input.place.end(),
+    p.input.order.resize(r.indices.size());
+    std::iota(p.input.order.begin(), p.input.order.end(), std::uint64_t{0});
+    std::sort(p.input.order.begin(), p.input.order.end(),
               [&](std::uint64_t a, std::uint64_t b) { return r.indices[a] < r.indices[b]; });
   }
   if (!r.indices.empty()) {
     const std::uint64_t n = r.indices.size() * block_bytes;
     auto in = covered(registrations, r.values, n, element_bytes(r.type), "values");
     p.input.base = static_cast<const std::byte*>(r.values);
-    p.input.region = in->region.get();
+    p.input.region = in.get();
     p.input_bytes = bytes_at(r.values, n);
-    p.registrations[0] = std::move(in);
+    p.regions[0] = std::move(in);
   }
 
   if (p.record.packed_result != 0) {
-    p.output = {.base = nullptr,
-                .region = nullptr,
-                .packed = true,
-                .capacity = r.packed_values ? r.packed_capacity : 0,
-                .stride = block_bytes};
-    if (p.output.capacity > (std::uint64_t{1} << 62) / block_bytes)
+    p.output = {.base = nullptr, .region = nullptr, .packed = true, .capacity = r.packed_capacity};
+    if (p.output.capacity > wire::kMostBytes / block_bytes)
       refuse("packed_capacity is larger than memory can be");
     if (p.output.capacity > 0) {
       const std::uint64_t n = p.output.capacity * block_bytes;
       auto out = covered(registrations, r.packed_values, n, element_bytes(r.type), "packed_values");
       p.output.base = static_cast<std::byte*>(r.packed_values);
-      p.output.region = out->region.get();
+      p.output.region = out.get();
       p.output_bytes = bytes_at(r.packed_values, n);
-      p.registrations[1] = std::move(out);
+      p.regions[1] = std::move(out);
     }
   } else if (r.count > 0) {
     auto out = covered(registrations, r.output, bytes, element_bytes(r.type), "output");
-    p.output = {.base = static_cast<std::byte*>(r.output), .region = out->region.get()};
+    p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
     p.output_bytes = bytes_at(r.output, bytes);
-    const auto remote =
-        out->region->remote().offset(static_cast<std::uint64_t>(p.output.base - out->region->bytes().data()));
+    const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
     p.record.output_address = remote.address;
     p.record.output_key = remote.key;
-    p.registrations[1] = std::move(out);
+    p.regions[1] = std::move(out);
   }
   if (overlap(p.input_bytes, p.output_bytes)) refuse("values and the result overlap");
   return p;

@@ -1,11 +1,12 @@
-// Running the kernels on another instruction set than the best: for tests and benchmarks.
+// Runs the kernels on another instruction set than the best one, for tests and benchmarks.
 #pragma once
 
 #include <hwy/targets.h>
 
 namespace nzcl {
 
-/// Kernels run on one instruction set while this lives. One at a time; not beside threads that call kernels.
+/// While this object lives, the kernels run on one given instruction set. Only one such object may exist at a
+/// time, and no other thread may call kernels meanwhile.
 class ForcedTarget {
  public:
   explicit ForcedTarget(std::int64_t target) { hwy::SetSupportedTargetsForTest(target); }

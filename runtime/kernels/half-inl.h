@@ -1,7 +1,7 @@
 // float16 and bfloat16 to float32 and back, for vectors. Included once per instruction set.
 //
-// Highway 1.0.3's own conversions serve only where they are instructions (F16C): its emulation of float16
-// truncates and knows neither infinity nor NaN, and its bfloat16 truncates everywhere.
+// Highway 1.0.3's own conversions are used only where they are single instructions (F16C). Its emulation of
+// float16 truncates and handles neither infinity nor NaN, and its bfloat16 always truncates.
 
 #if defined(NZCL_KERNELS_HALF_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef NZCL_KERNELS_HALF_INL_H
@@ -19,13 +19,13 @@ namespace nzcl::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #undef NZCL_HAVE_F16C
-#if HWY_ARCH_X86 && HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)  // smaller is newer: AVX2 and up
+#if HWY_ARCH_X86 && HWY_TARGET < HWY_SSE4 && !defined(HWY_DISABLE_F16C)  // a smaller value is a newer set
 #define NZCL_HAVE_F16C 1
 #else
 #define NZCL_HAVE_F16C 0
 #endif
 
-/// The 16 bits of each lane, from memory into 32-bit lanes and back.
+/// Moves the 16 bits of each element from memory into 32-bit lanes, and back.
 template <class D32>
 HWY_INLINE hn::Vec<D32> load_u16(D32 d32, const std::uint16_t* p) {
   return hn::PromoteTo(d32, hn::LoadU(hn::Rebind<std::uint16_t, D32>(), p));
@@ -33,18 +33,23 @@ HWY_INLINE hn::Vec<D32> load_u16(D32 d32, const std::uint16_t* p) {
 
 template <class D32>
 HWY_INLINE void store_u16(D32, hn::Vec<D32> v, std::uint16_t* p) {
-  // By way of int32, the only type from which every instruction set can demote; lanes are below 2^16.
+  // It goes through int32, the only type from which every instruction set can demote; the lanes are below
+  // 2^16.
   const hn::Rebind<std::uint16_t, D32> d16;
   hn::StoreU(hn::DemoteTo(d16, hn::BitCast(hn::RebindToSigned<D32>(), v)), d16, p);
 }
 
 struct Bfloat16 {
+  static constexpr std::int64_t kInfinityBits = 0x7f80;
+  static constexpr std::int64_t kNanBits = 0x7fc0;
+
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::uint16_t* p) {
     return hn::BitCast(d, hn::ShiftLeft<16>(load_u16(hn::RebindToUnsigned<D>(), p)));
   }
 
-  /// A NaN must be one whose lower half is 0: rounding would make an infinity, or nonsense, of others.
+  /// Precondition: the lower half of every NaN is 0, because rounding could turn another NaN into an infinity
+  /// or a number.
   template <class D>
   static HWY_INLINE void store(D, hn::Vec<D> v, std::uint16_t* p) {
     const hn::RebindToUnsigned<D> du;
@@ -56,6 +61,9 @@ struct Bfloat16 {
 };
 
 struct Float16 {
+  static constexpr std::int64_t kInfinityBits = 0x7c00;
+  static constexpr std::int64_t kNanBits = 0x7e00;
+
 #if NZCL_HAVE_F16C
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const std::uint16_t* p) {
@@ -75,11 +83,12 @@ struct Float16 {
     const auto half = load_u16(du, p);
     const auto exponent = hn::And(half, hn::Set(du, 0x7c00));
     const auto magnitude = hn::ShiftLeft<13>(hn::And(half, hn::Set(du, 0x7fff)));
-    // The exponents' biases are 15 and 127. Infinity and NaN go up by the same distance a second time.
+    // The exponents have the biases 15 and 127. The exponent of infinity and NaN is raised by the difference
+    // a second time.
     const auto bias = hn::Set(du, std::uint32_t{127 - 15} << 23);
     const auto normal = hn::Add(magnitude, bias);
     const auto special = hn::Add(normal, bias);
-    // Subnormal: give it the leading 1 of 2^-14, then subtract that 1 exactly.
+    // A subnormal number gets the leading 1 of 2^-14, which is then subtracted exactly.
     const auto one = hn::Set(du, std::uint32_t{127 - 14} << 23);
     const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(magnitude, one)), hn::BitCast(d, one));
     auto bits = hn::IfThenElse(hn::Eq(exponent, hn::Set(du, 0x7c00)), special, normal);
@@ -94,16 +103,17 @@ struct Float16 {
     const auto all = hn::BitCast(di, v);
     const auto magnitude = hn::And(all, hn::Set(di, 0x7fffffff));
     const auto sign = hn::ShiftRight<16>(hn::BitCast(du, hn::Xor(all, magnitude)));
-    // Normal: move the exponent to the new bias and round to nearest even; a carry may reach the exponent, as
-    // it should.
+    // A normal number: change the bias of the exponent and round to nearest even. A carry may go into the
+    // exponent, which is right.
     const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(di, 1));
     const auto moved = hn::Sub(magnitude, hn::Set(di, ((127 - 15) << 23) - 0xfff));
     const auto normal = hn::ShiftRight<13>(hn::Add(moved, odd));
-    // Below 2^-14: beside 0.5, float32 has float16's subnormal spacing of 2^-24, and the addition rounds.
+    // Below 2^-14: next to 0.5, float32 has the spacing 2^-24 of float16's subnormals, so that adding 0.5
+    // rounds.
     const auto half = hn::Set(d, 0.5f);
     const auto sum = hn::Add(hn::BitCast(d, magnitude), half);
     const auto subnormal = hn::Sub(hn::BitCast(di, sum), hn::BitCast(di, half));
-    // From 2^16: infinity, or NaN.
+    // From 2^16 on: infinity or NaN.
     const auto infinite = hn::Set(di, 0x7f800000);
     const auto special =
         hn::IfThenElse(hn::Gt(magnitude, infinite), hn::Set(di, 0x7e00), hn::Set(di, 0x7c00));

@@ -23,6 +23,8 @@ template <typename T>
 struct Plain {
   using Element = T;
   using Lane = T;
+  static constexpr std::int64_t kInfinityBits = sizeof(T) == 4 ? 0x7f800000 : 0x7ff0000000000000;
+  static constexpr std::int64_t kNanBits = sizeof(T) == 4 ? 0x7fc00000 : 0x7ff8000000000000;
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const Element* p) {
     return hn::LoadU(d, p);
@@ -61,15 +63,19 @@ inline constexpr bool kFloating = std::is_floating_point_v<hn::TFromD<D>>;
 template <class D>
 inline constexpr auto kNan = std::numeric_limits<hn::TFromD<D>>::quiet_NaN();
 
-/// `next` where it is smaller (min) or greater (max), else `so_far`. Not Highway's Min and Max for floating
-/// point: these leave it to the instruction set what comes of NaN and of -0.0 beside +0.0.
+/// `next` where it is smaller (min) or greater (max), otherwise `so_far`. Highway's Min and Max do not serve
+/// for floating point, because NaNs, and -0.0 beside +0.0, give results that depend on the instruction set.
+/// Between equal values the sign of zero decides: min takes a minus from either, max keeps it only if both
+/// have it. All other equal values have the same bits, which neither operation changes.
 template <ReduceOp op, class D>
 HWY_INLINE hn::Vec<D> combine([[maybe_unused]] D d, hn::Vec<D> so_far, hn::Vec<D> next) {
   if constexpr (op == ReduceOp::sum || op == ReduceOp::avg) {
     return hn::Add(so_far, next);
   } else if constexpr (kFloating<D>) {
     const auto better = op == ReduceOp::min ? hn::Lt(next, so_far) : hn::Lt(so_far, next);
-    return hn::IfThenElse(hn::Or(better, hn::IsNaN(next)), next, so_far);
+    const auto equal = op == ReduceOp::min ? hn::Or(next, so_far) : hn::And(next, so_far);
+    const auto kept = hn::IfThenElse(hn::Eq(next, so_far), equal, so_far);
+    return hn::IfThenElse(hn::Or(better, hn::IsNaN(next)), next, kept);
   } else {
     return op == ReduceOp::min ? hn::Min(so_far, next) : hn::Max(so_far, next);
   }
@@ -81,7 +87,7 @@ HWY_INLINE hn::Vec<D> divide(D d, hn::Vec<D> v, int ranks) {
   if constexpr (kFloating<D>) {
     return hn::Div(v, hn::Set(d, static_cast<Lane>(ranks)));
   } else {
-    // There is no SIMD division of integers. Of 32-bit ones float64 gives the same quotients, and the
+    // There is no SIMD division of integers. For 32-bit integers float64 gives the same quotients, and the
     // compiler vectorises it.
     using Quotient = std::conditional_t<sizeof(Lane) <= sizeof(std::int32_t), double, Lane>;
     HWY_ALIGN Lane lanes[hn::MaxLanes(d)];
@@ -93,14 +99,21 @@ HWY_INLINE hn::Vec<D> divide(D d, hn::Vec<D> v, int ranks) {
   }
 }
 
-/// What is left to do when all sources are in: the zero of the ranks that skipped, the division, one form of
-/// NaN.
+/// Whether one more source of zeros can change a result. It can change any minimum or maximum, but a sum only
+/// if that is -0.0.
+template <ReduceOp op, typename Lane>
+inline constexpr bool kZeroMatters =
+    op == ReduceOp::min || op == ReduceOp::max || std::is_floating_point_v<Lane>;
+
+/// The last steps after all sources: the zero of the ranks that skipped the block, the division, and the one
+/// form of NaN. The zero may come last, because its place among the sources makes no difference to any
+/// operation.
 template <ReduceOp op, class D>
 HWY_INLINE hn::Vec<D> finish(D d, hn::Vec<D> v, const ReduceSpec& spec) {
-  if constexpr (op == ReduceOp::avg) v = divide(d, v, spec.ranks);
-  if constexpr (op == ReduceOp::min || op == ReduceOp::max) {
+  if constexpr (kZeroMatters<op, hn::TFromD<D>>) {
     if (spec.with_zero) v = combine<op>(d, v, hn::Zero(d));
   }
+  if constexpr (op == ReduceOp::avg) v = divide(d, v, spec.ranks);
   if constexpr (kFloating<D>) v = hn::IfThenElse(hn::IsNaN(v), hn::Set(d, kNan<D>), v);
   return v;
 }
@@ -116,9 +129,8 @@ struct Operands {
   const Element* source(std::size_t s) const { return reinterpret_cast<const Element*>(sources[s]); }
 };
 
-/// Asks for the lines kPrefetchBytes behind `p`. The hardware's own prefetchers stop at every page's end, and
-/// a page is soon over with several sources (nzcl_kernel_bench, two sources out of cache, AVX-512, three runs
-/// in turn: fp32 0.86 .. 0.93 to 0.94 .. 0.98 of the plain loop, bf16 0.75 .. 0.83 to 0.88 .. 0.93).
+/// Prefetches the lines that lie kPrefetchBytes behind `p`. The hardware's own prefetchers stop at the end of
+/// each page, which the loop reaches often when it reads several sources.
 template <typename Element>
 HWY_INLINE void prefetch_behind(const Element* p, std::size_t elements) {
   prefetch_to_read(reinterpret_cast<const std::byte*>(p) + kPrefetchBytes, elements * sizeof(Element));
@@ -133,7 +145,7 @@ HWY_INLINE std::size_t reduce_from(D d, std::size_t at, std::size_t elements,
   using Element = typename Format::Element;
   const std::size_t n = hn::Lanes(d);
   for (; elements - at >= 4 * n; at += 4 * n) {
-    // Not beyond the run: what follows it in a tensor may be a block that nobody needs.
+    // Nothing beyond the run is prefetched, because the tensor may go on with a block that nobody needs.
     const bool more = elements - at >= kPrefetchBytes / sizeof(Element) + 4 * n;
     const Element* const first = o.source(0) + at;
     if (more) prefetch_behind(first, 4 * n);
@@ -160,18 +172,71 @@ HWY_INLINE std::size_t reduce_from(D d, std::size_t at, std::size_t elements,
   return at;
 }
 
+/// The bits of an element as an integer, and the masks that tell zeros and NaNs apart.
+template <class Format>
+struct Bits {
+  using Element = std::conditional_t<
+      sizeof(typename Format::Element) == 2, std::int16_t,
+      std::conditional_t<sizeof(typename Format::Element) == 4, std::int32_t, std::int64_t>>;
+  static constexpr Element kMinusZero = std::numeric_limits<Element>::min();
+  static constexpr Element kInfinity = Format::kInfinityBits;
+  static constexpr Element kNan = Format::kNanBits;
+};
+
+/// The sum of one source and of the zeros of the ranks that skipped the block. It is a copy, except that -0.0
+/// becomes +0.0 and a NaN gets its one form. Most blocks of a sparse tensor are such sums, so it is worth
+/// leaving out the conversion to the accumulator's type and the stores of values that are in place already.
+template <class Format, class D>
+HWY_INLINE std::size_t copy_from(D d, std::size_t at, std::size_t elements, const std::byte* source,
+                                 std::byte* dst) {
+  using B = Bits<Format>;
+  using Element = typename B::Element;
+  const auto minus_zero = hn::Set(d, B::kMinusZero);
+  const auto infinity = hn::Set(d, B::kInfinity);
+  const auto nan = hn::Set(d, B::kNan);
+  const std::size_t n = hn::Lanes(d);
+  const auto* const from = reinterpret_cast<const Element*>(source);
+  auto* const to = reinterpret_cast<Element*>(dst);
+  const auto clean = [&](auto v) HWY_ATTR {
+    const auto is_nan = hn::Gt(hn::AndNot(minus_zero, v), infinity);
+    return hn::IfThenElse(is_nan, nan, hn::IfThenZeroElse(hn::Eq(v, minus_zero), v));
+  };
+  for (; elements - at >= 4 * n; at += 4 * n) {
+    const bool more = elements - at >= kPrefetchBytes / sizeof(Element) + 4 * n;
+    if (more) prefetch_behind(from + at, 4 * n);
+    const auto v0 = hn::LoadU(d, from + at), v1 = hn::LoadU(d, from + at + n);
+    const auto v2 = hn::LoadU(d, from + at + 2 * n), v3 = hn::LoadU(d, from + at + 3 * n);
+    hn::StoreU(clean(v0), d, to + at);
+    hn::StoreU(clean(v1), d, to + at + n);
+    hn::StoreU(clean(v2), d, to + at + 2 * n);
+    hn::StoreU(clean(v3), d, to + at + 3 * n);
+  }
+  for (; elements - at >= n; at += n) hn::StoreU(clean(hn::LoadU(d, from + at)), d, to + at);
+  return at;
+}
+
+template <class Format>
+void copy_plus_zero(std::byte* dst, const std::byte* source, std::size_t elements) {
+  using Element = typename Bits<Format>::Element;
+  const std::size_t at = copy_from<Format>(hn::ScalableTag<Element>(), 0, elements, source, dst);
+  copy_from<Format>(hn::CappedTag<Element, 1>(), at, elements, source, dst);
+}
+
 template <class Format, ReduceOp op>
 void reduce(std::byte* dst, const std::byte* const* sources, std::size_t source_count, std::size_t elements,
             const ReduceSpec& spec) noexcept {
   using Element = typename Format::Element;
   using Lane = typename Format::Lane;
-  const bool zero_matters = spec.with_zero && (op == ReduceOp::min || op == ReduceOp::max);
+  const bool zero_matters = spec.with_zero && kZeroMatters<op, Lane>;
   if (source_count == 1 && op != ReduceOp::avg && !zero_matters) {
     if (dst != sources[0]) copy_cold(dst, sources[0], elements * sizeof(Element));
     return;
   }
-  // Shorter and shorter vectors for the tail: reading beyond the end may fault, and overlapping the elements
-  // already done would reduce them twice where dst is a source.
+  if constexpr (op == ReduceOp::sum && std::is_floating_point_v<Lane>) {
+    if (source_count == 1) return copy_plus_zero<Format>(dst, sources[0], elements);
+  }
+  // The tail is reduced with shorter and shorter vectors. A full vector could read beyond the end, which may
+  // fault, or go over elements that are done already, which would reduce them twice if dst is a source.
   const Operands<Element> operands{reinterpret_cast<Element*>(dst), sources, source_count};
   std::size_t at = reduce_from<Format, op>(hn::ScalableTag<Lane>(), 0, elements, operands, spec);
   at = reduce_from<Format, op>(hn::CappedTag<Lane, 16 / sizeof(Lane)>(), at, elements, operands, spec);

@@ -16,18 +16,19 @@
 namespace nzcl {
 namespace {
 
-/// A block of this size or more is tested by itself; of smaller ones many are tested at once. Also the unit
-/// in which a large block is read: one cache line.
+/// One cache line. Large blocks are read in this unit. Blocks of this size or more are tested one by one,
+/// while of smaller blocks many are compared by one instruction.
 constexpr std::uint64_t kLine = 64;
 
-/// Lines that are read between two tests for non-zero: enough that the test costs nothing beside the loads,
-/// few enough that a block is left early.
+/// Lines that are read between two tests for non-zero: enough that the tests cost little beside the loads,
+/// and few enough that the scan leaves a non-zero block soon.
 constexpr std::uint64_t kLinesPerTest = 8;
 
-/// Blocks below this size are tested several at once, about so many bytes.
+/// Blocks below this size are first tested in groups of about this many bytes, because most groups are all
+/// zero.
 constexpr std::uint64_t kTogether = 1024;
 
-/// Of buffers that are read as several streams: shorter parts gain nothing.
+/// The least size of a part when a buffer is read as several streams, because shorter parts gain nothing.
 constexpr std::uint64_t kLeastPart = 16 << 10;
 
 /// Appends bits to a bitmap, word by word.
@@ -35,7 +36,7 @@ class BitWriter {
  public:
   explicit BitWriter(std::uint64_t* words) : next_(words) {}
 
-  /// `bits` has nothing set from bit `count` up; 1 <= count <= 64.
+  /// Precondition: 1 <= count <= 64, and no bit of `bits` from bit `count` on is set.
   void push(std::uint64_t bits, std::uint64_t count) {
     word_ |= bits << used_;
     if (used_ + count < 64) {
@@ -47,7 +48,7 @@ class BitWriter {
     used_ = used_ + count - 64;
   }
 
-  /// Leaves out whole words. Precondition: so far a multiple of 64 bits was pushed.
+  /// Skips whole words. Precondition: the number of bits pushed so far is a multiple of 64.
   void skip_words(std::uint64_t count) { next_ += count; }
 
   void finish() {
@@ -60,7 +61,7 @@ class BitWriter {
   std::uint64_t used_ = 0;  // bits in word_, below 64
 };
 
-/// For pieces that are too short for vectors.
+/// Whether any byte is not zero, for pieces that are too short for vectors.
 bool any_byte(const std::byte* p, std::uint64_t bytes) {
   std::uint64_t all = 0, word = 0;
   for (; bytes >= sizeof(word); p += sizeof(word), bytes -= sizeof(word)) {
@@ -79,7 +80,7 @@ HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Vectors no wider than a line, so that a whole number of them makes a line.
+/// A vector type that is no wider than a cache line, so that a line is a whole number of vectors.
 using Words = hn::CappedTag<std::uint64_t, kLine / 8>;
 
 template <class D>
@@ -89,7 +90,7 @@ HWY_INLINE hn::Vec<D> load(D d, const std::byte* p) {
   std::memcpy(&lane, p, sizeof(lane));
   return hn::Set(d, lane);
 #else
-  // By way of bytes: p need not be aligned to the lane.
+  // Loaded as bytes, because p need not be aligned to the lane.
   return hn::BitCast(d,
                      hn::LoadU(hn::Repartition<std::uint8_t, D>(), reinterpret_cast<const std::uint8_t*>(p)));
 #endif
@@ -107,12 +108,14 @@ HWY_INLINE hn::Vec<Words> or_line(hn::Vec<Words> all, const std::byte* p) {
   return all;
 }
 
-/// For bytes >= kLine.
+/// Whether any byte of the block is not zero. Precondition: bytes >= kLine.
 HWY_INLINE bool any_in_block(const std::byte* p, std::uint64_t bytes) {
   const Words d;
-  // A block that is not zero mostly shows it at once (a row of an embedding is dense): do not read on.
+  // Most blocks that are not zero have a non-zero byte in their first line, since a gradient's row is dense
+  // where it is touched at all. Then the rest need not be read.
   if (any(d, or_line(hn::Zero(d), p))) return true;
-  // On from the next line of the cache: a load across two of them counts twice.
+  // The loop begins at the next boundary of a cache line, because a load across two lines costs as much as
+  // two.
   std::uint64_t at = kLine - reinterpret_cast<std::uintptr_t>(p) % kLine;
   for (; at + kLinesPerTest * kLine <= bytes; at += kLinesPerTest * kLine) {
     auto even = hn::Zero(d), odd = hn::Zero(d);
@@ -124,11 +127,12 @@ HWY_INLINE bool any_in_block(const std::byte* p, std::uint64_t bytes) {
   }
   auto rest = hn::Zero(d);
   for (; at + kLine <= bytes; at += kLine) rest = or_line(rest, p + at);
-  if (at < bytes) rest = or_line(rest, p + bytes - kLine);  // overlaps what was read: no scalar tail
+  // The last line overlaps what was read already, so that no scalar loop is needed for the tail.
+  if (at < bytes) rest = or_line(rest, p + bytes - kLine);
   return any(d, rest);
 }
 
-/// Bit i: lane i of the 64 lanes of type T at p is not zero.
+/// Bit i of the result says that lane i of the 64 lanes of type T at p is not zero.
 template <typename T>
 HWY_INLINE std::uint64_t lane_bits(const std::byte* p) {
   const hn::CappedTag<T, 64> d;
@@ -147,9 +151,9 @@ HWY_INLINE std::uint64_t lane_bits(const std::byte* p) {
   return bits;
 }
 
-/// Blocks of `lanes` lanes of type T, 1 <= lanes < 64: compares 64 lanes at a time and then folds each
-/// block's bits into one. Stops where 64 lanes would reach beyond the data. Returns the number of blocks that
-/// were done.
+/// Scans blocks of `lanes` lanes of type T, 1 <= lanes < 64: compares 64 lanes at a time and then folds the
+/// bits of each block into one. Stops where 64 lanes would reach beyond the data. Returns the number of
+/// blocks that were scanned.
 template <typename T>
 HWY_INLINE std::uint64_t scan_lanes(const std::byte* data, std::uint64_t bytes, std::uint64_t lanes,
                                     BitWriter& out) {
@@ -173,7 +177,7 @@ HWY_INLINE std::uint64_t scan_lanes(const std::byte* data, std::uint64_t bytes, 
 
 std::uint64_t scan_small(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
                          BitWriter& out) {
-  // The widest lane of which a block is a whole number.
+  // Takes the widest lane that divides the block.
   switch (std::countr_zero(block_bytes)) {
     case 0:
       return scan_lanes<std::uint8_t>(data, bytes, block_bytes, out);
@@ -186,7 +190,8 @@ std::uint64_t scan_small(const std::byte* data, std::uint64_t bytes, std::uint64
   }
 }
 
-/// `count` blocks of kLine or more, together at first: mostly they are all zero.
+/// Scans `count` blocks of kLine bytes or more. First they are tested together, because most groups are all
+/// zero.
 HWY_INLINE void scan_group(const std::byte* p, std::uint64_t count, std::uint64_t block_bytes,
                            BitWriter& out) {
   if (!any_in_block(p, count * block_bytes)) {
@@ -198,7 +203,8 @@ HWY_INLINE void scan_group(const std::byte* p, std::uint64_t count, std::uint64_
   }
 }
 
-/// Blocks of kLine or more. Stops before a partial block. Returns the number of blocks that were done.
+/// Scans blocks of kLine bytes or more. Stops before a partial block. Returns the number of blocks that were
+/// scanned.
 std::uint64_t scan_large(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
                          std::uint64_t streams, BitWriter& out) {
   const std::uint64_t group = block_bytes < kTogether ? kTogether / block_bytes : 1;

@@ -1,4 +1,4 @@
-// Which blocks of a buffer are not all zero.
+// Finds the blocks of a buffer that are not all zero.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,9 @@ inline constexpr int kMaxScanStreams = 4;
 /// of blocks) words, and exactly these are written, unused bits as 0. No alignment is needed. Reads nothing
 /// outside [data, data + bytes), and little of a block beyond its first non-zero cache line.
 ///
-/// Blocks of a cache line or more are read as `streams` parts in turn, 1 .. kMaxScanStreams, where these are
-/// long enough. It changes the speed only, and how depends on the CPU: fastest_scan_streams().
+/// Buffers of blocks that have a cache line or more are read as `streams` parts in turn (1 to
+/// kMaxScanStreams) if the parts are long enough. This changes only the speed, in a way that depends on the
+/// CPU: fastest_scan_streams() finds the best number.
 void scan_blocks(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes,
                  std::span<std::uint64_t> bitmap, int streams) noexcept;
 

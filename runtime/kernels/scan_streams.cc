@@ -18,16 +18,18 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-// Slices as small as those of a large tensor on one host, and enough of them that the gaps count as they do
-// there.
+// The slices are as small as those of a large tensor on one host. Several are scanned, because the time
+// between two slices counts too.
 constexpr std::size_t kSlice = 256 << 10, kSlices = 16, kBytes = kSlices * kSlice;
 constexpr std::uint64_t kBlock = 1024;
-// The best of so many: whoever else runs here meanwhile spoils some.
+// Each number of streams is measured this many times, and its best time counts, because other programs slow
+// some of the rounds down.
 constexpr int kRounds = 5;
-constexpr double kWorthwhile = 0.95;  // of the time
+// More streams are chosen only if they take less than this share of the time of fewer streams.
+constexpr double kWorthwhile = 0.95;
 
-/// Zeros that are in no cache afterwards. Where that cannot be had, what is in cache is scanned as fast in
-/// one stream as in many, and one it is.
+/// Writes zeros past the caches, so that the scan has to read memory. CPUs without such stores scan what is
+/// in their cache, where one stream is as fast as several and is therefore chosen.
 void make_cold_zeros(std::byte* data, std::size_t bytes) {
 #if defined(__x86_64__)
   for (std::size_t i = 0; i < bytes; i += sizeof(__m128i))

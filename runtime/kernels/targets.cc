@@ -9,7 +9,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 
-// Asks the code that runs, rather than the table that chose it.
+// This asks the code that runs, instead of the table by which it was chosen.
 const char* this_target() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace nzcl::HWY_NAMESPACE

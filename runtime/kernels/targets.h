@@ -6,11 +6,11 @@
 
 namespace nzcl {
 
-/// Instruction sets that the kernels are compiled for and this CPU has, best first, in Highway's names:
-/// "AVX3" is AVX-512.
+/// The instruction sets that the kernels are compiled for and this CPU has, best first, by the names of
+/// Highway ("AVX3" is AVX-512).
 std::vector<std::string> kernel_targets();
 
-/// The one that the kernels run on: the best, unless a test has forced another.
+/// The instruction set that the kernels run on: the best one, unless a test has forced another.
 std::string active_kernel_target();
 
 }  // namespace nzcl

@@ -7,7 +7,8 @@
 namespace nzcl {
 namespace {
 
-std::string escaped(std::string text) {  // "|" ends a cell
+/// Text for a cell of a Markdown table, in which a plain "|" would end the cell.
+std::string escaped(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, 1, '\\');
   return text;
 }

@@ -1,4 +1,4 @@
-// The table of options, for people.
+// Texts about the options, for people to read.
 #pragma once
 
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace nzcl {
 
-/// Name, value and origin of every option, one per line.
+/// The name, value and origin of every option, one option per line.
 std::string describe_options(const Resolved& resolved);
-/// Names, types, defaults, ranges and meanings as a Markdown table: README.md holds it.
+/// The variables, defaults, ranges and meanings of all options as a Markdown table. OPTIONS.md in this folder
+/// contains it.
 std::string options_markdown();
 
 }  // namespace nzcl

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kFileVariable = "NZCL_CONFIG";
 
-/// Levenshtein distance, for "did you mean".
+/// The Levenshtein distance of two names, by which "did you mean" finds the most similar one.
 std::size_t distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -58,7 +58,7 @@ void apply_file(const std::string& path, Resolved& resolved) {
   }
   const std::string origin = "file " + path;
   for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--") continue;  // CLI11's marks for the begin and end of a section
+    if (item.name == "++" || item.name == "--") continue;  // CLI11's marks where a section begins and ends
     const Setting* setting = find_setting(item.fullname());
     if (!setting) {
       throw Error(
@@ -119,7 +119,9 @@ Resolved resolve(const Options& base, const Lookup& lookup, const std::vector<st
 
 Options options_from_environment(Options base) {
   Resolved resolved = resolve(base, process_environment, process_variables());
-  for (const std::string& warning : resolved.warnings) log().warn("{}", warning);
+  const int rank = resolved.options.rank;
+  for (const std::string& warning : resolved.warnings)
+    log().warn("{}{}", rank < 0 ? "" : "rank " + std::to_string(rank) + ": ", warning);
   return std::move(resolved.options);
 }
 

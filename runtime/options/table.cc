@@ -15,9 +15,12 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A slot holds at least a header, an operation record and a bitmap of some thousand blocks; 16 MiB is far
-// above what any transport gains from.
+// The smallest slot has room for a header, an operation record and a bitmap of some thousand blocks. The
+// largest is far beyond the size from which larger messages make any transport faster.
 constexpr double kLeastSlot = 4 << 10, kMostSlot = 16 << 20;
+
+// Whoever records a handshake can afterwards try any number of guesses at the secret, so it has to be long.
+constexpr std::size_t kLeastSecret = 16;
 
 constexpr std::array kSettings = {
     Setting{"rank", &Options::rank, SettingKind::number, -1, 4094, "",
@@ -35,16 +38,16 @@ constexpr std::array kSettings = {
     Setting{"rendezvous_file", &Options::rendezvous_file, SettingKind::text, 0, kInfinity, "",
             "file: a path that all ranks can read and rank 0 can write"},
     Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "",
-            "Tells apart communicators that meet at the same place at the same time"},
+            "Distinguishes communicators that meet at the same meeting point at the same time"},
     Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "",
             "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; auto: cma on one host (shm where "
             "that is forbidden), else tcp"},
     Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
             "tcp: network interface or address; ibverbs: these, or device:port; empty: any"},
     Setting{"connect", &Options::connect, SettingKind::choice, 0, 0, "bootstrap|rdma_cm",
-            "ibverbs: queue pairs are connected by what the ranks tell each other, or through rdma_cm"},
+            "ibverbs: how queue pairs are connected: through the ranks' own meeting, or through rdma_cm"},
     Setting{"on_demand_paging", &Options::on_demand_paging, SettingKind::choice, 0, 0, "off|on",
-            "ibverbs: register buffers without pinning them; only for devices that can"},
+            "ibverbs: register buffers without pinning them; only for devices that support it"},
     Setting{"gid_index", &Options::gid_index, SettingKind::number, -1, 255, "",
             "ibverbs: entry of the GID table; -1: RoCEv2 with an IPv4 address first"},
     Setting{"traffic_class", &Options::traffic_class, SettingKind::number, 0, 255, "",
@@ -58,14 +61,15 @@ constexpr std::array kSettings = {
     Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "",
             "Engine threads per process, each with its own endpoint; 0: from the cores"},
     Setting{"scan_threads", &Options::scan_threads, SettingKind::number, -1, 64, "",
-            "More threads that look for non-zero blocks; -1: from the cores"},
+            "Threads that look for non-zero blocks beside the lanes; -1: from the cores"},
     Setting{
         "scan_streams", &Options::scan_streams, SettingKind::number, 0, 4, "",
         "Parts of a slice that a scan reads in turn; 0: what is fastest on this CPU, measured at the start"},
     Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off",
-            "Pin engine threads to cores; auto: where each can have its own"},
-    Setting{"numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
-            "NUMA node of the gradients: slots, device and threads are taken near it; -1: that of the cores"},
+            "Pin engine threads to cores; auto: if there is a core for each"},
+    Setting{
+        "numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
+        "NUMA node of the gradients: slots, device and threads are chosen near it; -1: that of the cores"},
     Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
             "Largest message, and size of a channel's slots; 0: 132K, or over several networks (hosts) with "
             "dedicated aggregators 68K",
@@ -78,7 +82,7 @@ constexpr std::array kSettings = {
     Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",
             "Dense bytes per slice; 0: from the tensor's size"},
     Setting{"gather_bytes", &Options::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "",
-            "Runs from this size up leave from the user's buffer, shorter ones are packed; 0: from "
+            "Runs from this size up leave from the user's buffer, shorter ones are copied; 0: from "
             "what entries and copies cost"},
     Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
             "Results with runs from this size up on average are written in place; 0: from what writes and "
@@ -90,7 +94,10 @@ constexpr std::array kSettings = {
     Setting{"close_timeout_s", &Options::close_timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "Time for all ranks to leave"},
     Setting{"log_level", &Options::log_level, SettingKind::choice, 0, 0, "trace|debug|info|warn|error|off",
-            "How much goes to standard error"},
+            "How much goes to standard error, or to the program's own callback"},
+    Setting{"check", &Options::check, SettingKind::number, 0, 1, "",
+            "1: look for bitmaps that hide blocks and for inputs that change while an operation reads them; "
+            "costs two more passes over every input"},
     Setting{"trace", &Options::trace, SettingKind::text, 0, kInfinity, "",
             "A file for a timeline of what every thread did, for Perfetto; empty: none"},
 };
@@ -115,7 +122,7 @@ std::optional<T> parse(std::string_view text) {
   return value;
 }
 
-/// "131072", "128K", "128KiB", "1M": powers of 1024.
+/// Reads sizes such as "131072", "128K", "128KiB" or "1M". K, M, G and T are powers of 1024.
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   for (const std::string_view ending : {"iB", "B"}) {
     if (text.ends_with(ending)) {
@@ -146,6 +153,14 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   const auto value = parse<std::uint64_t>(text);
   if (!value || *value > (~std::uint64_t{0} >> shift)) return std::nullopt;
   return *value << shift;
+}
+
+[[noreturn]] void refuse_secret(std::size_t bytes, std::string_view origin) {
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("option secret ({}): a secret of {} bytes can be guessed, and at least {} are "
+                          "needed: set NZCL_SECRET "
+                          "on every rank to the line that nzcl_info --new-secret prints once",
+                          origin, bytes, kLeastSecret));
 }
 
 bool is_choice(std::string_view choices, std::string_view value) {
@@ -203,7 +218,8 @@ std::string Setting::type() const {
 
 std::string Setting::range() const {
   if (kind == SettingKind::choice) return std::string(choices);
-  if (kind == SettingKind::text || kind == SettingKind::secret) return "";
+  if (kind == SettingKind::text) return "";
+  if (kind == SettingKind::secret) return fmt::format("{} bytes or more", kLeastSecret);
   return fmt::format("{}{} .. {}", or_zero ? "0, " : "", number_text(kind, low), number_text(kind, high));
 }
 
@@ -243,6 +259,8 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
 void Setting::check(const Options& options, std::string_view origin) const {
   const auto good = [&]<typename T>(T Options::*member) {
     if constexpr (std::is_same_v<T, std::string>) {
+      const std::size_t bytes = (options.*member).size();
+      if (kind == SettingKind::secret && bytes > 0 && bytes < kLeastSecret) refuse_secret(bytes, origin);
       return kind != SettingKind::choice || is_choice(choices, options.*member);
     } else {
       const auto value = static_cast<double>(options.*member);

@@ -1,4 +1,5 @@
-// The one table of settings: everything that is said about an option comes from here.
+// The table of all options: their names, ranges and meanings, in help texts, documents and errors, come from
+// here.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +13,35 @@
 
 namespace nzcl {
 
-/// What an option's text may be, beyond its C++ type.
+/// How the text of an option is read and checked, as far as its C++ type does not say it.
 enum class SettingKind { number, bytes, seconds, text, choice, secret };
 
+/// One option. The table has one for every field of Options.
 struct Setting {
   using Field =
       std::variant<int Options::*, std::uint64_t Options::*, double Options::*, std::string Options::*>;
   std::string_view name;  // "slot_bytes"; the variable is NZCL_SLOT_BYTES
   Field field;
   SettingKind kind;
-  double low = 0, high = std::numeric_limits<double>::infinity();  // of numbers, both allowed
+  double low = 0, high = std::numeric_limits<double>::infinity();  // bounds of a number, both allowed
   std::string_view choices;                                        // "auto|on|off"
   std::string_view meaning;
-  bool or_zero = false;  // 0, which is below `low`, leaves the choice to nzcl
+  bool or_zero = false;  // 0 is allowed too, although it is below `low`, and leaves the choice to nzcl
 
-  std::string variable() const;
-  std::string type() const;   // "bytes"
-  std::string range() const;  // "0, 4K .. 16M"; "" = any
-  std::string text(
-      const Options& options) const;  // the value as a person would write it; secrets are never shown
-  /// Parses and checks. Throws Error{invalid_argument}; `origin` tells the user where the bad text stands.
+  std::string variable() const;  // "NZCL_SLOT_BYTES"
+  std::string type() const;      // "a number of bytes"
+  std::string range() const;     // "0, 4K .. 16M"; "": everything is allowed
+  /// The value as a person would write it. Secrets are never shown.
+  std::string text(const Options& options) const;
+  /// Parses, checks and stores a value. Throws Error{invalid_argument}, in which `origin` says where the bad
+  /// value comes from.
   void set(Options& options, std::string_view value, std::string_view origin) const;
   /// Throws Error{invalid_argument} when the value is out of range.
   void check(const Options& options, std::string_view origin) const;
 };
 
 std::span<const Setting> settings();
-/// nullptr if there is none.
+/// The setting of this name, or nullptr if there is none.
 const Setting* find_setting(std::string_view name);
 
 }  // namespace nzcl

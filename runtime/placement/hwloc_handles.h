@@ -1,4 +1,4 @@
-// Owning handles for hwloc's objects.
+// Handles that own hwloc's objects and free them.
 #pragma once
 
 #include <hwloc.h>

@@ -8,10 +8,11 @@
 namespace nzcl::placement {
 namespace {
 
-/// Asking the kernel takes time for every page.
+/// How many bytes of a range node_of() looks at. The kernel takes time for every page that it is asked about.
 constexpr std::size_t kLookAt = 64 << 10;
 
-/// Loaded once: memory is bound by the numbers of nodes, which do not change.
+/// The machine's topology, or nullptr if hwloc cannot read it. It is loaded once, because only the numbers of
+/// its nodes are used, and these do not change.
 hwloc_topology_t machine() {
   static const TopologyHandle loaded = [] {
     TopologyHandle t = make_topology();
@@ -37,7 +38,7 @@ void prefer_node(std::span<std::byte> bytes, int node) {
   if (node < 0 || bytes.empty() || !several_nodes()) return;
   const BitmapHandle nodes(hwloc_bitmap_alloc());
   hwloc_bitmap_only(nodes.get(), static_cast<unsigned>(node));
-  // Without HWLOC_MEMBIND_STRICT a full node is no failure.
+  // HWLOC_MEMBIND_STRICT is left out, so that the memory comes from another node when this one is full.
   hwloc_set_area_membind(machine(), bytes.data(), bytes.size(), nodes.get(), HWLOC_MEMBIND_BIND,
                          HWLOC_MEMBIND_BYNODESET);
 }

@@ -11,18 +11,18 @@
 namespace nzcl::placement {
 namespace {
 
-// One lane moves and adds at about the speed of one core's memory traffic, so that few suffice; the rest of
-// the machine is the caller's.
+// A lane moves and adds data about as fast as one core can read and write memory, so a few lanes suffice. The
+// other cores are left to the caller.
 constexpr int kCoresPerLane = 4, kMostLanes = 4;
-// A few cores saturate a socket's memory; more scan threads would only take cores from the caller.
+// A few cores use up the memory bandwidth of a socket. More scan threads would only take cores from the
+// caller.
 constexpr int kCoresPerScanThread = 4, kMostScanThreads = 4;
-// Long enough to catch the answer of a peer on a fast network without a sleep in between, short beside any
-// computation.
+// Long enough for a peer on a fast network to answer before the thread goes to sleep, and short in comparison
+// with any computation of the caller.
 constexpr std::chrono::microseconds kSpin{50};
-// A caller that has a core of its own, but shares it with the member's threads, which stand back while it
-// drives: some polls, each a fraction of what giving way to nobody takes. With two ranks on two cores 8 bytes
-// took 2.2 instead of 2.6 us over cma (medians of 6 starts); where ranks share a core, 1 us of polling cost
-// 2 us.
+// A waiting caller polls this long where its rank has a core of its own. It shares that core only with its
+// own rank's threads, which stand back while it drives, so a few polls cost less than giving way would. Where
+// ranks share a core, every poll delays the rank that is waited for. perf/results/tuning.md has figures.
 constexpr std::chrono::microseconds kCallerSpin{4};
 
 std::string cpus_text(const std::vector<int>& cpus) {
@@ -38,13 +38,14 @@ int auto_lanes(int own_cores) { return std::clamp(own_cores / kCoresPerLane, 1, 
 Placement plan(const Topology& topology, const PlacementRequest& r) {
   if (r.local_ranks < 1 || r.local_rank < 0 || r.local_rank >= r.local_ranks || r.lanes < 0 ||
       r.scan_threads < -1) {
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("placement: local rank {} of {}, {} lanes, {} scan threads", r.local_rank,
-                            r.local_ranks, r.lanes, r.scan_threads));
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("placement: cannot plan for local rank {} of {} with {} lanes and {} scan threads",
+                    r.local_rank, r.local_ranks, r.lanes, r.scan_threads));
   }
   const auto cores = static_cast<int>(topology.cores.size());
-  // Share i of n: cores [i*cores/n, (i+1)*cores/n); with more members than cores a share may be empty, and
-  // its member uses core i*cores/n with others.
+  // Member i of n gets the cores [i*cores/n, (i+1)*cores/n). If there are more members than cores, this range
+  // may be empty, and then the member shares core i*cores/n with others.
   int first = static_cast<int>(static_cast<long>(r.local_rank) * cores / r.local_ranks);
   int end = static_cast<int>((static_cast<long>(r.local_rank) + 1) * cores / r.local_ranks);
   const auto near = std::ranges::equal_range(topology.cores.begin() + first, topology.cores.begin() + end,
@@ -53,15 +54,15 @@ Placement plan(const Topology& topology, const PlacementRequest& r) {
     first = static_cast<int>(near.begin() - topology.cores.begin());
     end = static_cast<int>(near.end() - topology.cores.begin());
   }
-  const int own = cores < r.local_ranks ? 0 : end - first;  // with nobody else's thread on them
+  const int own = cores < r.local_ranks ? 0 : end - first;  // cores that no other member uses
 
   Placement result;
   const int lanes = r.lanes > 0 ? r.lanes : auto_lanes(own);
   const int scans =
       r.scan_threads >= 0 ? r.scan_threads : std::clamp(own / kCoresPerScanThread, 0, kMostScanThreads);
-  const bool roomy = own >= lanes + scans + 1;  // one core at least stays the caller's
+  const bool roomy = own >= lanes + scans + 1;  // at least one core is left to the caller
   const bool pin = r.pin == "on" || (r.pin == "auto" && roomy);
-  // From the end of the share backwards; a share that is too small is gone round again.
+  // Threads get the cores of the share from its end backwards. If there are too few, cores are used again.
   const auto cpu = [&](int i) {
     return pin ? topology.cores[static_cast<std::size_t>(std::max(first, end - 1 - i % std::max(1, own)))].cpu
                : -1;

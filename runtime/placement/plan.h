@@ -1,4 +1,4 @@
-// Which core each engine thread gets. Pure: the same topology and request always give the same plan.
+// Decides which core each engine thread gets. The same topology and request always give the same plan.
 #pragma once
 
 #include <chrono>
@@ -10,32 +10,37 @@
 namespace nzcl::placement {
 
 struct PlacementRequest {
-  int local_rank = 0;  // among the members that share these cores
-  int local_ranks = 1;
-  int lanes = 0;          // engine threads; 0: auto_lanes
-  int scan_threads = -1;  // -1: planned
-  std::string pin = "auto";
-  int node = -1;  // NUMA node of the gradients, if that is known
+  int local_rank = 0;        // this member's number among those that share the cores
+  int local_ranks = 1;       // how many members share the cores
+  int lanes = 0;             // engine threads; 0: auto_lanes() decides
+  int scan_threads = -1;     // -1: the plan decides
+  std::string pin = "auto";  // as in Options
+  int node = -1;             // NUMA node of the gradients; -1: not known
 };
 
 struct Placement {
-  std::vector<int> lane_cpus,
-      scan_cpus;  // one per thread: the hardware thread to pin it to, or -1 for anywhere
-  int node = -1;  // of slots and device: as requested, else that of the cores; -1: several
-  // How long a thread with nothing to do polls before it gives way: those here, and a caller that waits.
-  std::chrono::microseconds spin{0}, caller_spin{0};
-  std::string text;  // for people
+  // The hardware thread to which each lane and each scan thread is pinned; -1: it may run anywhere.
+  std::vector<int> lane_cpus, scan_cpus;
+  // The NUMA node for slots and device: that of the request, else that of the cores. -1: the cores are on
+  // several.
+  int node = -1;
+  std::chrono::microseconds spin{0};  // how long an engine thread with nothing to do polls before it sleeps
+  std::chrono::microseconds caller_spin{0};  // the same for a caller that waits
+  std::string text;                          // the plan, for people to read
 };
 
-/// Engine threads for a member with this many cores to itself (0: it shares a core).
+/// The number of lanes for a member that has this many cores to itself; 0 cores: it shares one with other
+/// members.
 int auto_lanes(int own_cores);
 
-/// Divides the cores evenly between the members that share them, neighbours together, so that a member stays
-/// within a NUMA node where it can. Of its share only the cores on the gradients' node count, if it has any.
-/// Within its share a member's engine threads get the last cores, scan
-/// threads before the lanes, and the caller's own threads keep the first. With fewer cores than its threads
-/// need, nothing is pinned unless `pin` says so, and only callers spin; they do not either where members
-/// share a core. Throws Error{invalid_argument} for a request that makes no sense.
+/// Divides the cores between the members:
+///  - Every member gets an equal share of neighbouring cores, so that it stays within a NUMA node where
+///    possible. If some cores of the share are on the node of the gradients, only these are used.
+///  - The lanes get the last cores of the share, and the scan threads those before them. The first cores
+///    are left to the caller's own threads.
+///  - If the share has fewer cores than there are threads, threads are pinned only if `pin` is "on", and
+///    only callers poll. If members share a core, no thread polls.
+/// Throws Error{invalid_argument} for numbers that contradict each other.
 Placement plan(const Topology& topology, const PlacementRequest& request);
 
 }  // namespace nzcl::placement

@@ -1,11 +1,14 @@
-// Names and cores of the engine's threads; both act on the calling thread.
+// Gives engine threads their names and cores. Both functions act on the calling thread.
 #pragma once
+
+#include <string_view>
 
 namespace nzcl::placement {
 
-/// At most 15 characters count; seen in top -H and gdb.
+/// Sets the name that top -H and gdb show. Only its first 15 characters count.
 void name_thread(const char* name);
-/// Where this is not allowed the thread runs anywhere, and the log says so once per call. -1: no pinning.
-void pin_thread(int cpu);
+/// Pins the thread to a hardware thread, or does nothing if `cpu` is -1. If the system does not allow it, a
+/// warning is logged in the name of `member`, and the thread may run anywhere.
+void pin_thread(int cpu, std::string_view member);
 
 }  // namespace nzcl::placement

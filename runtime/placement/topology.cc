@@ -22,7 +22,8 @@ std::string list_text(hwloc_const_bitmap_t set) {
 
 std::string plural(int n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
 
-/// Bytes of second-level cache that a core has to itself, or its part of what it shares; 0: unknown.
+/// The size of the second-level cache that a core has to itself, or an equal part of one that it shares with
+/// others. 0: hwloc does not know.
 std::uint64_t cache_share(hwloc_topology_t t, hwloc_obj_t core, hwloc_obj_type_t unit) {
   const hwloc_obj_t cache = hwloc_get_ancestor_obj_by_type(t, HWLOC_OBJ_L2CACHE, core);
   if (cache == nullptr) return 0;
@@ -30,10 +31,11 @@ std::uint64_t cache_share(hwloc_topology_t t, hwloc_obj_t core, hwloc_obj_type_t
   return cache->attr->cache.size / static_cast<std::uint64_t>(std::max(1, sharers));
 }
 
-Topology digest(hwloc_topology_t t) {
+/// Reduces hwloc's description of a machine to what placement needs.
+Topology topology_from_hwloc(hwloc_topology_t t) {
   Topology result;
   const auto count = [&](hwloc_obj_type_t type) { return std::max(0, hwloc_get_nbobjs_by_type(t, type)); };
-  // A machine description without cores (some VMs) still has processing units.
+  // Some virtual machines describe no cores, but all have processing units.
   const hwloc_obj_type_t unit = count(HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
   std::set<int> nodes;
   for (hwloc_obj_t core = nullptr; (core = hwloc_get_next_obj_by_type(t, unit, core)) != nullptr;) {
@@ -67,7 +69,7 @@ Topology digest(hwloc_topology_t t) {
 
 Topology read_topology() {
   const TopologyHandle handle = make_topology();
-  // Looking at the affinity of the process must not change that of the calling thread.
+  // Without this flag, hwloc may change the affinity of the calling thread while it looks at the machine.
   hwloc_topology_set_flags(handle.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
   if (hwloc_topology_load(handle.get()) != 0)
     throw Error(ErrorCode::system, "hwloc could not read the machine's topology");
@@ -76,7 +78,7 @@ Topology read_topology() {
       !hwloc_bitmap_iszero(bound.get())) {
     hwloc_topology_restrict(handle.get(), bound.get(), 0);
   }
-  return digest(handle.get());
+  return topology_from_hwloc(handle.get());
 }
 
 Topology read_saved_topology(const std::string& saved) {
@@ -90,7 +92,7 @@ Topology read_saved_topology(const std::string& saved) {
                             "as \"pack:2 [numa] core:16 pu:2\"",
                             saved));
   }
-  return digest(handle.get());
+  return topology_from_hwloc(handle.get());
 }
 
 }  // namespace nzcl::placement

@@ -1,4 +1,5 @@
-// nzcl_aggregator: a dedicated aggregator's process. Serves one communicator until its workers leave.
+// nzcl_aggregator: the program of a dedicated aggregator, which serves one communicator until its workers
+// leave.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -8,13 +9,12 @@
 int main(int argc, char** argv) {
   int index = -1;
   CLI::App app(
-      "Serves as a dedicated aggregator until the workers leave. NZCL_AGGREGATORS says how many there are, "
-      "on workers and aggregators alike; the "
-      "rest of the settings are those of the workers (nzcl_info shows them).\nExit status: 0 = the workers "
-      "left; 1 = the communicator failed.",
+      "Serves as a dedicated aggregator until the workers leave. Workers and aggregators must have the same "
+      "value of NZCL_AGGREGATORS, the number of aggregators. All other options are as for workers (nzcl_info "
+      "shows them).\nExit status: 0: the workers have left; 1: the communicator has failed.",
       "nzcl_aggregator");
   app.add_option("--index", index,
-                 "Which aggregator this is, from 0; not needed where one mpirun or srun starts workers and "
+                 "The number of this aggregator, from 0; not needed if one mpirun or srun starts workers and "
                  "aggregators together")
       ->check(CLI::Range(0, 1023));
   CLI11_PARSE(app, argc, argv);

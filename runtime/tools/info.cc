@@ -1,4 +1,4 @@
-// nzcl_info: what nzcl finds on this machine and what it would do with it.
+// nzcl_info: shows what nzcl finds on this machine, and what it would do there.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include "nzcl/error.h"
 #include "nzcl/nzcl.h"
 #include "runtime/bootstrap/factory.h"
+#include "runtime/bootstrap/random_secret.h"
 #include "runtime/kernels/targets.h"
 #include "runtime/options/help.h"
 #include "runtime/options/resolve.h"
@@ -21,8 +22,9 @@ namespace {
 
 struct Arguments {
   bool markdown = false;
-  std::string topology;  // "": this machine
-  int local_ranks = 0;   // 0: from the launcher, else 1
+  bool new_secret = false;
+  std::string topology;  // "": that of this machine
+  int local_ranks = 0;   // 0: the number that the launcher tells, or 1 if it tells none
 };
 
 void print_transports() {
@@ -56,7 +58,7 @@ void print_placement(const Arguments& arguments, const Options& options,
 }
 
 void print_bootstrap(const Options& options, const bootstrap::LaunchEnvironment& launch) {
-  fmt::print("\nBootstrap\n  launcher: {}{}\n", launch.launcher.empty() ? "none seen" : launch.launcher,
+  fmt::print("\nBootstrap\n  launcher: {}{}\n", launch.launcher.empty() ? "none found" : launch.launcher,
              launch.pmix ? ", with PMIx" : "");
   try {
     const auto choice = bootstrap::choose(options, launch, bootstrap::Role::worker, -1);
@@ -66,11 +68,11 @@ void print_bootstrap(const Options& options, const bootstrap::LaunchEnvironment&
         fmt::print("  a single rank\n");
         break;
       case Kind::socket:
-        fmt::print("  place {} of {}, socket {}:{} ({})\n", choice.index, choice.size, choice.host,
+        fmt::print("  position {} of {}, socket {}:{} ({})\n", choice.position, choice.size, choice.host,
                    choice.port, choice.why);
         break;
       case Kind::file:
-        fmt::print("  place {} of {}, file {}\n", choice.index, choice.size,
+        fmt::print("  position {} of {}, file {}\n", choice.position, choice.size,
                    choice.path.empty() ? choice.why : choice.path);
         break;
       case Kind::pmix:
@@ -94,15 +96,20 @@ int run(int argc, char** argv) {
       "with their origins.",
       "nzcl_info");
   app.add_flag("--options-markdown", arguments.markdown, "Print only the table of options, in Markdown");
+  app.add_flag("--new-secret", arguments.new_secret, "Print only a new random text for NZCL_SECRET");
   app.add_option("--topology", arguments.topology,
                  "Plan for another machine: a file saved by lstopo (*.xml), or a description such as "
                  "\"pack:2 [numa] core:16 pu:2\"");
   app.add_option("--local-ranks", arguments.local_ranks,
-                 "Plan for so many ranks; default: as the launcher says, else 1")
+                 "The number of ranks to plan for; default: what the launcher says, else 1")
       ->check(CLI::Range(1, 4096));
   CLI11_PARSE(app, argc, argv);
   if (arguments.markdown) {
     fmt::print("{}", options_markdown());
+    return 0;
+  }
+  if (arguments.new_secret) {
+    fmt::print("{}\n", bootstrap::random_secret());
     return 0;
   }
   const Resolved resolved = resolve({}, process_environment, process_variables());

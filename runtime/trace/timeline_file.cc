@@ -17,9 +17,10 @@ namespace {
 constexpr std::string_view kEnd = "\n]\n";
 
 [[noreturn]] void refuse(const std::string& path) {
-  throw Error(ErrorCode::system, fmt::format("trace: writing {}: {}", path, std::strerror(errno)));
+  throw Error(ErrorCode::system, fmt::format("trace: cannot write {}: {}", path, std::strerror(errno)));
 }
 
+/// Holds the lock of a file, by which processes that append to it take turns.
 struct Locked {
   explicit Locked(int file) : fd(file) { ::flock(fd, LOCK_EX); }
   ~Locked() { ::flock(fd, LOCK_UN); }
@@ -38,7 +39,7 @@ TimelineFile::~TimelineFile() { ::close(fd_); }
 
 void TimelineFile::append(std::string events) {
   if (events.empty()) return;
-  events.resize(events.size() - 2);  // the last comma
+  events.resize(events.size() - 2);  // without the last comma and newline
   const Locked locked(fd_);
   struct stat about {};
   if (::fstat(fd_, &about) != 0) refuse(path_);

@@ -1,20 +1,22 @@
 // The file of NZCL_TRACE: a JSON array in the Trace Event Format, which Perfetto and chrome://tracing read.
-// All processes of a host append to the same file; it is valid JSON after every append.
+// All processes of a host append to the same file, which is valid JSON after every append.
 #pragma once
 
 #include <string>
 
 namespace nzcl::trace {
 
+/// An open timeline file. Not thread-safe.
 class TimelineFile {
  public:
-  /// `empty`: start it anew. Throws Error{system}.
+  /// Opens the file, and makes it if there is none. With `empty`, removes what an earlier run has left in it.
+  /// Throws Error{system}.
   TimelineFile(std::string path, bool empty);
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
   TimelineFile& operator=(const TimelineFile&) = delete;
-  /// `events`: JSON objects, each followed by a comma and a newline. Waits for other processes that append.
-  /// Throws Error{system}.
+  /// Appends `events`, which are JSON objects, each followed by a comma and a newline. Waits while another
+  /// process appends. Throws Error{system}.
   void append(std::string events);
 
  private:

@@ -8,9 +8,11 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
+#include "runtime/base/json_text.h"
 #include "runtime/trace/timeline_file.h"
 
 namespace nzcl::trace {
@@ -25,7 +27,7 @@ struct Event {
 
 constexpr std::array kNames{"operation", "scan", "push", "post", "reduce", "zero", "result"};
 
-/// One thread writes; write() reads below `size`.
+/// The spans of one thread. Only this thread adds spans; write() reads those below `size`.
 struct Buffer {
   static constexpr std::size_t kEvents = 1 << 18;
   Buffer() : thread(::gettid()), events(new Event[kEvents]) {
@@ -36,19 +38,20 @@ struct Buffer {
   const std::unique_ptr<Event[]> events;
   std::atomic<std::size_t> size{0};
   std::atomic<std::uint64_t> dropped{0};
-  std::size_t written = 0;  // under the state's mutex
+  std::size_t written = 0;  // how many spans are in the file; guarded by the state's mutex
 };
 
+/// What all threads of the process share. The mutex guards all other members.
 struct State {
   std::mutex mutex;
   std::optional<TimelineFile> file;
   bool written = false;
   std::string member;
-  std::vector<std::unique_ptr<Buffer>> buffers;  // kept when their threads end
+  std::vector<std::unique_ptr<Buffer>> buffers;  // they stay when their threads end
 };
 
 State& state() {
-  static State* const forever = new State;  // threads may record while the process exits
+  static State* const forever = new State;  // not deleted, because threads may record during exit
   return *forever;
 }
 
@@ -68,7 +71,7 @@ double microseconds(std::int64_t ns) { return static_cast<double>(ns) / 1e3; }
 void append_event(std::string& text, const Event& e, pid_t process, pid_t thread) {
   const auto out = std::back_inserter(text);
   const char* const name = kNames[static_cast<std::size_t>(e.what)];
-  if (e.what == What::operation) {  // overlap each other: not spans of a thread
+  if (e.what == What::operation) {  // operations overlap each other, so they are not spans of one thread
     for (const auto& [phase, time] : {std::pair{'b', e.begin}, std::pair{'e', e.end}}) {
       fmt::format_to(
           out,
@@ -88,8 +91,8 @@ void append_event(std::string& text, const Event& e, pid_t process, pid_t thread
 void append_name(std::string& text, std::string_view what, std::string_view name, pid_t process,
                  pid_t thread) {
   fmt::format_to(std::back_inserter(text),
-                 R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}},)", what, process,
-                 thread, name);
+                 R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":{}}}}},)", what, process, thread,
+                 json_text(name));  // a thread of the user may have any name
   text += '\n';
 }
 

@@ -10,23 +10,23 @@ namespace nzcl::wire {
 enum class Direction : std::uint8_t { up = 0, down = 1 };
 
 /// Small operations have channels of their own, so that they overtake large ones.
-enum class Class : std::uint8_t { bulk = 0, express = 1 };
-inline constexpr int kClasses = 2;
+enum class Priority : std::uint8_t { bulk = 0, express = 1 };
+inline constexpr int kPriorities = 2;
 
-/// The names of the four channels between two members, from one of them: the other member, the direction, the
-/// class.
+/// Names one of the four channels between two members, seen from one of them: the other member, the direction
+/// and the priority.
 struct ChannelId {
   std::uint16_t member = 0;
   Direction direction = Direction::up;
-  Class size_class = Class::bulk;
+  Priority priority = Priority::bulk;
   friend bool operator==(const ChannelId&, const ChannelId&) = default;
 };
 
-/// Members that a communicator can have: what fits the immediate.
+/// The most members that a communicator can have: their numbers must fit the immediate.
 inline constexpr int kMaxMembers = 4096;
 
 /// 31   30 29                    18 17        16    15            0
-/// [ kind ][ member: 12 bits       ][ dir ][ class ][ value: 16    ]
+/// [ kind ][ member: 12 bits       ][ dir ][ prio. ][ value: 16    ]
 struct Immediate {
   enum class Kind : std::uint8_t {
     message = 0,  // a message lies in slot `value` of the channel that comes from `member`
@@ -45,14 +45,14 @@ constexpr std::uint32_t encode(const Immediate& imm) {
   return static_cast<std::uint32_t>(imm.kind) << 30 |
          static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
          static_cast<std::uint32_t>(imm.channel.direction) << 17 |
-         static_cast<std::uint32_t>(imm.channel.size_class) << 16 | imm.value;
+         static_cast<std::uint32_t>(imm.channel.priority) << 16 | imm.value;
 }
 
-/// Any 32 bits decode; kind 3 does not exist and is the caller's to refuse.
+/// Any 32 bits decode. Kind 3 does not exist, and the caller must refuse it.
 constexpr Immediate decode(std::uint32_t bits) {
   return {static_cast<Immediate::Kind>(bits >> 30),
           {static_cast<std::uint16_t>(bits >> 18 & 0xfff), static_cast<Direction>(bits >> 17 & 1),
-           static_cast<Class>(bits >> 16 & 1)},
+           static_cast<Priority>(bits >> 16 & 1)},
           static_cast<std::uint16_t>(bits)};
 }
 

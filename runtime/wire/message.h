@@ -1,5 +1,6 @@
-// What lies in a slot. Little-endian, fixed widths; every rank runs the same version (checked when they
-// meet). Layout, diagrams and an example: runtime/wire/README.md, which tests/unit/wire_test.cc checks.
+// What lies in a slot: little-endian structures of fixed widths. All ranks must run the same version, which
+// they check when they meet. runtime/wire/README.md has the layout and an example, and
+// tests/unit/wire_test.cc compares it with this file.
 #pragma once
 
 #include <bit>
@@ -13,20 +14,19 @@ namespace nzcl::wire {
 static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
-/// Changes with every change of anything on the wire.
+/// Must be raised with every change of anything on the wire.
 inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
 enum Flags : std::uint16_t {
   kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow the header
-  kDirect =
-      2,      // downwards: the payload was written to its final place by `direct_writes` writes of their own
-  kMore = 4,  // behind this section, at the next multiple of 8, another one begins
+  kDirect = 2,     // downwards: the payload was written in place, by `direct_writes` writes of their own
+  kMore = 4,       // behind this section, at the next multiple of 8, another one begins
 };
 
-/// First bytes of every section, up (a worker's contribution) and down (an aggregator's result) alike. A
-/// message is one or more sections, of slices that follow each other.
+/// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A
+/// message consists of one or more sections, whose slices have ascending sequences.
 struct Header {
   std::uint16_t magic = kMagic;
   std::uint16_t version = kVersion;
@@ -40,13 +40,13 @@ struct Header {
   std::uint32_t bitmap_bytes = 0;  // multiple of 8
   std::uint32_t payload_bytes = 0;
   std::uint32_t direct_writes =
-      0;  // kDirect: writes with an immediate to expect; 0 where the transport orders writes
+      0;  // kDirect: how many writes; as many immediates will come where the transport keeps no order
   std::uint32_t reserved = 0;
   std::uint64_t reserved2 = 0;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
-/// Of a header that has been written to `at` already.
+/// Adds a flag to a header that has already been written to `at`.
 inline void add_flag(std::byte* at, Flags flag) {
   std::uint16_t flags = 0;
   std::memcpy(&flags, at + offsetof(Header, flags), sizeof flags);
@@ -65,7 +65,7 @@ struct OperationRecord {
   std::uint64_t output_address = 0;  // dense output: the tensor's first byte (verbs::RemoteMemory)
   std::uint64_t output_key = 0;
 
-  /// Ranks must agree on all but the place of the output.
+  /// Ranks must agree on everything but the address of the output.
   bool same_operation(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type && op == other.op &&
            packed_result == other.packed_result;
@@ -73,7 +73,7 @@ struct OperationRecord {
 };
 static_assert(sizeof(OperationRecord) == 40 && std::is_trivially_copyable_v<OperationRecord>);
 
-/// Sections of a message, at most: so that who takes them needs a bounded place for each.
+/// The most sections of a message. It bounds the memory in which a receiver keeps track of them.
 inline constexpr std::uint32_t kMaxSections = 16;
 
 /// Sections begin at multiples of this.
@@ -82,12 +82,12 @@ inline constexpr std::uint64_t aligned_section(std::uint64_t end) {
   return (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
-/// Downwards: where the section behind this one begins, which begins at `at`.
+/// Downwards: where the next section begins, if this one begins at `at`.
 inline std::uint64_t next_result(std::uint64_t at, const Header& header) {
   return aligned_section(at + sizeof header + header.bitmap_bytes + header.payload_bytes);
 }
 
-/// Room that a section's fixed parts take in a slot, at most.
+/// The most bytes of a slot that the fixed parts of a section take.
 inline constexpr std::uint64_t kMaxOverhead = sizeof(Header) + sizeof(OperationRecord);
 
 }  // namespace nzcl::wire

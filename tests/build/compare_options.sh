@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# scripts/compare names an option whose value is none, before it installs, builds or runs anything.
+# Given an option with a bad value, scripts/compare must name that option before it installs, builds or runs anything.
 #   compare_options.sh BUILD_DIR SOURCE_DIR
 set -euo pipefail
 source=$2
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# refuses MESSAGE ARGUMENTS...: with this line and no other work
+# refuses MESSAGE ARGUMENTS...: scripts/compare must print this message and do nothing else
 refuses() {
   local message=$1 out
   shift

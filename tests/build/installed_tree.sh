@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs into an empty folder and uses nzcl from there as a stranger would: the README's examples are compiled against
-# it, through find_package and pkg-config, and run with two ranks.
+# Installs nzcl into an empty folder and uses it as a user would: the README's examples are compiled through find_package and
+# pkg-config, and run with two ranks.
 #   installed_tree.sh BUILD_DIR SOURCE_DIR
 set -euo pipefail
 build=$1 source=$2
@@ -12,23 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
 cmake --install "$build" --prefix "$prefix" >/dev/null
-cp -r "$here/consumer" "$work/consumer"
 libdir=$(dirname "$(find "$prefix" -name nzcl.pc)" | xargs dirname)
-
-# two_ranks PROGRAM RESULT: both must end well, and the last line of each must end with RESULT.
-two_ranks() {
-  local rank pids=() meeting=$work/meeting.${1##*/}
-  for rank in 0 1; do
-    RANK=$rank WORLD_SIZE=2 NZCL_BOOTSTRAP=file NZCL_RENDEZVOUS_FILE=$meeting \
-      LD_LIBRARY_PATH=$libdir timeout 100 "$1" >"$work/out.$rank" 2>&1 &
-    pids+=($!)
-  done
-  for rank in 0 1; do
-    if ! wait "${pids[rank]}" || [[ $(tail -n 1 "$work/out.$rank") != "rank $rank"*"$2" ]]; then
-      fail "${1##*/}, rank $rank of 2, should end with '$2': $(tail -n +1 "$work"/out.*)"
-    fi
-  done
-}
 
 echo "Every installed header compiles alone, as C++20 or C11"
 (cd "$prefix/include" && find nzcl -name '*.h') >"$work/headers"
@@ -42,10 +26,8 @@ while read -r header; do
 done <"$work/headers"
 
 echo "The README's C++ example, through find_package"
-code_between 'c++ example' "$source/README.md" >"$work/consumer/example.cc"
-(cmake -S "$work/consumer" -B "$work/build" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release &&
-  cmake --build "$work/build") >"$work/log" 2>&1 || fail "$(cat "$work/log")"
-# 10 steps, learning rate 0.1, gradient (1 + 2) / 2
+build_consumer "$prefix"
+# The example takes 10 steps with a learning rate of 0.1, and its gradient is (1 + 2) / 2.
 two_ranks "$work/build/example" "weights[0] = -1.50"
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
@@ -57,6 +39,10 @@ two_ranks "$work/example_c" "gradient[0] = 1.50"
 echo "The C++ example, through pkg-config"
 "${CXX:-c++}" -std=c++20 "$work/consumer/example.cc" -o "$work/example_pc" "${flags[@]}"
 two_ranks "$work/example_pc" "weights[0] = -1.50"
+echo "The README's example of values and indices; it finds the library by itself"
+code_between 'sparse example' "$source/README.md" >"$work/sparse.cc"
+"${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/sparse.cc" -o "$work/sparse" "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir nzcl)"
+two_ranks "$work/sparse" "3 blocks, block 7 holds 2.00" ""
 
 echo "Installed programs find their libraries by themselves"
 for program in "$prefix"/bin/*; do

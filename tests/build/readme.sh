@@ -1,38 +1,62 @@
 #!/usr/bin/env bash
-# Does README.md tell the truth about options, programs and scripts?
-#   readme.sh BUILD_DIR SOURCE_DIR [--fix]     --fix writes the table of options into README.md
+# Checks what the documents say about options, programs, scripts and files.
+#   readme.sh BUILD_DIR SOURCE_DIR [--fix]     --fix writes the table of options into OPTIONS.md
 set -euo pipefail
 build=$1 source=$2
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-readme=$source/README.md
+options=$source/runtime/options/OPTIONS.md
 
 table=$(mktemp)
 trap 'rm -f "$table"' EXIT
 "$build/bin/nzcl_info" --options-markdown >"$table"
 if [[ ${3:-} == --fix ]]; then
-  sed -i -e "/^<!-- options begin -->\$/r $table" -e '/^<!-- options begin -->$/,/^<!-- options end -->$/{//!d}' "$readme"
+  sed -i -e "/^<!-- options begin -->\$/r $table" -e '/^<!-- options begin -->$/,/^<!-- options end -->$/{//!d}' "$options"
 fi
-between options "$readme" | diff -u --label "README.md" --label "nzcl_info --options-markdown" - "$table" ||
-  fail "the table of options in README.md is not the code's; readme.sh --fix corrects it"
+between options "$options" | diff -u --label "OPTIONS.md" --label "nzcl_info --options-markdown" - "$table" ||
+  fail "the table in $options is not the code's; readme.sh --fix corrects it"
 
-# Every program and script that the README names is there, and knows the options that it is shown with.
+# commands FILE: prints the commands that a document shows, in blocks and within sentences.
 commands() {
-  sed -nE 's/^\$ (.*)/\1/p' "$readme"
-  grep -oE "\`[^\`]+\`" "$readme" | tr -d "\`"
+  sed -nE 's/^\$ (.*)/\1/p' "$1"
+  grep -oE "\`[^\`]+\`" "$1" | tr -d "\`"
 }
-while read -r command; do
-  name=${command%% *}
-  program=$build/bin/$name
-  if [[ $name == ./scripts/* ]]; then program=$source/$name; fi
-  [[ -x $program ]] || fail "README.md names $name, and $program is not there"
-  for option in $(grep -oE -- ' --[a-z-]+' <<<"$command" || true); do
-    "$program" --help | grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" ||
-      fail "README.md shows $name $option, which its --help does not know"
-  done
-done < <(commands | grep -E '^(\./scripts/|nzcl_)')
 
-# Links within the repository lead somewhere.
-while read -r target; do
-  [[ -e $source/$target ]] || fail "README.md links to $target, which is not there"
-done < <(grep -oE '\]\([^)]*\)' "$readme" | sed -E 's/^\]\(|\)$//g' | grep -vE '^(https?:|#)')
+# Every program and script that a document names must exist, and must know the options that the document shows.
+check_commands() { # DOCUMENT
+  local command name program option
+  while read -r command; do
+    name=${command%% *}
+    program=$build/bin/$name
+    if [[ $name == *scripts/* ]]; then program=$source/$name; fi
+    [[ -x $program ]] || fail "$1 names $name, and $program is not there"
+    for option in $(grep -oE -- ' --[a-z-]+' <<<"$command" || true); do
+      "$program" --help | grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" ||
+        fail "$1 shows $name $option, which its --help does not know"
+    done
+  done < <(commands "$1" | grep -E '^((\./)?scripts/[a-z]|nzcl_[a-z])')
+}
+for document in README.md CONTRIBUTING.md perf/README.md; do check_commands "$source/$document"; done
+
+# Every variable that the documents name must exist. Exceptions are NZCL_CONFIG, which names a file and is no option, NZCL_*,
+# which stands for all variables, and the variables of CMake.
+while read -r variable; do
+  grep -qE "^\| \`$variable\`" "$table" || grep -qE "option\($variable |set\($variable " "$source/CMakeLists.txt" ||
+    fail "README.md or CONTRIBUTING.md names $variable, which is no option"
+done < <(grep -ohE '\bNZCL_[A-Z_]+[A-Z]\b' "$source"/{README,CONTRIBUTING}.md | sort -u | grep -vx NZCL_CONFIG)
+
+# The tests that the table of mistakes names must exist.
+mistakes=$(between mistakes "$source/README.md" | sed 1,2d) # without the heading
+while read -r row; do
+  grep -qE "\\| \`[A-Za-z]+\\.[A-Za-z]+\`" <<<"$row" || fail "README.md: this row names no test: $row"
+done <<<"$mistakes"
+while IFS=. read -r suite name; do
+  grep -rqE "^TEST(_F|_P)?\($suite, $name\)" "$source/tests" || fail "README.md names the test $suite.$name, which does not exist"
+done < <(grep -oE "\`[A-Z][A-Za-z]+\\.[A-Z][A-Za-z]+\`" <<<"$mistakes" | tr -d "\`")
+
+# Every link to a file of the repository must lead to one that exists.
+while read -r document; do
+  while read -r target; do
+    [[ -e $(dirname "$document")/$target ]] || fail "$document links to $target, which is not there"
+  done < <(grep -oE '\]\([^)]*\)' "$document" | sed -E 's/^\]\(|\)$//g; s/#.*//' | grep -vE '^(https?:|$)')
+done < <(find "$source" -path "$source/build" -prune -o -name '*.md' -print)

@@ -20,8 +20,9 @@ using Devices = std::vector<std::shared_ptr<Device>>;
 
 struct Backend {
   std::string name;
-  /// So many devices whose endpoints can reach each other, one per endpoint as in separate processes. Throws
-  /// Error{unavailable} where the backend can't run; the tests are then skipped with its words.
+  /// Opens this many devices whose endpoints can reach each other. Each endpoint has a device of its own, as
+  /// in separate processes. Throws Error{unavailable} if the backend cannot run; the tests are then skipped
+  /// with the text of the error.
   std::function<Devices(std::size_t)> open;
 
   friend std::ostream& operator<<(std::ostream& out, const Backend& backend) { return out << backend.name; }
@@ -36,8 +37,8 @@ inline Backend loopback(const std::string& name, const LoopbackOptions& options)
           }};
 }
 
-/// `name`: where the transport's own is none that a test may have. Several devices of a host are used in
-/// turn.
+/// A transport that open_device() knows. `name` is needed if the name of the transport cannot be part of a
+/// test name. The devices of this host are used in turn.
 inline Backend by_name(const std::string& transport, const std::string& name = "",
                        const DeviceOptions& base = {}) {
   return {name.empty() ? transport : name, [transport, base](std::size_t count) {
@@ -53,7 +54,7 @@ inline Backend by_name(const std::string& transport, const std::string& name = "
 }
 
 inline std::vector<Backend> all_backends() {
-  LoopbackOptions delayed;  // the same contract when nothing happens at once
+  LoopbackOptions delayed;  // the contract must hold even if no write lands at once
   delayed.limits.ordered = delayed.limits.readable = true;
   delayed.faults.delay_polls = 5;
   delayed.faults.accept_at_most = 7;
@@ -72,7 +73,7 @@ inline std::vector<Backend> all_backends() {
           by_name("verbs;ofi_rxm", "verbs_ofi_rxm")};
 }
 
-/// Opens the devices, or skips the test.
+/// Opens the devices, or skips the test if the backend cannot run.
 class ContractTest : public ::testing::TestWithParam<Backend> {
  protected:
   static constexpr std::size_t kMostEndpoints = 4;

@@ -1,4 +1,5 @@
-// Completions: one per write, counted by in_flight(), and what post() does without room.
+// Tests completions: one for each write, counted by in_flight(). Also tests what post() does when there is no
+// room.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -11,7 +12,7 @@ namespace {
 class CompletionTest : public ContractTest {};
 INSTANTIATE_TEST_SUITE_P(Transports, CompletionTest, ::testing::ValuesIn(all_backends()), backend_name);
 
-/// `count` writes of `bytes` from slot i to slot i, immediate i.
+/// Makes `count` writes of `bytes` bytes each. Write i goes from slot i to slot i and has the immediate i.
 Writes slots(Peers& peers, std::size_t count, std::size_t bytes) {
   Writes writes;
   for (std::uint32_t i = 0; i < count; ++i)
@@ -46,7 +47,7 @@ TEST_P(CompletionTest, MoreWritesThanMayBePosted) {
   auto rest = writes.all();
   std::size_t refused = 0;
   ASSERT_TRUE(peers.until([&] {
-    for (std::size_t accepted = 1; accepted > 0 && !rest.empty();) {  // until it takes no more
+    for (std::size_t accepted = 1; accepted > 0 && !rest.empty();) {  // until post() accepts no more
       const std::size_t before = sender.in_flight();
       accepted = sender.post(rest);
       rest = rest.subspan(accepted);
@@ -85,7 +86,7 @@ TEST_P(CompletionTest, InFlightIsWhatWasAcceptedAndNotYetReturned) {
     return sender.in_flight() == 0;
   }));
   EXPECT_EQ(peers[0].written.size(), count);
-  EXPECT_EQ(peers[1].endpoint->in_flight(), 0u) << "an arrival is nobody's write";
+  EXPECT_EQ(peers[1].endpoint->in_flight(), 0u) << "an arrival does not count as a write of the receiver";
 }
 
 TEST_P(CompletionTest, PollFillsNoMoreThanItsSpan) {
@@ -112,12 +113,13 @@ TEST_P(CompletionTest, OrderedMeansAfterAllEarlierWrites) {
   constexpr std::size_t kRounds = 60, kSlot = 30'000;
   Peers peers(devices(), 2, kRounds * kSlot);
   std::size_t late = 0;
-  peers[1].on_completion = [&](const Completion& c) {  // everything up to and with this round is there
+  // The data of this and all earlier rounds must be visible.
+  peers[1].on_completion = [&](const Completion& c) {
     const std::size_t bytes = (c.immediate + 1) * kSlot;
     late += !same(std::span(peers[0].source).first(bytes), std::span(peers[1].target).first(bytes));
   };
   Writes writes;
-  for (std::uint32_t i = 0; i < kRounds; ++i) {  // large without immediate, then small with one
+  for (std::uint32_t i = 0; i < kRounds; ++i) {  // a large write without immediate, then a small one with it
     writes.add(1, {peers[0].segment(i * kSlot, kSlot - 8)}, peers[1].at(i * kSlot));
     writes.add(1, {peers[0].segment((i + 1) * kSlot - 8, 8)}, peers[1].at((i + 1) * kSlot - 8), i);
   }

@@ -1,4 +1,4 @@
-// Registered memory: offsets, several registrations of the same bytes.
+// Tests registered memory: offsets, and several registrations of the same bytes.
 #include "tests/contract/pair.h"
 
 namespace nzcl::verbs::test {
@@ -8,7 +8,7 @@ class MemoryTest : public ContractTest {
  protected:
   static constexpr std::size_t kBytes = 48 << 10;
 
-  /// One write, from post to arrival.
+  /// Posts one write and polls until it has arrived.
   static AssertionResult write(Peers& peers, const Segment& from, const RemoteMemory& to) {
     const std::size_t before = peers[1].arrived.size();
     Writes writes;
@@ -65,7 +65,7 @@ TEST_P(MemoryTest, OverlappingRegistrationsReachTheSameBytes) {
   const auto source =
       devices()[0]->register_memory(std::span(peers[0].source).subspan(777), MemoryKind::host);
   auto expected = peers[1].target;
-  // Two writes into the part that both cover; the second overwrites half of the first.
+  // Two writes go into the part that both registrations cover, and the second overwrites half of the first.
   ASSERT_TRUE(write(peers, {&peers[0].source[777], 4000, source.get()}, front->remote().offset(kBytes / 2)));
   std::memcpy(&expected[kBytes / 2], &peers[0].source[777], 4000);
   ASSERT_TRUE(same(expected, peers[1].target));

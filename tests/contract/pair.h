@@ -22,11 +22,11 @@ using ::testing::AssertionFailure;
 using ::testing::AssertionResult;
 using ::testing::AssertionSuccess;
 
-constexpr std::chrono::seconds kPatience{30};  // nothing takes a second: what takes this long hangs
-constexpr std::byte kUntouched{0xee};          // what targets hold before a write; no source holds it
-constexpr std::size_t kGuard = 67;             // bytes around a target; odd, so that nothing is aligned
+constexpr std::chrono::seconds kPatience{30};  // no test takes a second, so a test that takes this long hangs
+constexpr std::byte kUntouched{0xee};          // fills the targets before a write; no source contains it
+constexpr std::size_t kGuard = 67;             // bytes around a target; odd, so that targets are not aligned
 
-/// Bytes that differ between seeds and from place to place, and are never kUntouched.
+/// A pattern of bytes that differs from place to place and between seeds, and never contains kUntouched.
 inline std::vector<std::byte> pattern(std::size_t bytes, std::size_t seed) {
   std::vector<std::byte> out(bytes);
   for (std::size_t i = 0; i < bytes; ++i)
@@ -34,7 +34,7 @@ inline std::vector<std::byte> pattern(std::size_t bytes, std::size_t seed) {
   return out;
 }
 
-/// Equal to the byte; says where not.
+/// Compares all bytes, and reports the first one that differs.
 inline AssertionResult same(std::span<const std::byte> expected, std::span<const std::byte> actual) {
   if (expected.size() != actual.size())
     return AssertionFailure() << actual.size() << " bytes, expected " << expected.size();
@@ -44,7 +44,7 @@ inline AssertionResult same(std::span<const std::byte> expected, std::span<const
                             << std::to_integer<int>(*a) << ", expected " << std::to_integer<int>(*e);
 }
 
-/// Writes and the gather lists they refer to.
+/// A list of writes that owns their gather lists.
 class Writes {
  public:
   void add(PeerId to, std::vector<Segment> segments, const RemoteMemory& target,
@@ -63,13 +63,14 @@ class Writes {
   std::vector<Write> writes_;
 };
 
-/// An endpoint, the memory that it sends from and that is written into, and what poll() has returned so far.
+/// An endpoint with the memory that it sends from, the memory that peers write into, and all completions so
+/// far.
 struct Peer {
   std::vector<std::byte> source, target;
   std::unique_ptr<MemoryRegion> source_region, target_region;
   std::unique_ptr<Endpoint> endpoint;
-  std::vector<std::uint64_t> written;  // contexts
-  std::vector<std::uint32_t> arrived;  // immediates
+  std::vector<std::uint64_t> written;  // contexts of `written` completions
+  std::vector<std::uint32_t> arrived;  // immediates of `arrived` completions
   std::function<void(const Completion&)> on_completion = [](const Completion&) {};
 
   Segment segment(std::size_t offset, std::size_t bytes) const {
@@ -80,7 +81,7 @@ struct Peer {
 
 class Peers {
  public:
-  /// `joined` says who connects to whom: not to oneself, and otherwise everybody.
+  /// `joined` tells which endpoints connect to each other. By default each one connects to all others.
   Peers(
       std::span<const std::shared_ptr<Device>> devices, std::size_t count, std::size_t bytes,
       const std::function<bool(PeerId, PeerId)>& joined = [](PeerId a, PeerId b) { return a != b; })
@@ -93,8 +94,8 @@ class Peers {
       p.target_region = devices[i]->register_memory(p.target, MemoryKind::host);
       p.endpoint = devices[i]->open_endpoint({.self = i, .peers = count});
     }
-    // Addresses are exchanged first; then, as a backend's connect() may wait for the peer's, all connect at
-    // once.
+    // The addresses are exchanged first. Then all endpoints connect at the same time, because the connect()
+    // of a backend may wait for that of the peer.
     std::vector<std::vector<std::string>> addresses(count, std::vector<std::string>(count));
     for (PeerId i = 0; i < count; ++i) {
       for (PeerId j = 0; j < count; ++j) {
@@ -115,7 +116,7 @@ class Peers {
     connecting.clear();
     for (const std::string& error : errors) EXPECT_EQ(error, "");
   }
-  /// Nobody closes while a peer's write is under way.
+  /// No endpoint is closed before all writes have completed.
   ~Peers() {
     if (!::testing::Test::HasFatalFailure()) {
       EXPECT_TRUE(drain());
@@ -146,13 +147,14 @@ class Peers {
       p.on_completion(c);
     }
   }
-  /// Polls every endpoint that is left, once.
+  /// Polls every endpoint that still exists, once.
   void poll() {
     for (Peer& p : peers_) {
       if (p.endpoint) poll(p);
     }
   }
-  /// Repeats `step` (by default: poll all) until `done`. False after a failed completion, or after kPatience.
+  /// Repeats `step` (by default: poll all endpoints) until `done` is true. Fails after a failed completion,
+  /// or after kPatience.
   AssertionResult until(const std::function<bool()>& done, const std::function<void()>& step) {
     const auto deadline = Clock::now() + kPatience;
     while (!done()) {
@@ -166,7 +168,7 @@ class Peers {
   AssertionResult until(const std::function<bool()>& done) {
     return until(done, [this] { poll(); });
   }
-  /// Posts all of it, and polls when there is no room.
+  /// Posts all writes, and polls while there is no room.
   AssertionResult post(PeerId from, const Writes& writes) {
     auto rest = writes.all();
     return until([&] {
@@ -180,7 +182,8 @@ class Peers {
                                  [](const Peer& p) { return !p.endpoint || p.endpoint->in_flight() == 0; });
     });
   }
-  /// Polls on for a while after all that was expected has come: a second copy of something would show.
+  /// Goes on polling for a while after all that was expected has come, so that an unexpected second
+  /// completion would be seen.
   AssertionResult linger() {
     int left = 300;
     return until([&] { return left-- == 0; });

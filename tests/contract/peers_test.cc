@@ -1,4 +1,4 @@
-// Several endpoints: who reaches whom, and what happens when one leaves.
+// Tests several endpoints: which of them reach each other, and what happens when one leaves.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -13,7 +13,8 @@ constexpr std::uint32_t kRounds = 50;
 
 class PeersTest : public ContractTest {
  protected:
-  /// kRounds writes from `from` to `to`, each to a slot of its own: the immediate is its number.
+  /// Makes kRounds writes from `from` to `to`. Each has a slot of its own, whose number is also its
+  /// immediate.
   static Writes stream(Peers& peers, PeerId from, PeerId to) {
     Writes writes;
     for (std::uint32_t i = 0; i < kRounds; ++i) {
@@ -23,7 +24,7 @@ class PeersTest : public ContractTest {
     return writes;
   }
   static std::size_t bytes(std::size_t endpoints) { return endpoints * kRounds * kSlot; }
-  /// Whether `to` holds what `from` streamed.
+  /// Whether `to` has received all that stream() sends from `from`.
   static AssertionResult has(Peers& peers, PeerId to, PeerId from) {
     return same(std::span(peers[from].source).subspan(from * kRounds * kSlot, kRounds * kSlot),
                 std::span(peers[to].target).subspan(from * kRounds * kSlot, kRounds * kSlot));
@@ -72,7 +73,7 @@ TEST_P(PeersTest, BothDirectionsAtOnce) {
   Peers peers(devices(), 2, bytes(2));
   const Writes there = stream(peers, 0, 1), back = stream(peers, 1, 0);
   auto rest0 = there.all(), rest1 = back.all();
-  ASSERT_TRUE(peers.until([&] {  // a few here, a few there
+  ASSERT_TRUE(peers.until([&] {  // both sides post a few writes in turn
     rest0 = rest0.subspan(peers[0].endpoint->post(rest0.first(std::min<std::size_t>(3, rest0.size()))));
     rest1 = rest1.subspan(peers[1].endpoint->post(rest1.first(std::min<std::size_t>(3, rest1.size()))));
     return peers[0].arrived.size() >= kRounds && peers[1].arrived.size() >= kRounds;
@@ -87,7 +88,7 @@ TEST_P(PeersTest, BothDirectionsAtOnce) {
 }
 
 TEST_P(PeersTest, AnEmptyAddressLeavesAPeerOut) {
-  Peers peers(devices(), 4, bytes(4), [](PeerId a, PeerId b) { return a + b == 3; });  // 0 and 3, 1 and 2
+  Peers peers(devices(), 4, bytes(4), [](PeerId a, PeerId b) { return a + b == 3; });  // 0 with 3, 1 with 2
   for (PeerId from = 0; from < 4; ++from) ASSERT_TRUE(peers.post(from, stream(peers, from, 3 - from)));
   ASSERT_TRUE(peers.until([&] {
     return std::ranges::all_of(std::array{0, 1, 2, 3},

@@ -1,4 +1,5 @@
-// Sleeping: after prepare_wait() said yes, whatever poll() would return makes wait_fd() readable.
+// Tests sleeping: after prepare_wait() has returned true, wait_fd() must become readable for everything that
+// poll() would return.
 #include <poll.h>
 
 #include "tests/contract/pair.h"
@@ -14,8 +15,8 @@ class WaitTest : public ContractTest {
     pollfd fd{.fd = endpoint.wait_fd(), .events = POLLIN, .revents = 0};
     return ::poll(&fd, 1, 0) == 1;
   }
-  /// As a thread that sleeps: polls `sleeper` only when prepare_wait() says so or the descriptor has become
-  /// readable. `others` is what the rest of the world does meanwhile.
+  /// Acts as a thread that sleeps: polls `sleeper` only if prepare_wait() returned false or the descriptor
+  /// has become readable. `others` is what the other endpoints do meanwhile.
   static AssertionResult sleep_until(Peers& peers, Peer& sleeper, const std::function<bool()>& done,
                                      const std::function<void()>& others) {
     bool asleep = false;
@@ -63,13 +64,14 @@ TEST_P(WaitTest, WhatCameBeforeIsNotSleptOver) {
   for (std::uint32_t i = 0; i < kRounds; ++i) {
     SCOPED_TRACE(i);
     ASSERT_TRUE(peers.post(0, one(peers, i)));
-    for (int k = 0; k < 20; ++k) peers.poll(peers[0]);  // it is on its way, or there, and nobody has looked
+    // The write is under way or has landed, but its receiver has not polled.
+    for (int k = 0; k < 20; ++k) peers.poll(peers[0]);
     ASSERT_TRUE(sleep_until(
         peers, peers[1], [&] { return peers[1].arrived.size() > i; }, [&] { peers.poll(peers[0]); }));
   }
 }
 
-/// A descriptor that stays readable would make sleepers spin.
+/// A descriptor that stays readable would keep sleepers awake for ever.
 TEST_P(WaitTest, WithNothingToTakeItSleeps) {
   Peers peers(devices(), 2, 64 << 10);
   NZCL_SKIP_WITHOUT_FD(*peers[0].endpoint);

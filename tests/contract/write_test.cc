@@ -1,10 +1,10 @@
-// Bytes: what is written lands at its address, whole, and nowhere else.
+// Tests that the bytes of a write land at its target, completely, and nowhere else.
 #include "tests/contract/pair.h"
 
 namespace nzcl::verbs::test {
 namespace {
 
-constexpr std::size_t kMostBytes = 4 << 20;  // of one write here, whatever the limits allow
+constexpr std::size_t kMostBytes = 4 << 20;  // largest write of these tests, even if the limits allow more
 
 class WriteTest : public ContractTest {};
 INSTANTIATE_TEST_SUITE_P(Transports, WriteTest, ::testing::ValuesIn(all_backends()), backend_name);
@@ -45,14 +45,15 @@ TEST_P(WriteTest, WithoutImmediateLandsAndTheReceiverHearsNothing) {
 TEST_P(WriteTest, GatherListsLandConcatenated) {
   const std::size_t region = 512 << 10;
   Peers peers(devices(), 2, region);
-  for (const std::size_t scale : {1, 40, 10000}) {  // bytes: a few, some pages, beyond any eager protocol
+  // A few bytes, some pages, and more than an eager protocol would take.
+  for (const std::size_t scale : {1, 40, 10000}) {
     for (std::size_t count = 1; count <= limits().max_segments; ++count) {
       SCOPED_TRACE(::testing::Message() << count << " segments, scale " << scale);
       std::vector<Segment> segments;
       std::ranges::fill(peers[1].target, kUntouched);
       auto expected = peers[1].target;
       std::size_t from = region, to = kGuard;
-      for (std::size_t i = 0; i < count; ++i) {  // from the back of the source: not one run in memory
+      for (std::size_t i = 0; i < count; ++i) {  // in reverse order, so not one contiguous run
         const std::size_t bytes = 1 + scale * (i % 4 + 1);
         if (from < bytes + 1 || to + bytes + kGuard > region || to + bytes > limits().max_write_bytes) break;
         from -= bytes + 1;

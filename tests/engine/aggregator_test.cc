@@ -1,5 +1,6 @@
-// A dedicated aggregator of two ranks, fed by hand: messages that come late, early, twice, or are wrong.
-#include "runtime/engine/aggregator.h"
+// A dedicated aggregator of two ranks. The test writes the ranks' messages by hand: some come late, early or
+// twice, and some are wrong.
+#include "runtime/exchange/push/aggregator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,16 +19,16 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using wire::Class;
 using wire::Direction;
 using wire::Immediate;
+using wire::Priority;
 
 class AggregatorTest : public testing::Test {
  protected:
-  AggregatorTest() : fed_({.self = 2}), aggregator_(fed_.context(), Class::express) {}
+  AggregatorTest() : fed_({.self = 2}), aggregator_(fed_.context(), Priority::express) {}
 
-  /// 20 floats in blocks of 4: five blocks, one express slice. `blocks` are contributed, each element with
-  /// `value` + its block.
+  /// The tensor has 20 floats in five blocks of 4, which are one express slice. The rank contributes
+  /// `blocks`; every element of a block is `value` plus the number of the block.
   static Message contribution(std::uint64_t operation, const std::vector<int>& blocks, float value) {
     Message m;
     m.header.flags = wire::kHasBitmap;
@@ -48,7 +49,7 @@ class AggregatorTest : public testing::Test {
     }
     return fed_.take_sent();
   }
-  /// Without credit writes.
+  /// Steps until nothing moves. Returns what was sent, without the writes that only return credits.
   std::vector<HandFed::Sent> step() {
     auto sent = step_all();
     std::erase_if(sent, [](const auto& s) { return s.immediate.kind == Immediate::Kind::credit; });
@@ -72,7 +73,7 @@ TEST_F(AggregatorTest, SumsWhenAllHaveComeAndTellsBothTheSame) {
   const auto sent = step();
   ASSERT_THAT(sent, SizeIs(2));
   for (const auto& s : sent) {
-    EXPECT_EQ(s.immediate, (Immediate{Immediate::Kind::message, {2, Direction::down, Class::express}, 0}));
+    EXPECT_EQ(s.immediate, (Immediate{Immediate::Kind::message, {2, Direction::down, Priority::express}, 0}));
     EXPECT_EQ(s.message.header.sequence, 0u);
     EXPECT_THAT(s.message.bitmap, ElementsAre(0b10110u));
     EXPECT_THAT(s.message.payload, ElementsAre(11, 11, 11, 11, 114, 114, 114, 114, 104, 104, 104, 104));
@@ -117,7 +118,7 @@ TEST_F(AggregatorTest, DataMayComeAfterItsBitmapInPieces) {
   EXPECT_THAT(step(), IsEmpty());
   Message piece;
   piece.header.flags = 0;
-  piece.payload = {payload.begin(), payload.begin() + 2};  // in the middle of a block
+  piece.payload = {payload.begin(), payload.begin() + 2};  // ends in the middle of a block
   from(0, piece);
   EXPECT_THAT(step(), IsEmpty());
   EXPECT_THAT(aggregator_.waiting_for(), HasSubstr("rank(s) 0 stopped sending"));
@@ -130,7 +131,7 @@ TEST_F(AggregatorTest, DataMayComeAfterItsBitmapInPieces) {
 }
 
 TEST_F(AggregatorTest, WithoutCreditTheResultWaits) {
-  for (std::uint64_t operation = 0; operation < 5; ++operation) {  // of 4 slots at the receivers
+  for (std::uint64_t operation = 0; operation < 5; ++operation) {  // the receivers have 4 slots
     from(0, contribution(operation, {}, 0));
     from(1, contribution(operation, {}, 0));
     EXPECT_THAT(step(), SizeIs(operation < 4 ? 2 : 0)) << operation;
@@ -140,7 +141,7 @@ TEST_F(AggregatorTest, WithoutCreditTheResultWaits) {
       aggregator_.waiting_for(),
       "operation 4, allreduce(count 20, float32, sum, blocks of 4): rank(s) 1, 0 stopped taking results");
   for (std::uint16_t rank = 0; rank < 2; ++rank)
-    EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, rank, 4));
+    EXPECT_TRUE(fed_.context().credit(Priority::express, wire::Direction::down, rank, 4));
   EXPECT_THAT(step(), SizeIs(2));
   EXPECT_TRUE(aggregator_.idle());
 }
@@ -159,13 +160,13 @@ TEST_F(AggregatorTest, OneRanksCreditsDoNotHoldUpTheOthers) {
     }
     ASSERT_THAT(sent, SizeIs(operation < slots ? 2 : 1)) << operation;
     EXPECT_EQ(std::count_if(sent.begin(), sent.end(), [](const auto& s) { return s.peer == 0; }), 1);
-    EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, 0, ++released));
+    EXPECT_TRUE(fed_.context().credit(Priority::express, wire::Direction::down, 0, ++released));
   }
   std::uint64_t next = slots;
   for (released = 4; next <= most; released = static_cast<std::uint16_t>(released + 4)) {
-    EXPECT_TRUE(fed_.context().credit(Class::express, wire::Direction::down, 1, released));
+    EXPECT_TRUE(fed_.context().credit(Priority::express, wire::Direction::down, 1, released));
     for (const auto& s : step()) {
-      if (s.peer == 0) continue;  // what rank 1 held up at last
+      if (s.peer == 0) continue;  // the last result, which rank 1 held up
       EXPECT_EQ(s.message.header.sequence, next++);
       EXPECT_THAT(s.message.payload, ElementsAre(1, 1, 1, 1));
     }
@@ -178,11 +179,12 @@ TEST_F(AggregatorTest, ReturnsSlotsByCreditWrites) {
   for (std::uint64_t operation = 0; operation < 2; ++operation) from(0, contribution(operation, {}, 0));
   const auto sent = step_all();
   ASSERT_THAT(sent, SizeIs(1)) << "two of four slots are free again";
-  EXPECT_EQ(sent[0].immediate, (Immediate{Immediate::Kind::credit, {2, Direction::up, Class::express}, 2}));
+  EXPECT_EQ(sent[0].immediate,
+            (Immediate{Immediate::Kind::credit, {2, Direction::up, Priority::express}, 2}));
   EXPECT_EQ(sent[0].peer, 0);
 }
 
-// --- What must not be believed
+// --- Messages that are wrong, and must be refused
 
 TEST_F(AggregatorTest, RanksThatDisagreeAreNamed) {
   for (const auto& [what, change] : std::vector<std::pair<std::string, std::function<void(Message&)>>>{
@@ -192,7 +194,7 @@ TEST_F(AggregatorTest, RanksThatDisagreeAreNamed) {
            {"max", [](Message& m) { m.record.op = static_cast<std::uint8_t>(ReduceOp::max); }},
            {"packed", [](Message& m) { m.record.packed_result = 1; }}}) {
     HandFed fed({.self = 2});
-    Aggregator aggregator(fed.context(), Class::express);
+    Aggregator aggregator(fed.context(), Priority::express);
     fed.feed(0, Direction::up, contribution(0, {0}, 1));
     Message other = contribution(0, {0}, 1);
     change(other);
@@ -205,7 +207,7 @@ TEST_F(AggregatorTest, RanksThatDisagreeAreNamed) {
   }
 }
 
-TEST_F(AggregatorTest, AnotherOperationAtTheSamePlaceIsAMismatch) {
+TEST_F(AggregatorTest, AnotherOperationWithTheSameSequenceIsAMismatch) {
   from(0, contribution(0, {0}, 1));
   Message other = contribution(5, {0}, 1);
   other.header.sequence = 0;
@@ -226,7 +228,7 @@ TEST_F(AggregatorTest, PastAndFarFutureSequencesAreRefused) {
   EXPECT_THAT(failure_after([&] { from(1, contribution(0, {}, 1)); }),
               HasSubstr("rank 1 sent a malformed bitmap (sequence 0)"));
   HandFed fed({.self = 2});
-  Aggregator aggregator(fed.context(), Class::express);
+  Aggregator aggregator(fed.context(), Priority::express);
   fed.feed(0, Direction::up, contribution(engine::kWindow, {}, 1));
   aggregator.step();
   EXPECT_THAT(fed.failure(), HasSubstr("malformed bitmap (sequence 16)"));
@@ -241,7 +243,7 @@ TEST_F(AggregatorTest, MalformedHeadersAreRefused) {
            [](Message& m) { m.header.slice = 7; }, [](Message& m) { m.header.bitmap_bytes = 16; },
            [](Message& m) { m.record.count = 1 << 20; }}) {
     HandFed fed({.self = 2});
-    Aggregator aggregator(fed.context(), Class::express);
+    Aggregator aggregator(fed.context(), Priority::express);
     Message m = contribution(0, {0}, 1);
     change(m);
     fed.feed(1, Direction::up, m);

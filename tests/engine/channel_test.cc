@@ -1,5 +1,5 @@
-// The two ends of a channel, by hand.
-#include "runtime/engine/channel.h"
+// The two ends of a channel, without a transport: the test carries slots and credits between them by hand.
+#include "runtime/channel/channel.h"
 
 #include <gtest/gtest.h>
 
@@ -30,10 +30,10 @@ TEST_F(ChannelTest, WrittenMessagesComeOutInOrderWhateverOrderTheyArrivedIn) {
   EXPECT_TRUE(receive.arrived(0));
   EXPECT_EQ(receive.pop().data, memory.data());
   EXPECT_EQ(receive.pop().data, memory.data() + kSlotBytes);
-  EXPECT_FALSE(receive.arrived(1)) << "held";
+  EXPECT_FALSE(receive.arrived(1)) << "the reader still holds it";
   EXPECT_FALSE(receive.arrived(kSlots)) << "there is no such slot";
   receive.release(1);
-  EXPECT_EQ(receive.take_credit(), 0) << "credits count the leading run";
+  EXPECT_EQ(receive.take_credit(), 0) << "credits count released slots up to the first one that is held";
   receive.release(0);
   EXPECT_TRUE(receive.credit_due());
   EXPECT_EQ(receive.take_credit(), 2);

@@ -1,5 +1,5 @@
-// All ranks of a communicator in one thread: lanes over the loopback network, driven in turn. Deterministic
-// for a seed.
+// All ranks of a communicator in one thread: their lanes write over the loopback network and are driven in
+// turn, so that a run with the same seed is the same again.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/engine/lane.h"
+#include "runtime/lane/lane.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl::test {
@@ -25,8 +25,11 @@ struct ClusterOptions {
   std::uint64_t ahead_bytes = 0;
   std::uint64_t gather_bytes = 512;
   std::uint64_t direct_bytes = 2048;
-  bool lent = false;      // both classes; needs loopback.limits.readable
-  bool mirrored = false;  // the express class
+  bool lent = false;  // at both priorities; needs loopback.limits.readable
+  /// Members of one lending group; member m is in group m / group_size. 0: all members are in one group.
+  /// Links between groups are treated as unordered.
+  int group_size = 0;
+  bool one_hop = false;  // of express operations
   verbs::LoopbackOptions loopback;
 };
 
@@ -36,13 +39,12 @@ class Cluster {
     engine::EngineConfig config;
     config.members = {.self = 0, .workers = options.workers, .dedicated = options.dedicated};
     config.lanes = options.lanes;
-    config.classes = {engine::ClassConfig{options.slot_bytes, options.slots, options.lent},
-                      engine::ClassConfig{options.express_slot_bytes, options.slots, options.lent}};
-    config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = options.mirrored;
+    config.channels = {engine::ChannelConfig{options.slot_bytes, options.slots, options.lent},
+                       engine::ChannelConfig{options.express_slot_bytes, options.slots, options.lent}};
+    config.one_hop = options.one_hop;
     config.max_segments = options.loopback.limits.max_segments;
-    config.gather_bytes = options.gather_bytes;
+    config.set_links({.ordered = options.loopback.limits.ordered, .gather_bytes = options.gather_bytes});
     config.direct_bytes = options.direct_bytes;
-    config.ordered = options.loopback.limits.ordered;
     config.slice_bytes = options.slice_bytes;
     config.ahead_bytes = options.ahead_bytes;
     config_ = config;
@@ -53,11 +55,12 @@ class Cluster {
         engine::LaneOptions lane{.config = config,
                                  .timeout = std::chrono::hours(1),
                                  .spin = {},
-                                 .on_failure = [this](const bootstrap::Failure& f) {
+                                 .on_failure = [this](const Failure& f) {
                                    if (!failure_) failure_ = f;
                                  }};
         lane.config.members.self = m;
         lane.config.lane = l;
+        cut_into_groups(lane.config, m);
         lanes_.push_back(std::make_unique<engine::Lane>(lane, devices_.back()));
       }
     }
@@ -75,7 +78,7 @@ class Cluster {
   }
   verbs::Device& device(int member) { return *devices_[static_cast<std::size_t>(member)]; }
   const engine::EngineConfig& config() const { return config_; }
-  const std::optional<bootstrap::Failure>& failure() const { return failure_; }
+  const std::optional<Failure>& failure() const { return failure_; }
 
   engine::SliceLayout layout(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes,
                              std::uint64_t block_elems) const {
@@ -86,13 +89,13 @@ class Cluster {
                                 .owners = config_.owners(),
                                 .slice_bytes = config_.slice_bytes,
                                 .ahead_bytes = config_.ahead_bytes,
-                                .slot_bytes = config_.of(wire::Class::bulk).slot_bytes,
+                                .slot_bytes = config_.channel(wire::Priority::bulk).slot_bytes,
                                 .express_bytes = engine::express_bytes(config_)});
   }
   void submit(int rank, engine::Operation& operation) {
     for (int l = 0; l < options_.lanes; ++l) lane(rank, l).submit(&operation);
   }
-  /// Rounds until nothing has moved for a while. Returns the number of rounds.
+  /// Drives all lanes in rounds until nothing has moved for many rounds. Returns the number of rounds.
   int run() {
     int quiet = 0, rounds = 0;
     while (quiet < 200 && !failure_) {
@@ -105,10 +108,19 @@ class Cluster {
   }
 
  private:
+  void cut_into_groups(engine::EngineConfig& config, int self) const {
+    if (options_.group_size == 0) return;
+    for (int member = 0; member < config.members.count(); ++member) {
+      const auto index = static_cast<std::size_t>(member);
+      config.lending_groups[index] = member / options_.group_size;
+      if (member / options_.group_size != self / options_.group_size) config.links[index].ordered = false;
+    }
+  }
+
   ClusterOptions options_;
   engine::EngineConfig config_;
   verbs::LoopbackNetwork network_;
-  std::optional<bootstrap::Failure> failure_;
+  std::optional<Failure> failure_;
   std::vector<std::shared_ptr<verbs::Device>> devices_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;
 };

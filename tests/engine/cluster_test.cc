@@ -1,5 +1,5 @@
-// The protocol from end to end without threads: every combination of class, path and edge against a plain
-// sum.
+// The protocol from end to end without threads. Results of all priorities, paths and edge cases are compared
+// with a plain sum.
 #include "tests/engine/cluster.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct RankBuffers {
 
   std::vector<std::int32_t>& result(const Case& c) { return c.in_place ? input : output; }
 
-  /// The input is filled, and so is the output if it is not in place.
+  /// Starts the operation. Precondition: the input is filled, and out of place the output has its size.
   void submit(Cluster& cluster, const Case& c, int rank, std::uint64_t epoch) {
     in_region = cluster.device(rank).register_memory(bytes_of(input), MemoryKind::host);
     out_region = cluster.device(rank).register_memory(bytes_of(result(c)), MemoryKind::host);
@@ -48,11 +48,7 @@ struct RankBuffers {
     record.output_key = out_region->remote().key;
     operation = std::make_unique<Operation>(
         cluster.layout(epoch, c.count, 4, c.block), record,
-        InputView{.base = bytes_of(input).data(),
-                  .region = in_region.get(),
-                  .by_ordinal = false,
-                  .place = {},
-                  .stride = 0},
+        InputView{.base = bytes_of(input).data(), .region = in_region.get()},
         OutputView{.base = bytes_of(result(c)).data(), .region = out_region.get()}, c.cluster.lanes);
     operation->epoch = epoch;
     operation->table_index = static_cast<std::uint32_t>(epoch);
@@ -85,7 +81,7 @@ TEST_P(ClusterTest, SumsAreRight) {
         }
       }
       b.submit(cluster, c, r, epoch);
-      cluster.run();  // the others are late: nothing may be wrong or lost
+      cluster.run();  // the later ranks have not begun yet: until they do, nothing may go wrong or get lost
       if (r + 1 < c.cluster.workers) {
         EXPECT_FALSE(b.operation->finished());
       }
@@ -132,11 +128,17 @@ const auto kOrdered = [](ClusterOptions& o) {
   o.loopback.limits.ordered = true;
   o.loopback.faults.delay_polls = 5;
 };
-const auto kMirrored = [](ClusterOptions& o) { o.mirrored = true; };
+const auto kOneHop = [](ClusterOptions& o) { o.one_hop = true; };
 const auto kDirect = [](ClusterOptions& o) { o.direct_bytes = 32; };
 const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
   o.loopback.limits.ordered = o.loopback.limits.readable = true;
+};
+/// Members 0 and 1 lend messages to each other, and so do 2 and 3. Between the pairs messages go through
+/// rings.
+const auto kPairs = [](ClusterOptions& o) {
+  kLent(o);
+  o.group_size = 2;
 };
 
 INSTANTIATE_TEST_SUITE_P(
@@ -170,15 +172,29 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lent_tight", with(with(options(3), kTight), kLent), 5001, 16, 0.4, true},
         Case{"lent_late", with(with(options(4), kReorder), kLent), 50001, 16, 0.3, true},
         Case{"lent_late_tight", with(with(with(options(8), kTight), kReorder), kLent), 9001, 16, 0.3, false},
-        Case{"mirrored", with(options(3), kMirrored), 100, 8, 0.5, true},
-        Case{"mirrored_out_of_place", with(options(2), kMirrored), 100, 8, 0.5, false},
-        Case{"mirrored_bulk", with(options(3), kMirrored), 50001, 16, 0.2, true},
-        Case{"mirrored_empty", with(options(3), kMirrored), 0, 8, 0.5, true},
-        Case{"mirrored_zero", with(options(2), kMirrored), 100, 8, 0, false},
-        Case{"mirrored_alone", with(options(1), kMirrored), 100, 8, 0.5, false},
-        Case{"mirrored_direct", with(with(options(2), kMirrored), kDirect), 100, 8, 0.5, true},
-        Case{"mirrored_direct_out_of_place", with(with(options(3), kMirrored), kDirect), 100, 8, 0.5, false},
-        Case{"mirrored_direct_alone", with(with(options(1), kMirrored), kDirect), 100, 8, 1, false},
+        Case{"pairs", with(options(4), kPairs), 50001, 16, 0.2, true},
+        Case{"pairs_express", with(options(4), kPairs), 100, 8, 0.5, false},
+        Case{"pairs_dense", with(options(4), kPairs), 50001, 64, 1, true},
+        Case{"pairs_dense_out_of_place", with(options(4), kPairs), 50001, 64, 1, false},
+        Case{"pairs_odd", with(options(5), kPairs), 50001, 16, 0.3, true},
+        Case{"pairs_dedicated", with(options(3, 1), kPairs), 50001, 16, 0.2, false},
+        Case{"pairs_dedicated_dense", with(options(2, 2), kPairs), 50001, 64, 1, true},
+        Case{"pairs_lanes", with(options(4, 0, 2), kPairs), 50001, 16, 0.4, true},
+        Case{"pairs_tight", with(with(options(4), kTight), kPairs), 5001, 16, 0.4, true},
+        Case{"pairs_tight_dense", with(with(options(4), kTight), kPairs), 5001, 16, 1, true},
+        Case{"pairs_late", with(with(options(4), kReorder), kPairs), 50001, 16, 0.3, true},
+        Case{"pairs_late_tight", with(with(with(options(8), kTight), kReorder), kPairs), 9001, 16, 0.3,
+             false},
+        Case{"pairs_one_hop", with(with(options(4), kPairs), kOneHop), 100, 8, 0.5, true},
+        Case{"one_hop", with(options(3), kOneHop), 100, 8, 0.5, true},
+        Case{"one_hop_out_of_place", with(options(2), kOneHop), 100, 8, 0.5, false},
+        Case{"one_hop_bulk", with(options(3), kOneHop), 50001, 16, 0.2, true},
+        Case{"one_hop_empty", with(options(3), kOneHop), 0, 8, 0.5, true},
+        Case{"one_hop_zero", with(options(2), kOneHop), 100, 8, 0, false},
+        Case{"one_hop_alone", with(options(1), kOneHop), 100, 8, 0.5, false},
+        Case{"one_hop_direct", with(with(options(2), kOneHop), kDirect), 100, 8, 0.5, true},
+        Case{"one_hop_direct_out_of_place", with(with(options(3), kOneHop), kDirect), 100, 8, 0.5, false},
+        Case{"one_hop_direct_alone", with(with(options(1), kOneHop), kDirect), 100, 8, 1, false},
         Case{"express_direct", with(options(3), kDirect), 100, 8, 0.5, false},
         Case{"eight", options(8), 70001, 16, 0.2, true},
         Case{"small_slices", with(options(3), kSmallSlices), 20001, 16, 0.5, true},
@@ -188,8 +204,8 @@ INSTANTIATE_TEST_SUITE_P(
              20001, 16, 0.5, true}),
     [](const auto& param) { return param.param.name; });
 
-/// Ranks may be far ahead of each other: each submits all its small operations at once, the next rank only
-/// when no message moves any more.
+/// Ranks may be far ahead of each other. Here each rank submits all its small operations at once, and the
+/// next rank begins only when no message moves any more.
 class InFlightTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(InFlightTest, SumsAreRightHoweverFarRanksAreApart) {
@@ -233,14 +249,16 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"express", options(3), 50, 8, 0, true},
                       Case{"dedicated", options(3, 1), 50, 8, 0, true},
                       Case{"ahead", with(options(3), kAhead), 50, 8, 0, true},
-                      Case{"mirrored", with(options(2), kMirrored), 50, 8, 0, true},
-                      Case{"mirrored_four", with(options(4), kMirrored), 50, 8, 0, true},
-                      Case{"mirrored_many_slots", with(with(options(3), kMirrored), kManySlots), 50, 8, 0,
-                           true},
-                      Case{"mirrored_lanes", with(options(2, 0, 3), kMirrored), 50, 8, 0, true},
-                      Case{"mirrored_tight", with(with(options(3), kTight), kMirrored), 20, 8, 0, true},
-                      Case{"mirrored_reordered", with(with(options(4), kReorder), kMirrored), 50, 8, 0, true},
-                      Case{"mirrored_lent", with(with(options(3), kLent), kMirrored), 50, 8, 0, true}),
+                      Case{"one_hop", with(options(2), kOneHop), 50, 8, 0, true},
+                      Case{"one_hop_four", with(options(4), kOneHop), 50, 8, 0, true},
+                      Case{"one_hop_many_slots", with(with(options(3), kOneHop), kManySlots), 50, 8, 0, true},
+                      Case{"one_hop_lanes", with(options(2, 0, 3), kOneHop), 50, 8, 0, true},
+                      Case{"one_hop_tight", with(with(options(3), kTight), kOneHop), 20, 8, 0, true},
+                      Case{"one_hop_reordered", with(with(options(4), kReorder), kOneHop), 50, 8, 0, true},
+                      Case{"one_hop_lent", with(with(options(3), kLent), kOneHop), 50, 8, 0, true},
+                      Case{"pairs", with(options(4), kPairs), 50, 8, 0, true},
+                      Case{"pairs_tight", with(with(options(4), kTight), kPairs), 20, 8, 0, true},
+                      Case{"pairs_one_hop", with(with(options(4), kPairs), kOneHop), 50, 8, 0, true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

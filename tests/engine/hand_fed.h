@@ -1,26 +1,28 @@
-// One engine alone: the test writes messages into its channels by hand and reads what it wants to send from
-// its outbox.
+// Runs one engine alone. The test writes messages into the engine's channels by hand, and reads from the
+// outbox what the engine wants to send.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "runtime/base/bitmap.h"
-#include "runtime/engine/lane_memory.h"
-#include "runtime/engine/operation.h"
-#include "runtime/engine/slice_layout.h"
+#include "runtime/channel/lane_memory.h"
+#include "runtime/operation/operation.h"
+#include "runtime/plan/slice_layout.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl::test {
 
-/// A message in parts.
+/// A section of a message, in its parts.
 struct Message {
   wire::Header header;
-  wire::OperationRecord record;  // upwards with kHasBitmap
+  wire::OperationRecord record;  // only in contributions that have kHasBitmap
   std::vector<std::uint64_t> bitmap;
   std::vector<float> payload;
 
@@ -36,10 +38,12 @@ class HandFed {
   struct Setup {
     int self;
     int workers = 2, dedicated = 1;
-    std::uint32_t slots = 4;          // of either class
-    std::uint64_t slot_bytes = 1024;  // bulk; express slots have 512
-    bool mirrored = false;
+    std::uint32_t slots = 4;          // at either priority
+    std::uint64_t slot_bytes = 1024;  // of bulk slots; express slots have 512
+    bool one_hop = false;
     std::uint64_t direct_bytes = 1 << 20, ahead_bytes = 0;
+    bool ordered = false;
+    int unordered_member = -1;  // with `ordered`, the link to this member is unordered all the same
   };
 
   explicit HandFed(const Setup& setup) : context_(make_config(setup)) {
@@ -47,7 +51,7 @@ class HandFed {
     memory_ = std::make_unique<engine::LaneMemory>(context_.config, *device_);
     memory_->attach(context_);
     for (int member = 0; member < context_.config.members.count(); ++member) {
-      // Peers' memory is never touched here: any address will do, as long as each has its own.
+      // Nothing is ever written to a peer here, so any address will do as long as each peer has its own.
       if (member != setup.self)
         engine::LaneMemory::attach_peer(context_, member, {static_cast<std::uint64_t>(member + 1) << 32, 1});
     }
@@ -59,23 +63,22 @@ class HandFed {
     return engine::layout_of(context_.config, epoch, r);
   }
 
-  /// Puts a message into the next slot of the channel from `member` and announces it. Lengths of the header
-  /// are filled in unless set.
-  void feed(int member, wire::Direction direction, const Message& m, wire::Class c = wire::Class::express) {
+  /// Puts a message into the next slot of the channel from `member` and announces it. Lengths in the header
+  /// are filled in where the test has left them at 0.
+  void feed(int member, wire::Direction direction, const Message& m,
+            wire::Priority c = wire::Priority::express) {
     feed_sections(member, direction, {m}, c);
   }
-  /// The same of several sections: all but the last say kMore, and with `more_at_end` the last one too.
-  void feed_sections(int member, wire::Direction direction, std::vector<Message> sections, wire::Class c,
+  /// The same for a message of several sections. All but the last have the flag kMore; with `more_at_end` the
+  /// last one has it too, which is wrong.
+  void feed_sections(int member, wire::Direction direction, std::vector<Message> sections, wire::Priority c,
                      bool more_at_end = false) {
-    const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
-    const std::uint32_t slot = slots_used_[static_cast<std::size_t>(member)]++ % context_.config.of(c).slots;
-    auto* const begin = reinterpret_cast<std::byte*>(
-        memory_->remote().address +
-        engine::ring_offset(context_.config, context_.config.members.self, channel) +
-        slot * context_.config.of(c).slot_bytes);
+    const std::uint32_t slot =
+        slots_used_[static_cast<std::size_t>(member)]++ % context_.config.channel(c).slots;
+    std::byte* const begin = slot_of(member, direction, c, slot);
     std::uint64_t at = 0;
     const auto append = [&](const void* data, std::size_t bytes) {
-      if (at + bytes <= context_.config.of(c).slot_bytes) std::memcpy(begin + at, data, bytes);
+      if (at + bytes <= context_.config.channel(c).slot_bytes) std::memcpy(begin + at, data, bytes);
       at += bytes;
     };
     for (std::size_t i = 0; i < sections.size(); ++i) {
@@ -91,9 +94,31 @@ class HandFed {
       if (!m.bitmap.empty()) append(m.bitmap.data(), m.bitmap.size() * 8);
       if (!m.payload.empty()) append(m.payload.data(), m.payload.size() * 4);
     }
-    auto& link = context_.link(c, channel.member);
+    auto& link = context_.channels(c, static_cast<std::uint16_t>(member));
     (direction == wire::Direction::up ? link.receive_up : link.receive_down)
         .arrived(static_cast<std::uint16_t>(slot));
+  }
+
+  /// Puts any bytes at the beginning of a channel's next slot, leaves what lay behind them, and announces the
+  /// slot. Where the engine still holds that slot, the announcement is ignored.
+  void feed_bytes(int member, wire::Direction direction, wire::Priority c,
+                  std::span<const std::uint8_t> bytes) {
+    auto& link = context_.channels(c, static_cast<std::uint16_t>(member));
+    auto& channel = direction == wire::Direction::up ? link.receive_up : link.receive_down;
+    const wire::ChannelId id{static_cast<std::uint16_t>(member), direction, c};
+    std::uint32_t& used = bytes_fed_[wire::encode({.kind = {}, .channel = id, .value = 0})];
+    const std::uint32_t slot = used % context_.config.channel(c).slots;
+    const std::size_t n = std::min<std::size_t>(bytes.size(), context_.config.channel(c).slot_bytes);
+    if (n > 0) std::memcpy(slot_of(member, direction, c, slot), bytes.data(), n);
+    if (channel.arrived(static_cast<std::uint16_t>(slot))) ++used;
+  }
+  /// Empties the outbox, and gives the staging buffers back as the writes' completions would.
+  void drop_sent() {
+    while (!context_.outbox.empty()) {
+      const auto context = engine::WriteContext::decode(context_.outbox.pending().front().context);
+      if (context.staging) context_.pool(context.priority).release(*context.staging);
+      context_.outbox.pop(1);
+    }
   }
 
   struct Sent {
@@ -101,10 +126,11 @@ class HandFed {
     wire::Immediate immediate;
     bool announced;
     verbs::RemoteMemory target;
-    Message message;            // of messages the first section; of direct writes only the payload
-    std::vector<Message> more;  // further sections
+    bool reads_operation;       // the test must call Operation::local_write_done() in place of its completion
+    Message message;            // a message's first section; a direct write has only a payload
+    std::vector<Message> more;  // a message's further sections
   };
-  /// Takes everything out of the outbox, and gives the buffers back as completions would.
+  /// Takes everything out of the outbox, and gives the staging buffers back as the writes' completions would.
   std::vector<Sent> take_sent() {
     std::vector<Sent> all;
     while (!context_.outbox.empty()) {
@@ -115,18 +141,18 @@ class HandFed {
                 .immediate = wire::decode(w.immediate.value_or(0)),
                 .announced = w.immediate.has_value(),
                 .target = w.target,
+                .reads_operation = engine::WriteContext::decode(w.context).operation.has_value(),
                 .message = {},
                 .more = {}};
       parse(bytes, sent);
       all.push_back(std::move(sent));
       const auto context = engine::WriteContext::decode(w.context);
-      if (context.kind == engine::WriteContext::Kind::staging)
-        context_.pool(context.size_class).release(context.index);
+      if (context.staging) context_.pool(context.priority).release(*context.staging);
       context_.outbox.pop(1);
     }
     return all;
   }
-  /// Lets an engine go on until it stands still. What it sent then, without credits.
+  /// Steps an engine until nothing moves. Returns what was sent, without the writes that only return credits.
   template <typename Engine>
   std::vector<Sent> run(Engine& engine) {
     while (engine.step()) {
@@ -138,14 +164,23 @@ class HandFed {
   std::string failure() const { return context_.failure ? context_.failure->text : ""; }
 
  private:
+  std::byte* slot_of(int member, wire::Direction direction, wire::Priority c, std::uint32_t slot) const {
+    const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
+    return reinterpret_cast<std::byte*>(
+        memory_->remote().address +
+        engine::ring_offset(context_.config, context_.config.members.self, channel) +
+        slot * context_.config.channel(c).slot_bytes);
+  }
   static engine::EngineConfig make_config(const Setup& setup) {
     engine::EngineConfig config;
     config.members = {.self = setup.self, .workers = setup.workers, .dedicated = setup.dedicated};
-    config.classes = {engine::ClassConfig{setup.slot_bytes, setup.slots},
-                      engine::ClassConfig{512, setup.slots}};
-    config.classes[static_cast<std::size_t>(wire::Class::express)].mirrored = setup.mirrored;
+    config.channels = {engine::ChannelConfig{setup.slot_bytes, setup.slots},
+                       engine::ChannelConfig{512, setup.slots}};
+    config.one_hop = setup.one_hop;
     config.max_segments = 4;
-    config.gather_bytes = 128;
+    config.set_links({.ordered = setup.ordered, .gather_bytes = 128});
+    if (setup.unordered_member >= 0)
+      config.links[static_cast<std::size_t>(setup.unordered_member)].ordered = false;
     config.direct_bytes = setup.direct_bytes;
     config.ahead_bytes = setup.ahead_bytes;
     return config;
@@ -178,20 +213,18 @@ class HandFed {
   engine::LaneContext context_;
   std::shared_ptr<verbs::Device> device_;
   std::unique_ptr<engine::LaneMemory> memory_;
-  std::vector<std::uint32_t> slots_used_ = std::vector<std::uint32_t>(16, 0);
+  std::vector<std::uint32_t> slots_used_ =
+      std::vector<std::uint32_t>(static_cast<std::size_t>(context_.config.members.count()), 0);
+  std::map<std::uint32_t, std::uint32_t> bytes_fed_;  // messages fed, by the channel's number in immediates
 };
 
-/// An in-place sum of floats (20, mostly) in blocks of 4: what the tests of one engine reduce.
+/// The operation in the tests of one engine: a sum in place of floats, mostly 20 of them, in blocks of 4.
 struct HandMade {
   HandMade(HandFed& fed, std::uint64_t epoch, std::vector<float> values)
       : data(std::move(values)),
         region(fed.device().register_memory(bytes(), MemoryKind::host)),
         operation(fed.layout(epoch, record(data.size())), record(data.size()),
-                  engine::InputView{.base = bytes().data(),
-                                    .region = region.get(),
-                                    .by_ordinal = false,
-                                    .place = {},
-                                    .stride = 0},
+                  engine::InputView{.base = bytes().data(), .region = region.get()},
                   engine::OutputView{.base = bytes().data(), .region = region.get()}, 1) {
     operation.epoch = epoch;
   }

@@ -1,5 +1,5 @@
-// Results and the receivers that take them, by hand.
-#include "runtime/engine/result_queue.h"
+// A queue of results that each of several receivers takes at its own pace.
+#include "runtime/exchange/push/result_queue.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -17,7 +17,8 @@ TEST(ResultQueueTest, EveryReceiverTakesEveryResultInOrder) {
   EXPECT_EQ(queue.next(0), nullptr);
   std::uint64_t taken[2] = {0, 0};
   std::uint64_t put = 0;
-  // Receiver 0 takes each at once, receiver 1 three at a time: around the ring more than once.
+  // Receiver 0 takes each result at once, and receiver 1 takes three at a time. The queue wraps around
+  // several times.
   while (put < 9) {
     queue.push_back({.staging = static_cast<StagingPool::Index>(put), .bytes = 64, .epoch = put});
     ++put;
@@ -37,14 +38,15 @@ TEST(ResultQueueTest, EveryReceiverTakesEveryResultInOrder) {
   EXPECT_EQ(taken[1], put);
 }
 
-/// Beside a queue of its own for every receiver.
+/// Compares the queue with a model that has a separate queue for every receiver.
 RC_GTEST_PROP(ResultQueue, IsAQueueForEveryReceiver, ()) {
   const auto capacity = *rc::gen::inRange<std::size_t>(1, 9);
   const auto receivers = *rc::gen::inRange<std::size_t>(1, 7);
   ResultQueue queue(capacity, receivers);
   std::vector<std::deque<std::uint64_t>> expected(receivers);
   std::uint64_t put = 0, gone = 0;
-  // Receiver r, or to put one in; some receivers are slower than others.
+  // A number below `receivers` lets that receiver take a result, any other puts one in. By chance some
+  // receivers are slower than others.
   const auto steps =
       *rc::gen::container<std::vector<std::size_t>>(rc::gen::inRange<std::size_t>(0, 3 * receivers));
   for (const std::size_t step : steps) {

@@ -1,9 +1,9 @@
-// Messages of several sections, one engine at a time: slices of little data travel together.
+// Messages of several sections: slices with little data travel together. Each test runs one engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/engine/aggregator.h"
-#include "runtime/engine/worker.h"
+#include "runtime/exchange/push/aggregator.h"
+#include "runtime/exchange/push/worker.h"
 #include "tests/engine/hand_fed.h"
 
 namespace nzcl::test {
@@ -16,13 +16,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using wire::Class;
 using wire::Direction;
+using wire::Priority;
 
 constexpr int kAggregator = 2;
-constexpr std::uint64_t kCount = 200;  // floats: too many for an express slot; one slice
+constexpr std::uint64_t kCount = 200;  // floats, which do not fit an express slot and are one bulk slice
 
-/// Blocks of 4 floats, each of `value`.
+/// One slice's section: the given blocks of 4 floats each, where every element is `value`.
 Message section(std::uint64_t operation, const std::vector<int>& blocks, float value) {
   Message m;
   m.header.flags = wire::kHasBitmap;
@@ -35,7 +35,7 @@ Message section(std::uint64_t operation, const std::vector<int>& blocks, float v
 }
 
 struct WorkerSections : testing::Test {
-  WorkerSections() : fed({.self = 0}), worker(fed.context(), Class::bulk) {}
+  WorkerSections() : fed({.self = 0}), worker(fed.context(), Priority::bulk) {}
   HandMade& start(std::uint64_t epoch, int blocks) {
     std::vector<float> data(kCount, 0.0f);
     std::fill_n(data.begin() + 8, 4 * blocks, static_cast<float>(epoch + 1));
@@ -66,15 +66,16 @@ TEST_F(WorkerSections, SlicesOfLittleDataTravelInOneMessage) {
 }
 
 TEST_F(WorkerSections, WhatDoesNotFitWhollyBeginsAMessage) {
-  start(0, 3);   // 160 bytes
-  start(1, 48);  // 880, in a slot of 1 KiB
+  start(0, 3);   // a section of 160 bytes
+  start(1, 48);  // 880 bytes, which do not fit behind it in a slot of 1 KiB
   start(2, 1);
   const auto sent = step();
   ASSERT_THAT(sent, SizeIs(3));
   EXPECT_THAT(sent[0].more, IsEmpty());
   EXPECT_EQ(sent[1].message.header.sequence, 1u);
   EXPECT_THAT(sent[1].message.payload, SizeIs(192));
-  EXPECT_THAT(sent[1].more, IsEmpty()) << "behind what is gathered from the tensor nothing is composed";
+  EXPECT_THAT(sent[1].more, IsEmpty())
+      << "nothing can be composed behind a run that is gathered from the tensor";
   EXPECT_EQ(sent[2].message.header.sequence, 2u);
 }
 
@@ -82,7 +83,7 @@ TEST_F(WorkerSections, ResultsOfOneMessageComplete) {
   for (std::uint64_t epoch = 0; epoch < 3; ++epoch) start(epoch, 1);
   step();
   fed.feed_sections(kAggregator, Direction::down,
-                    {section(0, {0}, 5), section(1, {}, 0), section(2, {0, 3}, 7)}, Class::bulk);
+                    {section(0, {0}, 5), section(1, {}, 0), section(2, {0, 3}, 7)}, Priority::bulk);
   step();
   EXPECT_EQ(fed.failure(), "");
   for (const auto& one : started) EXPECT_TRUE(one->operation.finished());
@@ -96,15 +97,15 @@ TEST_F(WorkerSections, ResultsOfOneMessageComplete) {
 TEST_F(WorkerSections, AnotherSectionThatIsNotThereIsRefused) {
   start(0, 1);
   step();
-  fed.feed_sections(kAggregator, Direction::down, {section(0, {0}, 5)}, Class::bulk, true);
+  fed.feed_sections(kAggregator, Direction::down, {section(0, {0}, 5)}, Priority::bulk, true);
   step();
   EXPECT_THAT(fed.failure(), HasSubstr("aggregator 0 sent a malformed result"));
 }
 
 struct AggregatorSections : testing::Test {
-  AggregatorSections() : fed({.self = 2}), aggregator(fed.context(), Class::bulk) {}
+  AggregatorSections() : fed({.self = 2}), aggregator(fed.context(), Priority::bulk) {}
   void from(int rank, std::vector<Message> sections, bool more_at_end = false) {
-    fed.feed_sections(rank, Direction::up, std::move(sections), Class::bulk, more_at_end);
+    fed.feed_sections(rank, Direction::up, std::move(sections), Priority::bulk, more_at_end);
   }
   std::vector<HandFed::Sent> step() { return fed.run(aggregator); }
   HandFed fed;
@@ -119,7 +120,7 @@ TEST_F(AggregatorSections, ResultsThatAreReadyTogetherTravelTogether) {
   ASSERT_THAT(two, SizeIs(2)) << "one to each rank";
   for (const auto& sent : two) {
     EXPECT_THAT(sent.message.payload, ElementsAre(11, 11, 11, 11));
-    ASSERT_THAT(sent.more, SizeIs(1)) << "the third waits for rank 1, these do not";
+    ASSERT_THAT(sent.more, SizeIs(1)) << "the third slice waits for rank 1, the first two do not";
     EXPECT_THAT(sent.more[0].bitmap, ElementsAre(0b1100u));
     EXPECT_THAT(sent.more[0].payload, ElementsAre(2, 2, 2, 2, 22, 22, 22, 22));
   }
@@ -152,7 +153,7 @@ TEST_F(AggregatorSections, AReadyResultDoesNotWaitForOneWhoseDataIsStillToCome) 
 }
 
 TEST_F(AggregatorSections, ASlotIsHeldUntilItsLastSectionIsSummed) {
-  auto& channel = fed.context().link(Class::bulk, 0).receive_up;
+  auto& channel = fed.context().channels(Priority::bulk, 0).receive_up;
   from(0, {section(0, {1}, 1), section(1, {2}, 2)});
   from(1, {section(0, {1}, 1)});
   step();
@@ -170,9 +171,9 @@ TEST_F(AggregatorSections, SectionsWithoutEndAreRefused) {
 
 TEST(AggregatorSectionsLimit, MoreSectionsThanThereMayBeAreRefused) {
   const auto failure = [](std::uint32_t sections) {
-    HandFed fed({.self = 2, .slot_bytes = 4096});  // twice as many fit the slot
-    Aggregator aggregator(fed.context(), Class::bulk);
-    fed.feed_sections(0, Direction::up, std::vector<Message>(sections), Class::bulk);
+    HandFed fed({.self = 2, .slot_bytes = 4096});  // the slot has room for twice as many sections
+    Aggregator aggregator(fed.context(), Priority::bulk);
+    fed.feed_sections(0, Direction::up, std::vector<Message>(sections), Priority::bulk);
     fed.run(aggregator);
     return fed.failure();
   };

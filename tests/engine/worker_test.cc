@@ -1,6 +1,6 @@
-// A worker with one dedicated aggregator, fed by hand with results: right ones, and those that must not be
-// believed.
-#include "runtime/engine/worker.h"
+// A worker with one dedicated aggregator. The test writes the aggregator's results by hand: right ones, and
+// wrong ones that must be refused.
+#include "runtime/exchange/push/worker.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,18 +19,18 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using wire::Class;
 using wire::Direction;
 using wire::Immediate;
+using wire::Priority;
 
 constexpr int kAggregator = 2;
 
 struct Rank {
   explicit Rank(std::uint32_t slots = 4, std::uint64_t ahead_bytes = 0)
-      : fed_({.self = 0, .slots = slots, .ahead_bytes = ahead_bytes}),
-        worker_(fed_.context(), Class::express) {}
+      : fed_({.self = 0, .slots = slots, .direct_bytes = 16, .ahead_bytes = ahead_bytes}),
+        worker_(fed_.context(), Priority::express) {}
 
-  /// Blocks 1 and 4 are not zero.
+  /// Starts an operation of which blocks 1 and 4 are not zero.
   Operation& start(std::uint64_t epoch = 0) {
     std::vector<float> data(20, 0.0f);
     std::iota(data.begin() + 4, data.begin() + 8, 1.0f);
@@ -39,7 +39,7 @@ struct Rank {
     worker_.submit(&started_.back()->operation);
     return started_.back()->operation;
   }
-  /// The last one started, its first two blocks.
+  /// The first two blocks of the operation that was started last.
   std::vector<float> start_of_data() const {
     const auto& data = started_.back()->data;
     return {data.begin(), data.begin() + 8};
@@ -76,7 +76,8 @@ TEST_F(WorkerTest, SendsBitmapAndNonZeroBlocksInOneMessage) {
   const auto sent = step();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].peer, kAggregator);
-  EXPECT_EQ(sent[0].immediate, (Immediate{Immediate::Kind::message, {0, Direction::up, Class::express}, 0}));
+  EXPECT_EQ(sent[0].immediate,
+            (Immediate{Immediate::Kind::message, {0, Direction::up, Priority::express}, 0}));
   EXPECT_THAT(sent[0].message.bitmap, ElementsAre(0b10010u));
   EXPECT_THAT(sent[0].message.payload, ElementsAre(1, 2, 3, 4, 11, 12, 13, 14));
   EXPECT_EQ(sent[0].message.record.count, 20u);
@@ -94,6 +95,24 @@ TEST_F(WorkerTest, PutsTheResultInPlaceAndCompletes) {
   EXPECT_FALSE(worker_.busy());
   EXPECT_THAT(start_of_data(), ElementsAre(5, 5, 5, 5, 6, 7, 8, 9));
   EXPECT_EQ(op.union_blocks, 2u);
+}
+
+TEST(WorkerGathers, IsNotFinishedWhileAWriteStillReadsTheInput) {
+  HandFed fed({.self = 0});
+  Worker worker(fed.context(), Priority::express);
+  HandMade made(fed, 0, std::vector<float>(64, 1.0f));  // long enough to be gathered and not copied
+  worker.submit(&made.operation);
+  worker.step();
+  ASSERT_FALSE(fed.context().outbox.empty());
+  const verbs::Write& write = fed.context().outbox.pending().front();
+  ASSERT_EQ(write.segments.back().region, made.region.get());
+  EXPECT_EQ(engine::WriteContext::decode(write.context).operation, made.operation.table_index);
+  fed.take_sent();
+  fed.feed(kAggregator, Direction::down, Rank::result(0, 0, {}));
+  worker.step();
+  EXPECT_FALSE(made.operation.finished()) << "its region must stay registered";
+  made.operation.local_write_done();
+  EXPECT_TRUE(made.operation.finished());
 }
 
 TEST_F(WorkerTest, AResultInPiecesIsWholeOnlyAtItsEnd) {
@@ -129,7 +148,7 @@ TEST_F(WorkerTest, StopsWithoutCreditsAndGoesOnWithThem) {
   for (std::uint64_t epoch = 0; epoch < 6; ++epoch) start(epoch);
   EXPECT_THAT(step(), SizeIs(4));
   EXPECT_THAT(step(), IsEmpty());
-  EXPECT_TRUE(fed_.context().credit(Class::express, Direction::up, kAggregator, 1));
+  EXPECT_TRUE(fed_.context().credit(Priority::express, Direction::up, kAggregator, 1));
   EXPECT_THAT(step(), SizeIs(1));
 }
 
@@ -137,14 +156,14 @@ TEST(WorkerAhead, StartsNoMoreThanItMayHaveIncomplete) {
   const auto started = [](std::uint64_t ahead_bytes) {
     Rank t(32, ahead_bytes);
     for (std::uint64_t epoch = 0; epoch < 20; ++epoch) t.start(epoch);
-    const std::size_t first = t.step().size();  // as many as there are staging buffers, at most
+    const std::size_t first = t.step().size();  // limited by the number of staging buffers
     return first + t.step().size();
   };
-  constexpr std::uint64_t kTensor = 80;  // bytes, one slice each
+  constexpr std::uint64_t kTensor = 80;  // bytes of an operation, which is one slice
   EXPECT_EQ(started(0), engine::kWindow);
   EXPECT_EQ(started(5 * kTensor), 5u);
-  EXPECT_EQ(started(5 * kTensor + 1), 6u) << "as long as there is any room";
-  EXPECT_EQ(started(1), engine::kLeastWindow) << "the next one is sent while one is summed";
+  EXPECT_EQ(started(5 * kTensor + 1), 6u) << "a slice starts as long as there is any room";
+  EXPECT_EQ(started(1), engine::kLeastWindow) << "a slice is sent while another one is summed";
   EXPECT_EQ(started(1000 * kTensor), engine::kWindow);
 }
 
@@ -158,7 +177,7 @@ TEST(WorkerAhead, StartsTheNextWhenTheOldestIsComplete) {
   EXPECT_EQ(sent[0].message.header.sequence, 3u);
 }
 
-// --- What must not be believed
+// --- Results that are wrong, and must be refused
 
 TEST_F(WorkerTest, ResultsOfOperationsThatAreNotRunningAreRefused) {
   EXPECT_THAT(failure_after(result(0, 0, {})),

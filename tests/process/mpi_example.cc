@@ -1,5 +1,5 @@
-// For engines that have MPI already: nzcl meets through MPI's own allgather, and sums what MPI_Allreduce
-// would sum.
+// An example for training engines that use MPI already: nzcl meets through MPI's allgather, and then sums
+// what MPI_Allreduce would sum.
 #include <mpi.h>
 #include <nzcl/communicator.h>
 

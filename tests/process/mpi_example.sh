@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compiles mpi_example.cc with one MPI, against the shared library, and runs it with 4 ranks.
+# Compiles mpi_example.cc with the named MPI and nzcl's shared library, and runs it with 4 ranks.
 #   mpi_example.sh openmpi|mpich SOURCE INCLUDE LIBRARY_DIR OUTPUT_DIR SANITIZE
 set -euo pipefail
 mpi=$1 source=$2 include=$3 library=$4 output=$5 sanitize=$6

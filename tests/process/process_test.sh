@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Process tests: process_test.sh CASE RANK_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM
+# Tests of ranks and aggregators as separate processes.
+#   process_test.sh CASE RANK_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM
 set -euo pipefail
 case_name=$1 rank=$2 aggregator=$3 info=$4
 work=$(mktemp -d)
 pids=() hosts=()
 read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
-"$info" 2>/dev/null | grep -qE '^ +cma +yes' || transports=("${transports[@]/#cma/shm}") # some containers forbid it
+"$info" 2>/dev/null | grep -qE '^ +cma +yes' || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
   ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
@@ -15,10 +16,11 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# Nothing of what may have started this test.
+# Variables of a launcher that may have started this test must not reach the ranks.
 while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(NZCL_|PMI|PMIX_|OMPI_|PRTE_|MPI_|SLURM_|HYDRA|MASTER_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|LOCAL_RANK)$' || true)
 export NZCL_BOOTSTRAP_TIMEOUT_S=60 NZCL_TIMEOUT_S=20
-# Where somebody is missing and it is waited for: all others must have been started by then, on a busy machine too.
+# The timeout of cases where a member is missing. It is long enough that all others have been started by then, even on a busy
+# machine.
 brief=NZCL_BOOTSTRAP_TIMEOUT_S=10
 
 fail() {
@@ -30,8 +32,8 @@ fail() {
   exit 1
 }
 
-# A port of 127.0.0.1 on which nobody listens right now, nor on the next one. Below those that the system gives to callers: one
-# of these may still be held by an earlier test's connection, for a minute after its end.
+# Prints a port of 127.0.0.1 such that nobody listens on it or on the next one. It lies below the range that the system takes
+# for outgoing connections, because an earlier test's connection may hold such a port for a minute after its end.
 free_port() {
   local port
   while port=$((RANDOM % 12000 + 20000)); do
@@ -40,7 +42,7 @@ free_port() {
   echo "$port"
 }
 
-# start NAME VARIABLE=VALUE... -- COMMAND...: in the background, its output in NAME.out
+# start NAME VARIABLE=VALUE... -- COMMAND...: starts the command in the background, with its output in NAME.out
 start() {
   local name=$1
   shift
@@ -52,7 +54,7 @@ start() {
   eval "pid_$name=$!"
 }
 
-# start_ranks N [VARIABLE=VALUE...] -- ARGUMENTS: ranks 0 .. N-1 by torchrun's variables
+# start_ranks N [VARIABLE=VALUE...] -- ARGUMENTS: starts ranks 0 to N-1 with the variables that torchrun would set
 start_ranks() {
   local n=$1 r
   shift
@@ -60,12 +62,12 @@ start_ranks() {
   while [[ $1 != -- ]]; do variables+=("$1") && shift; done
   shift
   for ((r = 0; r < n; r++)); do
-    start "rank$r" "RANK=$r" "WORLD_SIZE=$n" "LOCAL_RANK=$r" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret "${variables[@]}" \
+    start "rank$r" "RANK=$r" "WORLD_SIZE=$n" "LOCAL_RANK=$r" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "${variables[@]}" \
       -- "$rank" "$@"
   done
 }
 
-# expect NAME STATUS [TEXT]: how it ended, and what it said
+# expect NAME STATUS [TEXT]: waits for NAME, which must end with STATUS and have printed TEXT
 expect() {
   local pid_name=pid_$1 status=0
   wait "${!pid_name}" || status=$?
@@ -76,7 +78,7 @@ expect_ranks_ok() {
   local n=$1 r
   for ((r = 0; r < n; r++)); do expect "rank$r" 0 "^rank $r of $n: ok$"; done
 }
-# until TEXT COMMAND...: waits until the command succeeds
+# until_true TEXT COMMAND...: waits until the command succeeds; TEXT is what the failure says otherwise
 until_true() {
   local what=$1 i
   shift
@@ -105,7 +107,7 @@ case $case_name in
     for transport in "${transports[@]}"; do
       start_ranks 3 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" --
       for i in 0 1; do
-        start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 \
+        start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=2 \
           "NZCL_TRANSPORT=$transport" -- "$aggregator" --index $i
       done
       expect_ranks_ok 3
@@ -147,14 +149,14 @@ case $case_name in
     ;;
   wrong_secret)
     start_ranks 2 WORLD_SIZE=3 "$brief" --
-    start rank2 RANK=2 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=another "$brief" -- "$rank"
+    start rank2 RANK=2 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=another-secret-of-the-tests "$brief" -- "$rank"
     expect rank2 3 'secret'
     expect rank0 3 'rank 2 did not come .*refused'
     expect rank1 3 'rank 2 did not come'
     ;;
   wrong_secret_at_hub)
-    start_ranks 1 WORLD_SIZE=3 "$brief" NZCL_SECRET=another --
-    for r in 1 2; do start rank$r RANK=$r WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret "$brief" -- "$rank"; done
+    start_ranks 1 WORLD_SIZE=3 "$brief" NZCL_SECRET=another-secret-of-the-tests --
+    for r in 1 2; do start rank$r RANK=$r WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "$brief" -- "$rank"; done
     expect rank0 3 'rank 1, rank 2 did not come'
     for r in 1 2; do expect rank$r 3 'secret'; done
     ;;
@@ -166,7 +168,7 @@ case $case_name in
     ;;
   same_rank_twice)
     start_ranks 2 WORLD_SIZE=3 --
-    start again RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$rank"
+    start again RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests -- "$rank"
     for name in rank0 rank1 again; do expect $name 3 'both claim to be rank 1'; done
     ;;
   missing_rank)
@@ -188,7 +190,7 @@ case $case_name in
     for transport in "${transports[@]}"; do
       export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info
       start_ranks 3 -- --rounds 100000
-      for i in 0 1; do start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$aggregator" --index $i; done
+      for i in 0 1; do start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests -- "$aggregator" --index $i; done
       for r in 0 1 2; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
       grep -q 'slots 8 x' "$work/rank0.out" || fail "not the slots for members of one host"
       sleep 0.3
@@ -201,12 +203,12 @@ case $case_name in
     ;;
   missing_aggregator)
     start_ranks 2 NZCL_AGGREGATORS=2 "$brief" --
-    start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret NZCL_AGGREGATORS=2 "$brief" -- "$aggregator" --index 0
+    start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=2 "$brief" -- "$aggregator" --index 0
     for name in rank0 rank1; do expect $name 3 'aggregator 1 did not come'; done
     expect aggregator0 1 'aggregator 1 did not come'
     ;;
   vanished_host)
-    # Two hosts on a wire, which is cut: no process dies, nothing is closed, nothing answers.
+    # Two hosts on a wire that is cut. No process dies and no connection is closed, but nothing answers any more.
     if ! ip netns add "nzcl-$$-0" 2>/dev/null; then echo "not allowed to make network namespaces" && exit 77; fi
     ip netns add "nzcl-$$-1"
     hosts=("nzcl-$$-0" "nzcl-$$-1")
@@ -219,7 +221,7 @@ case $case_name in
     running() { ip -n "$1" -br link show up | grep -q '^nz.* UP '; }
     for host in "${hosts[@]}"; do until_true "the interface of $host runs" running "$host"; done
     for r in 0 1; do
-      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 NZCL_SECRET=secret NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info \
+      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 NZCL_SECRET=secret-of-the-tests NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info \
         -- ip netns exec "${hosts[r]}" "$rank" --rounds 1000000
     done
     for r in 0 1; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
@@ -229,26 +231,27 @@ case $case_name in
     expect rank1 3 'rank 0 \(pid .*\) died'
     ;;
   self_connection)
-    # Nobody listens yet, and the port is one that the system gives to those who call: sooner or later it gives a
-    # caller this very port, and TCP connects it with itself. Here it has few to give.
+    # Nobody listens on the port yet, and the system may take it for an outgoing connection. Sooner or later it takes this
+    # port for a connection to this port, which TCP then connects with itself. The test leaves the system few ports, so that
+    # this happens soon.
     if ! ip netns add "nzcl-$$-0" 2>/dev/null; then echo "not allowed to make network namespaces" && exit 77; fi
     hosts=("nzcl-$$-0")
     ip -n "${hosts[0]}" link set lo up
     ip netns exec "${hosts[0]}" bash -c 'echo "40000 40040" >/proc/sys/net/ipv4/ip_local_port_range' || exit 77
     for r in 1 0; do
-      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=40000 NZCL_SECRET=secret NZCL_BOOTSTRAP_TIMEOUT_S=20 \
+      start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=40000 NZCL_SECRET=secret-of-the-tests NZCL_BOOTSTRAP_TIMEOUT_S=20 \
         -- ip netns exec "${hosts[0]}" "$rank"
       sleep 3
     done
     for r in 0 1; do expect rank$r 0 "rank $r of 2: ok"; done
     ;;
   process_id_again)
-    # A killed process leaves a file in /dev/shm: another one with its process id must not stumble over it. In a pid
-    # namespace of their own the processes of the second job get the ids of the first.
+    # A killed process leaves a file in /dev/shm, which must not disturb a later process with the same process id. Each job
+    # runs in its own pid namespace, so that the second job's processes get the ids of the first one's.
     unshare --pid --fork --mount-proc true 2>/dev/null || { echo "not allowed to make pid namespaces" && exit 77; }
-    export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NZCL_SECRET=secret NZCL_TRANSPORT=shm NZCL_BOOTSTRAP_TIMEOUT_S=10
+    export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NZCL_SECRET=secret-of-the-tests NZCL_TRANSPORT=shm NZCL_BOOTSTRAP_TIMEOUT_S=10
     job() { # ARGUMENTS: prints each rank's process id and status
-      # shellcheck disable=SC2016 # expanded there
+      # shellcheck disable=SC2016 # the inner shell expands it
       unshare --pid --fork --mount-proc bash -c 'mount --bind "$0" /dev/shm; for r in 0 1; do RANK=$r "$@" & pids+=($!); done
         for r in 0 1; do status=0; wait ${pids[r]} || status=$?; echo "rank $r: pid ${pids[r]}, status $status"; done' "$work/shm" "$rank" "$@"
     }
@@ -258,6 +261,23 @@ case $case_name in
     job >"$work/second.out" 2>&1
     for r in 0 1; do grep -q "^rank $r: pid .*, status 0$" "$work/second.out" || fail "rank $r of the second job"; done
     [[ $(grep -o '^rank 1: pid [0-9]*' "$work/first.out") == $(grep -o '^rank 1: pid [0-9]*' "$work/second.out") ]] || fail "other process ids"
+    ;;
+  not_dumpable)
+    # Other processes of the same user may not write into a process that is not dumpable. The transport auto does not take
+    # cma then, and not shm either if only some processes are so. Processes of root may write all the same, unless they lack
+    # the capability for it.
+    without=()
+    ((EUID != 0)) || without=(setpriv --bounding-set=-all --inh-caps=-all)
+    for closed in '1:net|tcp' '0 1:shm'; do
+      for r in 0 1; do
+        flag=()
+        [[ ${closed%:*} != *$r* ]] || flag=(--not-dumpable)
+        start "rank$r" "RANK=$r" WORLD_SIZE=2 "LOCAL_RANK=$r" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_LOG_LEVEL=info \
+          -- "${without[@]}" "$rank" "${flag[@]}"
+      done
+      for r in 0 1; do expect "rank$r" 0 "\\(colocated\\), (${closed#*:})"; done
+      port=$(free_port)
+    done
     ;;
   shm_leftovers)
     start_ranks 2 NZCL_TRANSPORT=shm -- --rounds 100000 --die-rank 1 --die-at 5
@@ -275,24 +295,24 @@ case $case_name in
     start_ranks 1 WORLD_SIZE=3 --
     until_true "rank 0 listens" listens "$port"
     for i in 1 2 3; do
-      # In subshells: whoever is thrown out while it still speaks gets SIGPIPE.
+      # These run in subshells, because a process gets SIGPIPE if its connection is closed while it still sends.
       (head -c $((i * 3000)) /dev/urandom >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true
       (printf 'GET / HTTP/1.1\r\nHost: localhost\r\n\r\n' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true
-      (printf '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true # the beginning of a TLS hello
+      (printf '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03' >"/dev/tcp/127.0.0.1/$port") 2>/dev/null || true # the beginning of a TLS handshake
     done
-    exec 4<>"/dev/tcp/127.0.0.1/$port" # silent until the meeting is over
-    for r in 1 2; do start "rank$r" "RANK=$r" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$rank"; done
+    exec 4<>"/dev/tcp/127.0.0.1/$port" # this connection stays silent until the meeting is over
+    for r in 1 2; do start "rank$r" "RANK=$r" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests -- "$rank"; done
     expect_ranks_ok 3
     exec 4>&-
     grep -q 'refused a connection from 127.0.0.1' "$work/rank0.out" || fail "rank 0 does not speak of strangers"
     ;;
   torchrun_agent)
-    # torchrun's own store listens on MASTER_PORT: the ranks meet on the next one.
+    # torchrun's own store listens on MASTER_PORT, so the ranks meet on the next port.
     export TORCHELASTIC_RUN_ID=tests
     start_ranks 1 WORLD_SIZE=2 --
     until_true "rank 0 listens on the port after MASTER_PORT" listens $((port + 1))
     ! listens "$port" || fail "nzcl listens on torchrun's own port"
-    start rank1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret -- "$rank"
+    start rank1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests -- "$rank"
     expect_ranks_ok 2
     ;;
   shared_file_leftovers)
@@ -302,12 +322,12 @@ case $case_name in
       '{"hosts":["no host"],"host_id":"?","port":-1,"secret":""}'; do
       printf '%s' "$leftover" >"$file"
       file_rank 1
-      sleep 0.2 # it looks at the leftover first
+      sleep 0.2 # so that rank 1 finds the leftover file first
       file_rank 0
       expect_ranks_ok 2
       [[ ! -e $file ]] || fail "the file was not removed"
     done
-    # A job that dies leaves its file, which only its owner could read.
+    # A job that is killed leaves its file behind. Only the file's owner can read it.
     file_rank 0
     until_true "rank 0 writes the file" test -s "$file"
     [[ $(stat -c %a "$file") == 600 ]] || fail "others may read the file"
@@ -319,7 +339,8 @@ case $case_name in
     expect_ranks_ok 2
     ;;
   idle_ranks)
-    # A process is also billed for time in which a hypervisor gave its core to others: once in three times is enough.
+    # The measured processor time may include time that a hypervisor gave to other machines. So it is enough if one of three
+    # attempts passes.
     for transport in "${transports[@]}"; do
       for attempt in 1 2 3; do
         start_ranks 8 "NZCL_TRANSPORT=$transport" -- --idle 3
@@ -333,13 +354,19 @@ case $case_name in
     done
     ;;
   info)
-    NZCL_SECRET=hunter2 NZCL_TRASPORT=tcp NZCL_SLOT_BYTES=64K "$info" >"$work/info.out"
+    NZCL_SECRET=hunter2-and-his-friends NZCL_TRASPORT=tcp NZCL_SLOT_BYTES=64K "$info" >"$work/info.out"
     for section in Transports Kernels Topology Placement Bootstrap Options; do grep -q "^$section" "$work/info.out" || fail "no section $section"; done
     grep -qE '^  shm +(yes|no) ' "$work/info.out" || fail "no line about shm"
     grep -qE '^  slot_bytes +64K +NZCL_SLOT_BYTES$' "$work/info.out" || fail "no origin of slot_bytes"
     grep -qE 'NZCL_TRASPORT.*did you mean NZCL_TRANSPORT' "$work/info.out" || fail "no warning about NZCL_TRASPORT"
     ! grep -q hunter2 "$work/info.out" || fail "the secret is shown"
     "$info" --topology 'pack:2 [numa] core:32 pu:2' --local-ranks 8 | grep -qE 'rank 7: 8 of 64 cores; lanes: 2 on cpu' || fail "the plan for another machine"
+    NZCL_SECRET=$("$info" --new-secret) "$info" >"$work/secret.out" || fail "a new secret is refused"
+    [[ $("$info" --new-secret) != "$("$info" --new-secret)" ]] || fail "a new secret is an old one"
+    status=0
+    NZCL_SECRET=abc "$info" >"$work/bad.out" 2>&1 || status=$?
+    [[ $status == 1 ]] || fail "a short secret ended with status $status"
+    grep -q 'NZCL_SECRET.*nzcl_info --new-secret' "$work/bad.out" || fail "the error about a short secret does not help"
     status=0
     NZCL_LANES=many "$info" >"$work/bad.out" 2>&1 || status=$?
     [[ $status == 1 ]] || fail "a bad value ended with status $status"

@@ -1,6 +1,7 @@
-// One rank of the process tests: meets the others as its environment says, and checks every sum against a
-// plain one.
+// One rank of the process tests. It meets the others as its environment says, and compares every result with
+// a plain sum.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -23,9 +24,10 @@ struct Arguments {
   int communicators = 1;
   int die_rank = -1, die_at = 0;
   int idle_seconds = 0;
+  bool not_dumpable = false;
 };
 
-/// Does the rank hold this block in this round? About every third.
+/// Whether the rank contributes this block in this round, which holds for about a third of the blocks.
 bool holds(int rank, int round, std::size_t block) {
   return (block * 7 + static_cast<std::size_t>(rank * 3 + round)) % 3 == 0;
 }
@@ -62,7 +64,9 @@ int main(int argc, char** argv) {
   app.add_option("--die-rank", a.die_rank, "This rank kills itself");
   app.add_option("--die-at", a.die_at, "before this round");
   app.add_option("--idle", a.idle_seconds, "Seconds to do nothing, and print the CPU time that they took");
+  app.add_flag("--not-dumpable", a.not_dumpable, "Let no other process write this one's memory");
   CLI11_PARSE(app, argc, argv);
+  if (a.not_dumpable) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   try {
     std::deque<nzcl::Communicator> all;
     for (int i = 0; i < a.communicators; ++i) {

@@ -1,6 +1,6 @@
-// Networks that lose, repeat, reorder and spoil packets, and a device that goes away: sums stay exact, errors
-// come in time. netem is set by tc on the interfaces under the Soft-RoCE devices (scripts/softroce-setup), so
-// these run as root where those are.
+// Networks that lose, repeat, reorder and corrupt packets, and a device that goes away: sums must stay exact,
+// and errors must come in time. tc sets netem on the interfaces under the Soft-RoCE devices
+// (scripts/softroce-setup), so these tests must run as root where those devices exist.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,12 +25,12 @@ constexpr int kDevices = 4;
 
 bool run(const std::string& command) { return std::system((command + " 2>/dev/null").c_str()) == 0; }
 
-/// On every device's sender, for as long as it lives.
+/// Applies these netem settings to the sending side of every device while it lives.
 class Netem {
  public:
   explicit Netem(const std::string& arguments) {
     for (int i = 0; i < kDevices; ++i) {
-      // tc's "replace" keeps old parameters of netem: delete first.
+      // "tc qdisc replace" keeps old parameters of netem, so the old qdisc is deleted first.
       run("tc qdisc delete dev roce" + std::to_string(i) + " root");
       EXPECT_TRUE(run("tc qdisc add dev roce" + std::to_string(i) + " root netem limit 10000 " + arguments))
           << arguments;
@@ -50,7 +50,7 @@ struct Fault {
 Setting lossy(int ranks) {
   Setting s{.transport = "ibverbs", .ranks = ranks, .options = {}};
   s.options.timeout_s = 120;
-  s.options.ack_timeout = 12;  // 17 ms: each loss costs this
+  s.options.ack_timeout = 12;  // the code of 17 ms, which each lost packet costs
   s.options.pin = "off";
   s.options.log_level = "off";
   return s;

@@ -1,5 +1,6 @@
-// On a machine with several NUMA nodes (a VM with --numa 2): a rank bound to a node has its threads and its
-// slots there, and a buffer that lies elsewhere is spoken of. The plan itself: tests/unit/placement_test.cc.
+// Tests placement on a machine with several NUMA nodes (a VM with --numa 2): a rank that is bound to a node
+// has its threads and slots there, and a buffer on another node is mentioned in the log.
+// tests/unit/placement_test.cc tests the plan itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -44,7 +45,7 @@ void bind_process(const std::set<int>& cpus) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof set, &set), 0);
 }
 
-/// Name and only core of every thread that is pinned to one.
+/// The name and the core of every thread that is pinned to one core.
 std::map<std::string, int> pinned_threads() {
   std::map<std::string, int> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -61,7 +62,8 @@ std::map<std::string, int> pinned_threads() {
   return found;
 }
 
-/// Of the mappings that are bound to this node: pages by node, as /proc/self/numa_maps counts them.
+/// The number of pages on each node, for the mappings that are bound to this node, as /proc/self/numa_maps
+/// counts them.
 std::map<int, long> pages_of_bound(int node) {
   std::map<int, long> pages;
   std::ifstream file("/proc/self/numa_maps");
@@ -80,8 +82,9 @@ std::map<int, long> pages_of_bound(int node) {
   return pages;
 }
 
-/// What is not on the node where a rank's threads and slots should be, after an allreduce of `data`; a death
-/// test shows its child's stderr, and no failures of expectations.
+/// Describes what is not on the node where the threads and slots of a rank should be, after an allreduce of
+/// `data`. It returns a text because a death test shows only what its child prints, and no failed
+/// expectations.
 std::string complaints_about(int node, std::span<std::byte> data, const Options& options) {
   LocalGroup group(1);
   Communicator communicator(group, 0, options);
@@ -91,7 +94,8 @@ std::string complaints_about(int node, std::span<std::byte> data, const Options&
   std::ostringstream text;
   auto threads = pinned_threads();
   const std::array names{"nzcl-lane-0", "nzcl-scan-0"};
-  // The caller may have done all the work before they ran for the first time.
+  // The threads are waited for, because the caller may have done all of the work before they ran for the
+  // first time.
   for (int tenth = 0; tenth < 100 && !(threads.contains(names[0]) && threads.contains(names[1])); ++tenth) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     threads = pinned_threads();
@@ -111,7 +115,7 @@ std::string complaints_about(int node, std::span<std::byte> data, const Options&
   return text.str();
 }
 
-/// A rank with its own threads.
+/// A communicator of one rank that has engine threads of its own.
 Options pinned_options() {
   Options options;
   options.pin = "on";
@@ -128,7 +132,7 @@ class Numa : public testing::Test {
   }
 };
 
-struct Pages {  // on one node, touched
+struct Pages {  // memory whose pages were all touched on one node
   explicit Pages(int node) {
     data = static_cast<std::byte*>(
         ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));

@@ -1,10 +1,12 @@
-// What queue pairs do beyond what nzcl's credits allow, driven on purpose.
+// Tests what queue pairs do when more is asked of them than nzcl's credits would allow.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include <array>
+#include <cstdio>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,7 +20,7 @@ namespace {
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-/// Two endpoints that know each other; the second's memory is written by the first.
+/// Two connected endpoints. The first one writes into the memory of the second.
 class QueueLimits : public testing::Test {
  protected:
   void SetUp() override {
@@ -41,7 +43,7 @@ class QueueLimits : public testing::Test {
     endpoints_[1]->connect(std::array{addresses[0], std::string()}, Clock::now() + seconds(10));
   }
 
-  /// Immediates from 0 to 1, as many as fit; how many were accepted.
+  /// Posts immediates from endpoint 0 to endpoint 1, as many as are accepted, and returns their number.
   int post(int count) {
     int accepted = 0;
     for (; accepted < count; ++accepted) {
@@ -79,7 +81,7 @@ TEST_F(QueueLimits, AReceiverThatPollsGetsMoreImmediatesThanItsQueueHolds) {
   constexpr int kMany = 1000;
   int sent = 0, written = 0, arrived = 0;
   poll_until([&] {
-    // Never more than the queue holds at once: what credits see to.
+    // There are never more immediates under way than the queue has requests, as with nzcl's credits.
     if (sent < kMany && sent - arrived < 32) sent += post(1);
     written += poll(0, Completion::Kind::written);
     arrived += poll(1, Completion::Kind::arrived);
@@ -90,7 +92,7 @@ TEST_F(QueueLimits, AReceiverThatPollsGetsMoreImmediatesThanItsQueueHolds) {
 }
 
 TEST_F(QueueLimits, AnImmediateWithoutAReceiveRequestFailsAndSaysSo) {
-  ASSERT_EQ(post(100), 100);  // the receiver, which never polls, has requests for fewer
+  ASSERT_EQ(post(100), 100);  // the receiver never polls and has fewer receive requests
   int failed = 0;
   poll_until([&] { return (failed += poll(0, Completion::Kind::failed)) > 0; });
   ASSERT_EQ(failed, 1);
@@ -105,35 +107,78 @@ TEST_F(QueueLimits, PostingStopsAtTheQueuesDepth) {
   EXPECT_EQ(static_cast<int>(endpoints_[0]->in_flight()), accepted);
 }
 
-TEST(RdmaCm, WhoDoesNotKnowTheTokenIsRefused) {
-  DeviceOptions options;
-  options.transport = "ibverbs";
-  options.rdma_cm = true;
-  std::shared_ptr<Device> device;
-  try {
-    device = open_device(options);
-  } catch (const Error& e) {
-    GTEST_SKIP() << e.what();
-  }
-  const auto called = device->open_endpoint({.self = 0, .peers = 2, .arrivals = 1});
-  const auto caller = device->open_endpoint({.self = 1, .peers = 2, .arrivals = 1});
-  std::string forged = called->address_for(1);
-  forged.back() ^= 1;  // the token comes last
-  const std::string address = caller->address_for(0);
-  const auto error_of = [](Endpoint& endpoint, const std::vector<std::string>& addresses) {
+class RdmaCm : public testing::Test {
+ protected:
+  void SetUp() override {
+    DeviceOptions options;
+    options.transport = "ibverbs";
+    options.rdma_cm = true;
     try {
-      endpoint.connect(addresses, Clock::now() + seconds(5));
+      device_ = open_device(options);
     } catch (const Error& e) {
-      return std::string(e.what());
+      GTEST_SKIP() << e.what();
     }
-    return std::string("connected");
-  };
+  }
+  std::unique_ptr<Endpoint> open(PeerId self) const {
+    return device_->open_endpoint({.self = self, .peers = 2, .arrivals = 1});
+  }
+  /// The address of `endpoint` for peer 1, with another token: the token comes last.
+  static std::string forged_address(Endpoint& endpoint) {
+    std::string address = endpoint.address_for(1);
+    address.back() ^= 1;
+    return address;
+  }
+  static std::string error_of(Endpoint& endpoint, const std::vector<std::string>& addresses,
+                              seconds timeout = seconds(5)) {
+    try {
+      endpoint.connect(addresses, Clock::now() + timeout);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "connected";
+  }
+
+  std::shared_ptr<Device> device_;
+};
+
+TEST_F(RdmaCm, APeerThatDoesNotKnowTheTokenIsRefused) {
+  const auto called = open(0), caller = open(1);
+  const std::string address = caller->address_for(0), forged = forged_address(*called);
   std::string of_called;
   {
     const std::jthread other([&] { of_called = error_of(*called, {"", address}); });
     EXPECT_THAT(error_of(*caller, {forged, ""}), HasSubstr("RDMA_CM_EVENT_REJECTED"));
   }
   EXPECT_THAT(of_called, HasSubstr("no connection in time with peer(s) 1"));
+}
+
+/// The connection identifiers that the kernel holds, as rdma-resource(8) lists them, one per line.
+int connection_identifiers() {
+  const auto close = [](std::FILE* f) { ::pclose(f); };
+  const std::unique_ptr<std::FILE, decltype(close)> list(::popen("rdma resource show cm_id", "r"), close);
+  int lines = 0;
+  for (int c = 0; (c = std::fgetc(list.get())) != EOF;) lines += c == '\n' ? 1 : 0;
+  return lines;
+}
+
+TEST_F(RdmaCm, RefusedRequestsAreFreedWhileTheConnectorStillWaits) {
+  const auto called = open(0), caller = open(1);
+  const std::string address = caller->address_for(0), expected = called->address_for(1);
+  const int before = connection_identifiers();
+  ASSERT_GE(before, 2) << "`rdma resource show cm_id` does not list the two listeners";
+  std::string of_called;
+  {
+    const std::jthread other([&] { of_called = error_of(*called, {"", address}, seconds(60)); });
+    for (int i = 0; i < 8; ++i) {
+      const auto stranger = open(1);
+      stranger->address_for(0);
+      EXPECT_THAT(error_of(*stranger, {forged_address(*called), ""}), HasSubstr("RDMA_CM_EVENT_REJECTED"));
+    }
+    // The last request may not be freed yet.
+    EXPECT_LE(connection_identifiers(), before + 1);
+    EXPECT_EQ(error_of(*caller, {expected, ""}), "connected");
+  }
+  EXPECT_EQ(of_called, "connected");
 }
 
 TEST(QueueLimitsOfADevice, OnDemandPagingIsRefusedWhereThereIsNone) {

@@ -1,8 +1,14 @@
-// A representative cut of the system tests over native verbs: ranks are threads, each with a device of its
-// own as far as there are enough.
+// A selection of the system tests over native verbs. Ranks are threads, and each has a device of its own as
+// far as there are enough.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,9 +103,63 @@ TEST_P(RdmaTest, ManyInFlight) {
       Each(""));
 }
 
+/// Maps new pages at the address of registered ones that are gone. The device must not go on to use the old
+/// pages.
+TEST_F(Rdma, MemoryThatIsUnmappedAndMappedAgainAtItsAddress) {
+  constexpr std::size_t kCount = 1 << 18, kBytes = kCount * sizeof(float);
+  Setting s = setting(2);
+  s.options.gather_bytes = s.options.direct_bytes = 1;  // the device accesses all of the buffer itself
+  EXPECT_THAT(run_ranks(s,
+                        [&](Communicator& c) {
+                          void* place = nullptr;
+                          for (int turn = 1; turn <= 3; ++turn) {
+                            // From the second turn on, this call also unmaps what lies there, in one step, so
+                            // that no memory of another thread can get the address in between.
+                            void* const mapped =
+                                ::mmap(place, kBytes, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
+                            ASSERT_NE(mapped, MAP_FAILED);
+                            place = mapped;
+                            const std::span data(static_cast<float*>(place), kCount);
+                            std::fill(data.begin(), data.end(), static_cast<float>(turn));
+                            const auto handle = c.register_buffer(place, kBytes);
+                            c.allreduce({.input = place, .output = place, .count = kCount}).wait();
+                            EXPECT_EQ(std::count(data.begin(), data.end(), 2.0f * static_cast<float>(turn)),
+                                      static_cast<std::ptrdiff_t>(kCount))
+                                << "turn " << turn << ", first " << data[0] << ", last " << data[kCount - 1];
+                          }
+                          ::munmap(place, kBytes);
+                        }),
+              Each(""));
+}
+
+/// After a fork, the process that first writes a page gets a new copy of it. That must not be the parent,
+/// because its device goes on to use the old page.
+TEST_F(Rdma, AForkedChildLeavesTheDeviceTheParentsPages) {
+  EXPECT_THAT(
+      run_ranks(setting(2),
+                [&](Communicator& c) {
+                  std::vector<float> data(100000, 1.0f);
+                  const auto handle = c.register_buffer(data.data(), data.size() * 4);
+                  const pid_t child = c.rank() == 0 ? ::fork() : -1;
+                  if (child == 0) {
+                    ::pause();
+                    ::_exit(0);
+                  }
+                  std::fill(data.begin(), data.end(), 2.0f);
+                  c.allreduce({.input = data.data(), .output = data.data(), .count = data.size()}).wait();
+                  EXPECT_EQ(std::count(data.begin(), data.end(), 4.0f), 100000);
+                  if (child > 0) {
+                    ::kill(child, SIGKILL);
+                    ::waitpid(child, nullptr, 0);
+                  }
+                }),
+      Each(""));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, RdmaTest, testing::Values(1, 2, 3, 4, 8));
 
-// --- Limits driven on purpose
+// --- Limits that are exceeded on purpose
 
 class RdmaLimitsTest : public Rdma {
  protected:
@@ -145,10 +205,10 @@ TEST_F(RdmaLimitsTest, SeveralLanes) {
 TEST_F(RdmaLimitsTest, SettingsBeyondTheDeviceAreNamed) {
   Setting s = setting(2);
   s.options.gid_index = 200;
-  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(testing::HasSubstr("has no GID 200")));
+  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(testing::HasSubstr("has no GID with index 200")));
   s = setting(2);
   s.options.interface = "mlx5_77";
-  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(testing::HasSubstr("not mlx5_77")));
+  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(testing::HasSubstr("does not belong to mlx5_77")));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that boot VMs of their own: vm_test.sh CASE RANK_PROGRAM NUMA_TEST
+# Tests that boot VMs of their own. Usage: vm_test.sh CASE RANK_PROGRAM NUMA_TEST.
 set -euo pipefail
 case_name=$1 rank=$2 numa_test=$3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -7,12 +7,13 @@ softroce=$here/../../scripts/softroce
 
 case $case_name in
   two_machines)
-    # Each machine runs the second part of this file; the system test's sums cross the wire between them.
+    # Each machine runs the case on_each_machine of this file, and the sums of its ranks cross the link
+    # between the machines.
     "$softroce" --no-install --vms 2 --devices 2 --time 350 -- bash "$here/vm_test.sh" on_each_machine "$rank" "$numa_test" | tee /dev/stderr |
       grep -c ': ok$' | grep -qx 12 || { echo "not every rank was right" >&2 && exit 1; }
     ;;
   on_each_machine)
-    export MASTER_ADDR=10.77.0.1 NZCL_SECRET=secret NZCL_TRANSPORT=ibverbs NZCL_TIMEOUT_S=60 NZCL_PIN=off
+    export MASTER_ADDR=10.77.0.1 NZCL_SECRET=secret-of-the-tests NZCL_TRANSPORT=ibverbs NZCL_TIMEOUT_S=60 NZCL_PIN=off
     port=29500
     run() { # RANKS PER MACHINE, VARIABLE=VALUE...
       local per_machine=$1 pids=() i pid
@@ -30,7 +31,8 @@ case $case_name in
     run 2 NZCL_CONNECT=rdma_cm
     ;;
   two_numa_nodes)
-    # A processor per node: with more of them than this machine has, starting took 350 s and more on a busy one.
+    # One processor per node, because a VM with more processors than this machine has takes very long to boot
+    # (perf/results/tuning-verbs.md).
     "$softroce" --no-install --numa 2 --smp 2 --devices 1 --time 350 -- "$numa_test" | tee /dev/stderr | grep -q '^\[  PASSED  \] 5 tests\.$' ||
       { echo "not all five tests ran and passed" >&2 && exit 1; }
     ;;

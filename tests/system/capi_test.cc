@@ -1,5 +1,5 @@
-// The C API: the same reach as the C++ one, statuses instead of exceptions. Ranks are threads that meet as
-// processes would.
+// The C API offers what the C++ API does, with statuses instead of exceptions. The ranks are threads here
+// that meet as processes would.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ void on_ranks(int ranks, const std::function<void(int)>& body) {
   for (int r = 0; r < ranks; ++r) threads.emplace_back([&, r] { body(r); });
 }
 
-/// Communicators of kRanks threads that met by a unique id.
+/// kRanks threads, each with a communicator; they meet by a unique id.
 class CApiTest : public testing::Test {
  protected:
   void run(const std::function<void(nzclComm_t, int)>& body) {
@@ -168,10 +168,11 @@ TEST_F(CApiTest, BarrierTimedWaitAndAbort) {
   std::barrier<> together(kRanks);
   run([&](nzclComm_t comm, int rank) {
     NZCL_OK(nzclBarrier(comm));
+    together.arrive_and_wait();  // otherwise a rank could abort while others still wait at the barrier before
     if (rank == 0) {
       nzclWork_t work = nullptr;
-      NZCL_OK(
-          nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm, &work));  // the others never come
+      // The other ranks never start theirs.
+      NZCL_OK(nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm, &work));
       EXPECT_EQ(nzclWorkWait(work, 1000000), nzclInProgress);
       NZCL_OK(nzclCommAbort(comm, "enough"));
       EXPECT_EQ(nzclWorkWait(work, -1), nzclAborted);

@@ -1,5 +1,5 @@
-// Every transport, rank count and placement, with every type, operation, size, sparsity and form of call,
-// against a plain sum.
+// Combines transports, numbers of ranks and placements of aggregators with types, operations, sizes, kinds of
+// sparsity and forms of call. Each result is compared with a plain sum.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class CombinationsTest : public ::testing::TestWithParam<Where> {
               .options = {}};
     s.options.lanes = GetParam().lanes;
     s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
-    s.options.slot_bytes = 16 << 10;  // many messages from little data
+    s.options.slot_bytes = 16 << 10;  // small slots, so that little data makes many messages
     s.options.pin = "off";
     s.options.timeout_s = 60;
     s.options.log_level = "off";
@@ -100,8 +100,8 @@ TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
   }
   check_errors(run_ranks(setting(), [&](Communicator& c) {
     for (const auto& [p, expected] : problems) {
-      // Values in descending order of their indices, so that the order of the call is not the order of the
-      // tensor.
+      // The values are given in descending order of their indices, so that the order in the call differs from
+      // the order in the tensor.
       const std::vector<std::byte> dense = make_input(p, c.rank());
       const std::uint64_t block_bytes = p.block * element_bytes(p.type);
       std::vector<std::int64_t> indices;
@@ -118,23 +118,23 @@ TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
       std::vector<std::byte> output(p.bytes(), std::byte{0x77});
       const auto v = c.register_buffer(values.data(), values.size());
       const auto o = c.register_buffer(output.data(), output.size());
-      c.allreduce(SparseAllreduceRequest{.values = values.data(),
-                                         .indices = indices,
-                                         .count = p.count,
-                                         .block_elems = p.block,
-                                         .output = output.data()})
+      c.allreduce_sparse({.values = values.data(),
+                          .indices = indices,
+                          .count = p.count,
+                          .block_elems = p.block,
+                          .output = output.data()})
           .wait();
       EXPECT_EQ(first_difference(output, expected.data), -1) << p.text() << " dense result";
 
       const std::uint64_t capacity = std::max<std::uint64_t>(1, count_bits(expected.bits));
       std::vector<std::byte> packed(capacity * block_bytes);
       const auto k = c.register_buffer(packed.data(), packed.size());
-      Work work = c.allreduce(SparseAllreduceRequest{.values = values.data(),
-                                                     .indices = indices,
-                                                     .count = p.count,
-                                                     .block_elems = p.block,
-                                                     .packed_values = packed.data(),
-                                                     .packed_capacity = capacity});
+      Work work = c.allreduce_sparse({.values = values.data(),
+                                      .indices = indices,
+                                      .count = p.count,
+                                      .block_elems = p.block,
+                                      .packed_values = packed.data(),
+                                      .packed_capacity = capacity});
       work.wait();
       const auto found = work.packed_indices();
       ASSERT_EQ(found.size(), count_bits(expected.bits)) << p.text();
@@ -151,7 +151,7 @@ TEST_P(CombinationsTest, SparseBlocksDenseAndPacked) {
 }
 
 TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
-  constexpr int kOperations = 100;  // more than may be in flight
+  constexpr int kOperations = 100;  // more operations than may be in flight
   std::vector<std::pair<Problem, Expected>> problems;
   for (int i = 0; i < kOperations; ++i) {
     Problem p{.count = static_cast<std::uint64_t>(i % 3 == 0 ? 20011 : 50 + i),
@@ -173,7 +173,7 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
                                    .count = p.count,
                                    .block_elems = p.block}));
     }
-    for (std::size_t i = works.size(); i-- > 0;) {  // waited for in another order
+    for (std::size_t i = works.size(); i-- > 0;) {  // waits in another order than that of the calls
       works[i].wait();
       EXPECT_EQ(first_difference(buffers[i], problems[i].second.data), -1) << problems[i].first.text();
     }
@@ -181,7 +181,7 @@ TEST_P(CombinationsTest, ManyInFlightOfAllSizes) {
   }));
 }
 
-// Each is one slice: of several lanes, all but one have no part in it.
+// Each operation is one slice, so that only one of several lanes has a part in it.
 TEST_P(CombinationsTest, TinyOnesOneAfterAnother) {
   constexpr int kOperations = 500;
   check_errors(run_ranks(setting(), [&](Communicator& c) {

@@ -1,5 +1,5 @@
-// Meetings over real sockets on the loopback address, members as threads: who comes, who does not, and who
-// should not.
+// Meetings over real sockets on the loopback address, with threads as members. Some members are missing, and
+// some strangers come.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,8 +18,9 @@
 #include "runtime/bootstrap/file_meeting.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/bootstrap/local.h"
-#include "runtime/bootstrap/pack_strings.h"
 #include "runtime/bootstrap/star.h"
+#include "runtime/bootstrap/string_list.h"
+#include "tests/system/meeting.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -28,68 +29,6 @@ using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using tcp = asio::ip::tcp;
-
-int free_port() {
-  asio::io_context io;
-  return tcp::acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0)).local_endpoint().port();
-}
-
-Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
-constexpr std::chrono::milliseconds kLong{20000}, kShort{700};
-
-StarSettings settings(int index, int size, const std::string& session = "s") {
-  return {.index = index,
-          .size = size,
-          .session = session,
-          .who = "rank " + std::to_string(index) + " (a thread)",
-          .name = [](int i) { return "rank " + std::to_string(i); },
-          .place = "the test"};
-}
-
-struct Member {
-  int index, size = 3;
-  std::string secret = "secret", session = "s";
-};
-
-std::unique_ptr<Bootstrap> join(const Member& m, int port) {
-  const MeetingPlace place{.hosts = {"127.0.0.1"}, .port = port, .secret = m.secret};
-  if (m.index == 0) return make_star_hub(settings(0, m.size, m.session), place);
-  return make_star_member(
-      settings(m.index, m.size, m.session), [place] { return std::optional(place); }, true);
-}
-
-/// Every member's error text, "" for none.
-std::vector<std::string> run(const std::vector<Member>& members, int port, std::chrono::milliseconds time,
-                             const std::function<void(Bootstrap&, Deadline)>& body) {
-  std::vector<std::string> errors(members.size());
-  std::vector<std::jthread> threads;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        body(*join(members[i], port), in(time));
-      } catch (const std::exception& e) {
-        errors[i] = e.what();
-      }
-    });
-  }
-  threads.clear();
-  return errors;
-}
-
-void three_rounds(Bootstrap& b, Deadline deadline) {
-  for (int round = 0; round < 3; ++round) {
-    std::vector<std::string> expected;
-    // Of different sizes, some empty, some with zero bytes.
-    const auto part = [&](int rank) {
-      return std::string(static_cast<std::size_t>(rank * round * 1000), '\0') +
-             std::to_string(rank * 10 + round);
-    };
-    for (int r = 0; r < b.size(); ++r) expected.push_back(part(r));
-    EXPECT_EQ(b.allgather(part(b.rank()), deadline), expected);
-  }
-}
-
 TEST(StarMeeting, GathersEverybodysBytesInOrder) {
   EXPECT_THAT(run({{2}, {0}, {1}}, free_port(), kLong, three_rounds), Each(""));
 }
@@ -120,11 +59,22 @@ TEST(StarMeeting, AnotherSizeFailsForAll) {
   EXPECT_THAT(errors, Each(HasSubstr("expects 4 members")));
 }
 
+TEST(StarMeeting, NamesMayBeOfBytesThatAreNotText) {
+  EXPECT_THAT(run({{.position = 0, .session = "\xff\xfe"},
+                   {.position = 1, .session = "\xff\xfe"},
+                   {.position = 2, .session = "\xff\xfe"}},
+                  free_port(), kLong, three_rounds),
+              Each(""));
+  const auto errors = run({{.position = 0, .session = "\xff"}, {.position = 1, .size = 4, .session = "\xff"}},
+                          free_port(), kLong, three_rounds);
+  EXPECT_THAT(errors, Each(HasSubstr("expects 4 members")));
+}
+
 TEST(StarMeeting, SessionsShareAPort) {
   const int port = free_port();
   std::vector<Member> members;
   for (const char* session : {"a", "b", "c"}) {
-    for (int i = 0; i < 3; ++i) members.push_back({i, 3, "secret", session});
+    for (int i = 0; i < 3; ++i) members.push_back({i, 3, "the secret of the job", session});
   }
   EXPECT_THAT(run(members, port, kLong, three_rounds), Each(""));
 }
@@ -150,19 +100,18 @@ TEST(StarMeeting, StrangersAreRefusedAndDisturbNobody) {
         const std::string garbage = i % 2 ? "GET / HTTP/1.0\r\n\r\n" : std::string(5000, '\xff');
         asio::write(socket, asio::buffer(garbage));
       } catch (const std::exception&) {
-        std::this_thread::yield();  // not listening yet, or not any more
+        std::this_thread::yield();  // the port is not listened on yet, or not any more
       }
     }
   });
   std::vector<Member> members{{0}, {1}, {2}};
-  EXPECT_THAT(
-      run(members, port, kLong,
-          [](Bootstrap& b, Deadline deadline) {
-            if (b.rank() == 2)
-              std::this_thread::sleep_for(std::chrono::milliseconds(100));  // let the strangers come first
-            three_rounds(b, deadline);
-          }),
-      Each(""));
+  EXPECT_THAT(run(members, port, kLong,
+                  [](Bootstrap& b, Deadline deadline) {
+                    // Member 2 waits, so that the strangers come first.
+                    if (b.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                    three_rounds(b, deadline);
+                  }),
+              Each(""));
 }
 
 TEST(FileMeeting, MeetsInSpiteOfLeftovers) {
@@ -176,8 +125,8 @@ TEST(FileMeeting, MeetsInSpiteOfLeftovers) {
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&, i] {
         try {
-          if (i == 0)
-            std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the others see the leftover
+          // Member 0 waits, so that the others find the leftover file.
+          if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
           three_rounds(*make_file_bootstrap(settings(i, 3), path), in(kLong));
         } catch (const std::exception& e) {
           errors[static_cast<std::size_t>(i)] = e.what();
@@ -190,17 +139,37 @@ TEST(FileMeeting, MeetsInSpiteOfLeftovers) {
   }
 }
 
+TEST(FileMeeting, PathsAndNamesMayBeOfBytesThatAreNotText) {
+  const std::string path = testing::TempDir() + "nzcl_\xff\xfe_" + std::to_string(::getpid());
+  std::vector<std::string> errors(2);
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        StarSettings s = settings(i, 2);
+        s.who += "\xff";
+        make_file_bootstrap(std::move(s), path)->allgather("\xff", in(kShort));
+        if (i == 0) throw Error(ErrorCode::aborted, "left");
+      } catch (const std::exception& e) {
+        errors[static_cast<std::size_t>(i)] = e.what();
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_THAT(errors, ElementsAre("left", ""));
+}
+
 TEST(FileMeeting, JobFilesDifferBySessionAndLieInAPrivateFolder) {
   EXPECT_NE(job_file("job", "a"), job_file("job", "b"));
   EXPECT_EQ(job_file("", "a"), job_file("", "a"));
   EXPECT_THAT(job_file("../../etc/x", "a"), testing::Not(HasSubstr("/etc")));
 }
 
-TEST(PackStrings, ComesBack) {
+TEST(StringList, ComesBack) {
   const std::vector<std::string> parts{"", std::string("a\0b", 3), "c"};
-  EXPECT_EQ(unpack_strings(pack_strings(parts)), parts);
-  EXPECT_THROW(unpack_strings("abc"), Error);
-  EXPECT_THROW(unpack_strings(pack_strings({"abcdef"}).substr(0, 7)), Error);
+  EXPECT_EQ(decode_strings(encode_strings(parts)), parts);
+  EXPECT_THROW(decode_strings("abc"), Error);
+  EXPECT_THROW(decode_strings(encode_strings({"abcdef"}).substr(0, 7)), Error);
 }
 
 // --- The control plane, on the same meeting
@@ -242,7 +211,7 @@ TEST(ControlPlane, AllLeaveTogether) {
     EXPECT_TRUE(p.control->leave(in(kLong)));
     p.control->quiesced();
     EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
-    p.control.reset();  // at different moments: a lost connection is no failure any more
+    p.control.reset();  // members leave one by one, and their lost connections are no failures any more
   });
   for (const auto& p : all) EXPECT_EQ(p->failures, 0);
 }
@@ -268,6 +237,17 @@ TEST(ControlPlane, TheFirstFailureReachesAllOnce) {
   for (const auto& p : all) EXPECT_EQ(p->failures, 1);
 }
 
+TEST(ControlPlane, BytesThatAreNotTextAreReplacedInAFailure) {
+  for (const std::size_t who : {std::size_t{0}, std::size_t{1}}) {
+    const auto all = planes(3);
+    all[who]->control->abort({ErrorCode::aborted, "bad \xff\xfe bytes"});
+    on_all(all, [](Plane& p, std::size_t) {
+      while (!p.control->failed()) std::this_thread::yield();
+      EXPECT_EQ(p.control->failure()->text, "bad \uFFFD\uFFFD bytes");
+    });
+  }
+}
+
 TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
   for (const std::size_t dead : {std::size_t{2}, std::size_t{0}}) {
     auto all = planes(3);
@@ -278,7 +258,7 @@ TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
       EXPECT_EQ(p.control->failure()->code, ErrorCode::peer_failed);
       EXPECT_THAT(p.control->failure()->text, HasSubstr("rank " + std::to_string(dead) + " died"));
       p.control->quiesced();
-      // Without the hub nobody counts: the wait ends at its deadline.
+      // Member 0 counts who has come to rest. If it is the dead one, the wait ends only at its deadline.
       EXPECT_EQ(p.control->wait_quiesced(in(dead == 0 ? std::chrono::milliseconds(20) : kLong)), dead != 0);
     });
   }

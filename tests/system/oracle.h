@@ -1,4 +1,5 @@
-// Random inputs of every kind of sparsity, and the plain sum that a result must equal to the bit.
+// Random inputs of every kind of sparsity, and the plain reduction of them, which a result must equal bit by
+// bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,11 +40,12 @@ struct Problem {
   }
 };
 
-/// Is the block in this rank's input?
+/// Whether this rank contributes the block.
 inline bool holds(const Problem& p, int rank, std::uint64_t block) {
   std::uint64_t random = p.seed * 1000003 + block * 31 +
                          (p.sparsity == Sparsity::random ? static_cast<unsigned>(rank) * 7919u : 0u);
-  random = (random ^ random >> 30) * 0xbf58476d1ce4e5b9;  // a hash, so that a block's answer needs no state
+  // A hash, so that the answer depends on the arguments alone.
+  random = (random ^ random >> 30) * 0xbf58476d1ce4e5b9;
   random = (random ^ random >> 27) * 0x94d049bb133111eb;
   random ^= random >> 31;
   switch (p.sparsity) {
@@ -63,8 +65,8 @@ inline bool holds(const Problem& p, int rank, std::uint64_t block) {
   return false;
 }
 
-/// Writes one element: small whole numbers and fractions, different on every rank, and never all zero within
-/// a block.
+/// Writes one element. Elements are small whole numbers and fractions that differ between ranks, and every
+/// block has some that are not zero.
 inline void put(DataType type, std::byte* at, std::uint64_t i, int rank) {
   const int value = static_cast<int>((i * 37 + static_cast<std::uint64_t>(rank) * 101) % 251) - 97;
   const auto store = [&](auto v) { std::memcpy(at, &v, sizeof v); };
@@ -97,7 +99,7 @@ inline std::vector<std::byte> make_input(const Problem& p, int rank) {
   return data;
 }
 
-/// Union bitmap and result.
+/// What an operation must come to: the union bitmap, and the dense result.
 struct Expected {
   std::vector<std::uint64_t> bits;
   std::vector<std::byte> data;
@@ -123,7 +125,7 @@ inline Expected make_expected(const Problem& p) {
   return expected;
 }
 
-/// Index of the first byte that differs, or -1.
+/// The index of the first byte that differs; -1 if none does.
 inline long first_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     if (a[i] != b[i]) return static_cast<long>(i);

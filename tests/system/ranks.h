@@ -1,5 +1,5 @@
-// Ranks as threads of the test, over any transport: loopback through a LocalGroup, the others through an
-// allgather of their own.
+// Runs ranks as threads of the test, over any transport. Over loopback they meet in a LocalGroup, over other
+// transports by the allgather below.
 #pragma once
 
 #include <barrier>
@@ -15,7 +15,8 @@
 
 namespace nzcl::test {
 
-/// An allgather between threads: the out-of-band callback of an engine that has its own way to talk.
+/// An allgather between threads. It takes the part of the callback by which a training engine lets nzcl meet
+/// through the engine's own communication.
 class ThreadMeeting {
  public:
   explicit ThreadMeeting(int size) : parts_(static_cast<std::size_t>(size)), barrier_(size) {}
@@ -42,8 +43,8 @@ struct Setting {
   Options options;
 };
 
-/// Runs `body` on every rank and returns each rank's error text ("" = none). Communicators close together, at
-/// the end.
+/// Runs `body` on every rank, and then closes all communicators together. Returns the text of each rank's
+/// error, or "" where there was none.
 inline std::vector<std::string> run_ranks(const Setting& setting,
                                           const std::function<void(Communicator&)>& body) {
   LocalGroup group(setting.ranks, setting.dedicated);

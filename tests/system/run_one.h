@@ -1,4 +1,4 @@
-// One operation on one rank in every form of call, checked to the bit against the oracle.
+// Runs one operation on one rank, in any form of call, and compares the result with the oracle bit by bit.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace nzcl::test {
 
 enum class Form { in_place, out_of_place, with_bitmap, dense_flag };
 
-/// One operation on one rank, checked to the bit. The first few differences are reported.
+/// Runs one operation on one rank and compares the result bit by bit. Reports the first differences only.
 inline void run_one(Communicator& communicator, const Problem& p, const Expected& expected, Form form) {
   std::vector<std::byte> input = make_input(p, communicator.rank());
   std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
@@ -45,7 +45,8 @@ inline void run_one(Communicator& communicator, const Problem& p, const Expected
   request.dense = form == Form::dense_flag;
   Work work = communicator.allreduce(request);
   work.wait();
-  // Dense: zeros are sent too, so the union is everything, and min and max see the same zeros as without.
+  // With the dense flag zeros are sent too, so that the union has all blocks and differs from the oracle's.
+  // The result is the same, because min and max also count the zeros of blocks that are left out.
   if (form != Form::dense_flag) {
     const auto bits = work.union_bitmap();
     EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end())) << p.text();

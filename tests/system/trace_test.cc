@@ -1,8 +1,9 @@
-// The timeline is one per process, so this is a program of its own.
+// The timeline. A process has only one, so these tests are a program of their own.
 #include "runtime/trace/trace.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include <filesystem>
@@ -60,7 +61,7 @@ TEST(TimelineFile, APathThatCannotBeWrittenIsNamed) {
   }
 }
 
-// Order matters: tracing cannot be turned off again.
+// This test comes first, because tracing cannot be turned off again.
 TEST(Trace, OffRecordsNothing) {
   EXPECT_EQ(trace::now(), 0);
   { const trace::Span span(trace::What::scan, 1, 2); }
@@ -79,6 +80,9 @@ TEST(Trace, AnAllreduceOfThreeRanksIsThereInAllItsParts) {
       options.trace = path;
       options.slice_bytes = 64 << 10;
       Communicator communicator(group, rank, options);
+      // A name of the user's choice, which JSON must escape.
+      ::pthread_setname_np(::pthread_self(), "a \"thread\" \xff");
+      { const trace::Span span(trace::What::post, 0, 0); }
       std::vector<float> input(kCount), output(kCount);
       for (std::size_t i = static_cast<std::size_t>(rank); i < kCount; i += 5000) input[i] = 1;
       const auto in = communicator.register_buffer(input.data(), kCount * 4);
@@ -91,13 +95,12 @@ TEST(Trace, AnAllreduceOfThreeRanksIsThereInAllItsParts) {
   ranks.clear();
 
   std::set<std::string> kinds, names;
-  std::map<std::pair<int, std::string>, int> slices_scanned;  // by operation
+  std::map<std::pair<int, std::string>, int> slices_scanned;  // the key is the operation and the kind of span
   std::map<std::string, int> phases;
   for (const json& e : read(path)) {
     const std::string phase = e.at("ph");
     ++phases[phase];
-    if (phase == "M")
-      names.insert(e.at("name").get<std::string>() == "process_name" ? e.at("args").at("name") : "");
+    if (phase == "M") names.insert(e.at("args").at("name").get<std::string>());
     if (phase != "X") continue;
     EXPECT_GT(e.at("ts").get<double>(), 0);
     EXPECT_GE(e.at("dur").get<double>(), 0);
@@ -105,6 +108,7 @@ TEST(Trace, AnAllreduceOfThreeRanksIsThereInAllItsParts) {
     if (e.at("name") == "scan") ++slices_scanned[{e.at("args").at("operation"), "scan"}];
   }
   EXPECT_THAT(kinds, IsSupersetOf({"scan", "push", "post", "reduce", "zero", "result"}));
+  EXPECT_THAT(names, IsSupersetOf({"rank 0", "a \"thread\" \uFFFD"}));
   EXPECT_EQ(phases["b"], 6) << "three ranks, two operations";
   EXPECT_EQ(phases["e"], 6);
   const int slices = (kCount * 4 + (64 << 10) - 1) / (64 << 10);

@@ -18,8 +18,8 @@ Words pack(const std::vector<bool>& bits) {
   return words;
 }
 
-/// Bits in runs, so that whole words are equal too: that is where the word-wise code differs from the naive
-/// one.
+/// Bits in long runs, so that some words are all zeros or all ones. The code treats those at once, where a
+/// naive loop goes bit by bit.
 std::vector<bool> runs_of_bits() {
   std::vector<bool> bits;
   bool value = *rc::gen::arbitrary<bool>();

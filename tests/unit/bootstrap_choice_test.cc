@@ -1,4 +1,4 @@
-// Which meeting follows from what a launcher says.
+// Which kind of meeting is chosen from the variables that a launcher sets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,7 +87,7 @@ TEST(LaunchEnvironment, AVariableThatIsNoNumberIsNamed) {
 TEST(Choice, TorchrunStyleVariablesMeetAtTheMaster) {
   const Choice c = chosen(kTorch);
   EXPECT_EQ(c.kind, Kind::socket);
-  EXPECT_EQ(c.index, 2);
+  EXPECT_EQ(c.position, 2);
   EXPECT_EQ(c.size, 4);
   EXPECT_EQ(c.host, "10.0.0.1");
   EXPECT_EQ(c.port, 29500);
@@ -104,7 +104,8 @@ TEST(Choice, PmixIsTrustedBeforeSockets) {
   const Variables pmix = with(kOpenMpi, {{"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "job"}});
   EXPECT_EQ(chosen(pmix).kind, Kind::pmix);
   EXPECT_EQ(chosen(with(pmix, {{"MASTER_ADDR", "h"}, {"MASTER_PORT", "1"}})).kind, Kind::pmix);
-  // torchrun within mpirun inherits PMIx's variables of a process that is not this one.
+  // A rank that torchrun started within mpirun inherits PMIx's variables, but they describe torchrun's own
+  // process.
   EXPECT_EQ(chosen(with(with(pmix, kTorch), {{"TORCHELASTIC_RUN_ID", "x"}})).kind, Kind::socket);
   Options o;
   o.rendezvous_file = "/shared/f";
@@ -121,7 +122,7 @@ TEST(Choice, LaunchersOnOneHostMeetByAFileOfTheJob) {
   EXPECT_THAT(refusal(kSlurm), AllOf(HasSubstr("process 5 of 8"), HasSubstr("MASTER_ADDR")));
   const Choice c = chosen(with(kSlurm, {{"MASTER_ADDR", "n1"}, {"MASTER_PORT", "5000"}}));
   EXPECT_EQ(c.kind, Kind::socket);
-  EXPECT_EQ(c.index, 5);
+  EXPECT_EQ(c.position, 5);
 }
 
 TEST(Choice, NothingToldIsAnErrorThatSaysWhatToDo) {
@@ -147,12 +148,12 @@ TEST(Choice, DedicatedAggregatorsComeAfterTheWorkers) {
   o.aggregators = 2;
   EXPECT_EQ(chosen(kTorch, o).size, 6);
   const Choice c = chosen(kTorch, o, Role::aggregator, 1);
-  EXPECT_EQ(c.index, 5);
+  EXPECT_EQ(c.position, 5);
   EXPECT_EQ(c.size, 6);
   EXPECT_THAT(refusal(kTorch, o, Role::aggregator, 2), HasSubstr("aggregator 2 of 2"));
   EXPECT_THAT(refusal(kTorch, o, Role::aggregator, -1), HasSubstr("number them"));
-  // mpirun -n 2 workers : -n 2 aggregators numbers all of them.
-  EXPECT_EQ(chosen(kMpich, o, Role::aggregator, -1).index, 1);
+  // "mpirun -n 2 workers : -n 2 aggregators" numbers workers and aggregators in one sequence.
+  EXPECT_EQ(chosen(kMpich, o, Role::aggregator, -1).position, 1);
   EXPECT_EQ(chosen(kMpich, o, Role::aggregator, -1).size, 4);
 }
 

@@ -48,7 +48,7 @@ TEST_F(CmaRingTest, IsFullUntilTheReaderHasSaidThatItTookSome) {
     EXPECT_EQ(immediate, taken++);
   }
   EXPECT_LE(taken, kEntries / 4);
-  // What was taken may be filled again, and overwrites nothing that was not.
+  // Entries that were taken may be filled again, and no other entry is overwritten.
   while (!writer.full()) writer.push(1000);
   for (; taken < kEntries; ++taken) {
     ASSERT_TRUE(reader.pop(immediate));
@@ -60,7 +60,7 @@ TEST_F(CmaRingTest, IsFullUntilTheReaderHasSaidThatItTookSome) {
 
 TEST_F(CmaRingTest, OneThreadWritesWhileAnotherReads) {
   constexpr std::uint32_t kCount = 200'000;
-  std::vector<std::uint32_t> payload(kCount);  // each written before its announcement
+  std::vector<std::uint32_t> payload(kCount);  // each element is written before its immediate is pushed
   std::thread peer([&] {
     for (std::uint32_t i = 0; i < kCount; ++i) {
       while (writer.full()) std::this_thread::yield();

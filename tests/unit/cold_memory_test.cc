@@ -11,7 +11,7 @@ namespace {
 
 using testing::Each;
 
-/// Sizes around one, two and many pieces; from every place in a cache line.
+/// Sizes around one, two and many pieces, beginning at every offset within a cache line.
 class ColdMemoryTest : public testing::TestWithParam<std::size_t> {
  protected:
   static constexpr std::byte kUntouched{0xee};

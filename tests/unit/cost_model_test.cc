@@ -1,4 +1,4 @@
-#include "runtime/comm/cost_model.h"
+#include "runtime/plan/cost_model.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "verbs/cma/costs.h"
 
-namespace nzcl::comm {
+namespace nzcl::engine {
 namespace {
 
 constexpr auto kNever = std::numeric_limits<std::uint64_t>::max();
@@ -67,12 +67,12 @@ TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
 }
 
 TEST(CostModel, OneHopMustNotTakeMoreMessages) {
-  EXPECT_TRUE(in_one_hop(1));
-  EXPECT_TRUE(in_one_hop(2)) << "2 messages either way";
-  EXPECT_FALSE(in_one_hop(3)) << "6 instead of 4";
+  EXPECT_TRUE(one_hop_pays(1));
+  EXPECT_TRUE(one_hop_pays(2)) << "2 messages either way";
+  EXPECT_FALSE(one_hop_pays(3)) << "6 instead of 4";
 }
 
 TEST(CostModel, ASystemCallTakesTime) { EXPECT_GT(verbs::cma::measure_costs().write, 0); }
 
 }  // namespace
-}  // namespace nzcl::comm
+}  // namespace nzcl::engine

@@ -1,4 +1,4 @@
-// Memory that faults on the first byte read or written beyond its end, in every build.
+// Memory where the first byte read or written beyond its end is a fault, in builds without sanitizers too.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,8 +10,8 @@
 
 namespace nzcl::test {
 
-/// `bytes` zeroed bytes whose end is the end of a page; the next page is out of bounds. So the begin is
-/// aligned only as far as the size is: odd sizes test odd addresses.
+/// `bytes` zeroed bytes that end where a page ends, and behind it a page that must not be touched. They
+/// therefore begin at an odd address if their number is odd, which tests unaligned access.
 class Guarded {
  public:
   explicit Guarded(std::size_t bytes) : bytes_(bytes) {

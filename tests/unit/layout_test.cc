@@ -1,4 +1,4 @@
-// How tensors are cut into slices and dealt to owners.
+// How a tensor is cut into slices, and how the slices are dealt to owners.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "runtime/engine/slice_layout.h"
+#include "runtime/plan/slice_layout.h"
 
 namespace nzcl::engine {
 namespace {
@@ -96,7 +96,7 @@ RC_GTEST_PROP(SliceLayout, ABitmapTakesAtMostHalfASlot, ()) {
   RC_ASSERT(layout.words_per_slice() * 8 <= r.slot_bytes / 2);
 }
 
-/// The slices that are chosen for a tensor of so many MiB.
+/// The size of the slices that is chosen for a tensor of `mebibytes` MiB.
 std::uint64_t chosen(std::uint32_t owners, std::uint64_t ahead, std::uint64_t mebibytes) {
   return SliceLayout({.epoch = 0,
                       .count = mebibytes << 18,
@@ -129,7 +129,7 @@ TEST(SliceLayout, OverLinksThereAreManySlicesOfWorthwhileSize) {
 }
 
 TEST(SliceLayout, AHotRegionIsSpreadOverAllOwners) {
-  // 64 MiB of floats; the hot region is the first sixteenth of it.
+  // The tensor is 64 MiB of floats. Its first sixteenth is the hot region.
   const SliceLayout layout({.epoch = 3,
                             .count = 16 << 20,
                             .element_bytes = 4,

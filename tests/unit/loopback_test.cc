@@ -1,4 +1,5 @@
-// The loopback network does to its traffic what its faults say, and refuses what an RDMA device would.
+// Tests that the loopback network injects the faults that it is told to inject, and refuses what an RDMA
+// device would refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +18,8 @@ using Kind = Completion::Kind;
 
 constexpr std::size_t kEndpoints = 3;
 
-/// Endpoint 0 has the faults and writes; 1 and 2 receive. Write number i puts byte i + 1 at place i.
+/// Endpoint 0 has the faults and writes, and endpoints 1 and 2 receive. Write number i puts byte i + 1 at
+/// position i.
 struct Rig {
   void open(const LoopbackOptions& options) {
     std::vector<std::string> addresses;
@@ -33,7 +35,7 @@ struct Rig {
     for (std::size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i + 1);
     source_region = devices[0]->register_memory(source, MemoryKind::host);
   }
-  /// Posts write `number`, alone; its immediate and context are the number.
+  /// Posts the write with this number by itself. The number is also its immediate and its context.
   std::size_t post(std::uint32_t number, PeerId to = 1) {
     const Segment segment{&source[number], 1, source_region.get()};
     return post(number, to, {&segment, 1}, regions[to]->remote().offset(number));
@@ -59,7 +61,8 @@ struct Rig {
     for (const Completion& c : poll(endpoint)) out.push_back(c.immediate);
     return out;
   }
-  /// The next poll of endpoint 0 says that the only write failed, for `peer`, with these words.
+  /// Expects that the next poll of endpoint 0 reports one completion only: the write to `peer` failed, with
+  /// this text.
   void expect_failure(PeerId peer, const std::string& words) {
     const auto completions = poll();
     ASSERT_EQ(completions.size(), 1u);
@@ -195,13 +198,13 @@ TEST_F(LoopbackTest, RefusesWhatIsBeyondItsLimits) {
   ASSERT_EQ(post(0, 1, std::span(segments).first(2), target), 1u);
   EXPECT_EQ(poll().at(0).kind, Kind::written);
   ASSERT_EQ(post(1, 1, segments, target), 1u);
-  expect_failure(1, "beyond the limits");
+  expect_failure(1, "outside the limits");
   const Segment too_long{&source[0], 11, source_region.get()};
   ASSERT_EQ(post(2, 1, {&too_long, 1}, target), 1u);
-  expect_failure(1, "beyond the limits");
+  expect_failure(1, "outside the limits");
   const Segment empty{&source[0], 0, source_region.get()};
   ASSERT_EQ(post(3, 1, {&empty, 1}, target), 1u);
-  expect_failure(1, "beyond the limits");
+  expect_failure(1, "outside the limits");
   EXPECT_EQ(arrivals(1), (std::vector<std::uint32_t>{0}));
 }
 
@@ -210,14 +213,14 @@ TEST_F(LoopbackTest, RefusesMemoryThatIsNotTheTargets) {
   const Segment segment{source.data(), 2, source_region.get()};
   const auto target = regions[1]->remote();
   post(0, 1, {&segment, 1}, target.offset(255));
-  expect_failure(1, "no such memory");
+  expect_failure(1, "the target is not registered memory");
   post(0, 1, {&segment, 1}, {target.address - 1, target.key});
-  expect_failure(1, "no such memory");
+  expect_failure(1, "the target is not registered memory");
   post(0, 1, {&segment, 1}, {target.address, 4711});
-  expect_failure(1, "no such memory");
+  expect_failure(1, "the target is not registered memory");
   regions[1].reset();
   post(0, 1, {&segment, 1}, target);
-  expect_failure(1, "no such memory");
+  expect_failure(1, "the target is not registered memory");
   EXPECT_EQ(targets[1], std::vector<std::byte>(256));
 }
 

@@ -1,4 +1,4 @@
-// What libfabric's transports say of themselves to each other.
+// Tests how members with different providers of libfabric notice it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(Ofi, PeersWithAnotherProviderAreNamed) {
     FAIL() << "they can't reach each other";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::mismatch);
-    EXPECT_THAT(e.what(), ::testing::HasSubstr("peer 1 came with libfabric's provider tcp;ofi_rxm"));
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("peer 1 uses libfabric's provider tcp;ofi_rxm"));
   }
 }
 

@@ -1,4 +1,4 @@
-// The table of options: parsing, ranges, origins.
+// The table of options: how values are parsed, what ranges they have, and where they came from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -55,7 +56,8 @@ std::string origin(const Resolved& r, std::string_view name) {
   return r.origins[static_cast<std::size_t>(find_setting(name) - settings().data())];
 }
 
-class File {  // of a name of its own: tests run side by side
+/// A file whose name no other test uses, because tests run side by side.
+class File {
  public:
   explicit File(const std::string& text) : path_(testing::TempDir() + "nzcl_options_test_XXXXXX") {
     ::close(::mkstemp(path_.data()));
@@ -78,14 +80,14 @@ TEST(OptionTable, NamesAreUniqueAndDefaultsAreValid) {
 }
 
 TEST(OptionTable, HasEveryFieldOfOptions) {
-  // A field that is missing from the table could not be set from outside: sizes add up only when all are
-  // there.
+  // A field that the table lacks could not be set from outside. The sizes of the table's fields add up to the
+  // structure's only if none is missing.
   std::size_t bytes = 0;
   for (const Setting& s : settings()) {
     std::visit([&](auto member) { bytes += sizeof(Options{}.*member); }, s.field);
   }
   EXPECT_LE(bytes, sizeof(Options));
-  EXPECT_GT(bytes + 32, sizeof(Options)) << "more than padding is missing";  // a string is 32 bytes
+  EXPECT_GT(bytes + 32, sizeof(Options)) << "more than padding is missing";  // a string field has 32
 }
 
 TEST(OptionTable, ValuesComeBackFromTheirText) {
@@ -132,7 +134,7 @@ TEST(Resolve, BadValuesNameOptionOriginAndRange) {
                     HasSubstr("0 .. 1024")));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_PIN", "maybe"}}); }), HasSubstr("auto|on|off"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("0, 4K .. 16M"));
-  EXPECT_EQ(resolved({{"NZCL_SLOT_BYTES", "0"}}).options.slot_bytes, 0);  // nzcl's choice
+  EXPECT_EQ(resolved({{"NZCL_SLOT_BYTES", "0"}}).options.slot_bytes, 0);  // 0 leaves the choice to nzcl
   EXPECT_THAT(error_of([] {
                 resolved({{"NZCL_SLOT_BYTES", "99999999999999999999"}});
               }),
@@ -158,8 +160,23 @@ TEST(Resolve, UnknownVariablesAreWarningsWithASuggestion) {
               ElementsAre(Not(HasSubstr("did you mean"))));
 }
 
+TEST(Secret, ShortOnesAreRefusedWithoutBeingShown) {
+  for (const std::string& origin : {std::string("code"), std::string("NZCL_SECRET")}) {
+    try {
+      find_setting("secret")->set(*std::make_unique<Options>(), "fifteen letters", origin);
+      FAIL() << "taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(e.what(), AllOf(HasSubstr("NZCL_SECRET"), HasSubstr("nzcl_info --new-secret"),
+                                  Not(HasSubstr("fifteen"))));
+    }
+  }
+  EXPECT_NO_THROW(resolved({{"NZCL_SECRET", ""}}));
+  EXPECT_NO_THROW(resolved({{"NZCL_SECRET", "sixteen letters."}}));
+}
+
 TEST(Help, NeverShowsTheSecret) {
-  const std::string text = describe_options(resolved({{"NZCL_SECRET", "hunter2"}}));
+  const std::string text = describe_options(resolved({{"NZCL_SECRET", "hunter2 and his friends"}}));
   EXPECT_THAT(text, AllOf(HasSubstr("(set)"), Not(HasSubstr("hunter2"))));
 }
 

@@ -1,4 +1,4 @@
-// nzcl_allreduce_perf's inputs, its check, and its bounds.
+// The inputs of nzcl_allreduce_perf, its check of results, and its bounds.
 #include "perf/allreduce/bound.h"
 #include "perf/allreduce/problem.h"
 #include "perf/plain_loops.h"
@@ -86,7 +86,7 @@ TEST(PerfBound, MemoryCountsScanCopiesSumsAndZeroes) {
   EXPECT_DOUBLE_EQ(memory_bound(load, speed), 6.0 / 5 + 4.0 / 4);
 }
 
-/// Or many ranks would fill the host's memory before anything is measured.
+/// If each rank took the full amount, many ranks would fill the host's memory before anything is measured.
 TEST(PerfBound, RanksShareWhatMustNotFitTheCache) {
   const std::size_t alone = bytes_out_of_cache(), least = 32 << 20, page = 4096;
   EXPECT_GE(alone, least);

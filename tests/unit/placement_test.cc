@@ -1,4 +1,4 @@
-// plan() on this machine's kind and on servers that are not here: topologies in hwloc's XML and its synthetic
+// plan() on machines of many kinds. Their topologies come from hwloc's XML files and from its synthetic
 // descriptions.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

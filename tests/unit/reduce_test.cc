@@ -25,9 +25,9 @@ const std::vector<DataType> kTypes{DataType::float32,  DataType::float64, DataTy
                                    DataType::uint8};
 const std::vector<ReduceOp> kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max};
 
-/// Half of the elements are any bits (so NaN, infinity, subnormal, extreme integers), half are near each
-/// other (so that sums round, cancel and tie). The bytes come from one generator, so that element i differs
-/// from source to source.
+/// Half of the elements are any bits: NaNs, infinities, subnormals and extreme integers. The other half are
+/// near each other, so that sums round, cancel and tie. All sources are filled from one generator, so that
+/// element i differs between them.
 void fill(std::span<std::byte> bytes, DataType type, std::mt19937_64& random) {
   const std::size_t size = element_bytes(type);
   for (std::size_t i = 0; i + size <= bytes.size(); i += size) {
@@ -55,11 +55,12 @@ void fill(std::span<std::byte> bytes, DataType type, std::mt19937_64& random) {
           break;
       }
     }
-    std::memcpy(bytes.data() + i, &bits, size);  // little-endian, as all of nzcl's targets
+    std::memcpy(bytes.data() + i, &bits,
+                size);  // copies the low bytes: all targets of nzcl are little-endian
   }
 }
 
-/// Sources that end at inaccessible pages, and what they reduce to.
+/// Sources that each end at an inaccessible page, and the result that their reduction must have.
 class Sources {
  public:
   Sources(DataType type, std::size_t count, std::size_t elements, std::mt19937_64& random)
@@ -81,7 +82,7 @@ class Sources {
     return {dst.bytes().begin(), dst.bytes().end()};
   }
 
-  /// dst is source s; its old bytes are put back afterwards.
+  /// Reduces in place: the destination is source s, whose bytes are restored afterwards.
   std::vector<std::byte> reduce_into_source(std::size_t s, ReduceOp op, const ReduceSpec& spec) const {
     const auto bytes = buffers_[s]->bytes();
     const std::vector<std::byte> before(bytes.begin(), bytes.end());
@@ -104,7 +105,8 @@ TEST_P(Reduce, EqualsAScalarLoop) {
   const auto [type, op] = GetParam();
   std::mt19937_64 random(1);
   for (const std::size_t count : {1, 2, 3, 5, 8, 17}) {
-    // Around one vector and one chunk of every instruction set and lane size; primes; some chunks and a tail.
+    // Sizes around one vector and around one chunk of every instruction set and type, primes, and several
+    // chunks with a tail.
     for (const std::size_t elements :
          {0, 1, 2, 3, 7, 8, 13, 15, 16, 17, 31, 63, 64, 65, 127, 257, 1009, 4099}) {
       const Sources sources(type, count, elements, random);
@@ -163,14 +165,15 @@ std::vector<T> reduce_vectors(DataType type, ReduceOp op, const std::vector<std:
 
 class ReduceHalf : public ::testing::TestWithParam<DataType> {};
 
-// Every value there is, alone and beside another: the conversions of every instruction set agree with the
-// reference.
+// Every 16-bit value, alone and added to another one, so that the conversions of every instruction set are
+// compared with the reference completely.
 TEST_P(ReduceHalf, All65536Values) {
   const DataType type = GetParam();
   std::vector<std::uint16_t> all(65536), other(65536);
   for (std::uint32_t i = 0; i < 65536; ++i) {
     all[i] = static_cast<std::uint16_t>(i);
-    other[i] = static_cast<std::uint16_t>(i * 40503 + 977);  // odd factor: a permutation
+    other[i] = static_cast<std::uint16_t>(i * 40503 +
+                                          977);  // the factor is odd, so this is a permutation of all values
   }
   const std::byte* pointers[] = {std::as_bytes(std::span(all)).data(),
                                  std::as_bytes(std::span(other)).data()};
@@ -186,7 +189,7 @@ TEST_P(ReduceHalf, All65536Values) {
   check(ReduceOp::avg, {all, other}, 7);
   check(ReduceOp::max, {all, other}, 2);
 
-  // By one rank's average every number comes back as it was; this needs no reference.
+  // The average over one rank leaves every number as it was, which can be checked without the reference.
   const auto same =
       reduce_vectors<std::uint16_t>(type, ReduceOp::avg, {all}, {.ranks = 1, .with_zero = false});
   const int infinity = type == DataType::float16 ? 0x7c00 : 0x7f80;
@@ -199,25 +202,26 @@ TEST_P(ReduceHalf, All65536Values) {
 INSTANTIATE_TEST_SUITE_P(All, ReduceHalf, ::testing::Values(DataType::float16, DataType::bfloat16),
                          [](const auto& param_info) { return std::string(name_of(param_info.param)); });
 
-// The cases below are worked out by hand: they hold the reference to account as well.
+// The results below were worked out by hand, so that they check the reference too.
 
 TEST(ReduceByHand, HalfRoundsOnceToNearestEven) {
   on_each_target([] {
     const auto f16 = [](std::uint16_t a, std::uint16_t b, std::uint16_t c) {
       return reduce_vectors<std::uint16_t>(DataType::float16, ReduceOp::sum, {{a}, {b}, {c}}, {3, false})[0];
     };
-    EXPECT_EQ(f16(0x3c00, 0x1000, 0), 0x3c00);       // 1 + half an ulp: to even, down
-    EXPECT_EQ(f16(0x3c01, 0x1000, 0), 0x3c02);       // the same from an odd mantissa: up
+    EXPECT_EQ(f16(0x3c00, 0x1000, 0),
+              0x3c00);  // 1 plus half an ulp is a tie, and rounds down to the even mantissa
+    EXPECT_EQ(f16(0x3c01, 0x1000, 0), 0x3c02);       // the same tie beside an odd mantissa rounds up
     EXPECT_EQ(f16(0x3c00, 0x1000, 0x1000), 0x3c01);  // two halves of an ulp are not lost on the way
-    EXPECT_EQ(f16(0x7bff, 0x4bff, 0), 0x7bff);       // 65504 + 15.99
-    EXPECT_EQ(f16(0x7bff, 0x4c00, 0), 0x7c00);       // 65504 + 16: infinity
-    EXPECT_EQ(f16(0x7bff, 0x7bff, 0xfbff), 0x7bff);  // beyond the range on the way only
+    EXPECT_EQ(f16(0x7bff, 0x4bff, 0), 0x7bff);       // 65504 + 15.99 is still the largest number
+    EXPECT_EQ(f16(0x7bff, 0x4c00, 0), 0x7c00);       // 65504 + 16 rounds to infinity
+    EXPECT_EQ(f16(0x7bff, 0x7bff, 0xfbff), 0x7bff);  // only the intermediate sum exceeds the range
     EXPECT_EQ(f16(0x0001, 0x03ff, 0), 0x0400);       // subnormals add up to the smallest normal number
-    EXPECT_EQ(f16(0x7c00, 0xfc00, 0), 0x7e00);       // infinity - infinity
+    EXPECT_EQ(f16(0x7c00, 0xfc00, 0), 0x7e00);       // infinity - infinity is NaN
     const auto bf16 = [](std::uint16_t a, std::uint16_t b) {
       return reduce_vectors<std::uint16_t>(DataType::bfloat16, ReduceOp::sum, {{a}, {b}}, {2, false})[0];
     };
-    EXPECT_EQ(bf16(0x3f80, 0x3b80), 0x3f80);  // 1 + 2^-8, half an ulp
+    EXPECT_EQ(bf16(0x3f80, 0x3b80), 0x3f80);  // 1 + 2^-8, which is half an ulp
     EXPECT_EQ(bf16(0x3f81, 0x3b80), 0x3f82);
     EXPECT_EQ(bf16(0x7f7f, 0x7f7f), 0x7f80);
     EXPECT_EQ(bf16(0x7f81, 0x3f80), 0x7fc0);  // a NaN whose payload rounding would carry away
@@ -249,7 +253,7 @@ TEST(ReduceByHand, IntegersWrapAndDivideTowardsZero) {
     };
     EXPECT_EQ(i64(ReduceOp::sum, INT64_MAX, 1), INT64_MIN);
     EXPECT_EQ(i64(ReduceOp::avg, (std::int64_t{1} << 60) + 1, 2),
-              (std::int64_t{1} << 59) + 1);  // float64 would lose it
+              (std::int64_t{1} << 59) + 1);  // a sum in float64 would lose the 1
     const auto u8 = [](ReduceOp op, std::uint8_t a, std::uint8_t b) {
       return reduce_vectors<std::uint8_t>(DataType::uint8, op, {{a}, {b}}, {2, false})[0];
     };
@@ -271,13 +275,32 @@ TEST(ReduceByHand, MinAndMax) {
     EXPECT_EQ(f32(ReduceOp::min, {2, 3}, true), 0);
     EXPECT_EQ(f32(ReduceOp::max, {-2}, true), 0);
     EXPECT_EQ(f32(ReduceOp::max, {-2}), -2);
-    EXPECT_TRUE(std::signbit(f32(ReduceOp::max, {-0.0f, 0.0f})));  // of equals the earlier
-    EXPECT_FALSE(std::signbit(f32(ReduceOp::min, {0.0f, -0.0f})));
+    for (const bool turned : {false, true}) {  // the result is the same in both orders
+      EXPECT_FALSE(std::signbit(f32(ReduceOp::max, {turned ? -0.0f : 0.0f, turned ? 0.0f : -0.0f})));
+      EXPECT_TRUE(std::signbit(f32(ReduceOp::min, {turned ? -0.0f : 0.0f, turned ? 0.0f : -0.0f})));
+    }
     EXPECT_TRUE(std::signbit(f32(ReduceOp::min, {-0.0f}, true)));
+    EXPECT_FALSE(std::signbit(f32(ReduceOp::max, {-0.0f}, true)));
+    EXPECT_TRUE(std::signbit(f32(ReduceOp::max, {-0.0f, -0.0f})));
     for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
       EXPECT_TRUE(std::isnan(f32(op, {kNan, 1, 2})));
       EXPECT_TRUE(std::isnan(f32(op, {1, kNan, 2})));
       EXPECT_TRUE(std::isnan(f32(op, {1, 2, kNan}, true)));
+    }
+  });
+}
+
+TEST(ReduceByHand, ASumOfNegativeZerosIsPositiveIfARankSkipped) {
+  on_each_target([] {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+      for (const std::size_t sources : {1, 2, 3}) {
+        const std::vector<std::vector<float>> zeros(sources, std::vector<float>(37, -0.0f));
+        for (const float x : reduce_vectors<float>(DataType::float32, op, zeros, {4, true}))
+          EXPECT_FALSE(std::signbit(x)) << sources;
+        for (const float x :
+             reduce_vectors<float>(DataType::float32, op, zeros, {static_cast<int>(sources), false}))
+          EXPECT_TRUE(std::signbit(x)) << sources;
+      }
     }
   });
 }
@@ -289,8 +312,10 @@ TEST(ReduceByHand, NanHasOneFormUnlessCopied) {
       EXPECT_EQ(reduce_vectors<std::uint32_t>(DataType::float32, op, {{kNegative}, {kOne}}, {2, false})[0],
                 kQuiet);
     }
-    EXPECT_EQ(reduce_vectors<std::uint32_t>(DataType::float32, ReduceOp::sum, {{kNegative}}, {2, true})[0],
+    EXPECT_EQ(reduce_vectors<std::uint32_t>(DataType::float32, ReduceOp::sum, {{kNegative}}, {1, false})[0],
               kNegative);
+    EXPECT_EQ(reduce_vectors<std::uint32_t>(DataType::float32, ReduceOp::sum, {{kNegative}}, {2, true})[0],
+              kQuiet);
     EXPECT_EQ(reduce_vectors<std::uint32_t>(DataType::float32, ReduceOp::avg, {{kNegative}}, {1, false})[0],
               kQuiet);
     EXPECT_EQ(reduce_vectors<std::uint32_t>(DataType::float32, ReduceOp::min, {{kNegative}}, {2, true})[0],

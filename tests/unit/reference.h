@@ -1,5 +1,5 @@
-// The plain scalar loop that every reduction is compared with. Written for clarity and by other means than
-// the kernels.
+// The plain scalar loop that every reduction is compared with. It is written for clarity, and shares no code
+// with the kernels.
 #pragma once
 
 #include <algorithm>
@@ -28,22 +28,22 @@ inline float half_to_float(std::uint16_t half) {
   return (half & 0x8000) != 0 ? -value : value;
 }
 
-/// Rounds to nearest even. NaN gives 0x7e00.
+/// Converts to float16, rounding to nearest even. Every NaN becomes 0x7e00.
 inline std::uint16_t float_to_half(float value) {
   if (std::isnan(value)) return 0x7e00;
   const unsigned sign = std::signbit(value) ? 0x8000 : 0;
   const double magnitude = std::fabs(static_cast<double>(value));
   if (magnitude >= 65536) return static_cast<std::uint16_t>(sign | 0x7c00);
   const int exponent = magnitude < std::ldexp(1, -14) ? -14 : std::ilogb(magnitude);
-  // In units of the last place. A carry out of the mantissa makes the exponent one more, up to infinity, as
-  // it should.
+  // The mantissa in units of the last place. Where rounding carries out of it, the exponent grows by one and
+  // the largest number becomes infinity, as it should.
   const auto mantissa = static_cast<unsigned>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
   return static_cast<std::uint16_t>(sign | ((static_cast<unsigned>(exponent + 14) << 10) + mantissa));
 }
 
 inline float bfloat16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 
-/// Rounds to nearest even. NaN gives 0x7fc0.
+/// Converts to bfloat16, rounding to nearest even. Every NaN becomes 0x7fc0.
 inline std::uint16_t float_to_bfloat16(float value) {
   if (std::isnan(value)) return 0x7fc0;
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -54,7 +54,7 @@ inline std::uint16_t float_to_bfloat16(float value) {
 
 namespace detail {
 
-/// How an element is stored, and the type that it is computed in.
+/// Says how elements of a type are stored, and in which type they are computed.
 template <typename T>
 struct Direct {
   using Stored = T;
@@ -90,6 +90,10 @@ V reduce_values(ReduceOp op, const std::vector<V>& values, const ReduceSpec& spe
       result = next;
     } else if (next != next) {
       result = next;
+    } else if constexpr (std::is_floating_point_v<V>) {
+      const bool lower = std::signbit(next) && !std::signbit(result);  // -0.0 counts as less than +0.0
+      const bool higher = !std::signbit(next) && std::signbit(result);
+      if (next == result && (op == ReduceOp::min ? lower : higher)) result = next;
     }
   }
   if (op == ReduceOp::avg) result = static_cast<V>(result / static_cast<V>(spec.ranks));
@@ -111,10 +115,11 @@ void reduce_elements(ReduceOp op, std::byte* dst, std::span<const std::byte* con
       std::memcpy(&stored, source + i * sizeof(Stored), sizeof(Stored));
       values.push_back(Format::load(stored));
     }
-    if (spec.with_zero && (op == ReduceOp::min || op == ReduceOp::max)) values.push_back(Value{0});
+    if (spec.with_zero) values.push_back(Value{0});  // changes a sum only where all elements are -0.0
     Stored result;
     if (values.size() == 1 && op != ReduceOp::avg) {
-      std::memcpy(&result, sources[0] + i * sizeof(Stored), sizeof(Stored));  // NaNs too keep their bits
+      std::memcpy(&result, sources[0] + i * sizeof(Stored),
+                  sizeof(Stored));  // copied as bytes, so that a NaN keeps its bits
     } else if (std::is_same_v<Value, std::uint8_t> && op == ReduceOp::avg) {
       const std::vector<std::int64_t> wide(values.begin(), values.end());
       result = static_cast<Stored>(reduce_values(op, wide, spec));
@@ -127,7 +132,7 @@ void reduce_elements(ReduceOp op, std::byte* dst, std::span<const std::byte* con
 
 }  // namespace detail
 
-/// What reduce_kernel(type, op) must give for these sources, to the bit.
+/// The bytes that reduce_kernel(type, op) must give for these sources.
 inline std::vector<std::byte> reference_reduce(DataType type, ReduceOp op,
                                                std::span<const std::byte* const> sources,
                                                std::size_t elements, const ReduceSpec& spec) {

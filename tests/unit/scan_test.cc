@@ -31,7 +31,7 @@ Words naive_scan(std::span<const std::byte> data, std::uint64_t block_bytes) {
   return bitmap;
 }
 
-/// With one word more than is to be written.
+/// Scans into a bitmap with one word more than the scan may write.
 Words scan(std::span<const std::byte> data, std::uint64_t block_bytes, int streams = kMaxScanStreams) {
   Words bitmap(words_for((data.size() + block_bytes - 1) / block_bytes) + 1, kUntouched);
   scan_blocks(data.data(), data.size(), block_bytes, bitmap, streams);
@@ -47,7 +47,7 @@ TEST(Scan, NegativeZeroIsNotZero) {
   test::on_each_target([&] { EXPECT_EQ(scan(std::as_bytes(std::span(values)), 4)[0], 0b010u); });
 }
 
-// Every byte counts, wherever it is in its block, and for no other block.
+// A byte that is not zero sets the bit of its own block and no other, wherever it lies in the block.
 TEST(Scan, FindsASingleByteAnywhere) {
   for (const std::uint64_t block : {1, 2, 3, 4, 8, 12, 16, 24, 63, 64, 65, 100, 512, 600, 1024, 1100}) {
     const Guarded buffer(2 * block + 1100 + block / 2);
@@ -62,7 +62,7 @@ TEST(Scan, FindsASingleByteAnywhere) {
   }
 }
 
-// Of every length up to some steps of every code path: the buffer ends where memory ends.
+// Tries every length up to several steps of every code path. The buffer ends at an inaccessible page.
 TEST(Scan, ReadsNothingBeyondTheEnd) {
   const Guarded buffer(1300);
   buffer.bytes().back() = std::byte{1};
@@ -88,7 +88,7 @@ TEST(Scan, DoesNotSeeTheNeighbours) {
   });
 }
 
-// Large enough to be read in several streams, whose borders must meet.
+// The buffer is large enough to be read in several streams, which must leave no gap between them.
 TEST(Scan, FindsEveryByteOfALargeBuffer) {
   std::mt19937_64 random(7);
   for (const std::size_t size : {std::size_t{1} << 18, std::size_t{300'001}, (std::size_t{1} << 20) + 77}) {
@@ -118,7 +118,7 @@ RC_GTEST_PROP(Scan, AgreesWithANaiveLoop, ()) {
   const std::uint64_t block = element * count;
   const auto bytes = *rc::gen::inRange<std::uint64_t>(0, std::min<std::uint64_t>(block * 300, 60'000) + 1);
   const auto offset = *rc::gen::inRange<std::uint64_t>(0, std::min<std::uint64_t>(bytes, 70) + 1);
-  const auto density = *rc::gen::element(0.0, 0.001, 0.02, 0.5, 1.0);  // of bytes
+  const auto density = *rc::gen::element(0.0, 0.001, 0.02, 0.5, 1.0);  // the share of bytes that are not zero
 
   std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
   const Guarded buffer(bytes);

@@ -1,12 +1,12 @@
-// nzcl_train: the gradient against finite differences, and the optimizer.
-#include "perf/train/model.h"
+// nzcl_train: its gradient is compared with finite differences, and its optimizer is tested.
+#include "perf/example_training/model.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "perf/train/optimizer.h"
+#include "perf/example_training/optimizer.h"
 
 namespace train {
 namespace {
@@ -14,12 +14,14 @@ namespace {
 constexpr std::size_t kWords = 7;
 constexpr std::size_t kDim = 5;
 
-/// Repeated words, a negative that is a context (left out), one that is the centre, and no word 6 at all.
+/// Has repeated words, a negative sample that is also a context word and so is left out, another that is the
+/// centre word, and no word 6 at all.
 Batch small_batch() {
   return {.centres = {0, 3}, .contexts = {1, 2, 1, 0, 4}, .context_ends = {3, 5}, .negatives = {5, 1, 3, 5}};
 }
 
-/// Both tables random: the real start, with output rows of zero, would hide errors in the input's gradient.
+/// Both tables are random. Real training begins with output rows of zero, which would hide errors in the
+/// gradient of the input.
 Model random_model() {
   Model model(kWords, kDim, 3);
   Random random(4);
@@ -28,7 +30,7 @@ Model random_model() {
   return model;
 }
 
-/// d loss / d weight, by central differences.
+/// The derivative of the loss by one weight, from central differences.
 double slope(Model& model, float& weight, const Batch& batch) {
   constexpr float kStep = 1e-2f;
   const float before = weight;
@@ -94,7 +96,7 @@ TEST(TrainModel, SameSeedSameHashAndOneBitChangesIt) {
   Model a(kWords, kDim, 1), b(kWords, kDim, 1), c(kWords, kDim, 2);
   EXPECT_EQ(a.hash(), b.hash());
   EXPECT_NE(a.hash(), c.hash());
-  b.output.weights.back() = -b.output.weights.back();  // +0 to -0
+  b.output.weights.back() = -b.output.weights.back();  // turns +0 into -0
   EXPECT_NE(a.hash(), b.hash());
 }
 
@@ -114,7 +116,7 @@ TEST(TrainOptimizer, StepIsTheFormulaOfTheComment) {
   }
 }
 
-/// What makes the sparse and the dense run equal to the last bit.
+/// Because this holds, a sparse and a dense training run are equal to the last bit.
 TEST(TrainOptimizer, AllRowsOrOnlyTheTouchedOnesIsTheSame) {
   Model touched = random_model(), everything = random_model();
   RowAdagrad touched_optimizer(kWords, 0.1f), everything_optimizer(kWords, 0.1f);

@@ -1,5 +1,5 @@
-// nzcl_train: the checks of a learned model, which have to fail for a bad one.
-#include "perf/train/quality.h"
+// nzcl_train: the checks of a learned model. They must fail for a bad model.
+#include "perf/example_training/quality.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace train {
 namespace {
 
-/// Four words in a plane, at the given cosines to the first.
+/// Four words in a plane.
 Model model_of_directions() {
   Model model(4, 2, 1);
   model.input.weights = {1, 0, 3, 4, -2, 0, 0.8f, 0.6f};  // cosines to word 0: 1, 0.6, -1, 0.8

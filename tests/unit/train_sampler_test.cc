@@ -1,5 +1,5 @@
-// nzcl_train: seeded chance, and the mini-batches made with it.
-#include "perf/train/sampler.h"
+// nzcl_train: its seeded random numbers, and the mini-batches that are drawn with them.
+#include "perf/example_training/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <numeric>
 #include <set>
 
-#include "perf/train/batches.h"
+#include "perf/example_training/batches.h"
 
 namespace train {
 namespace {
@@ -29,7 +29,8 @@ TEST(TrainRandom, BelowReachesEveryNumberAndNoOther) {
   EXPECT_EQ(seen, (std::set<std::uint32_t>{0, 1, 2, 3, 4, 5, 6}));
 }
 
-/// Counts of many draws lie within six standard deviations; the seed is fixed, so this cannot fail by chance.
+/// Expects the counts of many draws within six standard deviations of their means. The seed is fixed, so that
+/// a run cannot fail by chance.
 void expect_distribution(const AliasTable& table, const std::vector<double>& weights) {
   constexpr int kDraws = 200000;
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -66,7 +67,7 @@ TEST(TrainSampler, KeepsRareWordsAndThinsFrequentOnes) {
   EXPECT_FLOAT_EQ(keep[2], 1);
 }
 
-/// Word numbers that tell where they stand: paragraph * 100 + position.
+/// A corpus where each word's number says where the word stands: paragraph * 100 + position.
 Corpus numbered(WordId paragraphs, WordId length) {
   Corpus corpus;
   for (WordId p = 0; p < paragraphs; ++p) {
@@ -133,7 +134,7 @@ TEST_F(TrainBatches, SameSeedSameBatches) {
 }
 
 TEST_F(TrainBatches, LeavesOutWordsByTheirProbability) {
-  for (WordId word = 0; word < 800; word += 2) keep_[word] = 0;  // even words never
+  for (WordId word = 0; word < 800; word += 2) keep_[word] = 0;  // words with even numbers are never kept
   BatchStream batches = stream({.words = 200, .window = 2, .negatives = 1}, 5);
   const Batch& batch = batches.next();
   for (const WordId word : batch.centres) EXPECT_EQ(word % 2, 1u);

@@ -1,5 +1,5 @@
-// nzcl_train: from dictionary markup to plain words.
-#include "perf/train/text.h"
+// nzcl_train: how a dictionary's markup becomes plain words.
+#include "perf/example_training/text.h"
 
 #include <gtest/gtest.h>
 

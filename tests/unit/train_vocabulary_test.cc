@@ -1,5 +1,5 @@
-// nzcl_train: word numbers, and how paragraphs are dealt to ranks.
-#include "perf/train/vocabulary.h"
+// nzcl_train: how words get numbers, and how paragraphs are dealt to ranks.
+#include "perf/example_training/vocabulary.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

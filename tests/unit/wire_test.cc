@@ -1,4 +1,4 @@
-// The wire document, runtime/wire/README.md, against the code.
+// Compares the description of the wire format, runtime/wire/README.md, with the code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
@@ -113,7 +113,8 @@ TEST(WireDocument, Example) {
   }
   EXPECT_EQ(actual, expected);
 
-  const std::uint32_t immediate = encode({Immediate::Kind::message, {2, Direction::up, Class::express}, 3});
+  const std::uint32_t immediate =
+      encode({Immediate::Kind::message, {2, Direction::up, Priority::express}, 3});
   std::ostringstream hex;
   hex << "`0x" << std::hex;
   hex.fill('0');
@@ -123,11 +124,11 @@ TEST(WireDocument, Example) {
 }
 
 TEST(Immediate, BitsAreWhereTheDocumentSays) {
-  EXPECT_EQ(encode({Immediate::Kind::credit, {0, Direction::up, Class::bulk}, 0}), 2u << 30);
-  EXPECT_EQ(encode({Immediate::Kind::message, {0xfff, Direction::up, Class::bulk}, 0}), 0xfffu << 18);
-  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::down, Class::bulk}, 0}), 1u << 17);
-  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Class::express}, 0}), 1u << 16);
-  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Class::bulk}, 0xffff}), 0xffffu);
+  EXPECT_EQ(encode({Immediate::Kind::credit, {0, Direction::up, Priority::bulk}, 0}), 2u << 30);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0xfff, Direction::up, Priority::bulk}, 0}), 0xfffu << 18);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::down, Priority::bulk}, 0}), 1u << 17);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Priority::express}, 0}), 1u << 16);
+  EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Priority::bulk}, 0xffff}), 0xffffu);
   static_assert(kMaxMembers == 1 << 12);
 }
 
@@ -139,7 +140,7 @@ RC_GTEST_PROP(Immediate, ComesBackFromTheWire, ()) {
   const Immediate imm{
       *rc::gen::element(Immediate::Kind::message, Immediate::Kind::direct, Immediate::Kind::credit),
       {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), *rc::gen::element(Direction::up, Direction::down),
-       *rc::gen::element(Class::bulk, Class::express)},
+       *rc::gen::element(Priority::bulk, Priority::express)},
       *rc::gen::arbitrary<std::uint16_t>()};
   RC_ASSERT(decode(encode(imm)) == imm);
 }

@@ -1,5 +1,5 @@
-// The order of calls is that of rdma_cm(7) for queue pairs that the caller manages: the active side answers
-// CONNECT_RESPONSE by rdma_establish, the passive one is up with ESTABLISHED.
+// The order of the calls follows rdma_cm(7) for queue pairs that the caller manages: the active side answers
+// CONNECT_RESPONSE with rdma_establish, and the passive side is connected when ESTABLISHED arrives.
 #include "verbs/cm/connector.h"
 
 #include <arpa/inet.h>
@@ -21,7 +21,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// For one address or route to be found. The kernel asks several times within it.
+/// The time within which one address or route must be resolved. The kernel asks the network several times
+/// within it.
 constexpr int kResolveMs = 10000;
 
 void check(int result, const std::string& what) {
@@ -41,8 +42,8 @@ sockaddr* generic(sockaddr_in& address) { return reinterpret_cast<sockaddr*>(&ad
 std::uint32_t ipv4_of(const ibv::Port& port) {
   if (!port.gid.ipv4_mapped()) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("{}: rdma_cm needs an IPv4 address on the device's network interface (GID {} is "
-                            "none); without it use NZCL_CONNECT=bootstrap",
+                fmt::format("{}: rdma_cm needs an IPv4 address on the device's network interface (GID {} "
+                            "holds no IPv4 address); add one, or use NZCL_CONNECT=bootstrap",
                             port.device, port.gid.index));
   }
   std::uint32_t ipv4 = 0;
@@ -59,7 +60,7 @@ Token random_token() {
 
 }  // namespace
 
-/// What address_for() says. Travels as these bytes, in network order where the kernel has it so.
+/// What address_for() returns. It travels as these bytes; IPv4 address and port are in network byte order.
 struct Connector::Address {
   std::uint32_t ipv4 = 0;
   std::uint16_t port = 0;
@@ -79,14 +80,15 @@ Connector::Connector(const ibv::Port& port, const ibv::ConnectionOptions& option
                             port.device, std::strerror(errno)));
   }
   const int flags = ::fcntl(channel_->fd, F_GETFL);
-  check(::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK), port.device + ": rdma_cm: non-blocking events");
+  check(::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK),
+        port.device + ": rdma_cm: making its events non-blocking");
   rdma_cm_id* id = nullptr;
   check(rdma_create_id(channel_.get(), &id, nullptr, RDMA_PS_TCP), port.device + ": rdma_create_id");
   listener_.reset(id);
   check(rdma_bind_addr(id, generic(own)), port.device + ": rdma_bind_addr to the device's address");
   if (id->verbs == nullptr || port.device != ibv_get_device_name(id->verbs->device)) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("{}: rdma_cm finds another device at its address ({}); use "
+                fmt::format("{}: rdma_cm finds a different device ({}) at this device's address; use "
                             "NZCL_CONNECT=bootstrap",
                             port.device, id->verbs ? ibv_get_device_name(id->verbs->device) : "none at all"));
   }
@@ -120,7 +122,10 @@ void Connector::connect(std::span<ibv_qp* const> queues, std::span<const std::st
     if (queues[i] == nullptr) continue;
     Address address;
     if (addresses[i].size() != sizeof address)
-      throw Error(ErrorCode::transport, describe(i) + ": it gave no address for rdma_cm");
+      throw Error(
+          ErrorCode::transport,
+          describe(i) +
+              ": the peer's address is not one for rdma_cm; set the same NZCL_CONNECT on all members");
     std::memcpy(&address, addresses[i].data(), sizeof address);
     peers_[i].wanted = true;
     peers_[i].queue = queues[i];
@@ -128,9 +133,10 @@ void Connector::connect(std::span<ibv_qp* const> queues, std::span<const std::st
     if (i < self_) call(i, address);
   }
   while (!missing().empty()) {
+    strangers_.clear();  // the event of each was acknowledged when its turn of the loop ended
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(channel_.get(), &event) == 0) {
-      // An id is destroyed only after its events were acknowledged, so the event is dealt with first.
+      // An id may only be destroyed after its events were acknowledged, so the events are handled first.
       struct Acknowledge {
         void operator()(rdma_cm_event* e) const { rdma_ack_cm_event(e); }
       };
@@ -151,7 +157,7 @@ void Connector::connect(std::span<ibv_qp* const> queues, std::span<const std::st
 
 void Connector::call(PeerId peer, const Address& address) {
   rdma_cm_id* id = nullptr;
-  // The context of an id says whose it is; the listener's is empty.
+  // The context of an id points to its peer; the listener's is null.
   check(rdma_create_id(channel_.get(), &id, &peers_[peer], RDMA_PS_TCP), describe(peer));
   peers_[peer].id.reset(id);
   sockaddr_in own = at(ipv4_of(port_), 0);
@@ -159,26 +165,27 @@ void Connector::call(PeerId peer, const Address& address) {
   if (options_.traffic_class != 0) {
     std::uint8_t tos = options_.traffic_class;
     check(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos),
-          describe(peer) + ": traffic class");
+          describe(peer) + ": setting the traffic class");
   }
-  check(rdma_resolve_addr(id, generic(own), generic(theirs), kResolveMs), describe(peer) + ": address");
+  check(rdma_resolve_addr(id, generic(own), generic(theirs), kResolveMs),
+        describe(peer) + ": resolving the address");
 }
 
 void Connector::handle(const rdma_cm_event& event) {
   if (event.event == RDMA_CM_EVENT_CONNECT_REQUEST) return take_request(event.id, event.param.conn);
   const auto found = std::find_if(peers_.begin(), peers_.end(),
                                   [&](const Peer& p) { return p.id && p.id.get() == event.id; });
-  if (found == peers_.end()) return;  // of a request that was refused
+  if (found == peers_.end()) return;  // the event belongs to a request that was refused
   const auto peer = static_cast<PeerId>(found - peers_.begin());
   switch (event.event) {
     case RDMA_CM_EVENT_ADDR_RESOLVED:
-      check(rdma_resolve_route(event.id, kResolveMs), describe(peer) + ": route");
+      check(rdma_resolve_route(event.id, kResolveMs), describe(peer) + ": resolving the route");
       break;
     case RDMA_CM_EVENT_ROUTE_RESOLVED: {
       bring_up(peer, IBV_QPS_INIT);
       const Greeting greeting{.from = self_, .to = peer, .token = found->theirs};
       rdma_conn_param request = parameters(peer, greeting);
-      check(rdma_connect(event.id, &request), describe(peer) + ": request");
+      check(rdma_connect(event.id, &request), describe(peer) + ": sending the request");
       break;
     }
     case RDMA_CM_EVENT_CONNECT_RESPONSE:
@@ -195,7 +202,7 @@ void Connector::handle(const rdma_cm_event& event) {
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
       throw Error(ErrorCode::transport,
                   fmt::format("{}: {} ({})", describe(peer), rdma_event_str(event.event), event.status));
-    default:  // DISCONNECTED: the peer gave up, and its control plane says why; others do not matter here
+    default:  // the others need no action; after DISCONNECTED the control plane tells the reason
       break;
   }
 }
@@ -205,7 +212,7 @@ void Connector::take_request(rdma_cm_id* raw, const rdma_conn_param& request) {
   const auto greeting = Greeting::read({static_cast<const std::uint8_t*>(request.private_data),
                                         static_cast<std::size_t>(request.private_data_len)});
   Peer* peer = greeting && greeting->from < peers_.size() ? &peers_[greeting->from] : nullptr;
-  // A stranger is turned away; the job goes on.
+  // A request that does not come from a member of this job is refused, and this connector goes on waiting.
   if (peer == nullptr || greeting->to != self_ || greeting->token != peer->ours || !peer->wanted ||
       peer->id) {
     rdma_reject(raw, nullptr, 0);
@@ -219,7 +226,7 @@ void Connector::take_request(rdma_cm_id* raw, const rdma_conn_param& request) {
   bring_up(number, IBV_QPS_RTS);
   const Greeting own{.from = self_, .to = number, .token = peer->theirs};
   rdma_conn_param reply = parameters(number, own);
-  check(rdma_accept(raw, &reply), describe(number) + ": accept");
+  check(rdma_accept(raw, &reply), describe(number) + ": accepting the request");
 }
 
 void Connector::take_reply(PeerId number, const rdma_conn_param& reply) {
@@ -229,21 +236,24 @@ void Connector::take_reply(PeerId number, const rdma_conn_param& reply) {
   if (!greeting || greeting->from != number || greeting->to != self_ || greeting->token != peer.ours) {
     throw Error(
         ErrorCode::denied,
-        describe(number) + ": who answers there does not belong to this job, or runs another version");
+        describe(number) +
+            ": the process that answers does not belong to this job, or runs another version of nzcl");
   }
   bring_up(number, IBV_QPS_RTR);
   bring_up(number, IBV_QPS_RTS);
-  check(rdma_establish(peer.id.get()), describe(number) + ": establish");
+  check(rdma_establish(peer.id.get()), describe(number) + ": establishing the connection");
   peer.connected = true;
 }
 
-/// The kernel knows the path; the times and the service are nzcl's own.
+/// Moves the queue pair of a peer to `state`. The kernel supplies the attributes of the path; times and
+/// service level come from nzcl's own options.
 void Connector::bring_up(PeerId number, ibv_qp_state state) {
   Peer& peer = peers_[number];
   ibv_qp_attr attr{};
   attr.qp_state = state;
   int mask = 0;
-  check(rdma_init_qp_attr(peer.id.get(), &attr, &mask), describe(number) + ": attributes");
+  check(rdma_init_qp_attr(peer.id.get(), &attr, &mask),
+        describe(number) + ": asking for the attributes of its queue pair");
   if (state == IBV_QPS_INIT) attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
   if (state == IBV_QPS_RTR) {
     attr.path_mtu = std::min(attr.path_mtu, port_.mtu);

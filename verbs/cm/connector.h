@@ -22,22 +22,33 @@ struct Destroy {
 template <typename T>
 using Handle = std::unique_ptr<T, Destroy>;
 
-/// Of one endpoint. It listens at the IP address of its port from the start; of two endpoints the one with
-/// the greater index calls the other. The queue pairs stay the caller's: the kernel only says how to bring
-/// them up. Connections end with the connector. One thread.
+/// Connects the queue pairs of one endpoint. The caller owns these; the kernel only supplies the attributes
+/// that bring them up. The connections end when the connector is destroyed. For one thread.
+///
+/// Every endpoint listens at the IPv4 address of its port as soon as it is constructed. The endpoints then
+/// tell each other their addresses and tokens, and of two endpoints the one with the greater index calls the
+/// other:
+/// 1. The caller resolves the address and the route, moves its queue pair to INIT, and sends a request with a
+/// Greeting that carries the token which the called side had given it.
+/// 2. The called side checks the greeting. If it is right, the queue pair goes through INIT and RTR to RTS,
+/// and the reply carries a Greeting with the token which the caller had given. Otherwise the request is
+/// refused, and the called side goes on waiting.
+/// 3. The caller checks the greeting of the reply, moves its queue pair to RTR and RTS, and confirms with
+/// rdma_establish. It is connected now.
+/// 4. The called side is connected when ESTABLISHED arrives.
 ///
 /// Invariant: a connection is accepted only from the peer that was given this connector's token for it, and
-/// only once.
+/// only once per peer.
 class Connector {
  public:
-  /// Throws Error{unavailable} when the port has no IPv4 address or the kernel no connection manager.
+  /// Throws Error{unavailable} if the port has no IPv4 address or the kernel has no connection manager.
   Connector(const ibv::Port& port, const ibv::ConnectionOptions& options, PeerId self, std::size_t peers);
 
-  /// Where this endpoint listens, and the token for `peer`.
+  /// The address at which this endpoint listens, and its token for `peer`.
   std::string address_for(PeerId peer);
-  /// queues[i] is connected to peer i; null: left out. Throws Error{timeout} naming the peers that were not
-  /// reached in time, Error{transport} with rdma_cm's own words, Error{denied} for a peer that knows no
-  /// token.
+  /// Connects queues[i] to peer i; a null pointer leaves that peer out. Throws Error{timeout} naming the
+  /// peers that were not reached in time, Error{transport} with rdma_cm's own words, and Error{denied} if a
+  /// peer answers without the right token.
   void connect(std::span<ibv_qp* const> queues, std::span<const std::string> addresses, Deadline deadline);
 
  private:
@@ -60,10 +71,10 @@ class Connector {
   const ibv::Port port_;
   const ibv::ConnectionOptions options_;
   const PeerId self_;
-  Handle<rdma_event_channel> channel_;  // before the ids, which it outlives
+  Handle<rdma_event_channel> channel_;  // declared before the ids, because it must outlive them
   Handle<rdma_cm_id> listener_;
   std::vector<Peer> peers_;
-  std::vector<Handle<rdma_cm_id>> strangers_;  // refused; an id may not go before its event was acknowledged
+  std::vector<Handle<rdma_cm_id>> strangers_;  // refused requests, kept until their events were acknowledged
 };
 
 }  // namespace nzcl::verbs::cm

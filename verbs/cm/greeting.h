@@ -1,5 +1,5 @@
-// What both sides of a connection show each other before it exists: the private data of rdma_cm's request and
-// reply. Pure.
+// The proof of membership that both sides of a connection send each other before it exists, as private data
+// of rdma_cm's request and reply. Nothing here does I/O.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace nzcl::verbs::cm {
 
-/// Made for one pair of endpoints and told to that peer over the runtime's authenticated bootstrap: who shows
-/// it belongs to the job.
+/// A random number that is made for one pair of endpoints and sent to that peer over the runtime's
+/// authenticated bootstrap. A process that shows it therefore belongs to the job.
 using Token = std::array<std::uint8_t, 16>;
 
 struct Greeting {
@@ -27,7 +27,8 @@ struct Greeting {
   std::span<const std::uint8_t> bytes() const {
     return {reinterpret_cast<const std::uint8_t*>(this), sizeof *this};
   }
-  /// `data` may be longer: rdma_cm pads it. Nothing: that is no greeting of this version.
+  /// Reads a greeting from private data, which rdma_cm pads, so `data` may be longer. Returns nothing if it
+  /// is not a greeting of this version.
   static std::optional<Greeting> read(std::span<const std::uint8_t> data) {
     Greeting greeting;
     if (data.size() < sizeof greeting) return std::nullopt;

@@ -21,7 +21,7 @@ double median(Samples samples) {
   return samples[kRounds / 2];
 }
 
-/// Calls things on one place after the other of a buffer that is larger than what a core has for itself.
+/// Times a way to write at one place after another of a buffer that is larger than the caches of one core.
 class Bench {
  public:
   template <typename Write>
@@ -40,7 +40,7 @@ class Bench {
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   std::memcpy(to, from, bytes);
-  asm volatile("" ::"r"(to) : "memory");  // the bytes are wanted
+  asm volatile("" ::"r"(to) : "memory");  // keeps the compiler from removing the copy
 }
 
 void attach(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -51,7 +51,8 @@ void attach(std::byte* to, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 Costs measure_costs() {
-  // In turn, and as ratios: other processes, which start at the same time, slow all of it down alike.
+  // The two ways alternate, and only their ratio counts, because other processes that start at the same time
+  // slow both down alike.
   Bench bench;
   Samples small, large;
   for (std::size_t i = 0; i < kRounds; ++i) {

@@ -1,11 +1,11 @@
-// What process_vm_writev(2) takes, measured on this process itself.
+// The cost of process_vm_writev(2), measured on this process itself.
 #pragma once
 
 #include "verbs/transport.h"
 
 namespace nzcl::verbs::cma {
 
-/// In turn with memcpy; takes a few milliseconds.
+/// Measures process_vm_writev in turn with memcpy, which takes a few milliseconds.
 Costs measure_costs();
 
 }  // namespace nzcl::verbs::cma

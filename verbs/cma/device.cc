@@ -11,6 +11,7 @@
 #include "nzcl/error.h"
 #include "verbs/cma/costs.h"
 #include "verbs/cma/endpoint.h"
+#include "verbs/cma/permission.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -27,15 +28,17 @@ class CmaRegion final : public MemoryRegion {
   std::span<std::byte> bytes_;
 };
 
-/// Empty: everything that the endpoints need works on this process itself.
+/// The reason why cma cannot be used, or an empty string. The permission to write other processes is read;
+/// the system calls are tried on this process itself, because a seccomp profile may forbid them.
 std::string what_is_missing() {
+  if (const std::string forbidden = what_forbids(read_permission()); !forbidden.empty()) return forbidden;
   int from = 7, to = 0;
   const iovec source{&from, sizeof from}, target{&to, sizeof to};
   if (::process_vm_writev(::getpid(), &source, 1, &target, 1, 0) != sizeof from)
     return fmt::format("process_vm_writev: {}", std::strerror(errno));
   try {
     const Fd fd = make_memory_fd(4096);
-    take_fd(::getpid(), fd.get());
+    Process(::getpid()).take_fd(fd.get());
   } catch (const Error& e) {
     return e.what();
   }
@@ -45,15 +48,15 @@ std::string what_is_missing() {
 }  // namespace
 
 CmaDevice::CmaDevice() {
-  // Yama allows a process's memory to its ancestors only, unless it says otherwise. Peers are of the same
-  // user all the same, and this process has met them.
+  // With ptrace_scope 1, Yama lets only ancestors write a process's memory, unless that process allows more.
+  // The peers run as the same user and have met this process, so all processes of the user are allowed.
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   limits_.max_segments = kMaxSegments;
   limits_.max_write_bytes = std::size_t{1} << 30;
   limits_.max_posted = kMaxPosted;
-  limits_.ordered = true;  // a write is over before the next one begins
+  limits_.ordered = true;  // post() finishes each write before it begins the next one
   limits_.readable = true;
-  limits_.autonomous = true;  // the writer does all of it
+  limits_.autonomous = true;  // the writer copies without any help of the receiver
   limits_.costs = measure_costs();
 }
 

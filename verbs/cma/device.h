@@ -1,5 +1,5 @@
-// Processes of one host write each other's memory themselves: by memcpy where it is shared, else by the
-// kernel's cross-memory attach (process_vm_writev(2)).
+// The transport between processes of one host. Each process writes its peers' memory itself: by memcpy where
+// that is shared memory, otherwise by the kernel's cross-memory attach (process_vm_writev(2)).
 #pragma once
 
 #include <memory>
@@ -7,19 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "verbs/cma/address.h"
 #include "verbs/cma/handles.h"
 #include "verbs/transport.h"
 
 namespace nzcl::verbs::cma {
 
-/// Memory of a device that peers may map: where it is here, and by which descriptor they get it.
-struct SharedMemory {
-  std::uint64_t address = 0, bytes = 0;
-  std::int32_t fd = -1;
-  std::int32_t reserved = 0;
-};
-
-/// Thread-safe.
+/// Owns the shared memory that allocate() returns. Thread-safe.
 class CmaDevice final : public Device {
  public:
   CmaDevice();
@@ -42,7 +36,8 @@ class CmaDevice final : public Device {
   std::vector<Memory> memories_;
 };
 
-/// Throws Error{unavailable} when this process may not write others' memory.
+/// Throws Error{unavailable} if this process may not write the memory of others, or if some members are on
+/// other hosts.
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 TransportInfo probe();
 

@@ -9,24 +9,31 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "nzcl/error.h"
 
 namespace nzcl::verbs::cma {
 namespace {
 
-/// Bytes that one post() copies before it lets its caller poll again: a few slots.
+/// After this many bytes post() accepts no more writes, so that its caller can poll between two large groups
+/// of writes. It is the size of a few slots.
 constexpr std::uint64_t kBytesPerPost = 512 << 10;
-/// Whoever waits for a write of so many bytes is woken before the next one is copied.
+/// After a write of at least this size its receiver is woken at once, before the next write is copied.
+/// Receivers of smaller writes are woken together at the end of post().
 constexpr std::uint64_t kWokenAtOnce = 16 << 10;
-constexpr std::uint32_t kLeastEntries = 64, kMostEntries = 8192;
 
-/// An address is this, and the device's memories behind it.
-struct Address {
-  std::int32_t pid = 0, segment_fd = -1, event_fd = -1;
-  std::uint32_t entries = 0;
-  std::uint64_t segment_bytes = 0;
-};
+std::uint64_t random_number() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
+/// Whether the file is the segment of the endpoint that gave the address. It is read and not mapped, because
+/// it may be any kind of file.
+bool has_nonce(int fd, std::uint64_t nonce) {
+  std::uint64_t found = 0;
+  return ::pread(fd, &found, sizeof found, Segment::kNonceAt) == sizeof found && found == nonce;
+}
 
 std::uint64_t bytes_of(const Write& write) {
   std::uint64_t bytes = 0;
@@ -41,6 +48,7 @@ CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
       options_(options),
       entries_(std::bit_ceil(
           std::clamp(static_cast<std::uint32_t>(options.arrivals), kLeastEntries, kMostEntries))),
+      nonce_(random_number()),
       memory_(make_memory_fd(Segment::bytes(options.peers, entries_))),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       mapping_(map_shared(memory_.get(), Segment::bytes(options.peers, entries_))),
@@ -48,46 +56,53 @@ CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
       peers_(options.peers),
       ready_(kMaxPosted + options.peers) {
   if (event_.get() < 0) throw Error(ErrorCode::system, fmt::format("cma: eventfd: {}", std::strerror(errno)));
+  segment_.set_nonce(nonce_);
   for (std::size_t i = 0; i < options.peers; ++i) rings_.emplace_back(segment_.ring(i));
 }
 
 std::string CmaEndpoint::address_for(PeerId) {
-  const Address address{.pid = ::getpid(),
-                        .segment_fd = memory_.get(),
-                        .event_fd = event_.get(),
-                        .entries = entries_,
-                        .segment_bytes = mapping_.bytes().size()};
-  const auto memories = device_.memories();
-  std::string text(reinterpret_cast<const char*>(&address), sizeof address);
-  return text.append(reinterpret_cast<const char*>(memories.data()), memories.size() * sizeof(SharedMemory));
+  return Address{.start = {.pid = ::getpid(),
+                           .segment_fd = memory_.get(),
+                           .event_fd = event_.get(),
+                           .entries = entries_,
+                           .segment_bytes = mapping_.bytes().size(),
+                           .nonce = nonce_},
+                 .memories = device_.memories()}
+      .encode();
 }
 
 void CmaEndpoint::connect(std::span<const std::string> addresses, Deadline) {
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    const std::string& text = addresses[i];
-    if (text.empty()) continue;
-    Address address;
-    if (text.size() < sizeof address || (text.size() - sizeof address) % sizeof(SharedMemory) != 0)
-      throw Error(ErrorCode::transport, fmt::format("cma: peer {} gave no usable address", i));
-    std::memcpy(&address, text.data(), sizeof address);
-    Peer& peer = peers_[i];
+    if (addresses[i].empty()) continue;
     try {
-      peer.pid = address.pid;
-      peer.mapping = map_shared(take_fd(address.pid, address.segment_fd).get(), address.segment_bytes);
-      peer.segment = Segment(peer.mapping.bytes().data(), address.entries);
-      peer.ring = RingWriter(peer.segment.ring(options_.self));
-      peer.event = take_fd(address.pid, address.event_fd);
-      for (std::size_t at = sizeof address; at < text.size(); at += sizeof(SharedMemory)) {
-        SharedMemory memory;
-        std::memcpy(&memory, text.data() + at, sizeof memory);
-        peer.windows.push_back({memory.address, memory.address + memory.bytes,
-                                map_shared(take_fd(address.pid, memory.fd).get(), memory.bytes)});
-      }
-      peer.connected = true;
+      connect_to(peers_[i], addresses[i]);
     } catch (const Error& e) {
       throw Error(e.code(), fmt::format("{} (connecting to peer {})", e.what(), i));
     }
   }
+}
+
+void CmaEndpoint::connect_to(Peer& peer, const std::string& text) const {
+  const auto [start, memories] = Address::decode(text, options_.peers);
+  // The pidfd is opened first. All descriptors are then taken from that one process, which proves by the
+  // nonce that it gave the address, even if its id was used by another process before.
+  peer.process = Process(start.pid);
+  const Fd segment = peer.process.take_fd(start.segment_fd);
+  if (!has_nonce(segment.get(), start.nonce)) {
+    throw Error(ErrorCode::peer_failed,
+                fmt::format("cma: process {} is not the one that gave this address, which has ended; "
+                            "another process has its id now",
+                            start.pid));
+  }
+  peer.mapping = map_shared(segment.get(), start.segment_bytes);
+  peer.segment = Segment(peer.mapping.bytes().data(), start.entries);
+  peer.ring = RingWriter(peer.segment.ring(options_.self));
+  peer.event = peer.process.take_fd(start.event_fd);
+  for (const SharedMemory& memory : memories) {
+    peer.windows.push_back({memory.address, memory.address + memory.bytes,
+                            map_shared(peer.process.take_fd(memory.fd).get(), memory.bytes)});
+  }
+  peer.connected = true;
 }
 
 std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
@@ -96,13 +111,18 @@ std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
   for (; n < writes.size() && copied < kBytesPerPost; ++n) {
     const Write& write = writes[n];
     Peer& peer = peers_[write.peer];
-    if (peer.broken) continue;  // accepted and forgotten: its failure has been reported
+    if (peer.broken) continue;  // dropped: the failure of this peer was reported
     if (!peer.connected || in_flight_ >= kMaxPosted) break;
-    if (write.immediate && peer.ring.full()) break;
+    if (write.immediate && peer.ring.full()) {
+      if (!peer.process.has_ended()) break;
+      // It will never make room in its ring.
+      failure_ = fmt::format("cma: process {} has ended", peer.process.pid());
+      lose(peer, write.peer);
+      continue;
+    }
     const std::uint64_t bytes = bytes_of(write);
     if (!copy(peer, write, bytes)) {
-      peer.broken = true;
-      ready_.push({.kind = Completion::Kind::failed, .peer = write.peer, .immediate = 0, .context = 0});
+      lose(peer, write.peer);
       continue;
     }
     copied += bytes;
@@ -118,9 +138,14 @@ std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
   return n;
 }
 
+void CmaEndpoint::lose(Peer& peer, PeerId id) noexcept {
+  peer.broken = true;
+  ready_.push({.kind = Completion::Kind::failed, .peer = id, .immediate = 0, .context = 0});
+}
+
 std::byte* CmaEndpoint::Peer::find(std::uint64_t begin, std::uint64_t bytes) const noexcept {
   for (const Window& window : windows) {
-    if (begin >= window.begin && begin + bytes <= window.end)
+    if (begin >= window.begin && begin <= window.end && bytes <= window.end - begin)
       return window.mapping.bytes().data() + (begin - window.begin);
   }
   return nullptr;
@@ -140,7 +165,14 @@ bool CmaEndpoint::copy(Peer& peer, const Write& write, std::uint64_t bytes) noex
   return true;
 }
 
+/// The system call takes a process id, which may belong to another process once the peer has ended. So the
+/// call is made only while the peer lives: its id cannot be used again before it has ended.
 bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept {
+  if (peer.process.has_ended()) {
+    failure_ = fmt::format("cma: write of {} bytes to peer {}: process {} has ended", bytes, write.peer,
+                           peer.process.pid());
+    return false;
+  }
   std::array<iovec, kMaxSegments> from;
   std::size_t count = 0;
   for (const auto& s : write.segments) from[count++] = {const_cast<std::byte*>(s.data), s.bytes};
@@ -148,13 +180,13 @@ bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write, std::uint64_t b
   iovec* next = from.data();
   while (left > 0) {
     const iovec target{reinterpret_cast<void*>(to), left};
-    const ssize_t moved = ::process_vm_writev(peer.pid, next, count, &target, 1, 0);
+    const ssize_t moved = ::process_vm_writev(peer.process.pid(), next, count, &target, 1, 0);
     if (moved <= 0) {
       failure_ = fmt::format("cma: write of {} bytes to peer {} (process {}): {}", bytes, write.peer,
-                             peer.pid, moved == 0 ? "nothing was taken" : std::strerror(errno));
+                             peer.process.pid(), moved == 0 ? "nothing was taken" : std::strerror(errno));
       return false;
     }
-    // A part was taken: go on behind it.
+    // The kernel wrote only a part; go on behind it.
     to += static_cast<std::uint64_t>(moved), left -= static_cast<std::uint64_t>(moved);
     auto skip = static_cast<std::size_t>(moved);
     while (count > 0 && skip >= next->iov_len) skip -= next->iov_len, ++next, --count;
@@ -163,7 +195,8 @@ bool CmaEndpoint::copy_by_kernel(Peer& peer, const Write& write, std::uint64_t b
   return true;
 }
 
-/// One fence for all of them: the transfers of what was written to several peers overlap.
+/// Wakes the receivers of these immediates that sleep. There is one fence for all writes, so that the
+/// transfers of what was written to several peers overlap.
 void CmaEndpoint::wake_readers(std::span<const Write> writes) noexcept {
   if (writes.empty()) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);

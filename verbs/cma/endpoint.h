@@ -13,11 +13,18 @@ namespace nzcl::verbs::cma {
 
 inline constexpr std::size_t kMaxPosted = 256;
 
-/// A write is done within post(): copied, then its immediate put into the peer's ring for this endpoint.
-/// Peers' immediates wait in rings in this endpoint's own segment. Who sleeps says so there, and is woken by
-/// an eventfd.
+/// An endpoint whose post() does all of the work: when post() returns, its writes have landed.
 ///
-/// Invariant: an immediate is pushed after its write and all earlier ones to that peer have been copied.
+/// The life of a write with immediate:
+/// 1. The writer copies the bytes into the peer's memory: by memcpy if that is mapped here (Window),
+/// otherwise by the kernel.
+/// 2. It pushes the immediate into the ring that the peer's segment has for this endpoint. A full ring makes
+/// post() accept fewer writes.
+/// 3. It wakes the peer through an eventfd, if the peer's segment says that it sleeps.
+/// 4. The peer finds the immediate when it polls the rings of its own segment.
+///
+/// Invariant: an immediate is pushed only after its own write and all earlier writes to that peer have been
+/// copied.
 class CmaEndpoint final : public Endpoint {
  public:
   CmaEndpoint(CmaDevice& device, const EndpointOptions& options);
@@ -33,22 +40,24 @@ class CmaEndpoint final : public Endpoint {
   bool prepare_wait() noexcept override;
 
  private:
-  struct Window {  // a peer's memory, mapped here
+  struct Window {  // a range of a peer's memory that is mapped here
     std::uint64_t begin = 0, end = 0;
     Mapping mapping;
   };
   struct Peer {
-    /// Where [begin, begin + bytes) of its memory is mapped here, or nullptr.
+    /// The address at which [begin, begin + bytes) of the peer's memory is mapped here, or nullptr.
     std::byte* find(std::uint64_t begin, std::uint64_t bytes) const noexcept;
 
-    int pid = -1;
+    Process process;
     Mapping mapping;
     Segment segment;
-    RingWriter ring;  // this endpoint's, in the peer's segment
+    RingWriter ring;  // the ring for this endpoint, in the peer's segment
     Fd event;
     std::vector<Window> windows;
     bool connected = false, broken = false;
   };
+  void connect_to(Peer& peer, const std::string& text) const;
+  void lose(Peer& peer, PeerId id) noexcept;
   bool copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
   bool copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
   void wake_readers(std::span<const Write> writes) noexcept;
@@ -56,13 +65,14 @@ class CmaEndpoint final : public Endpoint {
   CmaDevice& device_;
   const EndpointOptions options_;
   std::uint32_t entries_;
+  std::uint64_t nonce_;
   Fd memory_, event_;
   Mapping mapping_;
   Segment segment_;
-  std::vector<RingReader> rings_;  // by peer
+  std::vector<RingReader> rings_;  // one for each peer
   std::vector<Peer> peers_;
-  std::size_t next_peer_ = 0;  // polled first: nobody waits for ever
-  CompletionRing ready_;       // what is in flight, and a failure per peer
+  std::size_t next_peer_ = 0;  // the ring that is polled first; in turn, so that no peer waits for ever
+  CompletionRing ready_;       // has room for all writes in flight, and a failure per peer
   std::size_t in_flight_ = 0;
   std::string failure_;
 };

@@ -1,6 +1,8 @@
 #include "verbs/cma/handles.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -10,26 +12,46 @@
 
 namespace nzcl::verbs::cma {
 
+namespace {
+
+[[noreturn]] void refuse_process(int pid) {
+  const int error = errno;
+  throw Error(
+      ErrorCode::unavailable,
+      fmt::format("cma: no access to process {}: {}{}; use NZCL_TRANSPORT=shm", pid, std::strerror(error),
+                  error == EPERM   ? " (it belongs to another user or is not dumpable, or Yama or the "
+                                     "container's seccomp profile forbids it)"
+                  : error == ESRCH ? " (it has ended, or is in another pid namespace)"
+                                   : ""));
+}
+
+}  // namespace
+
+Process::Process(int pid) : pid_(pid), fd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
+  if (fd_.get() < 0) refuse_process(pid);
+}
+
+Fd Process::take_fd(int fd) const {
+  const int taken = static_cast<int>(::syscall(SYS_pidfd_getfd, fd_.get(), fd, 0));
+  if (taken < 0) refuse_process(pid_);
+  return Fd(taken);
+}
+
+bool Process::has_ended() const noexcept {
+  pollfd ended{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+  return ::poll(&ended, 1, 0) > 0;
+}
+
 Mapping map_shared(int fd, std::size_t bytes) {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0 || static_cast<std::uint64_t>(file.st_size) < bytes)
+    throw Error(
+        ErrorCode::system,
+        fmt::format("cma: a peer's descriptor does not refer to a file of at least {} MiB", bytes >> 20));
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED)
     throw Error(ErrorCode::system, fmt::format("cma: mapping {} MiB: {}", bytes >> 20, std::strerror(errno)));
   return Mapping({static_cast<std::byte*>(p), bytes});
-}
-
-Fd take_fd(int pid, int fd) {
-  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  const int taken =
-      process.get() < 0 ? -1 : static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), fd, 0));
-  if (taken < 0) {
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("cma: reaching into process {}: {}{}", pid, std::strerror(errno),
-                    errno == EPERM   ? " (another user's, or the container's seccomp profile forbids it)"
-                    : errno == ESRCH ? " (it has ended, or is in another pid namespace)"
-                                     : "; use NZCL_TRANSPORT=shm"));
-  }
-  return Fd(taken);
 }
 
 Fd make_memory_fd(std::size_t bytes) {

@@ -1,4 +1,4 @@
-// Owned descriptors and mappings.
+// Owning handles of descriptors, mappings and processes.
 #pragma once
 
 #include <sys/mman.h>
@@ -46,10 +46,28 @@ class Mapping {
   std::span<std::byte> bytes_;
 };
 
-/// Of a descriptor, for reading and writing. Throws Error{system}.
+/// Maps a file for reading and writing. Throws Error{system}, also if the file is shorter than `bytes`,
+/// because an access beyond its end would kill this process.
 Mapping map_shared(int fd, std::size_t bytes);
-/// A descriptor of another process of this user. Throws Error{unavailable} saying what forbids it.
-Fd take_fd(int pid, int fd);
+
+/// A process of this user: another one, or this one. It is held by a pidfd, which never comes to stand for a
+/// later process that gets the same id.
+class Process {
+ public:
+  Process() = default;
+  /// Throws Error{unavailable}.
+  explicit Process(int pid);
+  int pid() const { return pid_; }
+  /// Duplicates the descriptor `fd` of that process into this one. Throws Error{unavailable} saying what
+  /// forbids it.
+  Fd take_fd(int fd) const;
+  bool has_ended() const noexcept;
+
+ private:
+  int pid_ = -1;
+  Fd fd_;
+};
+
 /// Anonymous memory that other processes can map through its descriptor.
 Fd make_memory_fd(std::size_t bytes);
 

@@ -1,4 +1,4 @@
-// Immediates from one endpoint to another, through memory that both map.
+// A ring that carries immediates from one endpoint to another, through memory that both map.
 #pragma once
 
 #include <atomic>
@@ -9,12 +9,15 @@ namespace nzcl::verbs::cma {
 
 inline constexpr std::size_t kLine = 64;
 
-/// Bytes: a line with the reader's count, then `entries` of 8 bytes, a power of two. One writer, one reader,
-/// in two processes; zero at first.
+/// The layout of a ring: one cache line with the reader's count, then `entries` entries of 8 bytes, where
+/// `entries` is a power of two. All bytes are zero at first. One process writes and one reads.
 ///
-/// An entry is [position + 1, modulo 2^32][immediate]: the reader sees by the entry alone that it has come,
-/// so that a message costs the transfer of one cache line between their cores. The reader says only now and
-/// then how far it is, and the writer looks only when the ring seems full.
+/// Each entry consists of two halves of 32 bits:
+/// 63                              32 31         0
+/// [ position + 1, modulo 2^32       ][ immediate ]
+/// The reader sees from the entry alone that it is new, so that an immediate costs the transfer of one cache
+/// line between the two cores. The reader stores its count only after each quarter of the ring, and the
+/// writer loads it only when the ring seems to be full.
 struct Ring {
   using Entry = std::atomic<std::uint64_t>;
   static_assert(Entry::is_always_lock_free, "two processes share them");
@@ -41,7 +44,8 @@ class RingWriter {
     taken_ = ring_.taken().load(std::memory_order_acquire);
     return written_ - taken_ >= ring_.entries;
   }
-  /// Everything that was written before is visible to whoever pops this. Precondition: !full().
+  /// Adds an immediate. Whatever the writer wrote before is visible to the reader that pops it. Precondition:
+  /// !full().
   void push(std::uint32_t immediate) {
     ring_.at(written_).store(Ring::stamp(written_) | immediate, std::memory_order_release);
     ++written_;
@@ -50,7 +54,7 @@ class RingWriter {
  private:
   Ring ring_;
   std::uint64_t written_ = 0;
-  std::uint64_t taken_ = 0;  // as last seen
+  std::uint64_t taken_ = 0;  // the reader's count when it was last loaded
 };
 
 class RingReader {
@@ -59,7 +63,7 @@ class RingReader {
   explicit RingReader(Ring ring) : ring_(ring) {}
 
   bool empty() const { return !is_next(ring_.at(read_).load(std::memory_order_acquire)); }
-  /// False: nothing there.
+  /// Takes the next immediate. Returns false if the ring is empty.
   bool pop(std::uint32_t& immediate) {
     const std::uint64_t entry = ring_.at(read_).load(std::memory_order_acquire);
     if (!is_next(entry)) return false;

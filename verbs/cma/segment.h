@@ -1,19 +1,22 @@
-// What an endpoint shares with its peers: a ring of immediates from each, and whether it sleeps.
+// The memory that an endpoint shares with its peers: one ring of immediates for each peer, and a flag that
+// says whether the endpoint sleeps.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "verbs/cma/ring.h"
 
 namespace nzcl::verbs::cma {
 
-/// A view of a mapped segment: [sleeping][ring of peer 0][ring of peer 1] ...
+/// A view of a mapped segment: [sleeping, nonce][ring of peer 0][ring of peer 1] ...
 ///
-/// Who goes to sleep says so, then looks at its rings once more; who has pushed then looks whether the reader
-/// sleeps. Both put a sequentially consistent fence between the two: either the sleeper sees the immediate,
-/// or the writer sees that it sleeps.
+/// How no immediate is overlooked: a reader that is about to sleep sets `sleeping` and then looks at its
+/// rings once more. A writer pushes its immediate and then reads `sleeping`. Both have a sequentially
+/// consistent fence between the two steps. So either the reader sees the immediate, or the writer sees that
+/// the reader sleeps and wakes it.
 class Segment {
  public:
   Segment() = default;
@@ -25,6 +28,9 @@ class Segment {
   std::atomic<std::uint32_t>& sleeping() const {
     return *reinterpret_cast<std::atomic<std::uint32_t>*>(base_);
   }
+  /// Offset of the random number that proves which endpoint the segment belongs to (AddressStart::nonce).
+  static constexpr std::size_t kNonceAt = 8;
+  void set_nonce(std::uint64_t nonce) const { std::memcpy(base_ + kNonceAt, &nonce, sizeof nonce); }
   Ring ring(std::size_t peer) const { return {base_ + kLine + peer * Ring::bytes(entries_), entries_}; }
 
  private:

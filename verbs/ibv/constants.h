@@ -1,4 +1,4 @@
-// Depths and times of the native verbs backend, and what each bounds.
+// Queue depths, batch sizes and times of the native verbs backend, and what each of them bounds.
 #pragma once
 
 #include <cstddef>
@@ -6,49 +6,52 @@
 
 namespace nzcl::verbs::ibv {
 
-/// Writes in flight per endpoint, over all peers. A write is at most a slot (128 KiB): this many cover the
-/// bandwidth-delay product of 200 Gb/s times 1 ms, and bound the send half of the completion queue.
+/// Writes in flight per endpoint, over all peers. A write is at most one slot (128 KiB), so this many cover
+/// the bandwidth-delay product of 200 Gb/s times 1 ms. It also bounds the send half of the completion queue.
 inline constexpr std::uint32_t kMaxPosted = 256;
 
-/// Send queue depth per queue pair. With fewer, a stalled peer holds back less of the endpoint; with more, a
-/// single peer could use up all of kMaxPosted. Posting stops here, so the queue never overflows.
+/// Depth of the send queue of each queue pair. A smaller one would stop single peers too early; a larger one
+/// would let one stalled peer use up all of kMaxPosted. Posting stops at this depth, so that the queue never
+/// overflows.
 inline constexpr std::uint32_t kSendDepth = 128;
 static_assert(kSendDepth <= kMaxPosted);
 
-/// Work requests per list: one ibv_post_send, so one doorbell (on Soft-RoCE one system call), for each peer
-/// among them.
+/// Largest number of work requests that are built before they are posted. For each peer among them there is
+/// one ibv_post_send and so one doorbell (on Soft-RoCE one system call).
 inline constexpr std::size_t kBurst = 32;
 
-/// Every so many writes of a queue pair ask for a completion, and the last of every list: a completion stands
-/// for all before it.
+/// In every queue pair, one write of this many asks for a completion, and so does the last write of every
+/// list. A completion stands for all writes of the queue pair before it.
 inline constexpr std::uint32_t kSignalEvery = 16;
 static_assert(kSignalEvery <= kSendDepth / 2,
               "a full queue must hold a signalled write, or it would never empty");
 
-/// Messages up to this size go inline, if the device grants it: their bytes need no second fetch. Above, the
-/// copy into the queue costs more.
+/// Messages up to this size are sent inline, if the device grants it, so that the device need not fetch their
+/// bytes by a second DMA read. For larger ones the copy into the queue costs more than that.
 inline constexpr std::uint32_t kInlineBytes = 256;
 
-/// Receive requests are given back in batches: one call, and on real devices one doorbell, for as many
-/// immediates.
+/// Receive requests are given back in batches of this size, because each call costs a doorbell on real
+/// devices.
 inline constexpr std::uint32_t kRefillBatch = 64;
 
-/// Retries of a packet before its queue pair fails. 7 would be the most, but means "for ever" on Soft-RoCE.
+/// Times that a packet is sent again before its queue pair fails. The largest value is 7, but that means "for
+/// ever" on Soft-RoCE.
 inline constexpr std::uint8_t kRetries = 6;
-/// The same where the receiver had no receive request. Credits see to it that there always is one; 7 means
-/// "for ever" by definition.
+/// The same for packets that found no receive request at the receiver. The credits make sure that there
+/// always is one, so this happens only after a bug. 7 means "for ever" by definition.
 inline constexpr std::uint8_t kReceiverRetries = 6;
-/// Between those: 0.96 ms (code 14 of InfiniBand's table 45).
+/// The pause before such a packet is sent again: 0.96 ms (code 14 of table 45 of the InfiniBand
+/// specification).
 inline constexpr std::uint8_t kReceiverPause = 14;
 
-/// The processors' part of a write (building the request, its share of a doorbell and of a completion, at
-/// both ends) and of one more gather entry, in bytes copied (verbs::Costs): half a microsecond and a tenth of
-/// one, where 10 GB/s are copied. Of the size that publications on RDMA devices report; no such device was at
-/// hand, and Soft-RoCE takes far more.
+/// The processor time for a write (building the request, and its share of a doorbell and of a completion, at
+/// both ends) and for one more gather entry, in the unit of verbs::Costs. These are estimates from
+/// publications on RDMA devices, because no such device was at hand: perf/results/tuning-verbs.md derives
+/// them.
 inline constexpr double kWriteCost = 5 << 10, kSegmentCost = 1 << 10;
 
-/// poll() looks for asynchronous events (port down, queue pair fatal) once in so many calls that found
-/// nothing: it is a system call.
+/// poll() looks for asynchronous events (port down, queue pair fatal) only once in this many calls that found
+/// nothing, because that look is a system call.
 inline constexpr std::uint32_t kEventCheckEvery = 1024;
 
 }  // namespace nzcl::verbs::ibv

@@ -75,9 +75,9 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   if (options.max_segments > 0) limits_.max_segments = std::min(limits_.max_segments, options.max_segments);
   limits_.max_write_bytes = port.max_message_bytes;
   limits_.max_posted = kMaxPosted;
-  // RC places the writes of a queue pair in order, and the completion of an immediate after all of them; a
-  // relaxed-ordering region keeps that, as the completion entry itself is an ordinary write that none before
-  // it may pass.
+  // RC places the writes of a queue pair in order, and the completion of an immediate after all of them. A
+  // region with relaxed ordering keeps this: the completion entry is written without relaxed ordering, so
+  // that no earlier write may still be under way when it is visible.
   limits_.ordered = true;
   limits_.autonomous = true;
   limits_.costs = {.segment = kSegmentCost, .write = kWriteCost, .foreign_byte = 0};
@@ -85,7 +85,8 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
 
 void IbvDevice::require_on_demand_paging() {
   ibv_device_attr_ex extended{};
-  check(ibv_query_device_ex(context(), nullptr, &extended), name_ + ": asking for its paging");
+  check(ibv_query_device_ex(context(), nullptr, &extended),
+        name_ + ": asking whether it has on-demand paging");
   const auto& odp = extended.odp_caps;
   const std::uint32_t needed = IBV_ODP_SUPPORT_WRITE;
   if ((odp.general_caps & IBV_ODP_SUPPORT) == 0 || (odp.per_transport_caps.rc_odp_caps & needed) != needed) {

@@ -13,8 +13,8 @@
 
 namespace nzcl::verbs::ibv {
 
-/// A port of an RDMA device, opened through libibverbs: its protection domain and what its owner has to know
-/// of it. Thread-safe.
+/// One port of an RDMA device, opened through libibverbs, with its protection domain and its limits.
+/// Thread-safe.
 class IbvDevice final : public Device {
  public:
   explicit IbvDevice(const DeviceOptions& options);
@@ -24,16 +24,16 @@ class IbvDevice final : public Device {
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) override;
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override;
 
-  // --- For endpoints.
+  // --- For endpoints only.
   ibv_context* context() const { return open_.context.get(); }
   ibv_pd* domain() const { return domain_.get(); }
   const Port& port() const { return open_.port; }
   const ibv_device_attr& attributes() const { return attributes_; }
   const ConnectionOptions& connection() const { return connection_; }
-  /// Reads what the kernel says asynchronously. Data path, but a system call: now and then only. True once
-  /// something fatal has come.
+  /// Reads the device's asynchronous events. Returns true once a fatal event has come. It may run on the data
+  /// path, but it makes a system call, so call it rarely.
   bool check_events() noexcept;
-  /// Its text; after check_events() returned true.
+  /// The text of the fatal event. Precondition: check_events() has returned true.
   std::string fatal_event() const;
 
  private:
@@ -46,7 +46,7 @@ class IbvDevice final : public Device {
   std::string name_;
   Limits limits_;
   unsigned access_ = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-  mutable std::mutex event_mutex_;  // one reader at a time; try_lock on the data path
+  mutable std::mutex event_mutex_;  // one thread reads events at a time; check_events() only tries the lock
   std::string fatal_text_;
   std::atomic<bool> fatal_{false};
 };

@@ -42,8 +42,8 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
   const std::uint32_t entries = kMaxPosted + receives;
   if (static_cast<int>(receives) > limits.max_srq_wr || static_cast<int>(entries) > limits.max_cqe) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("{}: {} receive requests and {} completion entries are needed, the device grants "
-                            "{} and {}: set channel_slots lower",
+                fmt::format("{}: {} receive requests and {} completion entries are needed, but the device "
+                            "grants {} and {}; set channel_slots lower",
                             name, receives, entries, limits.max_srq_wr, limits.max_cqe));
   }
   channel_ = owned(ibv_create_comp_channel(device.context()), name + ": creating a completion channel");
@@ -91,8 +91,9 @@ void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline deadl
       continue;
     }
     if (!peers_[i].queue) {
-      throw Error(ErrorCode::internal,
-                  fmt::format("{}: connecting to peer {}, which was given no address", device_.name(), i));
+      throw Error(
+          ErrorCode::internal,
+          fmt::format("{}: connecting to peer {} before address_for() was called for it", device_.name(), i));
     }
     queues[i] = peers_[i].queue.get();
     if (connector_) continue;
@@ -141,7 +142,7 @@ std::size_t IbvEndpoint::post(std::span<const Write> writes) noexcept {
 
 bool IbvEndpoint::append(const Write& write) noexcept {
   Peer& peer = peers_[write.peer];
-  if (peer.broken) {  // accepted and forgotten: its failure has been reported, nobody waits for it
+  if (peer.broken) {  // dropped: the failure of this peer was reported, so nobody waits for its writes
     return true;
   }
   if (in_flight_ >= kMaxPosted || peer.posted - peer.retired >= kSendDepth || !peer.queue) return false;
@@ -213,7 +214,7 @@ std::size_t IbvEndpoint::hand_out(std::span<Completion> out) noexcept {
   return n;
 }
 
-/// False: there was nothing.
+/// Takes entries from the completion queue. Returns false if there were none.
 bool IbvEndpoint::poll_queue(std::size_t at_most) noexcept {
   std::array<ibv_wc, kBurst> entries;
   const int count =
@@ -248,7 +249,8 @@ void IbvEndpoint::take(const ibv_wc& wc) noexcept {
   const auto peer = std::find_if(peers_.begin(), peers_.end(),
                                  [&](const Peer& p) { return p.queue && p.queue->qp_num == wc.qp_num; });
   const PeerId number = id.receive ? static_cast<PeerId>(peer - peers_.begin()) : id.peer;
-  if (number < peers_.size() && peers_[number].broken) return;  // flushed after its first error
+  // After its first error, which was reported, a queue pair flushes all other writes.
+  if (number < peers_.size() && peers_[number].broken) return;
   if (number < peers_.size()) give_up(number);
   fail(number < peers_.size() ? number : Completion::kNoPeer,
        fmt::format("{}: {} {} peer {} on queue pair {}: {} (vendor error {:#x})", device_.name(),
@@ -256,7 +258,8 @@ void IbvEndpoint::take(const ibv_wc& wc) noexcept {
                    ibv_wc_status_str(wc.status), wc.vendor_err));
 }
 
-/// A completion stands for all writes of its queue pair before it.
+/// Reports all writes of the queue pair up to this one as written, because a completion stands for all
+/// earlier ones too.
 void IbvEndpoint::retire(PeerId id, std::uint32_t up_to) noexcept {
   Peer& peer = peers_[id];
   if (peer.broken) return;
@@ -268,7 +271,7 @@ void IbvEndpoint::retire(PeerId id, std::uint32_t up_to) noexcept {
   }
 }
 
-/// Nothing more will be heard of its writes.
+/// Marks the peer as broken. Its writes leave in_flight_, because no more completions are reported for them.
 void IbvEndpoint::give_up(PeerId id) noexcept {
   Peer& peer = peers_[id];
   peer.broken = true;
@@ -282,8 +285,8 @@ void IbvEndpoint::fail(PeerId peer, std::string text) noexcept {
 }
 
 bool IbvEndpoint::prepare_wait() noexcept {
-  // As ibv_get_cq_event(3) says: take the event, ask for the next one, and only then look whether something
-  // came in between.
+  // The order is that of ibv_get_cq_event(3): take the event, ask for the next one, and only then look
+  // whether a completion came in between.
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ibv_ack_cq_events(queue, 1);

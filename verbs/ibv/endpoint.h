@@ -16,12 +16,22 @@
 
 namespace nzcl::verbs::ibv {
 
-/// One RC queue pair per peer, a completion queue for all of them, and a shared receive queue whose requests
-/// are used up by immediates.
+/// One RC queue pair per peer, one completion queue for all of them, and one shared receive queue.
 ///
-/// Invariants: a queue pair never has more than kSendDepth writes under way, the endpoint never more than
-/// kMaxPosted; every list ends with a signalled write, so that each write's completion comes without another
-/// one being posted; the receive queue holds EndpointOptions::arrivals requests and a batch.
+/// The life of a write:
+/// 1. append() turns it into a work request with a gather list and adds it to the list of its peer. The
+/// context is kept in a ring at the position of the write's sequence number.
+/// 2. send_lists() posts one list per peer. The last request of each list, and every kSignalEvery-th request
+/// of a queue pair, asks for a completion.
+/// 3. poll_queue() takes a completion, whose WorkRequestId names the peer and the sequence number. retire()
+/// reports this write and all earlier ones of the queue pair as written.
+///
+/// An immediate uses up one receive request of the peer. These requests are given back in batches of
+/// kRefillBatch.
+///
+/// Invariants: a queue pair never has more than kSendDepth writes in flight, and the endpoint never more than
+/// kMaxPosted. Every list ends with a signalled write, so that the completion of each write comes even if no
+/// other write is posted after it. At least EndpointOptions::arrivals receive requests are posted.
 class IbvEndpoint final : public Endpoint {
  public:
   IbvEndpoint(IbvDevice& device, const EndpointOptions& options);
@@ -40,9 +50,9 @@ class IbvEndpoint final : public Endpoint {
   struct Peer {
     Handle<ibv_qp> queue;
     std::uint32_t first_packet = 0;
-    std::uint32_t posted = 0, retired = 0;  // writes, free-running
+    std::uint32_t posted = 0, retired = 0;  // numbers of writes, modulo 2^32
     std::array<std::uint64_t, kSendDepth> contexts{};
-    ibv_send_wr* first = nullptr;  // of the list being built
+    ibv_send_wr* first = nullptr;  // first and last request of the list that append() builds
     ibv_send_wr* last = nullptr;
     bool broken = false;
   };
@@ -61,19 +71,19 @@ class IbvEndpoint final : public Endpoint {
   Handle<ibv_comp_channel> channel_;
   Handle<ibv_cq> completions_;
   Handle<ibv_srq> receives_;
-  std::unique_ptr<cm::Connector> connector_;  // with rdma_cm
+  std::unique_ptr<cm::Connector> connector_;  // null unless the queue pairs are connected by rdma_cm
   std::vector<Peer> peers_;
-  std::uint32_t inline_bytes_;  // as granted
-  int wait_fd_ = -1;            // epoll: completions and the device's events
+  std::uint32_t inline_bytes_;  // largest write that is sent inline, as the device granted it
+  int wait_fd_ = -1;            // an epoll of completions and of the device's events
 
-  // The burst being posted.
+  // The work requests that post() builds, and the peers that they go to.
   std::array<ibv_send_wr, kBurst> requests_;
   std::array<std::array<ibv_sge, kMaxSegments>, kBurst> segments_;
   std::array<PeerId, kBurst> touched_;
   std::size_t burst_ = 0, touched_count_ = 0;
 
-  std::size_t in_flight_ = 0;  // accepted, and not yet handed out
-  CompletionRing ready_{0};    // in_flight_, arrivals and a failure per peer fit
+  std::size_t in_flight_ = 0;  // writes that were accepted and whose completion poll() has not returned
+  CompletionRing ready_{0};    // has room for the writes in flight, all arrivals, and a failure per peer
   std::uint32_t used_receives_ = 0;
   std::uint32_t empty_polls_ = 0;
   bool device_failed_ = false;

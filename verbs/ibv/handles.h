@@ -1,5 +1,5 @@
-// One owning handle per verbs object, and the one place for the three ways in which libibverbs reports
-// failure.
+// One owning handle per verbs object, and the only place that knows the three ways in which libibverbs
+// reports failure.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,13 +26,12 @@ struct Destroy {
 template <typename T>
 using Handle = std::unique_ptr<T, Destroy>;
 
-/// What to do about a refusal: ibv_create_*(3) and ibv_reg_mr(3) tell limits apart by no more than errno.
+/// Advice for a refusal. ibv_create_*(3) and ibv_reg_mr(3) report which limit was reached by errno alone.
 inline const char* advice_for(int error) {
   switch (error) {
     case ENOMEM:
-      return "; raise the limit on locked memory (ulimit -l, or LimitMEMLOCK= of the service); if there is "
-             "none, "
-             "the device has no more of these (ibv_devinfo -v: max_qp, max_cq, max_mr)";
+      return "; raise the limit on locked memory (ulimit -l, or LimitMEMLOCK= of the service); if that is "
+             "unlimited, the device has no more of these objects (ibv_devinfo -v: max_qp, max_cq, max_mr)";
     case EAGAIN:
       return "; the limit of this process's rdma control group is reached (rdma.max)";
     default:
@@ -40,7 +39,7 @@ inline const char* advice_for(int error) {
   }
 }
 
-/// Calls that return a pointer set errno when it is null.
+/// Calls that return a pointer return null for failure and set errno.
 template <typename T>
 Handle<T> owned(T* pointer, const std::string& what) {
   if (pointer == nullptr) {
@@ -50,13 +49,14 @@ Handle<T> owned(T* pointer, const std::string& what) {
   return Handle<T>(pointer);
 }
 
-/// Calls that change an object return 0 or a positive errno.
+/// Calls that change an object return 0, or a positive errno for failure.
 inline void check(int error, const std::string& what) {
   if (error != 0)
     throw Error(ErrorCode::transport, fmt::format("{}: {}", what, std::strerror(error > 0 ? error : -error)));
 }
 
-/// Calls that count return a negative number for failure (ibv_poll_cq). Not thrown: this is the data path.
+/// Calls that count (ibv_poll_cq) return a negative number for failure. This is reported and not thrown,
+/// because they are on the data path.
 inline bool failed_count(int count) noexcept { return count < 0; }
 
 }  // namespace nzcl::verbs::ibv

@@ -25,7 +25,7 @@ std::string read_line(const std::string& path) {
 int numa_node_of(const std::string& device) {
   const std::string base = "/sys/class/infiniband/" + device;
   std::string text = read_line(base + "/device/numa_node");
-  // Soft-RoCE has no device of its own; `parent` names the network interface that it uses.
+  // Soft-RoCE has no PCI device of its own; `parent` names the network interface that it uses.
   if (text.empty()) text = read_line("/sys/class/net/" + read_line(base + "/parent") + "/device/numa_node");
   return text.empty() ? -1 : std::atoi(text.c_str());
 }
@@ -56,7 +56,7 @@ std::vector<GidEntry> read_gids(ibv_context* context, std::uint8_t port, int tab
   return entries;
 }
 
-/// "mlx5_0:2" -> {"mlx5_0", 2}; port 0 = any.
+/// Splits "mlx5_0:2" into {"mlx5_0", 2}. Port 0 stands for any port.
 std::pair<std::string, int> split(const std::string& name) {
   const auto colon = name.rfind(':');
   if (colon == std::string::npos || name.find_first_not_of("0123456789", colon + 1) != std::string::npos)
@@ -64,14 +64,14 @@ std::pair<std::string, int> split(const std::string& name) {
   return {name.substr(0, colon), std::atoi(name.c_str() + colon + 1)};
 }
 
-/// The largest of the five that is not more.
+/// The largest MTU of the five that exist which is not larger than `bytes`.
 ibv_mtu mtu_of(int bytes) {
   int code = IBV_MTU_256;
   while (code < IBV_MTU_4096 && 256 << code <= bytes) ++code;
   return static_cast<ibv_mtu>(code);
 }
 
-/// Fills in the port, or says why it can't be used.
+/// Fills in the port. Returns an empty string, or the reason why the port cannot be used.
 std::string examine(ibv_context* context, const DeviceOptions& options, Port& port) {
   ibv_port_attr attr{};
   if (const int error = ibv_query_port(context, port.number, &attr)) return std::strerror(error);
@@ -85,7 +85,8 @@ std::string examine(ibv_context* context, const DeviceOptions& options, Port& po
   const auto entries = read_gids(context, port.number, attr.gid_tbl_len);
   const auto gid = choose_gid(entries, options.gid_index);
   if (!gid) {
-    if (options.gid_index >= 0) return fmt::format("port {} has no GID {}", port.number, options.gid_index);
+    if (options.gid_index >= 0)
+      return fmt::format("port {} has no GID with index {}", port.number, options.gid_index);
     return fmt::format("port {} has no GID: give its network interface an IP address", port.number);
   }
   port.gid = *gid;
@@ -94,7 +95,19 @@ std::string examine(ibv_context* context, const DeviceOptions& options, Port& po
                     (name == port.device && (wanted_port == 0 || wanted_port == port.number)) ||
                     options.interface == ipv4_text(*gid) ||
                     options.interface == interface_of(port.device, port.number, gid->index);
-  return fits ? "" : "not " + options.interface;
+  return fits ? "" : fmt::format("port {} does not belong to {}", port.number, options.interface);
+}
+
+/// Keeps registered memory usable when this process forks. Without it the parent gets a new copy of a page
+/// that it writes after the fork, while the device goes on to use the old page. Kernels from 5.12 on give the
+/// copy to the child, so that nothing is needed. On older kernels libibverbs keeps registered pages out of
+/// child processes, which must then not touch them.
+void prepare_for_fork() {
+  // This runs once, even if several threads open devices, because libibverbs does not lock here. It fails if
+  // another part of this process has registered memory already; that part has then decided for the whole
+  // process.
+  [[maybe_unused]] static const int refused =
+      ibv_is_fork_initialized() == IBV_FORK_DISABLED ? ibv_fork_init() : 0;
 }
 
 }  // namespace
@@ -134,6 +147,7 @@ std::size_t choose_port(std::span<const Port> ports, int numa_node, int local_ra
 }
 
 OpenPort open_port(const DeviceOptions& options) {
+  prepare_for_fork();
   int count = 0;
   const std::unique_ptr<ibv_device*, FreeList> list(ibv_get_device_list(&count));
   if (!list || count == 0) {

@@ -1,4 +1,4 @@
-// Which device, port and GID: found out rather than configured, and forced where somebody knows better.
+// Chooses the device, the port and the GID. They are found automatically, and can be forced by options.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -20,8 +20,8 @@ struct GidEntry {
   bool ipv4_mapped() const;  // ::ffff:a.b.c.d
 };
 
-/// Pure: RoCEv2 with an IPv4-mapped address first, then RoCEv2, then what there is. `forced`: this index, -1
-/// = any.
+/// Chooses from a GID table: a RoCEv2 GID with an IPv4-mapped address before other RoCEv2 GIDs, and those
+/// before all others. `forced` is the index that must be taken, or -1. Does no I/O.
 std::optional<GidEntry> choose_gid(std::span<const GidEntry> entries, int forced);
 
 struct Port {
@@ -35,8 +35,8 @@ struct Port {
   int numa_node = -1;  // -1: not known
 };
 
-/// Pure: of the ports nearest to this NUMA node (all, if none is on it or it is -1) number `local_rank`,
-/// going round.
+/// Chooses the port for a member: of the ports on this NUMA node, or of all ports if none is on it or
+/// numa_node is -1, the one with number `local_rank`, modulo their number. Does no I/O.
 std::size_t choose_port(std::span<const Port> ports, int numa_node, int local_rank);
 
 struct OpenPort {
@@ -44,9 +44,9 @@ struct OpenPort {
   Port port;
 };
 
-/// Opens the port that fits options.interface ("" = any active one, "mlx5_0", "mlx5_0:2", or the address or
-/// name of its network interface); of several the nearest to options.numa_node, and of those number
-/// options.local_rank. Throws Error{unavailable} saying for each why not.
+/// Opens a port that fits options.interface: "" for any active port, "mlx5_0", "mlx5_0:2", or the address or
+/// name of its network interface. Of several it takes the one that choose_port() chooses. Throws
+/// Error{unavailable} with the reason for each port that cannot be used.
 OpenPort open_port(const DeviceOptions& options);
 
 }  // namespace nzcl::verbs::ibv

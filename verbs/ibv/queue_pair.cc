@@ -12,8 +12,18 @@ std::string QueuePairAddress::encode() const { return {reinterpret_cast<const ch
 QueuePairAddress QueuePairAddress::decode(const std::string& text) {
   QueuePairAddress address;
   if (text.size() != sizeof address)
-    throw Error(ErrorCode::transport, fmt::format("ibverbs: an address of {} bytes is none", text.size()));
+    throw Error(ErrorCode::transport,
+                fmt::format("ibverbs: an address has {} bytes instead of {}", text.size(), sizeof address));
   std::memcpy(&address, text.data(), sizeof address);
+  constexpr std::uint32_t kMost = (1 << 24) - 1;
+  if (address.number > kMost || address.first_packet > kMost || address.ethernet > 1 ||
+      address.mtu < IBV_MTU_256 || address.mtu > IBV_MTU_4096) {
+    throw Error(
+        ErrorCode::transport,
+        fmt::format("ibverbs: an address has a value out of range: queue pair {}, first packet {}, MTU code "
+                    "{}, link layer {}",
+                    address.number, address.first_packet, address.mtu, address.ethernet));
+  }
   return address;
 }
 
@@ -33,7 +43,7 @@ Handle<ibv_qp> make_queue_pair(ibv_pd* pd, ibv_cq* cq, ibv_srq* srq, std::uint32
   attr.cap.max_send_sge = segments;
   attr.cap.max_inline_data = inline_bytes;
   ibv_qp* qp = ibv_create_qp(pd, &attr);
-  if (qp == nullptr && errno == EINVAL) {  // the device grants less inline data; no call asks how much
+  if (qp == nullptr && errno == EINVAL) {  // the device grants less inline data, and no call tells how much
     attr.cap.max_inline_data = 0;
     qp = ibv_create_qp(pd, &attr);
   }
@@ -71,7 +81,7 @@ void connect(ibv_qp* qp, const Port& port, std::uint32_t first_packet, const Que
   rtr.path_mtu = std::min(port.mtu, static_cast<ibv_mtu>(peer.mtu));
   rtr.dest_qp_num = peer.number;
   rtr.rq_psn = peer.first_packet;
-  rtr.max_dest_rd_atomic = 0;  // nobody reads here
+  rtr.max_dest_rd_atomic = 0;  // nzcl uses no RDMA reads
   rtr.min_rnr_timer = kReceiverPause;
   rtr.ah_attr.is_global = 1;
   std::memcpy(rtr.ah_attr.grh.dgid.raw, peer.gid, sizeof peer.gid);

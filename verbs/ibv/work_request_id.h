@@ -1,4 +1,4 @@
-// What a completion gives back.
+// The id that a work request carries and its completion returns.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace nzcl::verbs::ibv {
 struct WorkRequestId {
   bool receive = false;
   std::uint32_t peer = 0;      // below 2^31
-  std::uint32_t sequence = 0;  // of the write on its queue pair, modulo 2^32
+  std::uint32_t sequence = 0;  // number of the write on its queue pair, modulo 2^32
 
   constexpr std::uint64_t encode() const {
     return static_cast<std::uint64_t>(receive) << 63 | static_cast<std::uint64_t>(peer & 0x7fffffff) << 32 |

@@ -1,5 +1,5 @@
-// What a loopback endpoint can be told to do to its traffic. Counted in polls and writes, never in time: runs
-// repeat.
+// The faults that a loopback endpoint can be told to inject. They are counted in polls and writes and never
+// in time, so that a run can be repeated exactly.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,15 @@ namespace nzcl::verbs {
 
 struct LoopbackFaults {
   std::uint64_t seed = 1;
-  std::uint32_t delay_polls = 0;  // a write takes up to so many polls of its sender; without Limits::ordered
-                                  // writes overtake each other
-  std::uint32_t accept_at_most = 0;  // post() takes a random number of writes, 1 to this many; 0 = all
-  std::optional<std::uint64_t>
-      fail_at;  // this write of the endpoint (from 0), and all later ones, are lost and reported as failed
-  std::optional<std::uint64_t> stall_at;  // this one and all later ones are lost without a word
+  /// Each write takes a random number of its sender's polls, at most this many, before it lands. Without
+  /// Limits::ordered, later writes may land before it.
+  std::uint32_t delay_polls = 0;
+  /// post() accepts a random number of writes, between 1 and this many; 0: all of them.
+  std::uint32_t accept_at_most = 0;
+  /// The write of this number, counted from 0, and all later ones are lost and reported as failed.
+  std::optional<std::uint64_t> fail_at;
+  /// The write of this number and all later ones are lost and never reported.
+  std::optional<std::uint64_t> stall_at;
 };
 
 struct LoopbackOptions {

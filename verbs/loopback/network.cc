@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -16,7 +17,8 @@
 namespace nzcl::verbs {
 namespace {
 
-/// What arrives at an endpoint. Its mutex also orders the writers' memcpys before the owner's reads.
+/// What arrives at an endpoint. Writers copy while they hold the mutex, so that the owner, which takes it
+/// too, sees the bytes of every write whose immediate it takes.
 struct Inbox {
   Inbox() : event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     if (event < 0) throw Error(ErrorCode::system, fmt::format("eventfd: {}", std::strerror(errno)));
@@ -93,7 +95,7 @@ class LoopbackEndpoint final : public Endpoint {
         number_(state_->add_inbox(inbox_)),
         random_(options.faults.seed * 7919 + self) {}
   ~LoopbackEndpoint() override {
-    const std::scoped_lock lock(inbox_->mutex);  // writers that are in the middle of it finish first
+    const std::scoped_lock lock(inbox_->mutex);  // waits for a peer that is writing right now
     inbox_->open = false;
   }
 
@@ -102,7 +104,14 @@ class LoopbackEndpoint final : public Endpoint {
     peers_.resize(addresses.size());
     for (std::size_t i = 0; i < addresses.size(); ++i) {
       if (addresses[i].empty()) continue;
-      peers_[i] = state_->inbox(std::stoull(addresses[i]));
+      std::size_t inbox = 0;
+      const char* const end = addresses[i].data() + addresses[i].size();
+      if (const auto read = std::from_chars(addresses[i].data(), end, inbox);
+          read.ec != std::errc() || read.ptr != end) {
+        throw Error(ErrorCode::transport,
+                    fmt::format("loopback: peer {} gave an address that is not a number", i));
+      }
+      peers_[i] = state_->inbox(inbox);
       if (!peers_[i]) throw Error(ErrorCode::transport, fmt::format("loopback: peer {} is gone", i));
     }
   }
@@ -176,12 +185,12 @@ class LoopbackEndpoint final : public Endpoint {
     std::uint64_t number;
   };
 
-  /// Lands what has flown long enough. With ordered limits a late write holds back those behind it to the
-  /// same peer.
+  /// Lands the writes whose delay is over. If the limits promise order, a delayed write holds back all later
+  /// writes to the same peer.
   void deliver() {
     std::vector<bool> blocked(peers_.size(), false);
     for (auto f = flying_.begin(); f != flying_.end();) {
-      const bool known = f->peer < blocked.size();  // land() refuses others
+      const bool known = f->peer < blocked.size();  // land() reports a write to any other peer as failed
       if (f->polls > 0 || (options_.limits.ordered && known && blocked[f->peer])) {
         if (known) blocked[f->peer] = true;
         ++f;
@@ -203,13 +212,15 @@ class LoopbackEndpoint final : public Endpoint {
       return fail(f, "retries exceeded (scripted loss)");
     if (f.segments.size() > options_.limits.max_segments || bytes > options_.limits.max_write_bytes ||
         bytes == 0) {
-      return fail(f, fmt::format("{} segments, {} bytes: beyond the limits", f.segments.size(), bytes));
+      return fail(f, fmt::format("{} segments with {} bytes in total are outside the limits",
+                                 f.segments.size(), bytes));
     }
     Inbox* inbox = f.peer < peers_.size() ? peers_[f.peer].get() : nullptr;
     if (inbox == nullptr) return fail(f, "not connected");
     const std::scoped_lock lock(inbox->mutex);
     if (!inbox->open) return fail(f, "the endpoint is gone");
-    if (!state_->allowed(f.target, bytes)) return fail(f, "remote access error: no such memory");
+    if (!state_->allowed(f.target, bytes))
+      return fail(f, "remote access error: the target is not registered memory");
     auto* to = reinterpret_cast<std::byte*>(f.target.address);
     for (const Segment& s : f.segments) {
       std::memcpy(to, s.data, s.bytes);
@@ -236,7 +247,7 @@ class LoopbackEndpoint final : public Endpoint {
   std::vector<std::shared_ptr<Inbox>> peers_;
   std::deque<Flying> flying_;
   std::deque<Completion> completions_;
-  std::size_t stalled_ = 0;  // writes lost without a word: in flight for ever
+  std::size_t stalled_ = 0;  // writes that `stall_at` lost; they stay in flight for ever
   std::uint64_t posted_ = 0;
   std::minstd_rand random_;
   std::string failure_;

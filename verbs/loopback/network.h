@@ -10,8 +10,8 @@ namespace nzcl::verbs {
 
 class LoopbackState;
 
-/// One per LocalGroup. Thread-safe. Keys and bounds are checked at every write, as an RDMA device would; a
-/// bad one is a `failed` completion.
+/// Every LocalGroup has one. Thread-safe. Each write is checked for its key and its bounds, as an RDMA device
+/// would check it; a write that does not pass is reported by a `failed` completion.
 class LoopbackNetwork {
  public:
   LoopbackNetwork();

@@ -14,22 +14,25 @@
 
 #include "verbs/ofi/endpoint.h"
 #include "verbs/ofi/handles.h"
+#include "verbs/ofi/keep_signals.h"
 #include "verbs/ofi/shm_name.h"
 
 namespace nzcl::verbs::ofi {
 namespace {
 
 constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
-constexpr std::size_t kMaxPosted =
-    256;  // more in flight gains nothing on software providers and costs completion-queue space
+/// Most writes in flight. More would gain nothing on software providers, but would need a longer completion
+/// queue.
+constexpr std::size_t kMaxPosted = 256;
 
-/// What DeviceOptions::interface asks for: an own address, or an interface by its name; both empty: neither.
+/// What DeviceOptions::interface names: either an address of this host or a network interface. Both are empty
+/// if it names nothing.
 struct Wanted {
   std::string address, interface;
 
   explicit Wanted(const DeviceOptions& options) {
-    if (options.transport == "shm") return;  // no network
-    // Names of interfaces have dots too (eth0.100), but no colons.
+    if (options.transport == "shm") return;  // shm uses no network
+    // The names of interfaces may contain dots (eth0.100), but no colons.
     in_addr v4;
     const bool is_address = options.interface.find(':') != std::string::npos ||
                             ::inet_pton(AF_INET, options.interface.c_str(), &v4) == 1;
@@ -37,16 +40,16 @@ struct Wanted {
   }
 };
 
-/// All that `provider` offers for one-sided writes with 4 bytes of remote completion data; from `address` of
-/// this host unless that is empty.
+/// Asks for all that `provider` offers for one-sided writes with 4 bytes of remote completion data, from this
+/// `address` of this host unless it is empty.
 int ask(const std::string& provider, const std::string& address, Info& offers) {
   const Info hints(fi_allocinfo());
   hints->caps = FI_RMA | FI_WRITE | FI_REMOTE_WRITE;
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-  hints->domain_attr->threading =
-      FI_THREAD_SAFE;  // memory is registered by other threads than those that poll
+  // Memory may be registered by one thread while another one polls.
+  hints->domain_attr->threading = FI_THREAD_SAFE;
   hints->domain_attr->av_type = FI_AV_TABLE;
   hints->fabric_attr->prov_name = ::strdup(provider.c_str());
   const std::string source = provider == "shm" ? shm_name() : address;
@@ -58,8 +61,8 @@ int ask(const std::string& provider, const std::string& address, Info& offers) {
   return code;
 }
 
-/// The first offer on the interface that is asked for. (The name of a domain among the hints says that to
-/// libfabric, but its TCP providers do not look at it.)
+/// The first offer on the requested interface. libfabric could be told by a domain name among the hints, but
+/// its TCP providers ignore that.
 Info choose(const std::string& transport, const std::string& interface, const Info& offers) {
   std::set<std::string> names;
   for (const fi_info* offer = offers.get(); offer != nullptr; offer = offer->next) {
@@ -70,8 +73,9 @@ Info choose(const std::string& transport, const std::string& interface, const In
                                                   transport, interface, fmt::join(names, ", ")));
 }
 
-/// The best provider's offers. Over TCP that is `net`, where there is one (libfabric 1.16 and 1.17), or else
-/// what `tcp` has: its own reliable datagrams (from 1.18 on, when net became a part of it), or ofi_rxm's.
+/// Asks the best provider. Over TCP that is `net`, if there is one (libfabric 1.16 and 1.17). Otherwise it is
+/// `tcp`, whose reliable datagrams are its own from 1.18 on, when net became a part of it, and those of
+/// ofi_rxm before.
 int get_info(const std::string& transport, const std::string& address, Info& offers) {
   if (transport == "tcp" && ask("net", address, offers) == 0) return 0;
   return ask(transport, address, offers);
@@ -88,7 +92,8 @@ bool is_loopback(const fi_info& info) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-/// libfabric falls back to the loopback interface when no other one is up.
+/// Refuses the loopback interface, to which libfabric falls back when no other one is up, if some members are
+/// on other hosts.
 void require_way_out(const DeviceOptions& options, const fi_info& info) {
   if (options.one_host || !options.interface.empty() || !is_loopback(info)) return;
   throw Error(ErrorCode::unavailable,
@@ -97,15 +102,15 @@ void require_way_out(const DeviceOptions& options, const fi_info& info) {
                           options.transport));
 }
 
-/// A write's is what nzcl_write_bw -s 64 shows on one host with a core for each end (shm 2 us, net 4 us,
-/// tcp;ofi_rxm 6 us), where both ends work all the time and 8 GB/s are copied. A gather entry's is what an
-/// entry of an I/O vector takes a kernel.
+/// The costs of a write come from nzcl_write_bw, and those of a gather entry from what the kernel takes for
+/// one entry of an I/O vector: perf/results/tuning-verbs.md has the measurements.
 Costs costs_of(const std::string& provider) {
   if (provider == "shm") return {.segment = 8 << 10, .write = 16 << 10, .foreign_byte = 0};
   if (provider == "tcp;ofi_rxm") return {.segment = 8 << 10, .write = 48 << 10, .foreign_byte = 0};
   if (provider == "net" || provider == "tcp")
     return {.segment = 8 << 10, .write = 32 << 10, .foreign_byte = 0};
-  return {.segment = 2 << 10, .write = 8 << 10, .foreign_byte = 0};  // devices
+  // Other providers are assumed to have a device that sends by itself.
+  return {.segment = 2 << 10, .write = 8 << 10, .foreign_byte = 0};
 }
 
 class OfiRegion final : public MemoryRegion {
@@ -125,9 +130,10 @@ class OfiRegion final : public MemoryRegion {
 
 class OfiDevice final : public Device {
  public:
-  /// `address`: what the user gave, or empty.
+  /// `address` is the address that the user gave, or empty.
   OfiDevice(Info info, const std::string& address)
       : info_(std::move(info)), provider_(info_->fabric_attr->prov_name) {
+    const KeepSignals keep;
     name_ =
         fmt::format("{} ({}{}{})", provider_, info_->domain_attr->name, address.empty() ? "" : ", ", address);
     fid_fabric* fabric = nullptr;
@@ -139,14 +145,16 @@ class OfiDevice final : public Device {
           ErrorCode::unavailable);
     domain_.reset(domain);
     if (info_->domain_attr->cq_data_size < 4) {
-      throw Error(ErrorCode::unavailable, fmt::format("{}: {} bytes of remote completion data; nzcl needs 4",
-                                                      name_, info_->domain_attr->cq_data_size));
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("{}: the provider has {} bytes of remote completion data, but nzcl needs 4",
+                              name_, info_->domain_attr->cq_data_size));
     }
     limits_.max_segments = std::clamp<std::size_t>(
         info_->tx_attr->rma_iov_limit ? info_->tx_attr->iov_limit : 1, 1, kMaxSegments);
     limits_.max_write_bytes = std::min<std::size_t>(info_->ep_attr->max_msg_size, std::size_t{1} << 30);
     limits_.max_posted = std::min(info_->tx_attr->size, kMaxPosted);
-    // Every write of any size ordered after earlier ones, remote completion data included.
+    // The provider must keep the order of writes of every size that nzcl may post, remote completion data
+    // included.
     limits_.ordered = (info_->tx_attr->msg_order & FI_ORDER_WAW) != 0 &&
                       info_->ep_attr->max_order_waw_size >= limits_.max_write_bytes;
     limits_.costs = costs_of(provider_);
@@ -171,6 +179,7 @@ class OfiDevice final : public Device {
   }
 
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override {
+    const KeepSignals keep;
     return std::make_unique<OfiEndpoint>(fabric_.get(), domain_.get(), info_.get(), name_, limits_, options);
   }
 
@@ -202,7 +211,7 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   return std::make_shared<OfiDevice>(std::move(info), wanted.address);
 }
 
-TransportInfo probe(const std::string& transport) {
+TransportInfo probe(const std::string& transport) try {
   Info info;
   const int code = get_info(transport, "", info);
   if (code != 0)
@@ -212,6 +221,8 @@ TransportInfo probe(const std::string& transport) {
                 code == -FI_ENODATA ? "no such provider, or no device that it can use" : fi_strerror(-code))};
   return {transport, true,
           fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name)};
+} catch (const Error& e) {  // libfabric could not be loaded
+  return {transport, false, e.what()};
 }
 
 }  // namespace nzcl::verbs::ofi

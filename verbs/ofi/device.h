@@ -8,10 +8,10 @@
 
 namespace nzcl::verbs::ofi {
 
-/// "shm", "tcp" (the best of libfabric's providers over TCP) or a provider by libfabric's own name. Throws
-/// Error{unavailable} with libfabric's reason.
+/// Opens "shm", "tcp" (the best of libfabric's providers over TCP) or a provider by libfabric's own name.
+/// Throws Error{unavailable} with libfabric's reason.
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
-/// Whether open_device would work, and why not.
+/// Tells whether open_device() would work, and if not, why.
 TransportInfo probe(const std::string& transport);
 
 }  // namespace nzcl::verbs::ofi

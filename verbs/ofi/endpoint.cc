@@ -9,7 +9,7 @@
 namespace nzcl::verbs::ofi {
 namespace {
 
-constexpr std::size_t kBurst = 64;  // completions read per call
+constexpr std::size_t kBurst = 64;  // completions that poll() reads per call
 
 std::size_t bytes_of(std::span<const Segment> segments) {
   std::size_t bytes = 0;
@@ -44,16 +44,17 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
   check(fi_enable(ep), device_name_ + ": enabling the endpoint");
 }
 
-/// With a descriptor to sleep on where the provider has one that is known to work. shm has none between
-/// processes; with one, an endpoint of verbs;ofi_rxm crashes when it is closed (libfabric 1.17 on Soft-RoCE).
-/// The others are polled in steps.
+/// Opens the completion queue, with a descriptor to sleep on if the provider has one that is known to work.
+/// shm has none that works between processes, and an endpoint of verbs;ofi_rxm that has one crashes when it
+/// is closed (libfabric 1.17 on Soft-RoCE). Endpoints without a descriptor are polled in small steps.
 void OfiEndpoint::open_queue(fid_domain* domain, std::size_t size) {
   fi_cq_attr attributes{};
   attributes.format = FI_CQ_FORMAT_DATA;
   attributes.size = size;
   attributes.wait_obj = FI_WAIT_NONE;
   if (provider_ == "net") {
-    // Its fi_trywait leaves a queue's descriptor readable for ever (libfabric 1.17); a wait set's is not.
+    // With `net`, fi_trywait leaves the descriptor of a queue readable for ever (libfabric 1.17). The
+    // descriptor of a wait set works.
     fi_wait_attr wait_attr{.wait_obj = FI_WAIT_FD, .flags = 0};
     fid_wait* set = nullptr;
     check(fi_wait_open(fabric_, &wait_attr, &set), device_name_ + ": opening a wait set");
@@ -71,7 +72,7 @@ void OfiEndpoint::open_queue(fid_domain* domain, std::size_t size) {
         device_name_ + ": asking for a descriptor to sleep on");
 }
 
-/// The provider's name and a zero byte, then libfabric's own.
+/// An address consists of the provider's name, a zero byte, and libfabric's own address.
 std::string OfiEndpoint::address_for(PeerId) {
   std::string name(256, '\0');
   std::size_t bytes = name.size();
@@ -89,14 +90,14 @@ void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
       throw Error(
           ErrorCode::mismatch,
           fmt::format(
-              "{}: peer {} came with libfabric's provider {}: all members need the same libfabric, and the "
+              "{}: peer {} uses libfabric's provider {}; all members need the same libfabric, and the "
               "same NZCL_TRANSPORT and FI_PROVIDER",
               device_name_, i, provider));
     }
     const std::string name = addresses[i].substr(std::min(provider.size() + 1, addresses[i].size()));
     if (name.empty() || fi_av_insert(addresses_.get(), name.data(), 1, &peers_[i], 0, nullptr) != 1) {
       throw Error(ErrorCode::transport,
-                  fmt::format("{}: the address of peer {} was refused", device_name_, i));
+                  fmt::format("{}: libfabric refused the address of peer {}", device_name_, i));
     }
   }
 }

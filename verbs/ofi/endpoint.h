@@ -7,8 +7,12 @@
 
 namespace nzcl::verbs::ofi {
 
-/// One RDM endpoint with its own completion queue and address vector. All progress of these providers is made
-/// inside poll().
+/// One reliable-datagram (RDM) endpoint with its own completion queue and address vector. These providers
+/// make progress only inside poll().
+///
+/// The life of a write: post_one() takes a free place in in_flight_ and passes the fi_context2 with the same
+/// index to libfabric, which owns that until it returns it as op_context of a completion. take_back() finds
+/// the place by it and frees the place.
 class OfiEndpoint final : public Endpoint {
  public:
   OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name,
@@ -24,8 +28,9 @@ class OfiEndpoint final : public Endpoint {
   bool prepare_wait() noexcept override;
 
  private:
-  /// A write in flight, or a free place for one. Small: a write touches it twice, and libfabric's spin locks
-  /// (shm) make each nanosecond between two posts several (perf/README.md).
+  /// A write in flight, or a free place for one. It is kept small because each write touches it twice between
+  /// two posts, and that time counts several times over: libfabric's shm holds spin locks meanwhile
+  /// (perf/results/2026-11-23-writes.md).
   struct InFlight {
     std::uint64_t context = 0;
     PeerId peer = 0;
@@ -33,28 +38,29 @@ class OfiEndpoint final : public Endpoint {
   };
   void open_queue(fid_domain* domain, std::size_t size);
   bool post_one(const Write& write) noexcept;
-  /// libfabric's call for a write from one place, which is shorter than that for a gather list.
+  /// Writes from one place in memory, by a call of libfabric that is cheaper than the one for a gather list.
   ssize_t write_segment(const Write& write) noexcept;
   ssize_t write_list(const Write& write) noexcept;
-  /// The write that libfabric completes with `op_context`; its place is free again.
+  /// Frees the place of the write that libfabric completed with `op_context`, and returns what the place
+  /// held.
   InFlight take_back(void* op_context) noexcept;
   Completion take_error() noexcept;
 
   fid_fabric* fabric_;
   const std::string device_name_, provider_;
   const Limits limits_;
-  std::vector<fi_context2> contexts_;  // libfabric's from post to completion, one for each of in_flight_
-  Handle<fid_wait> wait_set_;          // where the queue's own descriptor will not do
-  Handle<fid_cq> queue_;               // the endpoint goes first
+  std::vector<fi_context2> contexts_;  // one for each of in_flight_; libfabric owns those in use
+  Handle<fid_wait> wait_set_;          // null unless the descriptor of the queue itself does not work
+  Handle<fid_cq> queue_;               // declared before the endpoint, which must be closed first
   Handle<fid_av> addresses_;
   Handle<fid_ep> endpoint_;
   int wait_fd_ = -1;
   std::vector<fi_addr_t> peers_;
   std::vector<InFlight> in_flight_;
-  std::uint32_t free_ = 0;  // in_flight_.size(): none
+  std::uint32_t free_ = 0;  // first free place; in_flight_.size() if there is none
   std::size_t used_ = 0;
   std::string failure_;
-  bool broken_ = false;  // a post failed: reported by the next poll
+  bool broken_ = false;  // a post failed, which the next poll reports
   PeerId broken_peer_ = Completion::kNoPeer;
 };
 

@@ -1,4 +1,4 @@
-// One owning handle per libfabric object, and the one place that turns its return codes into errors.
+// One owning handle per libfabric object, and the only place that turns its return codes into errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,8 +18,9 @@
 
 namespace nzcl::verbs::ofi {
 
-/// libfabric refuses to close what something open still refers to: such a leak of nzcl's own ends a build
-/// with assertions (the sanitizers'), where LeakSanitizer passes over libfabric.
+/// Closes an object of libfabric. libfabric refuses (FI_EBUSY) as long as another open object refers to it,
+/// so it would leak. The assertion finds such a mistake of nzcl in builds with assertions, because
+/// LeakSanitizer does not look into libfabric.
 struct CloseFid {
   template <typename T>
   void operator()(T* object) const {
@@ -35,7 +36,7 @@ struct FreeInfo {
 };
 using Info = std::unique_ptr<fi_info, FreeInfo>;
 
-/// libfabric returns 0 or a negative errno.
+/// Calls of libfabric return 0, or a negative errno for failure.
 inline void check(int code, const std::string& what, ErrorCode kind = ErrorCode::transport) {
   if (code < 0) throw Error(kind, fmt::format("{}: {}", what, fi_strerror(-code)));
 }

@@ -13,7 +13,7 @@
 namespace nzcl::verbs::ofi {
 namespace {
 
-/// Of all names that processes of this pid namespace make.
+/// The common prefix of all names that processes of this pid namespace make.
 std::string prefix() {
   struct stat space {};
   ::stat("/proc/self/ns/pid", &space);
@@ -41,7 +41,7 @@ void remove_shm_leftovers() noexcept {
       if (error == std::errc() && *end == '-' && pid > 0 && is_gone(pid))
         std::filesystem::remove(entry.path(), ignored);
     }
-  } catch (const std::exception&) {  // out of memory, or a directory that changes: the next process tidies up
+  } catch (const std::exception&) {  // out of memory, or the directory changed; the next process tries again
   }
 }
 

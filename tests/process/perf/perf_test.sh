@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The microbenchmarks as people call them: perf_test.sh CASE WRITE_BW WRITE_LAT ALLREDUCE_PERF. Nothing is timed here.
+# Runs the microbenchmarks as people call them, and checks what they print but not how fast they are.
+#   perf_test.sh CASE WRITE_BW WRITE_LAT ALLREDUCE_PERF
 set -euo pipefail
 case_name=$1 write_bw=$2 write_lat=$3 allreduce=$4
 work=$(mktemp -d)
@@ -7,14 +8,15 @@ server=''
 trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 export NZCL_LOG_LEVEL=warn
 read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
-"$(dirname "$write_bw")/nzcl_info" 2>/dev/null | grep -qE '^ +cma +yes' || transports=("${transports[@]/#cma/shm}") # some containers forbid it
+"$(dirname "$write_bw")/nzcl_info" 2>/dev/null | grep -qE '^ +cma +yes' || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
 
 fail() {
   echo "FAILED: $*" >&2
   tail -n 20 "$work"/* >&2
   exit 1
 }
-# both TOOL STATUS OPTIONS: a server and a client with the same options; SERVER_OPTIONS for the server alone
+# both TOOL STATUS OPTIONS: runs a server and a client with the same options, which must both end with STATUS. Options in
+# SERVER_OPTIONS go to the server alone.
 both() {
   local tool=$1 expected=$2 port=$((RANDOM % 12000 + 20000)) status=0
   shift 2
@@ -63,7 +65,8 @@ case $case_name in
     for side in server client; do grep -q 'different options: size' "$work/$side" || fail "$side does not name the option"; done
     ;;
   allreduce)
-    # With --link the memory is not measured first, which takes its time in a sanitizer build where the caches are large: once is enough.
+    # Without --link the speed of memory is measured first. In a sanitizer build on a CPU with large caches that takes long,
+    # so it is done only once.
     for transport in "${transports[@]}"; do
       "$allreduce" --ranks 3 --transport "$transport" -b 1K -e 256K -f 16 -n 3 -w 1 --density 1,0.1 --link 10 >"$work/rows" 2>&1 || fail "status $?"
       [[ $(grep -cE '^ +[0-9]+ .* 0 .* 0$' "$work/rows") == 6 ]] || fail "not six rows without a wrong element"

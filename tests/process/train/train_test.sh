@@ -20,7 +20,7 @@ learns() {  # TRANSPORT RANKS
   says "OK: both runs learned the same weights, to the last bit"
 }
 
-# Three ways to exchange, and a second time: one hash.
+# Three ways to exchange gradients, and one of them twice, must all give the same hash of the weights.
 same_weights() {
   text | gzip > "$folder/text.gz"
   for way in bitmap scan dense again; do
@@ -51,13 +51,13 @@ bad_usage() {
   says "cannot open the text '$folder/missing'"
 }
 
-# One rank dies: the others do not wait for it, and nobody is left over.
+# One rank is killed. The others must not wait for it, and no process may be left over.
 killed_rank() {
   text > "$folder/text"
   run --text "$folder/text" --ranks 3 --algorithm sparse --steps 10000000 --reports 10000 &
   local waiter=$! launcher ranks status=0
   until grep -q "loss\|failed" "$folder/log" 2> /dev/null || ! kill -0 "$waiter" 2> /dev/null; do sleep 0.1; done
-  launcher=$(pgrep -P "$waiter" || echo "$waiter")  # the subshell may have become the program
+  launcher=$(pgrep -P "$waiter" || echo "$waiter")  # the shell may have replaced itself by the program
   ranks=$(pgrep -P "$launcher")
   [[ $(wc -w <<< "$ranks") -eq 3 ]] || fail "three ranks expected: $ranks"
   kill -KILL "$(head -1 <<< "$ranks")"
@@ -69,7 +69,7 @@ killed_rank() {
   done
 }
 
-# The dictionary itself, where it is installed.
+# Trains on the real dictionary, where it is installed.
 dictionary() {
   [[ -r /usr/share/dictd/gcide.dict.dz ]] || { echo "skipped: Debian's package dict-gcide is not installed"; exit 77; }
   "$program" --quick --ranks 4 > "$folder/log" 2>&1 || fail "status $?"

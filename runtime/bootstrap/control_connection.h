@@ -1,0 +1,59 @@
+// One connection between the hub of the control plane and a member.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "runtime/base/json_text.h"
+#include "runtime/bootstrap/secure_stream.h"
+
+namespace nzcl::bootstrap {
+
+/// How long a connection that finishes may take to send what is still in its queue.
+inline constexpr std::chrono::seconds kFlushTime{1};
+
+/// A connection with a queue of frames to send. Used on the control thread only. The coroutines that read and
+/// write hold shared pointers to it, so it lives until both have ended.
+struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
+  explicit ControlConnection(std::shared_ptr<Stream> s)
+      : stream(std::move(s)), wake(stream->get_executor()), limit(stream->get_executor()) {
+    wake.expires_at(Clock::time_point::max());
+  }
+  const std::shared_ptr<Stream> stream;
+  std::deque<std::string> outgoing;
+  asio::steady_timer wake;   // write_loop() sleeps on it; cancelled when there is something for it to do
+  asio::steady_timer limit;  // closes the connection kFlushTime after finish()
+  bool finishing = false;    // close as soon as the queue is empty
+  bool closed = false;
+
+  /// Puts the frame into the queue.
+  void send(const nlohmann::json& frame) {
+    outgoing.push_back(json_text(frame));
+    wake.cancel();
+  }
+  /// Closes the connection when the queue has been sent, or after kFlushTime.
+  void finish() {
+    if (closed) return;
+    finishing = true;
+    wake.cancel();
+    limit.expires_after(kFlushTime);
+    limit.async_wait([self = shared_from_this()](asio::error_code error) {
+      if (!error) self->close();
+    });
+  }
+  /// Closes the connection at once. Reads and writes in progress end with an error.
+  void close() {
+    closed = true;
+    wake.cancel();
+    limit.cancel();
+    asio::error_code ignored;
+    stream->lowest_layer().close(ignored);
+  }
+};
+
+/// Sends the frames of the queue in order, until the connection is closed.
+asio::awaitable<void> write_loop(std::shared_ptr<ControlConnection> connection);
+
+}  // namespace nzcl::bootstrap

@@ -1,0 +1,88 @@
+#include "runtime/bootstrap/frames.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+namespace nzcl::bootstrap {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const char* what, const std::string& why) {
+  throw Error(ErrorCode::mismatch,
+              fmt::format("a member sent {} that this version does not understand: {}", what, why));
+}
+
+/// Returns read(json) for the parsed text. A text from which read() cannot take what it asks for is refused.
+template <typename Read>
+auto read_json(const char* what, std::string_view text, Read read) {
+  try {
+    return read(json::parse(text));
+  } catch (const json::exception& e) {
+    refuse(what, e.what());
+  }
+}
+
+/// An integer from `least` to `most`. All other numbers are refused, because a cast would change them
+/// unnoticed.
+std::int64_t number(const json& j, const char* name, std::int64_t least, std::int64_t most) {
+  const json& value = j.at(name);
+  const bool small = value.is_number_integer() &&
+                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t(INT64_MAX));
+  const std::int64_t n = small ? value.get<std::int64_t>() : 0;
+  if (!small || n < least || n > most)
+    refuse("a number", fmt::format("{} is not in {}..{}", name, least, most));
+  return n;
+}
+
+Failure failure_of(const json& j) {
+  const auto code =
+      number(j, "code", static_cast<int>(ErrorCode::invalid_argument), static_cast<int>(ErrorCode::internal));
+  return {static_cast<ErrorCode>(code), j.at("text").get<std::string>()};
+}
+
+}  // namespace
+
+HubAddress parse_hub_address(const std::string& text) {
+  return read_json("the address of a control plane", text, [](const json& j) {
+    HubAddress hub{.hosts = j.at("hosts").get<std::vector<std::string>>(),
+                   .host_id = j.at("host_id").get<std::string>(),
+                   .key = j.at("key").get<std::string>(),
+                   .port = static_cast<int>(number(j, "port", 1, 65535))};
+    if (hub.hosts.empty()) refuse("the address of a control plane", "it names no host");
+    return hub;
+  });
+}
+
+StarHello parse_star_hello(const std::string& text) {
+  return read_json("an introduction", text, [](const json& j) {
+    return StarHello{.who = j.at("who").get<std::string>(),
+                     .session = j.at("session").get<std::string>(),
+                     .position = static_cast<int>(number(j, "index", INT32_MIN, INT32_MAX)),
+                     .size = static_cast<int>(number(j, "size", INT32_MIN, INT32_MAX))};
+  });
+}
+
+std::size_t parse_control_hello(const std::string& text) {
+  return read_json("an introduction", text,
+                   [](const json& j) { return static_cast<std::size_t>(number(j, "member", 0, INT32_MAX)); });
+}
+
+ControlFrame parse_control_frame(const std::string& text) {
+  return read_json("a frame of the control plane", text, [](const json& j) {
+    ControlFrame frame{.type = j.at("type").get<std::string>(), .failure = {}};
+    if (frame.type == "abort" || frame.type == "failed") frame.failure = failure_of(j);
+    return frame;
+  });
+}
+
+Error parse_error(std::string_view text) {
+  return read_json("an error", text, [](const json& j) {
+    const Failure failure = failure_of(j);
+    return Error(failure.code, failure.text);
+  });
+}
+
+}  // namespace nzcl::bootstrap

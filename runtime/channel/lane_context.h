@@ -1,0 +1,116 @@
+// What all exchanges of one lane share: channels, staging buffers, the outbox, counters, and the first
+// failure.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/failure.h"
+#include "runtime/channel/channel.h"
+#include "runtime/channel/outbox.h"
+#include "runtime/channel/staging.h"
+#include "runtime/plan/engine_config.h"
+
+namespace nzcl::engine {
+
+/// Counters of one lane, written by its driver, read by anyone.
+struct LaneStatistics {
+  std::atomic<std::uint64_t> messages_sent{0}, bytes_sent{0}, bytes_received{0}, bytes_copied{0};
+  /// There is one writer at a time, so a load and a store do, which are cheaper than an atomic addition.
+  static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
+    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+};
+
+/// The channels of one priority between this member and another one. Those that the two roles do not need
+/// have no slots.
+struct ChannelSet {
+  SendChannel send_up, send_down;
+  ReceiveChannel receive_up, receive_down;
+
+  SendChannel& send(wire::Direction d) { return d == wire::Direction::up ? send_up : send_down; }
+  ReceiveChannel& receive(wire::Direction d) { return d == wire::Direction::up ? receive_up : receive_down; }
+};
+
+/// What the first rank said an operation is: the others must say the same.
+struct KnownOperation {
+  bool valid = false;
+  std::uint64_t epoch = 0;
+  int rank = 0;
+  wire::OperationRecord record;
+};
+
+/// Touched only by the thread that drives the lane.
+struct LaneContext {
+  explicit LaneContext(const EngineConfig& engine_config) : config(engine_config) {}
+
+  const EngineConfig config;
+  std::array<KnownOperation, kMaxOperations> operations;  // by epoch, of what contributions said
+  Outbox outbox;
+  std::array<StagingPool, wire::kPriorities> staging;
+  std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
+  verbs::Segment credit_source;                                         // one byte, for credit writes
+  std::vector<verbs::RemoteMemory> credit_sinks;                        // by member: one byte there
+  LaneStatistics statistics;
+  std::optional<Failure> failure;  // the first; the lane reports it and stops
+
+  StagingPool& pool(wire::Priority p) { return staging[static_cast<std::size_t>(p)]; }
+  ChannelSet& channels(wire::Priority p, std::uint16_t member) {
+    return channel_sets[static_cast<std::size_t>(p)][member];
+  }
+  std::uint64_t slot_bytes(wire::Priority p) const { return config.channel(p).slot_bytes; }
+  std::uint16_t self() const { return static_cast<std::uint16_t>(config.members.self); }
+  bool is_self(int member) const { return member == config.members.self; }
+  std::string name(int member) const { return config.members.name(member); }
+
+  void fail(ErrorCode code, std::string text) {
+    if (!failure) failure = Failure{code, std::move(text)};
+  }
+  /// The immediate with which this member announces something in its channel.
+  std::uint32_t immediate(wire::Immediate::Kind kind, wire::Direction direction, wire::Priority p,
+                          std::uint16_t value) const {
+    return wire::encode({kind, {self(), direction, p}, value});
+  }
+  /// Posts one write and counts it.
+  void push(const verbs::Write& write, std::span<const verbs::Segment> segments) {
+    std::uint64_t bytes = 0;
+    for (const auto& s : segments) bytes += s.bytes;
+    LaneStatistics::add(statistics.messages_sent, 1);
+    LaneStatistics::add(statistics.bytes_sent, bytes);
+    outbox.push(write, segments);
+  }
+  /// Posts a message, composed in `staging` (and, where it is not lent, gathered from elsewhere too), to the
+  /// channel's next slot. Takes over one reference on the buffer. `gathers_from`: the operation, by its index
+  /// in the lane's table, whose memory the gather list names too, and which gets its local_write_done().
+  /// Precondition: the channel is ready() and the outbox has room.
+  void push_message(wire::Priority p, wire::Direction direction, std::uint16_t member,
+                    StagingPool::Index buffer, std::span<const verbs::Segment> segments,
+                    std::optional<std::uint32_t> gathers_from = std::nullopt) {
+    SendChannel& channel = channels(p, member).send(direction);
+    verbs::Write write{
+        .peer = member, .segments = {}, .target = channel.target(), .immediate = {}, .context = 0};
+    write.immediate = immediate(wire::Immediate::Kind::message, direction, p, channel.take(buffer));
+    if (channel.lends()) {
+      LaneStatistics::add(statistics.bytes_sent, segments.front().bytes - credit_source.bytes);
+      return push(write, {&credit_source, 1});
+    }
+    write.context = WriteContext{p, buffer, gathers_from}.encode();
+    push(write, segments);
+  }
+  /// A peer says how many slots of this member's channel it has released. False: that cannot be.
+  bool credit(wire::Priority p, wire::Direction direction, std::uint16_t member, std::uint16_t total) {
+    return channels(p, member).send(direction).credit(total, pool(p));
+  }
+  /// Returns slots to their sender once that is worth a write of its own. `direction` is the channel's.
+  void return_credit(wire::Priority p, wire::Direction direction, std::uint16_t member) {
+    ReceiveChannel& channel = channels(p, member).receive(direction);
+    if (!channel.credit_due() || outbox.room() == 0) return;
+    const std::uint32_t imm = immediate(wire::Immediate::Kind::credit, direction, p, channel.take_credit());
+    push({.peer = member, .segments = {}, .target = credit_sinks[member], .immediate = imm, .context = 0},
+         {&credit_source, 1});
+  }
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,153 @@
+#include "runtime/channel/lane_memory.h"
+
+#include <fmt/format.h>
+
+#include "nzcl/error.h"
+
+#include "runtime/placement/memory.h"
+
+namespace nzcl::engine {
+namespace {
+
+using wire::ChannelId;
+using wire::Direction;
+using wire::Priority;
+
+// The byte that credit writes come from, and for each member the byte that its credit writes land on, have a
+// cache line each: in a shared line every write would take the line from another core.
+constexpr std::uint64_t kLine = 64;
+constexpr std::uint64_t kCreditSource = 0;
+std::uint64_t credit_sink(int member) { return kLine * (1 + static_cast<std::uint64_t>(member)); }
+std::uint64_t rings(const Members& members) { return credit_sink(members.count()); }
+
+bool exists(const Members& members, int receiver, const ChannelId& from) {
+  if (from.member == receiver) return false;
+  return from.direction == Direction::up ? members.is_worker(from.member) && members.is_aggregator(receiver)
+                                         : members.is_aggregator(from.member) && members.is_worker(receiver);
+}
+
+/// Calls visit(channel, offset) for every channel to `receiver`, whether its messages lie in a ring or are
+/// lent; returns where the rings end.
+template <typename Visit>
+std::uint64_t for_each_channel(const EngineConfig& config, int receiver, Visit visit) {
+  std::uint64_t offset = rings(config.members);
+  for (int member = 0; member < config.members.count(); ++member) {
+    for (const Direction direction : {Direction::up, Direction::down}) {
+      for (const Priority p : {Priority::bulk, Priority::express}) {
+        const ChannelId channel{static_cast<std::uint16_t>(member), direction, p};
+        if (!exists(config.members, receiver, channel)) continue;
+        visit(channel, offset);
+        if (config.lends(p, receiver, member)) continue;  // no ring: the sender keeps the messages
+        offset += config.channel(p).slot_bytes * config.channel(p).slots;
+      }
+    }
+  }
+  return offset;
+}
+
+ReceiveChannel& receive_channel(LaneContext& context, const ChannelId& channel) {
+  return context.channels(channel.priority, channel.member).receive(channel.direction);
+}
+
+}  // namespace
+
+std::uint64_t ring_offset(const EngineConfig& config, int receiver, const ChannelId& from) {
+  std::uint64_t found = 0;
+  for_each_channel(config, receiver, [&](const ChannelId& channel, std::uint64_t offset) {
+    if (channel == from) found = offset;
+  });
+  return found;
+}
+
+std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p) {
+  const Members& members = config.members;
+  const bool aggregates = members.is_aggregator(member);
+  std::uint32_t lent_up = 0;                   // owners that this member lends its contributions to
+  bool lent_down = false, rings_down = false;  // how its results travel
+  for (int other = 0; other < members.count(); ++other) {
+    if (other == member) continue;
+    const bool lent = config.lends(p, member, other);
+    if (lent && members.is_worker(member) && members.is_aggregator(other)) ++lent_up;
+    if (aggregates && members.is_worker(other)) (lent ? lent_down : rings_down) = true;
+  }
+  const std::uint32_t slots = config.channel(p).slots;
+  return lent_up * slots + (lent_down ? slots : 0) + (rings_down ? kWaitingResults : 0) + kStagingBuffers;
+}
+
+std::uint64_t staging_offset(const EngineConfig& config, int member, Priority p) {
+  std::uint64_t offset = for_each_channel(config, member, [](const ChannelId&, std::uint64_t) {});
+  if (p == Priority::express)
+    offset += config.channel(Priority::bulk).slot_bytes * staging_buffers(config, member, Priority::bulk);
+  return offset;
+}
+
+std::uint64_t lane_memory_bytes(const EngineConfig& config, int member) {
+  return staging_offset(config, member, Priority::express) +
+         config.channel(Priority::express).slot_bytes * staging_buffers(config, member, Priority::express);
+}
+
+void LaneMemory::Release::operator()(std::byte* p) const { device->release({p, bytes}); }
+
+LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
+  const std::size_t bytes = lane_memory_bytes(config, config.members.self);
+  try {
+    bytes_ = {device.allocate(bytes).data(), Release{&device, bytes}};
+  } catch (const Error& e) {
+    throw Error(
+        e.code(),
+        fmt::format(
+            "no memory for the channels of {} members ({} MiB): {}; set slot_bytes or channel_slots lower",
+            config.members.count(), bytes >> 20, e.what()));
+  }
+  placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches it
+  region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
+}
+
+void LaneMemory::attach(LaneContext& context) const {
+  const EngineConfig& config = context.config;
+  std::byte* base = bytes_.get();
+  context.credit_source = {base + kCreditSource, 1, region_.get()};
+  context.credit_sinks.resize(static_cast<std::size_t>(config.members.count()));
+  for (auto& sets : context.channel_sets) sets.resize(static_cast<std::size_t>(config.members.count()));
+  const int self = config.members.self;
+  for_each_channel(config, self, [&](const ChannelId& channel, std::uint64_t at) {
+    const ChannelConfig& c = config.channel(channel.priority);
+    if (config.lends(channel.priority, self, channel.member)) return;  // attach_lender() does those
+    receive_channel(context, channel) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
+  });
+  for (const Priority p : {Priority::bulk, Priority::express}) {
+    context.pool(p) = StagingPool(base + staging_offset(config, self, p), config.channel(p).slot_bytes,
+                                  staging_buffers(config, self, p), region_.get());
+  }
+}
+
+void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory) {
+  const EngineConfig& config = context.config;
+  const std::uint16_t self = context.self();
+  context.credit_sinks[static_cast<std::size_t>(member)] = memory.offset(credit_sink(self));
+  for (const Direction direction : {Direction::up, Direction::down}) {
+    for (const Priority p : {Priority::bulk, Priority::express}) {
+      const ChannelId mine{self, direction, p};
+      if (!exists(config.members, member, mine)) continue;
+      const ChannelConfig& c = config.channel(p);
+      context.channels(p, static_cast<std::uint16_t>(member)).send(direction) =
+          config.lends(p, self, member)
+              ? SendChannel::lending(memory.offset(credit_sink(self)), c.slots)
+              : SendChannel(memory.offset(ring_offset(config, member, mine)), c.slot_bytes, c.slots);
+    }
+  }
+}
+
+void LaneMemory::attach_lender(LaneContext& context, int member, const std::byte* base) {
+  const EngineConfig& config = context.config;
+  const int self = config.members.self;
+  for_each_channel(config, self, [&](const ChannelId& channel, std::uint64_t) {
+    const Priority p = channel.priority;
+    if (channel.member != member || !config.lends(p, self, member)) return;
+    receive_channel(context, channel) =
+        ReceiveChannel::borrowing(base + staging_offset(config, member, p), config.channel(p).slot_bytes,
+                                  config.channel(p).slots, staging_buffers(config, member, p));
+  });
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,74 @@
+// Composes a contribution's message: long runs stay where they are, short ones are copied behind the header.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "runtime/base/cold_memory.h"
+#include "verbs/transport.h"
+
+namespace nzcl::engine {
+
+/// A gather list over one staging buffer and the user's memory, in message order. No ownership.
+class MessageBuilder {
+ public:
+  struct Limits {
+    std::size_t segments = 1;        // entries of the gather list; 1: everything is copied
+    std::uint64_t gather_bytes = 0;  // runs from this size on are gathered
+    std::uint64_t bytes = 0;         // of the whole message: a slot
+  };
+  MessageBuilder(const Limits& limits, std::byte* staging, const verbs::MemoryRegion* staging_region)
+      : limits_(limits), staging_(staging), staging_region_(staging_region) {}
+
+  /// Room in the staging buffer for a part of the message that is composed in place.
+  std::byte* reserve(std::uint32_t bytes) {
+    std::byte* at = staging_ + staged_;
+    extend_staged(bytes);
+    return at;
+  }
+  /// Adds a run of bytes. `left`: what may follow in this message, this run included. False: no gather entry
+  /// is left, and the run was not added.
+  bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
+           std::uint64_t left) {
+    const std::size_t free_segments = limits_.segments - count_;
+    // A long run deserves an entry of its own, unless entries would run out at this rate while the message is
+    // still half empty.
+    if (free_segments > 0 && bytes >= limits_.gather_bytes && bytes * free_segments >= left / 2) {
+      segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
+      last_is_staged_ = false;
+      return true;
+    }
+    if (!last_is_staged_ && free_segments == 0) return false;
+    copy_cold(reserve(static_cast<std::uint32_t>(bytes)), data, bytes);
+    copied_ += bytes;
+    return true;
+  }
+  /// Everything so far lies in the staging buffer, so another section can be composed behind it.
+  bool in_one_piece() const { return count_ == 1 && last_is_staged_; }
+  const Limits& limits() const { return limits_; }
+  std::uint64_t staged() const { return staged_; }
+  std::span<const verbs::Segment> segments() const { return {segments_.data(), count_}; }
+  std::uint64_t copied() const { return copied_; }  // bytes of runs
+
+ private:
+  void extend_staged(std::uint32_t bytes) {
+    if (last_is_staged_) {
+      segments_[count_ - 1].bytes += bytes;
+    } else {
+      segments_[count_++] = {staging_ + staged_, bytes, staging_region_};
+      last_is_staged_ = true;
+    }
+    staged_ += bytes;
+  }
+
+  const Limits limits_;
+  std::byte* staging_;
+  const verbs::MemoryRegion* staging_region_;
+  std::array<verbs::Segment, verbs::kMaxSegments> segments_{};
+  std::size_t count_ = 0;
+  std::uint64_t staged_ = 0, copied_ = 0;
+  bool last_is_staged_ = false;
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,55 @@
+#include "runtime/comm/join.h"
+
+#include <fmt/format.h>
+
+#include "nzcl/error.h"
+#include "runtime/comm/hello.h"
+#include "runtime/placement/memory.h"
+#include "runtime/placement/topology.h"
+#include "runtime/wire/immediate.h"
+
+namespace nzcl::comm {
+namespace {
+
+engine::Membership meet(const Options& options, bootstrap::Bootstrap& meeting, Identity identity,
+                        const placement::Topology& topology, bootstrap::Deadline deadline) {
+  Hello own = make_hello(options, identity.role, identity.index);
+  own.cores = static_cast<int>(topology.cores.size());
+  own.cache_bytes = topology.cache_bytes;
+  own.cpus = topology.cpus;
+  std::vector<Hello> hellos;
+  for (const std::string& text : meeting.allgather(own.encode(), deadline))
+    hellos.push_back(Hello::decode(text));
+  engine::Membership membership = membership_of(hellos, meeting.rank());
+  if (membership.members.count() > wire::kMaxMembers) {
+    throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported",
+                                                    membership.members.count(), wire::kMaxMembers));
+  }
+  return membership;
+}
+
+}  // namespace
+
+Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity identity,
+                       bootstrap::Deadline deadline) {
+  if (options.numa_node >= 0 && !placement::is_node(options.numa_node)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("numa_node: this machine has no NUMA node {} (lscpu lists them)", options.numa_node));
+  }
+  const auto topology = placement::read_topology();
+  engine::Membership membership = meet(options, meeting, identity, topology, deadline);
+  const engine::Members& members = membership.members;
+  options.rank = members.is_worker(members.self) ? members.self : -1;
+  options.world_size = members.workers;
+  options.lanes = membership.lanes;
+  const auto placement = placement::plan(topology, {.local_rank = membership.cores.index_of(members.self),
+                                                    .local_ranks = membership.cores.size_of(members.self),
+                                                    .lanes = membership.lanes,
+                                                    .scan_threads = options.scan_threads,
+                                                    .pin = options.pin,
+                                                    .node = options.numa_node});
+  return {std::move(options), std::move(membership), placement};
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,29 @@
+// The first part of joining a communicator: the members introduce themselves, and each plans its lanes and
+// threads from what all have said.
+#pragma once
+
+#include "nzcl/options.h"
+#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/placement/plan.h"
+#include "runtime/plan/membership.h"
+
+namespace nzcl::comm {
+
+/// What this process is to be in the communicator.
+struct Identity {
+  bootstrap::Role role = bootstrap::Role::worker;
+  int index = -1;  // rank, or number of the dedicated aggregator; -1: as the order of the meeting gives it
+};
+
+/// What a member knows when all have introduced themselves.
+struct Introduction {
+  Options options;  // those in effect, with rank, world_size and lanes filled in
+  engine::Membership membership;
+  placement::Placement placement;
+};
+
+/// Collective. Throws Error{invalid_argument, mismatch, unsupported, timeout}.
+Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity identity,
+                       bootstrap::Deadline deadline);
+
+}  // namespace nzcl::comm

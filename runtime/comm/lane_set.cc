@@ -1,0 +1,138 @@
+#include "runtime/comm/lane_set.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/bootstrap/string_list.h"
+#include "runtime/plan/tuning.h"
+
+namespace nzcl::comm {
+
+using engine::Lane;
+using engine::Operation;
+using verbs::Clock;
+
+namespace {
+
+/// While this lives, a caller drives the lanes, and their own threads leave it to the caller.
+class CallerDrives {
+ public:
+  explicit CallerDrives(std::vector<std::unique_ptr<Lane>>& lanes) : lanes_(lanes) {
+    for (const auto& lane : lanes_) lane->enter_caller();
+  }
+  ~CallerDrives() {
+    for (const auto& lane : lanes_) lane->leave_caller();
+  }
+  CallerDrives(const CallerDrives&) = delete;
+  CallerDrives& operator=(const CallerDrives&) = delete;
+
+ private:
+  std::vector<std::unique_ptr<Lane>>& lanes_;
+};
+
+}  // namespace
+
+LaneSet::LaneSet(const engine::LaneOptions& options, const std::shared_ptr<verbs::Device>& device,
+                 std::chrono::nanoseconds caller_spin)
+    : caller_spin_(caller_spin) {
+  engine::LaneOptions of_lane = options;
+  for (int i = 0; i < options.config.lanes; ++i) {
+    of_lane.config.lane = i;
+    lanes_.push_back(std::make_unique<Lane>(of_lane, device));
+  }
+}
+
+void LaneSet::connect(const engine::Membership& membership, bootstrap::Bootstrap& meeting,
+                      verbs::Deadline deadline) {
+  const auto count = static_cast<std::size_t>(membership.members.count());
+  const auto self = static_cast<std::size_t>(membership.members.self);
+  std::vector<std::string> mine;  // for each lane, the addresses for all members
+  for (const auto& lane : lanes_) {
+    for (std::size_t peer = 0; peer < count; ++peer)
+      mine.push_back(lane->address_for(static_cast<int>(peer)));
+  }
+  const auto all = meeting.allgather(bootstrap::encode_strings(mine), deadline);
+  for (std::size_t l = 0; l < lanes_.size(); ++l) {
+    std::vector<std::string> addresses;
+    for (std::size_t peer = 0; peer < count; ++peer) {
+      const auto position = static_cast<std::size_t>(membership.position_of[peer]);
+      addresses.push_back(bootstrap::decode_strings(all[position]).at(l * count + self));
+    }
+    lanes_[l]->connect(addresses, deadline);
+  }
+  meeting.allgather("connected", deadline);  // because nobody may write before everybody can receive
+}
+
+void LaneSet::submit(Operation& operation) {
+  const auto lanes = static_cast<std::uint32_t>(lanes_.size());
+  for (std::uint32_t l = 0; l < lanes; ++l) {
+    if (operation.layout.on_lane(l, lanes)) lanes_[l]->submit(&operation);
+  }
+}
+
+bool LaneSet::drive() {
+  bool moved = false;
+  for (const auto& lane : lanes_) moved |= lane->drive();
+  return moved;
+}
+
+bool LaneSet::drive_until(Operation& operation, std::optional<verbs::Deadline> deadline) {
+  if (operation.finished()) return true;
+  const CallerDrives caller(lanes_);
+  bool was_quiet = false;
+  Clock::time_point quiet_since;
+  while (true) {
+    const bool moved = drive();
+    if (operation.finished()) return true;
+    was_quiet &= !moved;
+    if (moved && !deadline) continue;  // reading the clock takes time, and it is not needed here
+    const auto now = Clock::now();
+    if (deadline && now >= *deadline) return false;
+    if (moved) continue;
+    if (!was_quiet) quiet_since = now;
+    was_quiet = true;
+    wait_a_little(operation, now - quiet_since,
+                  deadline ? std::optional<std::chrono::nanoseconds>(*deadline - now) : std::nullopt);
+  }
+}
+
+/// What a waiting caller does after a round in which nothing moved: at first it polls again at once, later it
+/// yields its core to other threads, and then it sleeps, each time a little longer.
+void LaneSet::wait_a_little(Operation& operation, std::chrono::nanoseconds quiet,
+                            std::optional<std::chrono::nanoseconds> left) {
+  if (quiet < caller_spin_) return;
+  if (quiet < caller_spin_ + engine::kCallerYieldTime) return std::this_thread::yield();
+  auto nap = std::clamp<std::chrono::nanoseconds>(quiet / 16, engine::kShortestNap, engine::kLongestNap);
+  if (left) nap = std::min(nap, *left);
+  if (!operation.finished()) lanes_.front()->sleep(nap);
+}
+
+void LaneSet::halt() noexcept {
+  for (const auto& lane : lanes_) lane->halt();
+}
+
+void LaneSet::ring() noexcept {
+  for (const auto& lane : lanes_) lane->ring();
+}
+
+bool LaneSet::drain() {
+  bool drained = true;
+  for (const auto& lane : lanes_) drained &= lane->drain();
+  return drained;
+}
+
+void LaneSet::shut_down() {
+  for (const auto& lane : lanes_) lane->shut_down();
+}
+
+void LaneSet::add_to(Statistics& total) const {
+  for (const auto& lane : lanes_) {
+    const auto& s = lane->statistics();
+    total.messages_sent += s.messages_sent.load(std::memory_order_relaxed);
+    total.bytes_sent += s.bytes_sent.load(std::memory_order_relaxed);
+    total.bytes_received += s.bytes_received.load(std::memory_order_relaxed);
+    total.bytes_copied += s.bytes_copied.load(std::memory_order_relaxed);
+  }
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,57 @@
+// All lanes of one member, used together.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "nzcl/communicator.h"
+#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/lane/lane.h"
+#include "runtime/placement/plan.h"
+#include "runtime/plan/membership.h"
+
+namespace nzcl::comm {
+
+/// Owns the lanes. Thread-safe once connect() has returned.
+class LaneSet {
+ public:
+  /// Makes as many lanes as the configuration says. `caller_spin` is how long a waiting caller polls before
+  /// it yields its core.
+  LaneSet(const engine::LaneOptions& options, const std::shared_ptr<verbs::Device>& device,
+          std::chrono::nanoseconds caller_spin);
+
+  /// Collective. Tells all members the addresses of this member's lanes, and connects the lanes to theirs.
+  /// When it returns, every member can receive.
+  void connect(const engine::Membership& membership, bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
+
+  std::size_t size() const { return lanes_.size(); }
+  engine::Lane& operator[](std::size_t i) { return *lanes_[i]; }
+
+  /// Submits the operation to the lanes that own a part of it. The other lanes must not touch it, because it
+  /// may have finished and been deleted before they do.
+  void submit(engine::Operation& operation);
+  /// Drives every lane once, except those that another thread is driving. Returns true if anything moved.
+  bool drive();
+  /// Drives the lanes until the operation has finished, and returns true; or returns false at the deadline.
+  bool drive_until(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
+
+  // --- These call the function of the same name on every lane.
+  void halt() noexcept;
+  void ring() noexcept;
+  /// Returns true when no write of this member is in flight any more.
+  bool drain();
+  void shut_down();
+
+  /// Adds the counters of all lanes to `total`.
+  void add_to(Statistics& total) const;
+
+ private:
+  void wait_a_little(engine::Operation& operation, std::chrono::nanoseconds quiet,
+                     std::optional<std::chrono::nanoseconds> left);
+
+  const std::chrono::nanoseconds caller_spin_;
+  std::vector<std::unique_ptr<engine::Lane>> lanes_;
+};
+
+}  // namespace nzcl::comm

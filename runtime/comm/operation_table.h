@@ -1,0 +1,75 @@
+// The operations of a communicator, from the call that starts them until they have finished.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/base/failure.h"
+#include "runtime/lane/lane.h"
+#include "runtime/operation/operation.h"
+#include "runtime/plan/tuning.h"
+
+namespace nzcl::comm {
+
+/// Numbers the operations. Since all ranks start them in the same order, an operation has the same number,
+/// its *epoch*, on every rank. At most kMaxOperations are in flight.
+///
+/// A thread that starts an operation holds `mutex()` from next_epoch() until all lanes know the operation, so
+/// that every lane sees the operations in the order of their epochs. Calls under "Locked" must be made with
+/// the mutex held; the others lock it themselves.
+class OperationTable {
+ public:
+  std::mutex& mutex() { return mutex_; }
+
+  // --- Locked.
+  std::uint64_t next_epoch() const { return next_epoch_; }
+  std::uint32_t next_index() const { return index_of(next_epoch_); }
+  /// The operation that has to finish before another one can start, or nullptr if there is room.
+  std::shared_ptr<engine::Operation> blocker() const;
+  /// Throws Error{invalid_usage} if an operation in flight reads or writes the memory that is to be written,
+  /// or writes the memory that is to be read.
+  void check_conflicts(std::span<const std::byte> input, std::span<const std::byte> output);
+  /// Precondition: blocker() is nullptr, and the operation has the next epoch.
+  void add(std::shared_ptr<engine::Operation> operation, std::span<const std::byte> input,
+           std::span<const std::byte> output);
+  void close() { closed_ = true; }
+  bool closed() const { return closed_; }
+  std::vector<std::shared_ptr<engine::Operation>> all() const;
+
+  // --- Not locked.
+  /// Which operation on this lane is nearest to its timeout, or farthest beyond it, if the lane has not moved
+  /// since `otherwise.since`. It is `otherwise` itself if only other members' operations are under way, and
+  /// nothing if a call holds the mutex, which is over soon. Does not block.
+  std::optional<engine::Patience> patience(std::uint32_t lane, std::uint32_t lanes,
+                                           engine::Patience otherwise);
+  /// Fails all operations that have not finished. No lane may touch an operation any more.
+  void fail_all(const Failure& failure);
+  /// Lets finished operations release their memory regions. The lane that finishes an operation does not do
+  /// so, because deregistering is slow and would delay its other work. The thread that waits for the
+  /// operation does it, or, for operations that nobody waits for, the thread of an idle lane through this
+  /// call.
+  void release_finished();
+
+ private:
+  struct Entry {
+    std::shared_ptr<engine::Operation> operation;
+    std::span<const std::byte> input, output;
+  };
+  static std::uint32_t index_of(std::uint64_t epoch) {
+    return static_cast<std::uint32_t>(epoch % engine::kMaxOperations);
+  }
+  void forget_finished();
+
+  std::mutex mutex_;
+  std::uint64_t next_epoch_ = 0;
+  std::uint64_t oldest_ = 0;  // all operations before it have finished and were forgotten
+  std::array<Entry, engine::kMaxOperations> entries_;
+  bool closed_ = false;
+};
+
+}  // namespace nzcl::comm

@@ -1,0 +1,76 @@
+#include "runtime/comm/session.h"
+
+#include <fmt/format.h>
+
+#include "nzcl/error.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/mapped.h"
+#include "runtime/placement/memory.h"
+
+namespace nzcl::comm {
+namespace {
+
+std::string transport_of(const Options& o, const engine::Membership& m) {
+  if (o.transport != "auto") return o.transport;
+  // libfabric's shm fails with an I/O error if the memory of some members may be written and that of others
+  // may not. verbs/GOTCHAS.md says why.
+  if (!m.hosts.all_together() || m.process_spaces.leave_some_out()) return "tcp";
+  return m.process_spaces.all_together() ? "cma" : "shm";
+}
+
+}  // namespace
+
+std::shared_ptr<verbs::Device> open_transport(const Options& o, const engine::Membership& m, int numa_node) {
+  return verbs::open_device({.transport = transport_of(o, m),
+                             .interface = o.interface,
+                             .one_host = m.hosts.all_together(),
+                             .local_rank = m.cores.index_of(m.members.self),
+                             .numa_node = numa_node,
+                             .rdma_cm = o.connect == "rdma_cm",
+                             .on_demand_paging = o.on_demand_paging == "on",
+                             .max_segments = static_cast<std::size_t>(o.max_segments),
+                             .gid_index = o.gid_index,
+                             .traffic_class = o.traffic_class,
+                             .service_level = o.service_level,
+                             .ack_timeout = o.ack_timeout,
+                             .timeout_s = o.timeout_s});
+}
+
+std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind,
+                                                       const std::string& member) {
+  if (data == nullptr || bytes == 0)
+    throw Error(ErrorCode::invalid_argument, "register_buffer: the range is empty");
+  if (kind != MemoryKind::host) {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("register_buffer: {} memory is not supported yet; copy the gradient to host memory",
+                    name_of(kind)));
+  }
+  const std::span<std::byte> range{static_cast<std::byte*>(data), bytes};
+  if (!is_mapped(range)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("register_buffer: {} bytes at {} are not mapped in this process, or not all of them; "
+                    "is the pointer stale, or the size in elements?",
+                    bytes, data));
+  }
+  auto registration = registrations_.add(range, kind);
+  warn_of_far_memory(range, member);
+  return registration;
+}
+
+void Session::warn_of_far_memory(std::span<const std::byte> range, const std::string& member) {
+  if (numa_node_ < 0 || warned_.load(std::memory_order_relaxed)) return;
+  const int node = placement::node_of(range);
+  if (node < 0 || node == numa_node_ || warned_.exchange(true)) return;
+  log().warn(
+      "{}: a buffer of {} MiB lies on NUMA node {}, but slots, device and threads were chosen for node {}: "
+      "bind "
+      "the "
+      "process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or say where "
+      "the "
+      "gradients are (NZCL_NUMA_NODE={})",
+      member, range.size() >> 20, node, numa_node_, node);
+}
+
+}  // namespace nzcl::comm

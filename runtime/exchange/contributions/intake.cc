@@ -1,0 +1,322 @@
+#include "runtime/exchange/contributions/intake.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace nzcl::engine {
+
+using wire::Direction;
+using wire::Header;
+using wire::OperationRecord;
+using wire::Priority;
+
+namespace {
+
+std::string text_of(const OperationRecord& r) {
+  return fmt::format("allreduce(count {}, {}, {}, blocks of {}{})", r.count,
+                     name_of(static_cast<DataType>(r.type)), name_of(static_cast<ReduceOp>(r.op)),
+                     r.block_elems, r.packed_result ? ", packed result" : "");
+}
+
+void add(std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); }
+
+}  // namespace
+
+Intake::Intake(LaneContext& context, Priority priority)
+    : context_(context),
+      priority_(priority),
+      ranks_(context.config.members.workers),
+      max_words_(context.slot_bytes(priority) / 2 / 8 + 1),
+      sources_(static_cast<std::size_t>(ranks_)),
+      bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]) {
+  for (Source& source : sources_) {
+    source.sections =
+        FixedQueue<Section>(std::size_t{context.config.channel(priority).slots} * wire::kMaxSections);
+    source.outputs.resize(kWindow);
+    source.seen.resize(kWindow);
+    source.promised.resize(kWindow);
+  }
+}
+
+bool Intake::refuse(ErrorCode code, std::string text) {
+  context_.fail(code, std::move(text));
+  return false;
+}
+
+std::uint64_t* Intake::bits_at(std::uint64_t sequence, int rank) const {
+  const std::uint64_t index =
+      sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
+  return bitmaps_.get() + index * max_words_;
+}
+
+std::span<const std::uint64_t> Intake::bits(const IncomingSlice& s, int rank) const {
+  return {bits_at(s.sequence, rank), s.layout->words_of(s.slice)};
+}
+
+// --- Messages come in
+
+bool Intake::receive() {
+  bool any = false;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!context_.is_self(rank)) any |= receive_from(rank);
+  }
+  return any;
+}
+
+bool Intake::receive_from(int rank) {
+  ReceiveChannel& channel = context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up;
+  bool any = false;
+  while (!context_.failure) {
+    const ReceiveChannel::Received message = channel.pop();
+    if (message.data == nullptr || !take(rank, message)) break;
+    any = true;
+  }
+  return any;
+}
+
+/// All sections of a message. Its slot is held until the last section with data has been consumed.
+bool Intake::take(int rank, const ReceiveChannel::Received& message) {
+  auto& sections_held = source_of(rank).sections;
+  const std::size_t before = sections_held.size();
+  wire::SectionReader sections(message.data, context_.slot_bytes(priority_), Direction::up);
+  while (const auto section = sections.next()) {
+    if (!take_section(rank, message.slot, *section)) return false;
+  }
+  if (sections.wrong() != nullptr) {
+    return refuse(ErrorCode::transport, fmt::format("rank {} sent a malformed contribution (sequence {}): {}",
+                                                    rank, sections.sequence(), sections.wrong()));
+  }
+  if (sections_held.size() > before) {
+    sections_held.back().last_in_slot = true;
+  } else {
+    context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(message.slot);
+  }
+  return true;
+}
+
+bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& section) {
+  const Header& header = section.header;
+  if (!context_.credit(priority_, Direction::down, static_cast<std::uint16_t>(rank), header.credit)) {
+    return refuse(ErrorCode::transport,
+                  fmt::format("rank {} returned more credits than it was sent messages", rank));
+  }
+  LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
+  if ((header.flags & wire::kHasBitmap) != 0) {
+    const IncomingSlice* s = enter(rank, header, section.record);
+    if (s == nullptr || !take_bitmap(rank, *s, section.bitmap)) return false;
+  }
+  if (header.payload_bytes == 0) return true;
+  if (!expects(rank, header)) return false;
+  source_of(rank).sections.push_back({slot, section.payload, header.payload_bytes, header.sequence, false});
+  return true;
+}
+
+/// Copies the bitmap of a slice that the rank has entered, and looks at the copy, which no peer can write.
+bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap) {
+  const SliceView view = s.view(bits(s, rank));
+  if (!view.bits().empty()) std::memcpy(bits_at(s.sequence, rank), bitmap, view.bits().size_bytes());
+  if (!view.well_formed()) {
+    return refuse(
+        ErrorCode::transport,
+        fmt::format("rank {} sent a bitmap with bits behind the last block of operation {} slice {}", rank,
+                    s.epoch, s.slice));
+  }
+  source_of(rank).promised[s.sequence % kWindow] = {view.stream_bytes(), 0};
+  return true;
+}
+
+/// Whether data is what the rank's bitmap promises next. Counts it.
+bool Intake::expects(int rank, const Header& header) {
+  const IncomingSlice& s = slices_[header.sequence % kWindow];
+  Source& source = source_of(rank);
+  Promise& promise = source.promised[header.sequence % kWindow];
+  const char* wrong = nullptr;
+  if (!s.active || s.sequence != header.sequence || !source.seen[header.sequence % kWindow]) {
+    wrong = "no bitmap came before it";
+  } else if (s.epoch != header.epoch || s.slice != header.slice) {
+    wrong = "its bitmap was of another slice";
+  } else if (header.stream_offset != promise.received) {
+    wrong = "it is out of order";
+  } else if (header.payload_bytes > promise.bytes - promise.received) {
+    wrong = "it is more than its bitmap says";
+  } else if (header.payload_bytes % element_bytes(static_cast<DataType>(s.record.type)) != 0) {
+    wrong = "it ends within an element";
+  }
+  if (wrong != nullptr) {
+    return refuse(ErrorCode::transport,
+                  fmt::format("rank {} sent data of operation {} slice {} (sequence {}) that can't be: {}",
+                              rank, header.epoch, header.slice, header.sequence, wrong));
+  }
+  promise.received += header.payload_bytes;
+  return true;
+}
+
+void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice) {
+  const int rank = context_.config.members.self;
+  const auto bits = operation->input_slice(slice).bits();
+  Header header{.epoch = operation->epoch, .slice = slice, .sequence = sequence};
+  header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
+  IncomingSlice* s = enter(rank, header, operation->record);
+  if (s == nullptr) return;
+  if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
+  s->local = operation;
+  s->local_walk = operation->input_walk(slice);
+}
+
+/// A rank's bitmap for a slice has come: finds the slice, or opens it.
+IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record) {
+  const char* wrong = wire::wrong_with(record);
+  if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
+  if (wrong != nullptr) {
+    refuse(ErrorCode::transport,
+           fmt::format("rank {} sent a malformed bitmap (sequence {}): {}", rank, header.sequence, wrong));
+    return nullptr;
+  }
+  if (!agree(rank, header.epoch, record)) return nullptr;
+  IncomingSlice& s = slices_[header.sequence % kWindow];
+  if (!s.active) open(s, header, record);
+  if (s.epoch != header.epoch || !s.record.same_operation(record)) {
+    refuse(ErrorCode::mismatch, fmt::format("ranks disagree: {}, meets operation {}, {}, of rank {}",
+                                            describe(s), header.epoch, text_of(record), rank));
+    return nullptr;
+  }
+  if (const char* misfit = wrong_with_slice(s, rank, header)) {
+    refuse(ErrorCode::transport,
+           fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank, s.epoch,
+                       s.slice, misfit));
+    return nullptr;
+  }
+  Source& source = source_of(rank);
+  source.seen[s.sequence % kWindow] = true;
+  source.outputs[s.sequence % kWindow] = {record.output_address, record.output_key};
+  --s.missing;
+  return &s;
+}
+
+const char* Intake::wrong_with_sequence(std::uint64_t sequence) const {
+  if (sequence < head_) return "that slice is over";
+  return sequence >= head_ + kWindow ? "that slice may not have begun yet" : nullptr;
+}
+
+const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Header& header) const {
+  if (s.slice != header.slice) return "it is of another slice than that of the ranks before";
+  if (s.slice >= s.layout->slices()) return "there is no such slice";
+  if (s.layout->express() != (priority_ == Priority::express))
+    return "it came in channels of the other priority";
+  if (!owns(*s.layout, s.slice)) return "another owner sums that slice";
+  if (source_of(rank).seen[s.sequence % kWindow]) return "it came before";
+  if (header.bitmap_bytes != s.layout->words_of(s.slice) * 8) return "its length is another";
+  return nullptr;
+}
+
+/// Whether the slice is this lane's to sum. In one hop all members sum it, each on the same lane.
+bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
+  const EngineConfig& config = context_.config;
+  const auto lanes = static_cast<std::uint32_t>(config.lanes), lane = static_cast<std::uint32_t>(config.lane);
+  if (config.one_hop && priority_ == Priority::express) return layout.owner(slice) % lanes == lane;
+  const Members& members = config.members;
+  const int aggregator = members.dedicated ? members.self - members.workers : members.self;
+  return layout.owner(slice) == static_cast<std::uint32_t>(aggregator) * lanes + lane;
+}
+
+/// Compares what the ranks believe an operation to be, over both priorities and all slices.
+bool Intake::agree(int rank, std::uint64_t epoch, const OperationRecord& record) {
+  auto& known = context_.operations[epoch % context_.operations.size()];
+  if (!known.valid || known.epoch != epoch) {
+    known = {true, epoch, rank, record};
+    return true;
+  }
+  if (known.record.same_operation(record)) return true;
+  return refuse(ErrorCode::mismatch,
+                fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
+                            text_of(known.record), known.rank, text_of(record), rank));
+}
+
+void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord& record) {
+  s = {};
+  s.active = true;
+  s.sequence = header.sequence;
+  s.epoch = header.epoch;
+  s.slice = header.slice;
+  s.record = record;
+  s.layout = layout_of(context_.config, header.epoch, record);
+  s.missing = ranks_;
+  for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
+}
+
+// --- Contributions go out again
+
+IncomingSlice* Intake::complete() {
+  IncomingSlice& s = slices_[head_ % kWindow];
+  return s.active && s.missing == 0 ? &s : nullptr;
+}
+
+std::span<const std::byte> Intake::next(const IncomingSlice& s, int rank) {
+  if (context_.is_self(rank)) return {s.local->input.base + s.local_walk.offset(), s.local_walk.run_bytes()};
+  const Source& source = source_of(rank);
+  if (source.sections.empty()) return {};
+  const Section& section = source.sections.front();
+  if (section.sequence != s.sequence) {
+    refuse(ErrorCode::transport,
+           fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})", rank, s.epoch,
+                       s.slice));
+    return {};
+  }
+  return {section.payload + source.used, section.bytes - source.used};
+}
+
+void Intake::consume(IncomingSlice& s, int rank, std::uint64_t bytes) {
+  if (context_.is_self(rank)) {
+    s.local_walk.advance(bytes);
+    return;
+  }
+  Source& source = source_of(rank);
+  const Section& section = source.sections.front();
+  source.used += bytes;
+  if (source.used < section.bytes) return;
+  if (section.last_in_slot)
+    context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(section.slot);
+  source.sections.pop_front();
+  source.used = 0;
+}
+
+void Intake::return_credits() {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!context_.is_self(rank))
+      context_.return_credit(priority_, Direction::up, static_cast<std::uint16_t>(rank));
+  }
+}
+
+// --- For people
+
+std::string Intake::describe(const IncomingSlice& s) const {
+  return fmt::format("operation {}, {}", s.epoch, text_of(s.record));
+}
+
+std::string Intake::describe(std::uint64_t epoch) const {
+  const KnownOperation& known = context_.operations[epoch % context_.operations.size()];
+  const bool gone = !known.valid || known.epoch != epoch;  // a later operation has taken its entry
+  return fmt::format("operation {}{}", epoch, gone ? "" : ", " + text_of(known.record));
+}
+
+std::string Intake::waiting_for(std::span<const int> expected) const {
+  const IncomingSlice& s = oldest();
+  if (!s.active) return {};
+  std::string absent, silent;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (!source_of(rank).seen[s.sequence % kWindow]) add(absent, rank);
+  }
+  for (const int rank : expected) {
+    if (!context_.is_self(rank) && source_of(rank).sections.empty()) add(silent, rank);
+  }
+  if (absent.empty() && silent.empty()) return {};
+  std::string text = describe(s) + ":";
+  if (!absent.empty()) text += fmt::format(" rank(s) {} did not join;", absent);
+  if (!silent.empty()) text += fmt::format(" rank(s) {} stopped sending;", silent);
+  text.pop_back();
+  return text;
+}
+
+}  // namespace nzcl::engine

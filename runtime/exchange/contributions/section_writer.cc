@@ -1,0 +1,63 @@
+#include "runtime/exchange/contributions/section_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/cold_memory.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+namespace {
+
+/// The operation's record and the slice's bitmap. Returns the bitmap's bytes.
+std::uint32_t write_bitmap(MessageBuilder& message, const Contribution& c) {
+  Operation& op = *c.operation;
+  std::memcpy(message.reserve(sizeof(op.record)), &op.record, sizeof(op.record));
+  const auto bits = op.input_slice(c.slice).bits();
+  const auto bytes = static_cast<std::uint32_t>(bits.size_bytes());
+  if (bytes > 0) std::memcpy(message.reserve(bytes), bits.data(), bytes);
+  return bytes;
+}
+
+/// As much of the stream as `room` bytes and the gather list take. Returns how much that was.
+std::uint64_t write_data(MessageBuilder& message, Contribution& c, std::uint64_t room) {
+  const InputView& input = c.operation->input;
+  std::uint64_t written = 0;
+  while (room > 0 && !c.sent()) {
+    const std::uint64_t n = std::min(c.walk.run_bytes(), room);
+    if (const auto ahead = c.walk.ahead()) prefetch_to_read(input.base + ahead->offset, ahead->bytes);
+    const std::uint64_t left = std::min(room, c.stream_bytes - c.sent_bytes);
+    if (!message.add(input.base + c.walk.offset(), n, input.region, left)) break;
+    c.walk.advance(n);
+    c.sent_bytes += n;
+    room -= n, written += n;
+  }
+  return written;
+}
+
+}  // namespace
+
+WrittenSection write_section(MessageBuilder& message, Contribution& c, const SectionParts& parts) {
+  Operation& op = *c.operation;
+  const trace::Span span(trace::What::push, op.epoch, c.slice);
+  const std::uint64_t begin = message.staged();
+  wire::Header header{.credit = parts.credit,
+                      .epoch = op.epoch,
+                      .slice = c.slice,
+                      .sequence = c.sequence,
+                      .stream_offset = c.sent_bytes};
+  std::byte* header_at = message.reserve(sizeof header);
+  if (parts.bitmap) {
+    header.flags = wire::kHasBitmap;
+    header.bitmap_bytes = write_bitmap(message, c);
+  }
+  const std::uint64_t fixed = message.staged() - begin;
+  if (parts.data) {
+    header.payload_bytes =
+        static_cast<std::uint32_t>(write_data(message, c, message.limits().bytes - begin - fixed));
+  }
+  std::memcpy(header_at, &header, sizeof header);
+  return {header_at, fixed + header.payload_bytes};
+}
+
+}  // namespace nzcl::engine

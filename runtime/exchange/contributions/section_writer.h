@@ -1,0 +1,53 @@
+// Writes this rank's contributions into messages, section by section.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/channel/message_builder.h"
+#include "runtime/operation/operation.h"
+#include "runtime/wire/message.h"
+
+namespace nzcl::engine {
+
+/// What this rank contributes to one slice, and how much of it is on its way.
+struct Contribution {
+  Contribution() = default;
+  /// `slice` has been scanned.
+  Contribution(Operation& op, std::uint64_t slice_number, std::uint64_t sequence_number)
+      : operation(&op),
+        slice(slice_number),
+        sequence(sequence_number),
+        walk(op.input_walk(slice_number)),
+        stream_bytes(op.input_slice(slice_number).stream_bytes()) {}
+
+  bool sent() const { return sent_bytes == stream_bytes; }
+
+  Operation* operation = nullptr;
+  std::uint64_t slice = 0;
+  std::uint64_t sequence = 0;
+  RunWalk walk;
+  std::uint64_t stream_bytes = 0, sent_bytes = 0;
+};
+
+/// Bytes of a message's section with a whole contribution to this slice, which has been scanned.
+inline std::uint64_t whole_section_bytes(Operation& op, std::uint64_t slice) {
+  const SliceView view = op.input_slice(slice);
+  return wire::kMaxOverhead + view.bits().size_bytes() + view.stream_bytes();
+}
+
+struct SectionParts {
+  bool bitmap = false;       // the operation's record and the slice's bitmap: the slice's first section
+  bool data = false;         // as much of the stream as the message takes
+  std::uint16_t credit = 0;  // goes along (wire::Header::credit)
+};
+
+struct WrittenSection {
+  std::byte* header = nullptr;  // where it lies in the staging buffer
+  std::uint64_t bytes = 0;      // of the whole section
+};
+
+/// Appends a section to the message. Short runs are copied, long ones become entries of its gather list.
+WrittenSection write_section(MessageBuilder& message, Contribution& contribution, const SectionParts& parts);
+
+}  // namespace nzcl::engine

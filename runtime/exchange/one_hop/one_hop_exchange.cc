@@ -1,0 +1,154 @@
+#include "runtime/exchange/one_hop/one_hop_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+using wire::Direction;
+using wire::Priority;
+
+namespace {
+
+constexpr Priority kPriority = Priority::express;
+
+std::vector<std::uint16_t> all_but(const Members& members) {
+  std::vector<std::uint16_t> others;
+  for (int i = 1; i < members.workers; ++i)
+    others.push_back(static_cast<std::uint16_t>((members.self + i) % members.workers));
+  return others;
+}
+
+}  // namespace
+
+OneHopExchange::OneHopExchange(LaneContext& context)
+    : context_(context),
+      others_(all_but(context.config.members)),
+      intake_(context, kPriority),
+      sum_(context, kPriority, intake_) {}
+
+void OneHopExchange::submit(Operation& operation) {
+  const auto lane = static_cast<std::uint32_t>(context_.config.lane);
+  if (!operation.layout.on_lane(lane, static_cast<std::uint32_t>(context_.config.lanes))) return;
+  waiting_[(first_waiting_ + waiting_count_++) % kMaxOperations] = &operation;
+}
+
+bool OneHopExchange::step() {
+  bool any = intake_.receive();
+  while (!context_.failure && may_send()) {
+    send_next();
+    any = true;
+  }
+  any |= sum();
+  intake_.return_credits();
+  return any;
+}
+
+// --- This rank's contributions
+
+bool OneHopExchange::may_send() {
+  return waiting_count_ > 0 && sent_ - finished_ < kOneHopWindow &&
+         context_.pool(kPriority).available() > 0 && context_.outbox.room() >= others_.size() &&
+         std::all_of(
+             others_.begin(), others_.end(),
+             [this](std::uint16_t rank) { return context_.channels(kPriority, rank).send_up.ready(); }) &&
+         next().ensure_scanned(0);
+}
+
+void OneHopExchange::send_next() {
+  Operation& op = next();
+  first_waiting_ = (first_waiting_ + 1) % kMaxOperations;
+  --waiting_count_;
+  const std::uint64_t sequence = sent_++;
+
+  StagingPool& pool = context_.pool(kPriority);
+  const auto staging = pool.acquire();
+  MessageBuilder message({.segments = 1, .bytes = context_.slot_bytes(kPriority)}, pool.buffer(staging),
+                         pool.region());
+  Contribution contribution(op, 0, sequence);
+  const WrittenSection section = write_section(message, contribution, {.bitmap = true, .data = true});
+  LaneStatistics::add(context_.statistics.bytes_copied, message.copied());
+  op.bytes_sent.fetch_add(others_.size() * section.bytes, std::memory_order_relaxed);
+  for (const std::uint16_t rank : others_) {
+    pool.add_reference(staging);
+    context_.push_message(kPriority, Direction::up, rank, staging, message.segments());
+  }
+  pool.release(staging);
+  intake_.offer_local(sequence, &op, 0);
+}
+
+// --- Sums
+
+/// Sums what is complete. True if anything moved.
+bool OneHopExchange::sum() {
+  bool any = false;
+  while (!context_.failure) {
+    IncomingSlice* slice = intake_.complete();
+    if (slice == nullptr) break;
+    if (!sum_.started()) sum_.start(*slice);
+    const std::int64_t begin = trace::now();
+    const bool moved = sum_some();
+    if (moved) trace::record(trace::What::reduce, begin, slice->epoch, 0);
+    any |= moved;
+    if (!sum_.done()) break;
+    finish();
+    any = true;
+  }
+  return any;
+}
+
+/// As much of the current slice as is here, to where it belongs in the output. A packed output may be too
+/// small: then the operation will say so, and nothing is written behind its end.
+bool OneHopExchange::sum_some() {
+  const Operation& op = *sum_.slice().local;
+  bool any = false;
+  while (!sum_.done()) {
+    const std::uint64_t offset = op.output.packed ? sum_.summed_bytes() : sum_.tensor_offset();
+    const std::uint64_t room = op.writable(offset, sum_.result_bytes() - sum_.summed_bytes());
+    const SliceSum::Step step =
+        room > 0 ? sum_.sum_into(op.output.base + offset, room) : sum_.skip(sum_.result_bytes());
+    if (step.bytes == 0) break;
+    any = true;
+  }
+  return any;
+}
+
+/// The slice, and with it the operation, is over on this rank.
+void OneHopExchange::finish() {
+  Operation& op = *sum_.slice().local;
+  const auto bits = sum_.result().bits();
+  if (!bits.empty()) std::memcpy(op.union_bits(0).data(), bits.data(), bits.size_bytes());
+  op.union_known(0);
+  op.zero_absent(0);
+  sum_.stop();
+  intake_.finish();
+  ++finished_;
+  op.slice_done();  // last: the operation may be gone afterwards
+}
+
+// --- What goes wrong
+
+void OneHopExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
+  context_.fail(
+      ErrorCode::transport,
+      fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));
+}
+
+Stall OneHopExchange::waiting_for() const {
+  Stall stall;
+  stall.known = intake_.waiting_for(sum_.started() ? sum_.holders() : std::span<const int>());
+  if (sent_ != finished_ || waiting_count_ == 0) return stall;
+  for (const std::uint16_t rank : others_) {  // those that give no slots back
+    const auto& sets = context_.channel_sets[static_cast<std::size_t>(kPriority)];
+    if (sets[rank].send_up.ready()) continue;
+    stall.suspected += fmt::format("{}{} (operation {}, slice 0)", stall.suspected.empty() ? "" : ", ",
+                                   context_.name(rank), next().epoch);
+  }
+  return stall;
+}
+
+}  // namespace nzcl::engine

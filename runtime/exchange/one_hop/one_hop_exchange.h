@@ -1,0 +1,62 @@
+// One hop: every rank sends its contribution to every other one, and each of them sums all contributions
+// itself.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/exchange/contributions/intake.h"
+#include "runtime/exchange/contributions/section_writer.h"
+#include "runtime/exchange/contributions/slice_sum.h"
+#include "runtime/exchange/exchange.h"
+
+namespace nzcl::engine {
+
+/// For express operations, each of which is one slice and one message. A sum takes half of the time of a way
+/// to an owner and back, and no result travels; but N ranks send N (N-1) messages, so it is for very few
+/// ranks (one_hop_pays() in runtime/plan/cost_model.h).
+///
+/// Steps, on every rank:
+/// 1. Compose the contribution in one staging buffer. Nothing is gathered from the user's buffer, because the
+/// sum
+///    may replace it there before the message has left.
+/// 2. Push the message to all other ranks, and offer the contribution to the own intake.
+/// 3. When all ranks' bitmaps are there, sum them run by run, in rank order, right into the output. All ranks
+/// do
+///    the same with the same bytes, and so come to the same bits.
+///
+/// Invariants:
+/// - At most kOneHopWindow operations of this rank are under way. Another rank may be as far ahead of this
+/// one, and
+///   a third one as far ahead of that one: the intake's window of twice as many slices holds them all.
+/// - A message leaves only when every other rank has a free slot for it.
+class OneHopExchange final : public Exchange {
+ public:
+  explicit OneHopExchange(LaneContext& context);
+
+  void submit(Operation& operation) override;
+  bool step() override;
+  void direct_arrived(std::uint16_t member, std::uint16_t sequence) override;
+  bool idle() const override { return waiting_count_ == 0 && sent_ == finished_ && !intake_.oldest().active; }
+  Stall waiting_for() const override;
+
+ private:
+  bool may_send();
+  void send_next();
+  bool sum();
+  bool sum_some();
+  void finish();
+  Operation& next() const { return *waiting_[first_waiting_]; }
+
+  LaneContext& context_;
+  std::vector<std::uint16_t> others_;  // all ranks but this one
+  Intake intake_;
+  SliceSum sum_;
+  std::array<Operation*, kMaxOperations> waiting_{};  // submitted, not yet sent
+  std::uint32_t first_waiting_ = 0, waiting_count_ = 0;
+  std::uint64_t sent_ = 0, finished_ = 0;  // operations of this rank; the sequence of the next ones
+};
+
+}  // namespace nzcl::engine

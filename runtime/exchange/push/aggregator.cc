@@ -1,0 +1,78 @@
+#include "runtime/exchange/push/aggregator.h"
+
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+Aggregator::Aggregator(LaneContext& context, wire::Priority priority)
+    : context_(context),
+      intake_(context, priority),
+      sum_(context, priority, intake_),
+      results_(context, priority, intake_, sum_) {}
+
+bool Aggregator::step() {
+  bool any = results_.deliver();
+  any |= intake_.receive();
+  while (!context_.failure) {
+    IncomingSlice* slice = intake_.complete();
+    if (slice == nullptr) break;
+    if (!sum_.started()) {
+      sum_.start(*slice);
+      results_.start();
+    }
+    const std::uint64_t before = sum_.summed_bytes();
+    const Progress progress = sum_slice();
+    any |= progress != Progress::waiting || sum_.summed_bytes() != before;
+    if (progress == Progress::waiting) {
+      results_.flush_others();
+      break;
+    }
+    if (progress == Progress::slice_over) {
+      sum_.stop();
+      intake_.finish();
+    }
+    if (progress == Progress::sent) break;  // let it be posted before more is summed
+  }
+  results_.send_message();  // nobody waits for a message that is not full
+  intake_.return_credits();
+  return any;
+}
+
+/// Sums until a part of the result is on its way, or something is missing.
+Aggregator::Progress Aggregator::sum_slice() {
+  const std::int64_t begin = trace::now();
+  const std::uint64_t before = sum_.summed_bytes();
+  Progress progress;
+  do {
+    progress = sum_.done() ? close_slice() : sum_some();
+  } while (progress == Progress::summed);
+  if (sum_.summed_bytes() != before || progress != Progress::waiting)
+    trace::record(trace::What::reduce, begin, sum_.slice().epoch, sum_.slice().slice);
+  return progress;
+}
+
+Aggregator::Progress Aggregator::sum_some() {
+  if (!results_.open()) return Progress::waiting;
+  if (results_.room() == 0) return results_.send() ? Progress::sent : Progress::waiting;
+  const SliceSum::Step step = sum_.sum_into(results_.at(), results_.room());
+  if (step.bytes == 0) return Progress::waiting;
+  results_.filled(step);
+  return Progress::summed;
+}
+
+/// All is summed, or there was nothing to sum: sends what is left, and tells every rank that the slice is
+/// complete.
+Aggregator::Progress Aggregator::close_slice() {
+  return results_.finish() ? Progress::slice_over : Progress::waiting;
+}
+
+std::string Aggregator::waiting_for() const {
+  const std::string missing =
+      intake_.waiting_for(sum_.started() && !sum_.done() ? sum_.holders() : std::span<const int>());
+  if (!missing.empty()) return missing;
+  const std::string full = results_.waiting_for();
+  if (!full.empty()) return full;
+  return intake_.oldest().active ? intake_.describe(intake_.oldest()) : std::string();
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,265 @@
+#include "runtime/exchange/push/result_sender.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "runtime/exchange/push/worker.h"
+
+namespace nzcl::engine {
+
+using wire::Direction;
+using wire::Header;
+using wire::Immediate;
+using wire::Priority;
+
+namespace {
+
+/// Ranks that results are written to, beside the local one. They begin behind the own rank, so that not all
+/// aggregators write to the same rank first.
+std::vector<std::uint16_t> remote_receivers(const Members& members) {
+  std::vector<std::uint16_t> receivers;
+  for (int i = 1; i <= members.workers; ++i) {
+    const int rank = (members.self + i) % members.workers;
+    if (rank != members.self) receivers.push_back(static_cast<std::uint16_t>(rank));
+  }
+  return receivers;
+}
+
+}  // namespace
+
+ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake& intake, SliceSum& sum)
+    : context_(context),
+      priority_(priority),
+      intake_(intake),
+      sum_(sum),
+      receivers_(remote_receivers(context.config.members)),
+      results_(kWaitingResults,
+               receivers_.size() + (context.config.members.is_worker(context.self()) ? 1 : 0)) {}
+
+void ResultSender::start() {
+  const std::uint64_t runs = sum_.result().runs();
+  direct_ = sum_.slice().record.packed_result == 0 && runs > 0 &&
+            sum_.result_bytes() / runs >= context_.config.direct_bytes && fits_announcements(runs);
+  direct_writes_ = 0;
+}
+
+/// Whether the slice's direct writes are no more than a receiver's endpoint was opened for, where each of
+/// them is announced. A run is written in pieces of a slot.
+bool ResultSender::fits_announcements(std::uint64_t runs) const {
+  if (context_.config.all_ordered() || receivers_.empty()) return true;
+  const std::uint64_t most = runs + sum_.result_bytes() / context_.slot_bytes(priority_);
+  return most <= context_.config.announced_writes(priority_);
+}
+
+// --- Pieces
+
+std::uint64_t ResultSender::bitmap_bytes() const {
+  return piece_.with_union ? sum_.result().bits().size_bytes() : 0;
+}
+
+bool ResultSender::open_piece(Form form) {
+  Piece piece;
+  piece.form = form;
+  piece.stream_offset = form == Form::notice ? 0 : sum_.summed_bytes();
+  piece.with_union = form == Form::notice || (form == Form::in_message && sum_.summed_bytes() == 0);
+  piece.open =
+      form == Form::direct && sum_.slice().local != nullptr ? open_in_output(piece) : open_in_staging(piece);
+  if (piece.open) piece_ = piece;
+  return piece.open;
+}
+
+/// The sum is made in its final position here, and written from there to the others.
+bool ResultSender::open_in_output(Piece& piece) {
+  piece.tensor_offset = sum_.tensor_offset();
+  piece.begin = sum_.slice().local->output.base + piece.tensor_offset;
+  piece.room = context_.slot_bytes(priority_);
+  return true;
+}
+
+bool ResultSender::open_in_staging(Piece& piece) {
+  const std::uint64_t slot = context_.slot_bytes(priority_);
+  StagingPool& pool = context_.pool(priority_);
+  const bool direct = piece.form == Form::direct;
+  const std::uint64_t bitmap = piece.with_union ? sum_.result().bits().size_bytes() : 0;
+  const std::uint64_t fixed = direct ? 0 : sizeof(Header) + bitmap;
+  const std::uint64_t rest = piece.form == Form::notice ? 0 : sum_.result_bytes() - sum_.summed_bytes();
+  std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
+  if (message_ && (direct || begin + fixed + rest > slot)) {
+    send_message();
+    begin = 0;
+  }
+  if (message_) {
+    piece.staging = message_->staging;
+  } else {
+    if (pool.available() == 0 || results_.full()) return false;
+    piece.staging = pool.acquire();
+  }
+  piece.header = pool.buffer(*piece.staging) + begin;
+  piece.begin = piece.header + fixed;
+  piece.room = slot - begin - fixed;
+  if (direct) piece.tensor_offset = sum_.tensor_offset();
+  return true;
+}
+
+void ResultSender::filled(const SliceSum::Step& step) {
+  piece_.bytes += step.bytes;
+  piece_.room -= step.bytes;
+  if (piece_.form == Form::direct && step.ends_stretch) piece_.room = 0;
+}
+
+bool ResultSender::send() {
+  if (piece_.form == Form::direct) return write_direct();
+  close_section();
+  // A small message may take the next slice's result along, if that comes within this step.
+  const bool may_grow = priority_ == Priority::bulk && sum_.done() && message_->bytes < kFullMessageBytes &&
+                        message_->sections < wire::kMaxSections;
+  if (!may_grow) send_message();
+  return true;
+}
+
+bool ResultSender::finish() {
+  if (piece_.open && piece_.form == Form::direct && !send()) return false;
+  // The last section of a result in messages says all. An empty result and a direct one need a section of
+  // their own.
+  if (!piece_.open && !open_piece(direct_ ? Form::notice : Form::in_message)) return false;
+  return send();
+}
+
+/// Completes the open piece, if it is a section of a message.
+void ResultSender::close_section() {
+  if (!piece_.open || piece_.form == Form::direct) return;
+  const IncomingSlice& s = sum_.slice();
+  const std::uint64_t bitmap = bitmap_bytes();
+  Header header{
+      .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
+  if (piece_.with_union) header.flags |= wire::kHasBitmap;
+  if (piece_.form == Form::notice) {
+    header.flags |= wire::kDirect;
+    header.direct_writes = direct_writes_;
+  }
+  header.bitmap_bytes = static_cast<std::uint32_t>(bitmap);
+  header.payload_bytes = static_cast<std::uint32_t>(piece_.bytes);
+  std::memcpy(piece_.header, &header, sizeof header);
+  if (bitmap > 0) std::memcpy(piece_.header + sizeof header, sum_.result().bits().data(), bitmap);
+
+  const std::byte* buffer = context_.pool(priority_).buffer(*piece_.staging);
+  if (!message_) {
+    message_ = {.staging = *piece_.staging, .epoch = s.epoch};
+  } else {
+    wire::add_flag(message_->last_header, wire::kMore);
+  }
+  message_->last_header = piece_.header;
+  message_->bytes =
+      static_cast<std::uint64_t>(piece_.header - buffer) + sizeof header + bitmap + piece_.bytes;
+  ++message_->sections;
+  piece_ = {};
+}
+
+// --- Direct writes
+
+/// Writes the piece to its position in the outputs of those ranks that it has not been written to yet, as far
+/// as the outbox has room. It resumes rank by rank, so that no number of ranks is too many.
+bool ResultSender::write_direct() {
+  for (; piece_.written_to < receivers_.size(); ++piece_.written_to) {
+    if (context_.outbox.room() == 0) return false;
+    write_direct_to(receivers_[piece_.written_to]);
+  }
+  ++direct_writes_;
+  if (piece_.staging) context_.pool(priority_).release(*piece_.staging);
+  piece_ = {};
+  return true;
+}
+
+void ResultSender::write_direct_to(std::uint16_t rank) {
+  const IncomingSlice& s = sum_.slice();
+  StagingPool& pool = context_.pool(priority_);
+  const verbs::Segment segment{piece_.begin, static_cast<std::uint32_t>(piece_.bytes),
+                               piece_.staging ? pool.region() : s.local->output.region};
+  WriteContext context{.priority = priority_};
+  if (piece_.staging) {
+    pool.add_reference(*piece_.staging);
+    context.staging = *piece_.staging;
+  } else {
+    s.local->local_write_started();
+    context.operation = s.local->table_index;
+  }
+  verbs::Write write{.peer = rank,
+                     .segments = {},
+                     .target = intake_.output_of(s, rank).offset(piece_.tensor_offset),
+                     .immediate = std::nullopt,
+                     .context = context.encode()};
+  if (!context_.config.link(rank).ordered) {
+    write.immediate = context_.immediate(Immediate::Kind::direct, Direction::down, priority_,
+                                         static_cast<std::uint16_t>(s.sequence));
+  }
+  context_.push(write, {&segment, 1});
+}
+
+// --- Messages
+
+void ResultSender::send_message() {
+  if (!message_) return;
+  results_.push_back({message_->staging, static_cast<std::uint32_t>(message_->bytes), message_->epoch});
+  message_.reset();
+  deliver();
+}
+
+bool ResultSender::deliver() {
+  if (results_.empty()) return false;
+  bool any = false;
+  for (std::size_t i = 0; i < receivers_.size(); ++i) any |= deliver_to(i);
+  if (local_ != nullptr) any |= deliver_local();
+  return any;
+}
+
+bool ResultSender::deliver_to(std::size_t receiver) {
+  const std::uint16_t rank = receivers_[receiver];
+  const SendChannel& channel = context_.channels(priority_, rank).send_down;
+  StagingPool& pool = context_.pool(priority_);
+  bool any = false;
+  while (const ResultQueue::Result* next = results_.next(receiver)) {
+    if (!channel.ready() || context_.outbox.room() == 0) break;
+    const verbs::Segment message{pool.buffer(next->staging), next->bytes, pool.region()};
+    pool.add_reference(next->staging);
+    context_.push_message(priority_, Direction::down, rank, next->staging, {&message, 1});
+    taken(receiver, next->staging);
+    any = true;
+  }
+  return any;
+}
+
+bool ResultSender::deliver_local() {
+  bool any = false;
+  while (const ResultQueue::Result* next = results_.next(receivers_.size())) {
+    wire::SectionReader sections(context_.pool(priority_).buffer(next->staging), next->bytes, Direction::down,
+                                 local_at_);
+    while (const auto section = sections.next()) {
+      if (!local_->consume_local(*section)) return any;
+      local_at_ = sections.at();
+      any = true;
+    }
+    local_at_ = 0;
+    taken(receivers_.size(), next->staging);
+  }
+  return any;
+}
+
+void ResultSender::taken(std::size_t receiver, StagingPool::Index staging) {
+  if (results_.take(receiver)) context_.pool(priority_).release(staging);
+}
+
+std::string ResultSender::waiting_for() const {
+  std::string full;
+  std::uint64_t epoch = 0;
+  for (std::size_t i = 0; i < receivers_.size(); ++i) {
+    const ResultQueue::Result* next = results_.next(i);
+    if (next == nullptr || context_.channels(priority_, receivers_[i]).send_down.ready()) continue;
+    if (full.empty()) epoch = next->epoch;
+    full += (full.empty() ? "" : ", ") + std::to_string(receivers_[i]);
+  }
+  return full.empty() ? full
+                      : fmt::format("{}: rank(s) {} stopped taking results", intake_.describe(epoch), full);
+}
+
+}  // namespace nzcl::engine

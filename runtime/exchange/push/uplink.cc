@@ -1,0 +1,60 @@
+#include "runtime/exchange/push/uplink.h"
+
+#include <algorithm>
+
+namespace nzcl::engine {
+
+std::uint64_t Uplink::submit(Operation& operation) {
+  const std::uint64_t slices = operation.layout.owned(owner_);
+  if (slices > 0) pending_[(first_pending_ + pending_count_++) % kMaxOperations] = {&operation, 0, slices};
+  return slices;
+}
+
+bool Uplink::may_start(std::uint64_t ahead_bytes) const {
+  if (!has_next() || started_ - sending_ > kBitmapsAhead) return false;
+  const std::uint64_t incomplete = started_ - oldest_;
+  if (incomplete >= kWindow) return false;
+  return ahead_bytes == 0 || incomplete < kLeastWindow || weight_ < ahead_bytes;
+}
+
+Transfer& Uplink::start() {
+  Pending& pending = pending_[first_pending_];
+  Operation& op = *pending.operation;
+  const std::uint64_t slice = next_slice();
+  const std::uint64_t sequence = started_++;
+  Transfer& t = transfers_[sequence % kWindow];
+  t = {};
+  t.active = true;
+  t.up = Contribution(op, slice, sequence);
+  t.weight = std::min(op.layout.slice_bytes(), kCacheWeight * t.up.stream_bytes);
+  weight_ += t.weight;
+  if (++pending.next == pending.owned) {
+    first_pending_ = (first_pending_ + 1) % kMaxOperations;
+    --pending_count_;
+  }
+  return t;
+}
+
+Transfer* Uplink::find(std::uint64_t sequence) {
+  if (sequence < oldest_ || sequence >= started_) return nullptr;
+  Transfer& t = transfers_[sequence % kWindow];
+  return t.active ? &t : nullptr;
+}
+
+Transfer* Uplink::find_short(std::uint16_t sequence) {
+  // The window is far smaller than 2^16, so at most one sequence under way ends in these bits.
+  const auto ahead = static_cast<std::uint16_t>(sequence - static_cast<std::uint16_t>(oldest_));
+  return find(oldest_ + ahead);
+}
+
+void Uplink::skip_sent() {
+  while (sending_ < started_ && transfers_[sending_ % kWindow].up.sent()) ++sending_;
+}
+
+void Uplink::finish(Transfer& transfer) {
+  transfer.active = false;
+  weight_ -= transfer.weight;
+  while (oldest_ < started_ && !transfers_[oldest_ % kWindow].active) ++oldest_;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,350 @@
+#include "runtime/exchange/push/worker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/cold_memory.h"
+#include "runtime/exchange/push/aggregator.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+using wire::Direction;
+using wire::Header;
+using wire::Priority;
+
+Worker::Worker(LaneContext& context, Priority priority) : context_(context), priority_(priority) {
+  const Members& members = context.config.members;
+  for (int i = 0; i < members.aggregators(); ++i) {
+    // Every worker begins with another owner, so that not all of them send to the same one at once.
+    const int aggregator = (members.self + i) % members.aggregators();
+    uplinks_.emplace_back(
+        static_cast<std::uint16_t>(members.aggregator_member(aggregator)),
+        static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane));
+  }
+}
+
+void Worker::submit(Operation* operation) {
+  for (Uplink& uplink : uplinks_) busy_slices_ += uplink.submit(*operation);
+}
+
+bool Worker::step() {
+  bool any = false;
+  for (Uplink& uplink : uplinks_) any |= pull(uplink);
+  // One message for each owner, so that all of them get their share of the wire. Not more, because the lane
+  // posts messages only after this step, and the scans on the way may take long.
+  for (Uplink& uplink : uplinks_) any |= push(uplink);
+  return any;
+}
+
+bool Worker::refuse(const Uplink& uplink, const std::string& what) {
+  context_.fail(ErrorCode::transport, fmt::format("{} {}", context_.name(uplink.member()), what));
+  return false;
+}
+
+// --- Up
+
+bool Worker::push(Uplink& uplink) {
+  if (start_slices(uplink)) return true;
+  if (uplink.all_sent() || !may_compose(uplink)) return false;
+  compose(uplink, uplink.sending(), false, true);
+  return true;
+}
+
+bool Worker::may_compose(const Uplink& uplink) {
+  // The last staging buffer is the aggregator's: results must never wait for contributions.
+  return context_.pool(priority_).available() > 1 && context_.outbox.room() > 0 &&
+         context_.channels(priority_, uplink.member()).send_up.ready();
+}
+
+bool Worker::may_start(const Uplink& uplink) const {
+  const std::uint64_t ahead = context_.config.ahead_bytes;
+  return uplink.may_start(ahead == 0 ? 0 : std::max<std::uint64_t>(1, ahead / context_.config.owners()));
+}
+
+/// Starts the next slice, and as many behind it as the same message takes.
+bool Worker::start_slices(Uplink& uplink) {
+  if (!may_start(uplink) || !uplink.next_operation().ensure_scanned(uplink.next_slice())) return false;
+  if (context_.is_self(uplink.member())) {
+    offer_slices(uplink);
+    return true;
+  }
+  const bool its_turn = uplink.all_sent();
+  const bool fits_one_message =
+      whole_section_bytes(uplink.next_operation(), uplink.next_slice()) <= context_.slot_bytes(priority_);
+  if (!its_turn && fits_one_message) return false;  // its bitmap travels with its data
+  if (!may_compose(uplink)) return false;
+  compose(uplink, uplink.start(), true, its_turn);
+  return true;
+}
+
+/// The local owner reads slices where they lie. It gets a batch of similar size to a message, because both
+/// are summed in turn.
+void Worker::offer_slices(Uplink& uplink) {
+  std::uint64_t covered = 0, bytes = 0;
+  do {
+    Transfer& t = uplink.start();
+    covered += t.operation().layout.slice_bytes();
+    bytes += t.up.stream_bytes;
+    t.up.sent_bytes = t.up.stream_bytes;
+    uplink.skip_sent();
+    local_->offer_local(t.up.sequence, t.up.operation, t.up.slice);
+  } while (takes_next_along(uplink, covered, bytes));
+}
+
+/// Whether the next slice goes along with those just started, which cover `covered` bytes of the tensor and
+/// have `bytes` to send. If so, it has been scanned.
+bool Worker::takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const {
+  return priority_ == Priority::bulk && covered < kMessageCoversBytes && bytes < kFullMessageBytes &&
+         may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
+}
+
+void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
+  StagingPool& pool = context_.pool(priority_);
+  const auto staging = pool.acquire();
+  // What is lent is read where it lies, so it has to lie together.
+  const bool lent = context_.channels(priority_, uplink.member()).send_up.lends();
+  MessageBuilder message({.segments = lent ? 1 : context_.config.max_segments,
+                          .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
+                          .bytes = context_.slot_bytes(priority_)},
+                         pool.buffer(staging), pool.region());
+  std::byte* header = add_section(uplink, message, t, with_bitmap, with_data);
+  const Transfer& last = take_along(uplink, message, t, header);
+  LaneStatistics::add(context_.statistics.bytes_copied, message.copied());
+  // Only the last section can have gather entries. The transport reads its operation's input until the write
+  // is over, which may be after the result has come.
+  std::optional<std::uint32_t> gathers_from;
+  if (!message.in_one_piece()) {
+    last.up.operation->local_write_started();
+    gathers_from = last.up.operation->table_index;
+  }
+  context_.push_message(priority_, Direction::up, uplink.member(), staging, message.segments(), gathers_from);
+}
+
+/// Adds the slices behind the first section's, as long as the message is worth more and takes them whole.
+/// Returns that of the last section.
+const Transfer& Worker::take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
+                                   std::byte* header) {
+  const Transfer* last = &first;
+  std::uint64_t covered = first.up.operation->layout.slice_bytes();
+  for (std::uint32_t sections = 1; sections < wire::kMaxSections; ++sections) {
+    if (!uplink.all_sent() || !message.in_one_piece()) break;
+    if (!takes_next_along(uplink, covered, message.staged())) break;
+    const std::uint64_t whole = whole_section_bytes(uplink.next_operation(), uplink.next_slice());
+    if (wire::aligned_section(message.staged()) + whole > context_.slot_bytes(priority_)) break;
+    wire::add_flag(header, wire::kMore);
+    while (message.staged() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
+    Transfer& next = uplink.start();
+    header = add_section(uplink, message, next, true, true);
+    covered += next.operation().layout.slice_bytes();
+    last = &next;
+  }
+  return *last;
+}
+
+/// Appends a slice's bitmap, or as much of its data as the message takes, or both. Returns where the header
+/// lies.
+std::byte* Worker::add_section(Uplink& uplink, MessageBuilder& message, Transfer& t, bool with_bitmap,
+                               bool with_data) {
+  ReceiveChannel& results = context_.channels(priority_, uplink.member()).receive_down;
+  const WrittenSection section = write_section(
+      message, t.up, {.bitmap = with_bitmap, .data = with_data, .credit = results.take_credit()});
+  uplink.skip_sent();
+  t.operation().bytes_sent.fetch_add(section.bytes, std::memory_order_relaxed);
+  return section.header;
+}
+
+// --- Down
+
+bool Worker::pull(Uplink& uplink) {
+  if (context_.is_self(uplink.member())) return false;
+  ReceiveChannel& channel = context_.channels(priority_, uplink.member()).receive_down;
+  bool any = false;
+  while (!context_.failure) {
+    if (uplink.held.data == nullptr) uplink.held = channel.pop(), uplink.held_at = 0;
+    if (uplink.held.data == nullptr) break;
+    const std::uint64_t before = uplink.held_at;
+    const bool consumed = consume_held(uplink);
+    any |= consumed || uplink.held_at != before;
+    if (!consumed) break;
+    channel.release(uplink.held.slot);
+    uplink.held = {};
+  }
+  context_.return_credit(priority_, Direction::down, uplink.member());
+  return any;
+}
+
+/// All sections of the held message. False: one of them cannot be placed yet, or is refused; the message
+/// stays.
+bool Worker::consume_held(Uplink& uplink) {
+  wire::SectionReader sections(uplink.held.data, context_.slot_bytes(priority_), Direction::down,
+                               uplink.held_at);
+  while (const auto section = sections.next()) {
+    if (!consume(uplink, *section)) return false;
+    uplink.held_at = sections.at();
+  }
+  return sections.wrong() == nullptr ||
+         refuse(uplink, fmt::format("sent a malformed result (sequence {}): {}", sections.sequence(),
+                                    sections.wrong()));
+}
+
+bool Worker::consume_local(const wire::Section& section) {
+  return consume(uplinks_.front(), section);  // the own aggregator's comes first
+}
+
+/// False: the section cannot be placed yet, or was refused.
+bool Worker::consume(Uplink& uplink, const wire::Section& section) {
+  const Header& header = section.header;
+  Transfer* t = uplink.find(header.sequence);
+  if (t == nullptr || t->operation().epoch != header.epoch || t->up.slice != header.slice) {
+    return refuse(uplink, fmt::format("sent a result for operation {} slice {}, which is not running",
+                                      header.epoch, header.slice));
+  }
+  Operation& op = t->operation();
+  if ((header.flags & wire::kHasBitmap) != 0 && !t->have_union && !take_union(uplink, *t, section))
+    return false;
+  if (const char* wrong = wrong_with_result(uplink, *t, header)) {
+    return refuse(uplink, fmt::format("sent a result out of order for operation {} slice {}: {}",
+                                      header.epoch, header.slice, wrong));
+  }
+  if (!t->down) t->down = op.output_walk(t->up.slice, context_.config.lane);
+  if (!t->down) return false;
+  count_received(uplink, *t, section);
+  if (header.payload_bytes > 0) scatter(*t, section.payload, header.payload_bytes);
+  if ((header.flags & wire::kDirect) != 0) take_notice(uplink, *t, header);
+  finish_if_complete(uplink, *t);
+  return true;
+}
+
+/// Of the next section of a slice that is under way; its union, if that has come, has been taken already.
+const char* Worker::wrong_with_result(const Uplink& uplink, const Transfer& t, const Header& header) const {
+  if (!t.have_union) return "its union has not come";
+  if (t.direct) return "all of it was there already";
+  if (header.stream_offset != t.received_bytes) return "it is not what follows";
+  if (header.payload_bytes > t.union_bytes - t.received_bytes) return "it is more than its union says";
+  if ((header.flags & wire::kDirect) == 0) return nullptr;
+  if (t.up.operation->output.packed) return "it was written in place, and this rank wants it packed";
+  if (t.received_bytes > 0) return "it was written in place, and a part of it came in messages";
+  if (announced(uplink) && header.direct_writes > context_.config.announced_writes(priority_))
+    return "it counts more direct writes than there may be";
+  return nullptr;
+}
+
+/// The result has been written in place, or is about to be.
+void Worker::take_notice(Uplink& uplink, Transfer& t, const Header& header) {
+  t.direct = true;
+  t.direct_expected = announced(uplink) ? header.direct_writes : 0;
+}
+
+/// Whether direct writes of this owner carry immediates. The local owner has summed in place. Where writes
+/// are shown in order, the notice that follows them is enough.
+bool Worker::announced(const Uplink& uplink) const {
+  return !context_.is_self(uplink.member()) && !context_.config.link(uplink.member()).ordered;
+}
+
+bool Worker::take_union(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  Operation& op = t.operation();
+  const auto bits = op.union_bits(t.up.slice);
+  const std::uint32_t bytes = section.header.bitmap_bytes;
+  if (bytes != bits.size_bytes()) {
+    return refuse(uplink,
+                  fmt::format("sent a result for operation {} slice {} with a bitmap of {} bytes, not {}",
+                              op.epoch, t.up.slice, bytes, bits.size_bytes()));
+  }
+  if (!bits.empty()) std::memcpy(bits.data(), section.bitmap, bits.size_bytes());
+  const SliceView result = op.union_slice(t.up.slice);
+  if (!result.well_formed()) {
+    return refuse(uplink, fmt::format("sent a union with bits behind the last block of operation {} slice {}",
+                                      op.epoch, t.up.slice));
+  }
+  t.have_union = true;
+  t.union_bytes = result.stream_bytes();
+  op.union_known(t.up.slice);
+  op.zero_absent(t.up.slice);
+  return true;
+}
+
+void Worker::count_received(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  if (context_.is_self(uplink.member())) return;
+  const bool direct = (section.header.flags & wire::kDirect) != 0;
+  t.operation().bytes_received.fetch_add(section.bytes + (direct ? t.union_bytes : 0),
+                                         std::memory_order_relaxed);
+  LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
+}
+
+void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes) {
+  Operation& op = t.operation();
+  const trace::Span span(trace::What::result, op.epoch, t.up.slice);
+  RunWalk& down = *t.down;
+  t.received_bytes += bytes;
+  while (bytes > 0) {
+    const std::uint64_t n = std::min(down.run_bytes(), bytes);
+    if (const auto ahead = down.ahead()) prefetch_to_write(op.output.base + ahead->offset, ahead->bytes);
+    copy_cold(op.output.base + down.offset(), payload, op.writable(down.offset(), n));
+    down.advance(n);
+    payload += n, bytes -= n;
+  }
+}
+
+void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
+  const auto uplink = std::find_if(uplinks_.begin(), uplinks_.end(),
+                                   [member](const Uplink& u) { return u.member() == member; });
+  const std::uint64_t most =
+      uplink != uplinks_.end() && announced(*uplink) ? context_.config.announced_writes(priority_) : 0;
+  const char* wrong = nullptr;
+  Transfer* t = nullptr;
+  if (uplink == uplinks_.end() || context_.is_self(member)) {
+    wrong = ", but sums nothing for this rank";
+  } else if (t = uplink->find_short(sequence); t == nullptr) {
+    wrong = " for a slice that is not running";
+  } else if (t->direct_seen == (t->direct ? t->direct_expected : most)) {
+    wrong = " too many";
+  }
+  if (wrong != nullptr) {
+    context_.fail(ErrorCode::transport,
+                  fmt::format("{} announced a direct write{}", context_.name(member), wrong));
+    return;
+  }
+  ++t->direct_seen;
+  finish_if_complete(*uplink, *t);
+}
+
+const char* Worker::wrong_with_end(const Transfer& t) const {
+  if (t.direct && t.direct_seen > t.direct_expected) return "more direct writes came than it counts";
+  if (!t.complete()) return nullptr;
+  if (!t.direct && t.direct_seen > 0) return "direct writes were announced, and it came in messages";
+  return t.up.sent() ? nullptr : "it is whole before this rank has sent its part";
+}
+
+void Worker::finish_if_complete(Uplink& uplink, Transfer& t) {
+  Operation& op = t.operation();
+  if (const char* wrong = wrong_with_end(t)) {
+    refuse(uplink, fmt::format("sent a result that can't be for operation {} slice {}: {}", op.epoch,
+                               t.up.slice, wrong));
+    return;
+  }
+  if (!t.complete()) return;
+  uplink.finish(t);
+  --busy_slices_;
+  op.slice_done();  // last: the operation may be gone afterwards
+}
+
+std::string Worker::waiting_for() const {
+  std::string text;
+  const auto add = [&](std::uint16_t member, std::uint64_t epoch, std::uint64_t slice) {
+    text += fmt::format("{}{} (operation {}, slice {})", text.empty() ? "" : ", ", context_.name(member),
+                        epoch, slice);
+  };
+  for (const Uplink& uplink : uplinks_) {
+    if (uplink.any_started()) {
+      add(uplink.member(), uplink.oldest().up.operation->epoch, uplink.oldest().up.slice);
+    } else if (uplink.has_next() && !context_.channels(priority_, uplink.member()).send_up.ready()) {
+      add(uplink.member(), uplink.next_operation().epoch, uplink.next_slice());  // it gives no slots back
+    }
+  }
+  return text;
+}
+
+}  // namespace nzcl::engine

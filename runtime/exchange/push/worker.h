@@ -1,0 +1,81 @@
+// The worker's half of the push exchange: pushes this rank's slices to their owners, and puts results into
+// place.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/channel/lane_context.h"
+#include "runtime/exchange/push/uplink.h"
+#include "runtime/wire/section.h"
+
+namespace nzcl::engine {
+
+class Aggregator;
+
+/// A state machine without I/O: writes go to the context's outbox, arrivals are read from its channels. Owned
+/// by the exchange; only the thread that drives the lane calls it. Steps and bytes:
+/// runtime/exchange/push/README.md.
+///
+/// Invariants:
+/// - A slice's contribution is sent only after its scan is over, so a result may land on its blocks at any
+/// time
+///   after that.
+/// - A message is composed only with a credit, a staging buffer and room in the outbox in hand.
+class Worker {
+ public:
+  Worker(LaneContext& context, wire::Priority priority);
+  /// The aggregator of the same member, if it has one. Once, before use.
+  void connect(Aggregator* local) { local_ = local; }
+
+  /// The operation stays alive until it has finished. In epoch order.
+  void submit(Operation* operation);
+  /// Does what can be done now; true if anything was.
+  bool step();
+
+  void on_direct(std::uint16_t member, std::uint16_t sequence);
+  /// A section of a result from the local aggregator. False: it cannot be placed yet, offer it again.
+  bool consume_local(const wire::Section& section);
+
+  /// Some operation that was submitted has not finished here.
+  bool busy() const { return busy_slices_ > 0; }
+  /// Aggregators that owe this worker something, for messages about a stall.
+  std::string waiting_for() const;
+
+ private:
+  // Up.
+  bool push(Uplink& uplink);
+  bool start_slices(Uplink& uplink);
+  void offer_slices(Uplink& uplink);
+  bool may_compose(const Uplink& uplink);
+  bool may_start(const Uplink& uplink) const;
+  bool takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const;
+  void compose(Uplink& uplink, Transfer& transfer, bool with_bitmap, bool with_data);
+  std::byte* add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer, bool with_bitmap,
+                         bool with_data);
+  const Transfer& take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
+                             std::byte* header);
+  // Down.
+  bool pull(Uplink& uplink);
+  bool consume_held(Uplink& uplink);
+  bool consume(Uplink& uplink, const wire::Section& section);
+  const char* wrong_with_result(const Uplink& uplink, const Transfer& transfer,
+                                const wire::Header& header) const;
+  bool take_union(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  bool announced(const Uplink& uplink) const;
+  void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
+  void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  void scatter(Transfer& transfer, const std::byte* payload, std::uint64_t bytes);
+  void finish_if_complete(Uplink& uplink, Transfer& transfer);
+  const char* wrong_with_end(const Transfer& transfer) const;
+  bool refuse(const Uplink& uplink, const std::string& what);
+
+  LaneContext& context_;
+  const wire::Priority priority_;
+  Aggregator* local_ = nullptr;
+  std::vector<Uplink> uplinks_;  // by aggregator, that of the own member first
+  std::uint64_t busy_slices_ = 0;
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,339 @@
+#include "runtime/lane/lane.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+using verbs::Clock;
+using wire::Direction;
+using wire::Immediate;
+using wire::Priority;
+
+namespace {
+
+// Small operations first.
+constexpr std::array kPrioritiesInOrder{Priority::express, Priority::bulk};
+
+/// What members tell each other about a lane: where its memory is, then the endpoint's own address.
+struct LaneAddress {
+  verbs::RemoteMemory memory;
+};
+
+bool lends_any(const EngineConfig& config, int member) {
+  return std::any_of(kPrioritiesInOrder.begin(), kPrioritiesInOrder.end(),
+                     [&](Priority p) { return config.lends(p, config.members.self, member); });
+}
+
+}  // namespace
+
+Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
+    : options_(options),
+      device_(std::move(device)),
+      context_(options.config),
+      memory_(options.config, *device_),
+      endpoint_(device_->open_endpoint({.self = static_cast<verbs::PeerId>(options.config.members.self),
+                                        .peers = static_cast<std::size_t>(options.config.members.count()),
+                                        .arrivals = immediates_bound(options.config)})) {
+  has_fd_ = endpoint_->wait_fd() >= 0;
+  memory_.attach(context_);
+  submissions_.reserve(kMaxOperations);
+  for (const Priority p : kPrioritiesInOrder)
+    exchanges_[static_cast<std::size_t>(p)] = make_exchange(context_, p);
+}
+
+Lane::~Lane() = default;
+
+std::string Lane::address_for(int peer) {
+  const LaneAddress address{memory_.remote()};
+  std::string text(sizeof address, '\0');
+  std::memcpy(text.data(), &address, sizeof address);
+  return text + endpoint_->address_for(static_cast<verbs::PeerId>(peer));
+}
+
+void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadline) {
+  const Members& members = context_.config.members;
+  std::vector<std::string> endpoints(addresses.size());
+  std::vector<std::pair<int, verbs::RemoteMemory>> lenders;
+  for (int member = 0; member < members.count(); ++member) {
+    const bool needed = members.is_worker(member)
+                            ? members.is_aggregator(members.self) || members.dedicated == 0
+                            : members.is_worker(members.self);
+    if (member == members.self || !needed) continue;
+    const std::string& text = addresses[static_cast<std::size_t>(member)];
+    LaneAddress address;
+    if (text.size() <= sizeof address) {
+      throw Error(ErrorCode::transport, fmt::format("{} gave no usable address", members.name(member)));
+    }
+    std::memcpy(&address, text.data(), sizeof address);
+    LaneMemory::attach_peer(context_, member, address.memory);
+    lenders.emplace_back(member, address.memory);
+    endpoints[static_cast<std::size_t>(member)] = text.substr(sizeof address);
+  }
+  endpoint_->connect(endpoints, deadline);
+  for (const auto& [member, memory] : lenders) {
+    if (!lends_any(context_.config, member)) continue;
+    const std::byte* base = endpoint_->view(static_cast<verbs::PeerId>(member), memory,
+                                            lane_memory_bytes(context_.config, member));
+    if (base == nullptr)
+      throw Error(ErrorCode::transport, fmt::format("the memory of {} cannot be read", members.name(member)));
+    LaneMemory::attach_lender(context_, member, base);
+  }
+}
+
+void Lane::submit(Operation* operation) {
+  {
+    const std::scoped_lock lock(submit_mutex_);
+    submissions_.push_back(operation);
+    has_submissions_.store(true, std::memory_order_release);
+  }
+  if (sleeping_.load(std::memory_order_seq_cst)) doorbell_.ring();
+}
+
+void Lane::take_submissions() {
+  const std::scoped_lock lock(submit_mutex_);
+  for (Operation* operation : submissions_) {
+    operations_[operation->table_index] = operation;
+    const Priority p = operation->layout.express() ? Priority::express : Priority::bulk;
+    exchange(p).submit(*operation);
+    look_at(p);
+  }
+  submissions_.clear();
+  has_submissions_.store(false, std::memory_order_relaxed);
+}
+
+bool Lane::drive() {
+  const std::unique_lock lock(drive_, std::try_to_lock);
+  if (!lock) return false;
+  caller_rounds_.store(caller_rounds_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  return round();
+}
+
+bool Lane::round() {
+  if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
+  bool moved = false;
+  const std::size_t n = endpoint_->poll(completions_);
+  for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
+  moved |= n > 0;
+  if (has_submissions_.load(std::memory_order_acquire)) take_submissions(), moved = true;
+  moved |= step_exchanges();
+  const bool was_full = context_.outbox.room() == 0;  // an exchange may have stopped for that alone
+  post();
+  if (was_full || !context_.outbox.empty()) at_rest_ = {};
+  const bool bulk_runs = !exchange(Priority::bulk).idle();
+  if (bulk_runs) look_at(Priority::bulk);
+  is_active_.store(bulk_runs || !exchange(Priority::express).idle() || !context_.outbox.empty(),
+                   std::memory_order_relaxed);
+  check_timeout(moved);
+  if (context_.failure && !failure_told_) {
+    failure_told_ = true;
+    options_.on_failure(*context_.failure);
+  }
+  return moved;
+}
+
+bool Lane::step_exchanges() {
+  bool moved = false;
+  for (const Priority p : kPrioritiesInOrder) {
+    bool& at_rest = at_rest_[static_cast<std::size_t>(p)];
+    if (at_rest) continue;
+    const bool any = exchange(p).step();
+    at_rest = !any;
+    moved |= any;
+  }
+  return moved;
+}
+
+void Lane::dispatch(const verbs::Completion& completion) {
+  switch (completion.kind) {
+    case verbs::Completion::Kind::written:
+      written(completion.context);
+      break;
+    case verbs::Completion::Kind::arrived:
+      arrived(completion.immediate);
+      break;
+    case verbs::Completion::Kind::failed:
+      context_.fail(ErrorCode::peer_failed,
+                    fmt::format("{} lost {}: {}", context_.config.members.name(context_.config.members.self),
+                                completion.peer == verbs::Completion::kNoPeer
+                                    ? std::string("its connection")
+                                    : context_.config.members.name(static_cast<int>(completion.peer)),
+                                endpoint_->failure()));
+      break;
+  }
+}
+
+void Lane::written(std::uint64_t bits) {
+  const WriteContext context = WriteContext::decode(bits);
+  look_at(context.priority);
+  if (context.staging) context_.pool(context.priority).release(*context.staging);
+  if (context.operation) operations_[*context.operation]->local_write_done();  // last: it may be gone then
+}
+
+void Lane::arrived(std::uint32_t bits) {
+  const Immediate immediate = wire::decode(bits);
+  if (const char* wrong = take(immediate)) {
+    context_.fail(ErrorCode::transport,
+                  fmt::format("{} {} (immediate {:#010x})",
+                              context_.config.members.name(immediate.channel.member), wrong, bits));
+  }
+}
+
+/// What is wrong with it, or nullptr.
+const char* Lane::take(const Immediate& immediate) {
+  const wire::ChannelId channel = immediate.channel;
+  const Members& members = context_.config.members;
+  if (channel.member >= members.count()) return "does not exist, and something came from it";
+  if (channel.member == members.self) return "is this one, and something came from it";
+  look_at(channel.priority);
+  switch (immediate.kind) {
+    case Immediate::Kind::message:
+      return context_.channels(channel.priority, channel.member)
+                     .receive(channel.direction)
+                     .arrived(immediate.value)
+                 ? nullptr
+                 : "announced a message in a slot that its channel does not have, or that is taken";
+    case Immediate::Kind::credit:
+      return context_.credit(channel.priority, channel.direction, channel.member, immediate.value)
+                 ? nullptr
+                 : "returned more credits than it was sent messages";
+    case Immediate::Kind::direct:
+      if (channel.direction == Direction::up) return "announced a direct write upwards, where there are none";
+      exchange(channel.priority).direct_arrived(channel.member, immediate.value);
+      return nullptr;
+  }
+  return "sent an immediate of a kind that does not exist";
+}
+
+void Lane::post() {
+  if (context_.outbox.empty()) return;
+  const trace::Span span(trace::What::post, 0, 0);
+  while (!context_.outbox.empty()) {
+    const auto pending = context_.outbox.pending();
+    const std::size_t accepted = endpoint_->post(pending);
+    context_.outbox.pop(accepted);
+    if (accepted < pending.size()) break;
+  }
+}
+
+void Lane::check_timeout(bool moved) {
+  if (moved) {
+    moved_since_check_ = true;
+    return;
+  }
+  if (++quiet_rounds_ < kRoundsPerCheck) return;
+  quiet_rounds_ = 0;
+  const auto now = Clock::now();
+  if (moved_since_check_ || !is_active_.load(std::memory_order_relaxed)) {
+    last_moved_ = now;
+    moved_since_check_ = false;
+    return;
+  }
+  report_stall(now);
+}
+
+/// Who keeps the lane waiting. First those who are known to be missing; who is only suspected, because it
+/// does not answer, may itself wait for somebody who is known elsewhere.
+void Lane::report_stall(Clock::time_point now) {
+  if (now - last_moved_ < kShortestTimeout) return;
+  const auto patience = options_.patience(context_.config.lane, {last_moved_, options_.timeout});
+  if (!patience || now <= patience->end()) return;
+  const double seconds = std::chrono::duration<double>(patience->timeout).count();
+  for (const auto& exchange : exchanges_) {
+    if (const std::string known = exchange->waiting_for().known; !known.empty())
+      context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, known));
+  }
+  if (now <= patience->end() + kWorkerGrace) return;
+  for (const auto& exchange : exchanges_) {
+    if (const std::string suspected = exchange->waiting_for().suspected; !suspected.empty()) {
+      context_.fail(ErrorCode::timeout,
+                    fmt::format("no progress for {:g} s: no answer from {}", seconds, suspected));
+    }
+  }
+}
+
+void Lane::sleep(std::chrono::nanoseconds at_most) {
+  int fd = -1;
+  {
+    const std::unique_lock lock(drive_, std::try_to_lock);
+    if (!lock) {  // somebody else drives
+      at_most = std::min<std::chrono::nanoseconds>(at_most, kStandBack);
+    } else if (endpoint_ && (fd = endpoint_->wait_fd()) >= 0 && !endpoint_->prepare_wait()) {
+      return;
+    }
+  }
+  doorbell_.sleep(at_most, fd);
+}
+
+void Lane::run(std::stop_token stop) {
+  auto quiet_since = Clock::now();
+  bool slept = false;
+  std::uint32_t seen_rounds = caller_rounds_.load(std::memory_order_relaxed);
+  while (!stop.stop_requested() && !halted_.load(std::memory_order_acquire)) {
+    // Callers drive: stand back until they have not for a while.
+    const std::uint32_t rounds = caller_rounds_.load(std::memory_order_relaxed);
+    if (callers_.load(std::memory_order_relaxed) > 0 || rounds != seen_rounds) {
+      seen_rounds = rounds;
+      options_.on_idle();
+      std::this_thread::sleep_for(kStandBack);
+      quiet_since = Clock::now();
+      continue;
+    }
+    bool moved = false;
+    {
+      const std::unique_lock lock(drive_, std::try_to_lock);
+      if (lock) {
+        if (slept) quiet_rounds_ = kRoundsPerCheck;  // that took its time: look at the clock
+        slept = false;
+        moved = round();
+      }
+    }
+    const auto now = Clock::now();
+    if (moved) {
+      quiet_since = now;
+      continue;
+    }
+    const auto quiet = now - quiet_since;
+    if (quiet < options_.spin) continue;
+    const bool busy = is_active_.load(std::memory_order_relaxed);
+    if (busy && quiet < options_.spin + kLaneYieldTime) {
+      std::this_thread::yield();
+      continue;
+    }
+    options_.on_idle();
+    sleeping_.store(true, std::memory_order_seq_cst);
+    if (!has_submissions_.load(std::memory_order_seq_cst) && !stop.stop_requested()) {
+      const auto nap = has_fd_ ? std::chrono::nanoseconds(kSafetyNap)
+                               : std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap,
+                                                                      busy ? kLongestNap : kLongestIdleNap);
+      sleep(nap);
+      slept = true;
+    }
+    sleeping_.store(false, std::memory_order_relaxed);
+  }
+}
+
+void Lane::halt() noexcept {
+  halted_.store(true, std::memory_order_release);
+  doorbell_.ring();
+}
+
+bool Lane::drain() {
+  const std::scoped_lock lock(drive_);
+  if (!endpoint_) return true;
+  while (endpoint_->poll(completions_) > 0) {
+  }
+  return endpoint_->in_flight() == 0;
+}
+
+void Lane::shut_down() {
+  const std::scoped_lock lock(drive_);
+  endpoint_.reset();
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,44 @@
+#include "runtime/lane/scan_pool.h"
+
+namespace nzcl::engine {
+
+ScanPool::ScanPool(int threads, const std::function<void(int)>& start) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this, start, i](std::stop_token stop) {
+      start(i);
+      run(stop);
+    });
+  }
+}
+
+ScanPool::~ScanPool() {
+  for (auto& thread : threads_) thread.request_stop();
+  wake_.notify_all();
+}
+
+void ScanPool::submit(std::shared_ptr<Operation> operation) {
+  if (threads_.empty()) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    work_.emplace_back(std::move(operation), 0);
+  }
+  wake_.notify_all();
+}
+
+void ScanPool::run(std::stop_token stop) {
+  while (true) {
+    std::shared_ptr<Operation> operation;
+    std::uint64_t slice = 0;
+    {
+      std::unique_lock lock(mutex_);
+      if (!wake_.wait(lock, stop, [this] { return !work_.empty(); })) return;
+      operation = work_.front().first;
+      slice = work_.front().second++;
+      if (work_.front().second >= operation->layout.slices()) work_.pop_front();
+    }
+    // A finished operation's input is the caller's again: a failed one may leave slices unscanned.
+    if (!operation->finished()) operation->ensure_scanned(slice);
+  }
+}
+
+}  // namespace nzcl::engine

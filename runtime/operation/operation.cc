@@ -1,0 +1,214 @@
+#include "runtime/operation/operation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/base/cold_memory.h"
+#include "runtime/kernels/scan.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecord& operation_record,
+                     InputView in, OutputView out, int lanes)
+    : layout(slice_layout),
+      record(operation_record),
+      input(std::move(in)),
+      output(out),
+      words_(2 * layout.slices() * layout.words_per_slice()),
+      scan_(std::make_unique<std::atomic<std::uint8_t>[]>(layout.slices())),
+      parts_left_(layout.slices()) {
+  if (output.packed) {
+    union_counts_ = std::make_unique<std::atomic<std::int64_t>[]>(layout.slices());
+    for (std::uint64_t s = 0; s < layout.slices(); ++s) union_counts_[s].store(-1, std::memory_order_relaxed);
+    cursors_.resize(static_cast<std::size_t>(lanes));
+  }
+}
+
+void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
+  if (input.sparse) blocks_before_.resize(layout.slices());
+  std::uint64_t total = 0;
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    const auto words = bits_of(Side::input, s);
+    copy_bits(words, 0, bits, layout.first_block(s), layout.blocks_of(s));
+    scan_[s].store(kScanned, std::memory_order_relaxed);
+    if (input.sparse) blocks_before_[s] = total;
+    total += count_bits(words);
+  }
+  input_blocks = total;
+}
+
+void Operation::set_all_input() {
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    fill_ones(bits_of(Side::input, s), layout.blocks_of(s));
+    scan_[s].store(kScanned, std::memory_order_relaxed);
+  }
+  input_blocks = layout.blocks();
+}
+
+bool Operation::ensure_scanned(std::uint64_t slice) {
+  std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
+  if (state == kScanned) return true;
+  if (state == kScanning ||
+      !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
+    return state == kScanned;
+  }
+  const trace::Span span(trace::What::scan, epoch, slice);
+  const auto words = bits_of(Side::input, slice);
+  scan_blocks(input.base + layout.offset_of(slice, 0),
+              layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words,
+              scan_streams);
+  input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
+  scan_[slice].store(kScanned, std::memory_order_release);
+  return true;
+}
+
+std::span<std::uint64_t> Operation::bits_of(Side side, std::uint64_t slice) {
+  const std::uint64_t slices_before = (side == Side::result ? layout.slices() : 0) + slice;
+  return {words_.data() + slices_before * layout.words_per_slice(), layout.words_of(slice)};
+}
+
+RunWalk Operation::input_walk(std::uint64_t slice) {
+  const SliceView view = input_slice(slice);
+  if (!input.sparse) return {view, {}};
+  if (input.order.empty()) return {view, {.kind = BlockOrder::Kind::stream, .first = blocks_before_[slice]}};
+  return {view,
+          {.kind = BlockOrder::Kind::indexed, .first = blocks_before_[slice], .order = input.order.data()}};
+}
+
+void Operation::union_known(std::uint64_t slice) {
+  const std::uint64_t blocks = union_slice(slice).count();
+  union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+  if (output.packed) union_counts_[slice].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
+}
+
+std::optional<RunWalk> Operation::output_walk(std::uint64_t slice, int lane) {
+  const SliceView view = union_slice(slice);
+  if (!output.packed) return RunWalk(view, {});
+  const auto before = packed_blocks_before(slice, lane);
+  if (!before) return std::nullopt;
+  return RunWalk(view, {.kind = BlockOrder::Kind::stream, .first = *before});
+}
+
+std::uint64_t Operation::writable(std::uint64_t offset, std::uint64_t bytes) const {
+  if (!output.packed) return bytes;
+  const std::uint64_t end = output.capacity * layout.block_bytes();
+  return offset < end ? std::min(bytes, end - offset) : 0;
+}
+
+void Operation::zero_absent(std::uint64_t slice) {
+  if (output.packed || in_place()) return;
+  const trace::Span span(trace::What::zero, epoch, slice);
+  const SliceView view = union_slice(slice);
+  for (std::uint64_t b = view.next_absent(0), next = b; b < view.blocks(); b = next) {
+    const std::uint64_t end = view.next(b);
+    next = view.next_absent(end);
+    if (next < view.blocks()) prefetch_to_write(output.base + view.tensor_offset(next), view.bytes(next, 1));
+    zero_cold(output.base + view.tensor_offset(b), view.bytes(b, end - b));
+  }
+}
+
+/// Blocks of the packed result that lie before the slice's; nothing while an earlier slice's union is
+/// unknown.
+std::optional<std::uint64_t> Operation::packed_blocks_before(std::uint64_t slice, int lane) {
+  PackedCursor& cursor = cursors_[static_cast<std::size_t>(lane)];
+  // Slices of one lane come almost in order. Where they do not, the sum starts again.
+  if (cursor.slice > slice) cursor = {};
+  for (; cursor.slice < slice; ++cursor.slice) {
+    const std::int64_t blocks = union_counts_[cursor.slice].load(std::memory_order_acquire);
+    if (blocks < 0) return std::nullopt;
+    cursor.blocks += static_cast<std::uint64_t>(blocks);
+  }
+  return cursor.blocks;
+}
+
+void Operation::part_done() {
+  if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) finish();
+}
+
+void Operation::finish() {
+  trace::record(trace::What::operation, begun_ns, epoch, 0);
+  const std::uint64_t blocks = union_blocks.load(std::memory_order_relaxed);
+  if (output.packed && blocks > output.capacity) {
+    const std::scoped_lock lock(failure_mutex_);
+    if (!failure_) {
+      failure_ = {ErrorCode::invalid_argument,
+                  fmt::format("operation {}: the packed result has {} blocks, packed_capacity is {}", epoch,
+                              blocks, output.capacity)};
+    }
+  }
+  finished_.store(true, std::memory_order_release);  // last: it may be gone afterwards
+}
+
+void Operation::fail(const Failure& failure) {
+  // The input goes back to its owner: no scan may start, and those that run must end.
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    std::uint8_t state = kUnscanned;
+    while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {
+      if (state == kScanning) std::this_thread::yield();
+      state = kUnscanned;
+    }
+  }
+  {
+    const std::scoped_lock lock(failure_mutex_);
+    if (finished() || failure_) return;
+    failure_ = failure;
+  }
+  finished_.store(true, std::memory_order_release);  // last: it may be gone afterwards
+}
+
+void Operation::release_regions() {
+  if (!released_.exchange(true, std::memory_order_relaxed)) regions = {};
+}
+
+std::optional<Failure> Operation::failure() const {
+  const std::scoped_lock lock(failure_mutex_);
+  return failure_;
+}
+
+void Operation::verify_input() {
+  if (!input_check) return;
+  std::call_once(verified_once_, [this] {
+    if (failure()) return;
+    const auto block =
+        input_check->first_change(in_place() ? union_bitmap() : std::span<const std::uint64_t>());
+    if (!block) return;
+    const std::scoped_lock lock(failure_mutex_);
+    failure_ = {ErrorCode::invalid_usage,
+                fmt::format("operation {}: block {} of {} changed while the operation used it, so ranks may "
+                            "hold wrong results; write to a buffer only after wait() has returned",
+                            epoch, *block, input.sparse ? "values" : "the input")};
+  });
+}
+
+std::span<const std::uint64_t> Operation::union_bitmap() {
+  // Slices of whole words lie one after the other already.
+  if (layout.slices() == 1 || layout.slice_blocks() % 64 == 0) {
+    return {bits_of(Side::result, 0).data(), words_for(layout.blocks())};
+  }
+  std::call_once(bitmap_once_, [this] {
+    bitmap_.resize(words_for(layout.blocks()));
+    for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+      copy_bits(bitmap_, layout.first_block(s), union_bits(s), 0, layout.blocks_of(s));
+    }
+  });
+  return bitmap_;
+}
+
+std::span<const std::int64_t> Operation::packed_indices() {
+  if (!output.packed) return {};
+  std::call_once(indices_once_, [this] {
+    const auto bits = union_bitmap();
+    indices_.reserve(union_blocks.load(std::memory_order_relaxed));
+    for (auto b = next_set(bits, 0, layout.blocks()); b < layout.blocks();
+         b = next_set(bits, b + 1, layout.blocks())) {
+      indices_.push_back(static_cast<std::int64_t>(b));
+    }
+  });
+  return indices_;
+}
+
+}  // namespace nzcl::engine

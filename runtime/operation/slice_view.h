@@ -1,0 +1,72 @@
+// One slice of a tensor together with the set of its blocks that are there.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/plan/slice_layout.h"
+
+namespace nzcl::engine {
+
+/// What a rank contributes to a slice, or what a result has of it: an index set over the slice's blocks. The
+/// blocks' bytes, one behind the other in ascending order, are the slice's *stream*. A view: it owns nothing,
+/// and layout and bitmap outlive it. The seam for other index sets: whoever walks a slice goes through this
+/// class and RunWalk, and nobody else reads bitmaps of slices.
+class SliceView {
+ public:
+  SliceView() = default;
+  SliceView(const SliceLayout& layout, std::uint64_t slice, std::span<const std::uint64_t> bits)
+      : layout_(&layout), slice_(slice), blocks_(layout.blocks_of(slice)), bits_(bits) {}
+
+  const SliceLayout& layout() const { return *layout_; }
+  std::uint64_t slice() const { return slice_; }
+  /// Blocks of the slice, there or not. Block numbers below count within the slice.
+  std::uint64_t blocks() const { return blocks_; }
+  std::span<const std::uint64_t> bits() const { return bits_; }
+
+  /// No bit stands for a block behind the last one. Bitmaps that a peer sent are not walked before this
+  /// holds.
+  bool well_formed() const { return blocks_ % 64 == 0 || (bits_.back() & ~low_bits(blocks_ % 64)) == 0; }
+
+  std::uint64_t count() const { return count_bits(bits_); }
+  std::uint64_t runs() const { return count_runs(bits_, blocks_); }
+  /// The first block from `block` on that is there, or blocks().
+  std::uint64_t next(std::uint64_t block) const { return next_set(bits_, block, blocks_); }
+  /// The first block from `block` on that is not there, or blocks().
+  std::uint64_t next_absent(std::uint64_t block) const { return next_clear(bits_, block, blocks_); }
+
+  /// Where a block lies in the tensor, in bytes.
+  std::uint64_t tensor_offset(std::uint64_t block) const { return layout_->offset_of(slice_, block); }
+  /// Bytes of `n` blocks from `block` on. All blocks are whole but perhaps the tensor's last.
+  std::uint64_t bytes(std::uint64_t block, std::uint64_t n) const {
+    return layout_->bytes_of_blocks(slice_, block, n);
+  }
+  /// Bytes of all blocks that are there.
+  std::uint64_t stream_bytes() const {
+    const std::uint64_t whole = count() * layout_->block_bytes();
+    const bool cut = blocks_ > 0 && slice_ + 1 == layout_->slices() && test_bit(bits_, blocks_ - 1);
+    return cut ? whole - layout_->block_bytes() + bytes(blocks_ - 1, 1) : whole;
+  }
+
+ private:
+  const SliceLayout* layout_ = nullptr;
+  std::uint64_t slice_ = 0, blocks_ = 0;
+  std::span<const std::uint64_t> bits_;
+};
+
+/// Copies `count` bits between positions of two bitmaps that do not overlap. Other bits of `to` stay.
+inline void copy_bits(std::span<std::uint64_t> to, std::uint64_t to_bit, std::span<const std::uint64_t> from,
+                      std::uint64_t from_bit, std::uint64_t count) {
+  while (count > 0) {
+    const std::uint64_t to_shift = to_bit % 64, from_shift = from_bit % 64;
+    const std::uint64_t n = std::min({count, 64 - to_shift, 64 - from_shift});
+    const std::uint64_t mask = low_bits(n);
+    const std::uint64_t bits = from[from_bit / 64] >> from_shift & mask;
+    to[to_bit / 64] = (to[to_bit / 64] & ~(mask << to_shift)) | bits << to_shift;
+    to_bit += n, from_bit += n, count -= n;
+  }
+}
+
+}  // namespace nzcl::engine

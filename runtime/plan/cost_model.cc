@@ -1,0 +1,44 @@
+#include "runtime/plan/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "runtime/plan/tuning.h"
+
+namespace nzcl::engine {
+
+std::uint64_t bulk_slot_bytes(const Members& members, bool one_network) {
+  return members.dedicated > 0 && !one_network ? kDedicatedSlotBytes : kBulkSlotBytes;
+}
+
+std::uint32_t bulk_slots(const Members& members, bool one_network, std::uint64_t slot_bytes) {
+  if (one_network) return kLeastSlots;
+  const bool dedicated = members.dedicated > 0;
+  // A rank has rings from every other one, up and down; with dedicated aggregators, only from those or only
+  // from the workers.
+  const int rings = dedicated ? std::max(members.workers, members.dedicated) : 2 * (members.workers - 1);
+  const std::uint64_t fit = kRingBytes / (static_cast<std::uint64_t>(std::max(1, rings)) * slot_bytes);
+  return static_cast<std::uint32_t>(
+      std::clamp<std::uint64_t>(fit, kLeastSlots, dedicated ? kMostDedicatedSlots : kMostSlots));
+}
+
+std::uint64_t ahead_bytes(bool one_network, std::uint64_t cache_bytes) {
+  return one_network ? cache_bytes : 0;
+}
+
+std::uint64_t gather_from(const verbs::Costs& costs) {
+  return static_cast<std::uint64_t>(std::ceil(costs.segment));
+}
+
+bool one_hop_pays(int ranks) { return ranks <= 2; }
+
+std::uint64_t direct_from(const verbs::Costs& costs, int ranks) {
+  // A run of b bytes costs (ranks - 1) (write + b foreign_byte) as writes, and ranks b as copies.
+  const double saved = ranks - (ranks - 1) * costs.foreign_byte;  // by each byte of the run
+  const double bytes = (ranks - 1) * costs.write / saved;
+  return saved > 0 && bytes < 1e18 ? static_cast<std::uint64_t>(std::ceil(bytes))
+                                   : std::numeric_limits<std::uint64_t>::max();
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,59 @@
+#include "runtime/plan/engine_plan.h"
+
+#include <algorithm>
+
+#include "runtime/plan/cost_model.h"
+
+namespace nzcl::engine {
+namespace {
+
+ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_network,
+                        const verbs::Limits& limits) {
+  const std::uint64_t wanted = o.slot_bytes ? o.slot_bytes : bulk_slot_bytes(members, one_network);
+  ChannelConfig bulk;
+  bulk.slot_bytes = std::min<std::uint64_t>(wanted, limits.max_write_bytes) / 64 * 64;
+  bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots)
+                               : bulk_slots(members, one_network, bulk.slot_bytes);
+  // An announcement numbers the sender's staging buffers with 16 bits: a channel's slots for each member, and
+  // some.
+  bulk.lent = limits.readable && (bulk.slots + 1) * static_cast<unsigned>(members.count() + 1) < 65536;
+  return bulk;
+}
+
+ChannelConfig plan_express(const Options& o, std::uint64_t bulk_slot_bytes, bool one_hop) {
+  ChannelConfig express;
+  express.slot_bytes = std::min(bulk_slot_bytes, kExpressSlotBytes);
+  express.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kLeastSlots;
+  // Without results the other way, credits come in writes of their own, for half a ring each.
+  if (one_hop) express.slots *= kOneHopSlots;
+  return express;
+}
+
+}  // namespace
+
+EngineConfig plan_engine(const Options& o, const Membership& membership, int numa_node,
+                         const verbs::Limits& limits) {
+  const Members& members = membership.members;
+  const bool one_network = membership.networks.all_together();
+  EngineConfig config;
+  config.members = members;
+  config.lanes = membership.lanes;
+  config.one_hop = members.dedicated == 0 && one_hop_pays(members.workers);
+  const ChannelConfig bulk = plan_bulk(o, members, one_network, limits);
+  config.channels[static_cast<std::size_t>(wire::Priority::bulk)] = bulk;
+  config.channels[static_cast<std::size_t>(wire::Priority::express)] =
+      plan_express(o, bulk.slot_bytes, config.one_hop);
+  // One device serves all links, so they are alike. Readable memory is a property of the whole device too.
+  config.set_links({.ordered = limits.ordered,
+                    .gather_bytes = o.gather_bytes ? o.gather_bytes : gather_from(limits.costs)});
+  config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
+  if (o.max_segments > 0)
+    config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));
+  config.direct_bytes = o.direct_bytes ? o.direct_bytes : direct_from(limits.costs, members.workers);
+  config.slice_bytes = o.slice_bytes;
+  config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
+  config.numa_node = numa_node;
+  return config;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,50 @@
+// What can be seen to be wrong with a peer's bytes by looking at them alone. Pure. Every check answers with
+// what is wrong, as a part of a sentence, or with nullptr.
+#pragma once
+
+#include <cstdint>
+
+#include "nzcl/types.h"
+#include "runtime/wire/immediate.h"
+#include "runtime/wire/message.h"
+
+namespace nzcl::wire {
+
+/// Bytes of a tensor or a block, at most: half of the address space, so that no later sum of two sizes wraps.
+inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+/// Whether a tensor of `count` elements in blocks of `block_elems` can be laid out. What callers ask for and
+/// what peers claim is checked by this.
+constexpr bool can_be_laid_out(std::uint64_t count, std::uint64_t block_elems, std::uint64_t element_bytes) {
+  return block_elems > 0 && count <= kMostBytes / element_bytes && block_elems <= kMostBytes / element_bytes;
+}
+
+/// Of a section that begins `at` bytes into a slot. Sums of its 32-bit lengths cannot wrap in 64 bits.
+inline const char* wrong_with(const Header& h, Direction direction, std::uint64_t at,
+                              std::uint64_t slot_bytes) {
+  const bool up = direction == Direction::up;
+  const bool with_bitmap = (h.flags & kHasBitmap) != 0, direct = (h.flags & kDirect) != 0;
+  const std::uint64_t fixed = sizeof h + (up && with_bitmap ? sizeof(OperationRecord) : 0);
+  if (h.magic != kMagic) return "it does not begin with nzcl's magic number";
+  if (h.version != kVersion) return "it is of another version";
+  if ((h.flags & ~(kHasBitmap | kDirect | kMore)) != 0) return "it has unknown flags";
+  if (up && direct) return "it has a flag that only results have";
+  if (!with_bitmap && h.bitmap_bytes != 0) return "it has bytes of a bitmap and none is announced";
+  if (direct && h.payload_bytes != 0) return "it says that its data was written in place, and carries some";
+  if (!direct && h.direct_writes != 0) return "it counts direct writes, and announces none";
+  if (at + fixed + h.bitmap_bytes + h.payload_bytes > slot_bytes) return "it is longer than its slot";
+  return nullptr;
+}
+
+/// Of what a rank believes an operation to be. An output's address is the business of the rank that named it:
+/// zero is an address where a transport counts from the beginning of the registered memory.
+inline const char* wrong_with(const OperationRecord& r) {
+  if (r.type >= kDataTypes) return "its element type does not exist";
+  if (r.op >= kReduceOps) return "its reduction does not exist";
+  if (r.packed_result > 1) return "its form of result does not exist";
+  const std::uint64_t element = element_bytes(static_cast<DataType>(r.type));
+  if (!can_be_laid_out(r.count, r.block_elems, element)) return "its tensor is larger than memory can be";
+  if (r.output_address > ~std::uint64_t{0} - r.count * element) return "its output goes beyond all addresses";
+  return nullptr;
+}
+
+}  // namespace nzcl::wire

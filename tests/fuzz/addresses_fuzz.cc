@@ -1,0 +1,64 @@
+// Feeds any bytes to the parsers of lane addresses, of endpoint addresses and of the private data of rdma_cm.
+#include "nzcl/error.h"
+#include "runtime/lane/lane.h"
+#include "tests/fuzz/fuzz.h"
+#include "verbs/cm/greeting.h"
+#include "verbs/cma/address.h"
+#include "verbs/cma/segment.h"
+#include "verbs/ibv/queue_pair.h"
+#include "verbs/loopback/network.h"
+
+namespace nzcl::test {
+namespace {
+
+constexpr std::size_t kPeers = 2;
+
+template <typename Parse>
+void try_parse(Parse parse) {
+  try {
+    parse();
+  } catch (const Error&) {
+  }
+}
+
+void connect_lane(const std::string& address) {
+  verbs::LoopbackNetwork network;
+  const auto device = network.device();
+  engine::LaneOptions options{.config = {}, .timeout = {}, .spin = {}, .on_failure = {}};
+  options.config.members = {.self = 0, .workers = kPeers, .dedicated = 0};
+  options.config.channels = {engine::ChannelConfig{128, 1}, engine::ChannelConfig{128, 1}};
+  engine::Lane lane(options, device);
+  static_cast<void>(lane.address_for(1));
+  lane.connect(std::vector<std::string>{"", address}, verbs::Clock::now());
+}
+
+}  // namespace
+
+std::vector<std::string> fuzz_seeds() {
+  const verbs::cm::Greeting greeting{.from = 1, .to = 0};
+  const auto bytes = greeting.bytes();
+  verbs::ibv::QueuePairAddress queue{.number = 17};
+  queue.mtu = 3;
+  verbs::cma::Address cma;
+  cma.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
+  cma.start.segment_bytes = verbs::cma::Segment::bytes(kPeers, cma.start.entries);
+  cma.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
+  std::string lane;
+  append(lane, verbs::RemoteMemory{~std::uint64_t{0}, 1});
+  return {{bytes.begin(), bytes.end()}, queue.encode(), cma.encode(), lane + "0", lane + "loopback"};
+}
+
+}  // namespace nzcl::test
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace nzcl;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  static_cast<void>(verbs::cm::Greeting::read({data, size}));
+  test::try_parse([&] { verbs::ibv::QueuePairAddress::decode(text); });
+  test::try_parse([&] {
+    const auto address = verbs::cma::Address::decode(text, test::kPeers);
+    if (address.encode() != text) __builtin_trap();
+  });
+  test::try_parse([&] { test::connect_lane(text); });
+  return 0;
+}

@@ -1,0 +1,89 @@
+// Feeds any bytes as contributions to an aggregator of two ranks, once to a dedicated one and once to one
+// beside a worker.
+#include "runtime/exchange/push/aggregator.h"
+#include "runtime/exchange/push/worker.h"
+#include "tests/engine/hand_fed.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace nzcl::test {
+namespace {
+
+using wire::Direction;
+using wire::Priority;
+
+/// Precedes the bytes of each message in the input.
+struct Step {
+  std::uint8_t rank = 0, priority = 0;
+  std::uint16_t bytes = 0;
+};
+
+std::string message(std::uint8_t rank, Priority c, std::uint64_t sequence, std::vector<std::uint64_t> bitmap,
+                    std::size_t values, std::uint64_t count) {
+  wire::Header header{.flags = wire::kHasBitmap, .epoch = sequence, .sequence = sequence};
+  header.bitmap_bytes = static_cast<std::uint32_t>(bitmap.size() * 8);
+  header.payload_bytes = static_cast<std::uint32_t>(values * 4);
+  std::string body;
+  append(body, header);
+  append(body, HandMade::record(count));
+  for (const std::uint64_t word : bitmap) append(body, word);
+  for (std::size_t i = 0; i < values; ++i) append(body, 1.0f);
+  std::string text;
+  append(text, Step{rank, static_cast<std::uint8_t>(c), static_cast<std::uint16_t>(body.size())});
+  return text + body;
+}
+
+void run(FuzzInput input, bool colocated) {
+  HandFed fed({.self = colocated ? 0 : 2, .dedicated = colocated ? 0 : 1, .direct_bytes = 32});
+  std::vector<std::unique_ptr<engine::Worker>> workers;
+  std::vector<std::unique_ptr<engine::Aggregator>> aggregators;
+  std::vector<std::unique_ptr<HandMade>> operations;
+  for (const Priority c : {Priority::bulk, Priority::express}) {
+    aggregators.push_back(std::make_unique<engine::Aggregator>(fed.context(), c));
+    if (!colocated) continue;
+    workers.push_back(std::make_unique<engine::Worker>(fed.context(), c));
+    workers.back()->connect(aggregators.back().get());
+    aggregators.back()->connect(workers.back().get());
+    operations.push_back(
+        std::make_unique<HandMade>(fed, 0, std::vector<float>(c == Priority::bulk ? 1024 : 20, 1.0f)));
+    workers.back()->submit(&operations.back()->operation);
+  }
+  const auto step = [&] {
+    for (bool any = true; any && !fed.context().failure;) {
+      any = false;
+      for (auto& worker : workers) any |= worker->step();
+      for (auto& aggregator : aggregators) any |= aggregator->step();
+      fed.drop_sent();
+    }
+  };
+  step();
+  while (!input.empty() && !fed.context().failure) {
+    const auto next = input.value<Step>();
+    fed.feed_bytes(colocated ? 1 : next.rank % 2, Direction::up, static_cast<Priority>(next.priority % 2),
+                   input.bytes(next.bytes));
+    step();
+  }
+  for (const auto& aggregator : aggregators) static_cast<void>(aggregator->waiting_for());
+  for (const auto& worker : workers) static_cast<void>(worker->waiting_for());
+}
+
+}  // namespace
+
+std::vector<std::string> fuzz_seeds() {
+  const auto small = [](std::uint8_t rank, std::uint64_t sequence) {
+    return message(rank, Priority::express, sequence, {0b00011}, 8, 20);
+  };
+  std::vector<std::uint64_t> dense(4, ~std::uint64_t{0});
+  return {small(0, 0) + small(1, 0) + small(0, 1) + small(1, 1),
+          message(0, Priority::bulk, 0, dense, 100, 1024) + message(1, Priority::bulk, 0, dense, 100, 1024),
+          message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
+          // The tensor's size in bytes wraps to zero.
+          message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};
+}
+
+}  // namespace nzcl::test
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  nzcl::test::run({data, size}, false);
+  nzcl::test::run({data, size}, true);
+  return 0;
+}

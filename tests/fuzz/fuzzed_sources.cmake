@@ -1,0 +1,19 @@
+# The files that the libFuzzer programs link: those whose parsers they feed, and what these need. It is not the whole
+# library, because clang 14 cannot compile the library's coroutines and ranges with libstdc++ 12.
+set(fuzzed_sources
+  runtime/base/json_text.cc runtime/base/log.cc runtime/base/names.cc runtime/base/own_process.cc
+  runtime/kernels/scan.cc runtime/kernels/scan_streams.cc runtime/kernels/reduce.cc runtime/kernels/targets.cc
+  runtime/trace/trace.cc runtime/trace/timeline_file.cc
+  runtime/placement/memory.cc
+  runtime/plan/membership.cc runtime/plan/slice_layout.cc
+  runtime/channel/lane_memory.cc
+  runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/run_walk.cc
+  runtime/exchange/exchange.cc runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
+  runtime/exchange/contributions/slice_sum.cc runtime/exchange/one_hop/one_hop_exchange.cc
+  runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
+  runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
+  runtime/lane/lane.cc
+  runtime/bootstrap/frames.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
+  runtime/comm/hello.cc)
+list(TRANSFORM fuzzed_sources PREPEND ${PROJECT_SOURCE_DIR}/)
+list(APPEND fuzzed_sources $<TARGET_OBJECTS:nzcl_verbs>)

@@ -1,0 +1,85 @@
+// Feeds any bytes as results, and announcements of direct writes, to workers with an operation of each
+// priority under way.
+#include "runtime/exchange/push/worker.h"
+#include "tests/engine/hand_fed.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace nzcl::test {
+namespace {
+
+using wire::Direction;
+using wire::Priority;
+
+constexpr int kAggregator = 2;
+constexpr std::uint8_t kDirectWrite = 2;
+
+/// Precedes the bytes of each message in the input.
+struct Step {
+  std::uint8_t what = 0;  // the priority of a message, or kDirectWrite
+  std::uint8_t reserved = 0;
+  std::uint16_t value = 0;  // bytes of the message, or the direct write's sequence
+};
+
+std::string message(Priority c, std::uint16_t flags, std::vector<std::uint64_t> bitmap, std::size_t values,
+                    std::uint32_t direct_writes = 0) {
+  wire::Header header{.flags = flags};
+  header.bitmap_bytes = static_cast<std::uint32_t>(bitmap.size() * 8);
+  header.payload_bytes = static_cast<std::uint32_t>(values * 4);
+  header.direct_writes = direct_writes;
+  std::string body;
+  append(body, header);
+  for (const std::uint64_t word : bitmap) append(body, word);
+  for (std::size_t i = 0; i < values; ++i) append(body, 1.0f);
+  std::string text;
+  append(text, Step{static_cast<std::uint8_t>(c), 0, static_cast<std::uint16_t>(body.size())});
+  return text + body;
+}
+
+void run(FuzzInput input) {
+  HandFed fed({.self = 0});
+  std::vector<std::unique_ptr<engine::Worker>> workers;
+  std::vector<std::unique_ptr<HandMade>> operations;
+  for (const Priority c : {Priority::bulk, Priority::express}) {
+    workers.push_back(std::make_unique<engine::Worker>(fed.context(), c));
+    operations.push_back(
+        std::make_unique<HandMade>(fed, 0, std::vector<float>(c == Priority::bulk ? 1021 : 20, 1.0f)));
+    workers.back()->submit(&operations.back()->operation);
+  }
+  const auto step = [&] {
+    for (auto& worker : workers) {
+      while (!fed.context().failure && worker->step()) fed.drop_sent();
+    }
+  };
+  step();
+  while (!input.empty() && !fed.context().failure) {
+    const auto next = input.value<Step>();
+    if (next.what % 3 == kDirectWrite) {
+      workers[next.reserved % 2]->on_direct(kAggregator, next.value);
+    } else {
+      fed.feed_bytes(kAggregator, Direction::down, static_cast<Priority>(next.what % 3),
+                     input.bytes(next.value));
+    }
+    step();
+  }
+  for (const auto& worker : workers) static_cast<void>(worker->waiting_for());
+}
+
+}  // namespace
+
+std::vector<std::string> fuzz_seeds() {
+  constexpr std::uint16_t kUnion = wire::kHasBitmap;
+  std::string direct;
+  append(direct, Step{kDirectWrite, 1, 0});
+  const std::vector<std::uint64_t> dense(4, ~std::uint64_t{0});
+  return {message(Priority::express, kUnion, {0b00011}, 8),
+          message(Priority::bulk, kUnion, dense, 200) + message(Priority::bulk, 0, {}, 200),
+          direct + message(Priority::express, kUnion | wire::kDirect, {0b00011}, 0, 1),
+          message(Priority::express, kUnion, {1u << 5}, 4)};  // a bit behind the last block
+}
+
+}  // namespace nzcl::test
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  nzcl::test::run({data, size});
+  return 0;
+}

@@ -1,0 +1,267 @@
+// Unusual calls of the C API: argument structures with the sizes of other versions, empty tensors, and null
+// in place of every handle and pointer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "nzcl/nzcl.h"
+
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+#define NZCL_OK(call) ASSERT_EQ(call, nzclSuccess) << nzclGetLastError()
+
+/// A communicator of a single rank, with a registered buffer.
+class CApiMisuseTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    nzclUniqueId id;
+    NZCL_OK(nzclGetUniqueId(&id));
+    NZCL_OK(nzclCommInitRank(&comm_, 1, id, 0));
+    NZCL_OK(nzclCommRegister(comm_, data_.data(), data_.size() * sizeof(float), &buffer_));
+  }
+  void TearDown() override {
+    NZCL_OK(nzclCommDeregister(comm_, buffer_));
+    NZCL_OK(nzclCommDestroy(comm_));
+  }
+  nzclResult_t start(const void* args) {
+    nzclWork_t work = nullptr;
+    const nzclResult_t result = nzclAllReduceEx(static_cast<const nzclAllReduceArgs*>(args), comm_, &work);
+    if (result != nzclSuccess) return result;
+    EXPECT_EQ(nzclWorkWait(work, -1), nzclSuccess) << nzclGetLastError();
+    EXPECT_EQ(nzclWorkUnionBitmap(work, &words_, &blocks_), nzclSuccess);
+    nzclWorkFree(work);
+    return result;
+  }
+
+  nzclComm_t comm_ = nullptr;
+  nzclBuffer_t buffer_ = nullptr;
+  std::vector<float> data_ = std::vector<float>(1000, 1.0f);
+  const std::uint64_t* words_ = nullptr;
+  std::size_t blocks_ = 0;
+};
+
+/// The structure as a program knows it that was compiled before block_elems and the fields behind it were
+/// added.
+struct FirstArgs {
+  std::size_t size;
+  const void* send;
+  void* recv;
+  std::uint64_t count;
+  nzclDataType_t type;
+  nzclRedOp_t op;
+};
+
+TEST_F(CApiMisuseTest, AnOlderStructureGetsDefaultsForWhatItLacks) {
+  struct {
+    FirstArgs args;
+    std::array<std::uint64_t, 8> behind;  // other memory of the caller, which must not be read as arguments
+  } old{{sizeof(FirstArgs), data_.data(), data_.data(), data_.size(), nzclFloat32, nzclSum}, {}};
+  old.behind.fill(0x7777777777777777);
+  ASSERT_EQ(start(&old), nzclSuccess) << nzclGetLastError();
+  EXPECT_EQ(blocks_, 4u) << "blocks of 256, the default";
+}
+
+TEST_F(CApiMisuseTest, ANewerStructureIsTakenIfItAsksForNothingNew) {
+  struct {
+    nzclAllReduceArgs args;
+    std::array<std::uint64_t, 3> later;
+  } future{};
+  future.args.size = sizeof future;
+  future.args.send = future.args.recv = data_.data();
+  future.args.count = data_.size();
+  future.args.block_elems = 10;
+  ASSERT_EQ(start(&future), nzclSuccess) << nzclGetLastError();
+  EXPECT_EQ(blocks_, 100u);
+  future.later[2] = 1;
+  EXPECT_EQ(start(&future), nzclUnsupported);
+  EXPECT_THAT(nzclGetLastError(),
+              AllOf(HasSubstr("nzclAllReduceArgs"), HasSubstr("byte 96"), HasSubstr(nzclGetVersion())));
+}
+
+TEST_F(CApiMisuseTest, AnOperationsTimeoutIsTheStructuresLast) {
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  args.send = args.recv = data_.data();
+  args.count = data_.size();
+  args.timeout_ns = 5'000'000'000;
+  EXPECT_EQ(start(&args), nzclSuccess) << nzclGetLastError();
+  args.timeout_ns = -1;
+  EXPECT_EQ(start(&args), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("timeout is -1e-09 s"));
+}
+
+TEST_F(CApiMisuseTest, ASizeThatIsNoneIsRefusedByName) {
+  nzclAllReduceArgs args{};
+  args.send = args.recv = data_.data();
+  args.count = data_.size();
+  for (const std::size_t size : {std::size_t{0}, sizeof(FirstArgs) - 8, sizeof(FirstArgs) + 1,
+                                 sizeof(args) + 1, std::numeric_limits<std::size_t>::max() - 7}) {
+    args.size = size;
+    EXPECT_EQ(start(&args), nzclInvalidArgument) << size;
+    EXPECT_THAT(nzclGetLastError(),
+                AllOf(HasSubstr("size is " + std::to_string(size)), HasSubstr("sizeof(nzclAllReduceArgs)")));
+  }
+  EXPECT_EQ(start(nullptr), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("null"));
+}
+
+TEST_F(CApiMisuseTest, StatisticsAreWrittenUpToTheCallersSizeOnly) {
+  NZCL_OK(nzclBarrier(comm_));
+  struct {
+    std::size_t size;
+    std::uint64_t operations;
+    std::uint64_t behind;  // other memory of the caller, which must not be written
+  } old{2 * sizeof(std::uint64_t), 99, 99};
+  NZCL_OK(nzclCommGetStatistics(comm_, reinterpret_cast<nzclStatistics*>(&old)));
+  EXPECT_EQ(old.operations, 1u);
+  EXPECT_EQ(old.behind, 99u);
+  EXPECT_EQ(old.size, 2 * sizeof(std::uint64_t));
+
+  struct {
+    nzclStatistics known;
+    std::uint64_t later;
+  } future{{}, 99};
+  future.known.size = sizeof future;
+  NZCL_OK(nzclCommGetStatistics(comm_, &future.known));
+  EXPECT_EQ(future.known.operations, 1u);
+  EXPECT_EQ(future.known.size, sizeof future);
+  EXPECT_EQ(future.later, 0u) << "what this version does not count is 0, not left as it was";
+
+  for (const std::size_t size : {std::size_t{0}, std::size_t{8}, std::size_t{20}, std::size_t{1} << 40}) {
+    future.known.size = size;
+    EXPECT_EQ(nzclCommGetStatistics(comm_, &future.known), nzclInvalidArgument) << size;
+    EXPECT_THAT(nzclGetLastError(), HasSubstr("sizeof(nzclStatistics)"));
+  }
+}
+
+TEST_F(CApiMisuseTest, AWaitForEverWaitsForEver) {
+  nzclUniqueId id;
+  NZCL_OK(nzclGetUniqueId(&id));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      nzclComm_t comm = nullptr;
+      NZCL_OK(nzclCommInitRank(&comm, 2, id, rank));
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      nzclWork_t work = nullptr;
+      NZCL_OK(nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm, &work));
+      EXPECT_EQ(nzclWorkWait(work, std::numeric_limits<std::int64_t>::max()), nzclSuccess);
+      NZCL_OK(nzclWorkWait(work, -1));
+      NZCL_OK(nzclWorkFree(work));
+      NZCL_OK(nzclCommDestroy(comm));
+    });
+  }
+}
+
+TEST_F(CApiMisuseTest, AnEmptyTensorOfBlocks) {
+  nzclWork_t work = nullptr;
+  for (float* recv : {static_cast<float*>(nullptr), data_.data()}) {
+    NZCL_OK(nzclAllReduceSparseBlock(nullptr, nullptr, 0, 256, recv, 0, nzclFloat32, nzclSum, comm_, &work));
+    NZCL_OK(nzclWorkWait(work, -1));
+    NZCL_OK(nzclWorkFree(work));
+    NZCL_OK(nzclAllReduceSparseBlockPacked(nullptr, nullptr, 0, 256, recv, 0, 0, nzclFloat32, nzclSum, comm_,
+                                           &work));
+    NZCL_OK(nzclWorkWait(work, -1));
+    const std::int64_t* indices = nullptr;
+    std::size_t blocks = 99;
+    NZCL_OK(nzclWorkPackedIndices(work, &indices, &blocks));
+    EXPECT_EQ(blocks, 0u);
+    NZCL_OK(nzclWorkFree(work));
+  }
+  const std::int64_t index = 0;
+  EXPECT_EQ(nzclAllReduceSparseBlock(data_.data(), &index, 1, 256, data_.data(), 0, nzclFloat32, nzclSum,
+                                     comm_, &work),
+            nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("block index 0 is not below the block count 0"));
+}
+
+TEST_F(CApiMisuseTest, EveryNullPointerIsAnErrorThatNamesTheCall) {
+  const std::int64_t index = 0;
+  const std::int64_t* indices = nullptr;
+  const std::uint64_t* words = nullptr;
+  std::size_t blocks = 0;
+  int number = 0;
+  nzclResult_t async = nzclSuccess;
+  nzclBuffer_t buffer = nullptr;
+  nzclWork_t work = nullptr;
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  nzclStatistics statistics{};
+  statistics.size = sizeof statistics;
+  float* const x = data_.data();
+  const auto refused = [](nzclResult_t result, const char* call) {
+    EXPECT_EQ(result, nzclInvalidArgument) << call;
+    EXPECT_THAT(nzclGetLastError(), AllOf(HasSubstr(call), HasSubstr("null"))) << call;
+  };
+  NZCL_OK(nzclAllReduce(x, x, 1, nzclFloat32, nzclSum, comm_, &work));
+  NZCL_OK(nzclWorkWait(work, -1));
+
+  refused(nzclCommInitEnv(nullptr), "nzclCommInitEnv");
+  refused(nzclGetUniqueId(nullptr), "nzclGetUniqueId");
+  refused(nzclCommInitRank(nullptr, 1, {}, 0), "nzclCommInitRank");
+  refused(nzclCommInitOob(nullptr, 1, 0, nullptr, nullptr), "nzclCommInitOob");
+  nzclComm_t other = nullptr;
+  refused(nzclCommInitOob(&other, 1, 0, nullptr, nullptr), "nzclCommInitOob");
+  refused(nzclCommAbort(nullptr, "why"), "nzclCommAbort");
+  refused(nzclCommGetAsyncError(nullptr, &async), "nzclCommGetAsyncError");
+  refused(nzclCommGetAsyncError(comm_, nullptr), "nzclCommGetAsyncError");
+  refused(nzclCommCount(nullptr, &number), "nzclCommCount");
+  refused(nzclCommCount(comm_, nullptr), "nzclCommCount");
+  refused(nzclCommUserRank(nullptr, &number), "nzclCommUserRank");
+  refused(nzclCommUserRank(comm_, nullptr), "nzclCommUserRank");
+  refused(nzclCommRegister(nullptr, x, 4, &buffer), "nzclCommRegister");
+  refused(nzclCommRegister(comm_, nullptr, 4, &buffer), "nzclCommRegister");
+  refused(nzclCommRegister(comm_, x, 4, nullptr), "nzclCommRegister");
+  refused(nzclCommDeregister(nullptr, buffer_), "nzclCommDeregister");
+  refused(nzclAllReduce(x, x, 1, nzclFloat32, nzclSum, nullptr, &work), "nzclAllReduce");
+  refused(nzclAllReduce(x, x, 1, nzclFloat32, nzclSum, comm_, nullptr), "nzclAllReduce");
+  refused(nzclAllReduceEx(nullptr, comm_, &work), "nzclAllReduceEx");
+  refused(nzclAllReduceEx(&args, nullptr, &work), "nzclAllReduceEx");
+  refused(nzclAllReduceEx(&args, comm_, nullptr), "nzclAllReduceEx");
+  const auto dense = [&](const void* send, const std::int64_t* i, void* recv, nzclComm_t c, nzclWork_t* w) {
+    return nzclAllReduceSparseBlock(send, i, 1, 1, recv, 1, nzclFloat32, nzclSum, c, w);
+  };
+  refused(dense(nullptr, &index, x, comm_, &work), "nzclAllReduceSparseBlock");
+  refused(dense(x, nullptr, x, comm_, &work), "nzclAllReduceSparseBlock");
+  refused(dense(x, &index, nullptr, comm_, &work), "nzclAllReduceSparseBlock");
+  refused(dense(x, &index, x, nullptr, &work), "nzclAllReduceSparseBlock");
+  refused(dense(x, &index, x, comm_, nullptr), "nzclAllReduceSparseBlock");
+  const auto packed = [&](const void* send, const std::int64_t* i, void* recv, nzclComm_t c, nzclWork_t* w) {
+    return nzclAllReduceSparseBlockPacked(send, i, 1, 1, recv, 1, 1, nzclFloat32, nzclSum, c, w);
+  };
+  refused(packed(nullptr, &index, x, comm_, &work), "nzclAllReduceSparseBlockPacked");
+  refused(packed(x, nullptr, x, comm_, &work), "nzclAllReduceSparseBlockPacked");
+  refused(packed(x, &index, nullptr, comm_, &work), "nzclAllReduceSparseBlockPacked");
+  refused(packed(x, &index, x, nullptr, &work), "nzclAllReduceSparseBlockPacked");
+  refused(packed(x, &index, x, comm_, nullptr), "nzclAllReduceSparseBlockPacked");
+  refused(nzclBarrier(nullptr), "nzclBarrier");
+  refused(nzclWorkTest(nullptr, &number), "nzclWorkTest");
+  refused(nzclWorkTest(work, nullptr), "nzclWorkTest");
+  refused(nzclWorkWait(nullptr, -1), "nzclWorkWait");
+  refused(nzclWorkUnionBitmap(nullptr, &words, &blocks), "nzclWorkUnionBitmap");
+  refused(nzclWorkUnionBitmap(work, nullptr, &blocks), "nzclWorkUnionBitmap");
+  refused(nzclWorkUnionBitmap(work, &words, nullptr), "nzclWorkUnionBitmap");
+  refused(nzclWorkPackedIndices(nullptr, &indices, &blocks), "nzclWorkPackedIndices");
+  refused(nzclWorkPackedIndices(work, nullptr, &blocks), "nzclWorkPackedIndices");
+  refused(nzclWorkPackedIndices(work, &indices, nullptr), "nzclWorkPackedIndices");
+  refused(nzclCommGetStatistics(nullptr, &statistics), "nzclCommGetStatistics");
+  refused(nzclCommGetStatistics(comm_, nullptr), "nzclCommGetStatistics");
+  NZCL_OK(nzclWorkFree(work));
+  // Functions that free accept null, as free() does. The reason of an abort may be left out.
+  NZCL_OK(nzclWorkFree(nullptr));
+  NZCL_OK(nzclCommDeregister(comm_, nullptr));
+  NZCL_OK(nzclCommDestroy(nullptr));
+  NZCL_OK(nzclCommAbort(comm_, nullptr));
+}
+
+}  // namespace

@@ -1,0 +1,160 @@
+// Memory stays registered as long as its handle lives or an operation that uses it runs, and no longer.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "runtime/bootstrap/local.h"
+#include "runtime/comm/core.h"
+#include "verbs/loopback/network.h"
+
+namespace nzcl::test {
+namespace {
+
+using comm::Core;
+using comm::Registration;
+using testing::HasSubstr;
+
+struct Counts {
+  std::atomic<int> made{0}, alive{0};
+};
+
+class CountedRegion final : public verbs::MemoryRegion {
+ public:
+  CountedRegion(std::unique_ptr<MemoryRegion> region, Counts& counts)
+      : region_(std::move(region)), counts_(counts) {
+    ++counts_.made;
+    ++counts_.alive;
+  }
+  ~CountedRegion() override { --counts_.alive; }
+  std::span<std::byte> bytes() const noexcept override { return region_->bytes(); }
+  verbs::RemoteMemory remote() const noexcept override { return region_->remote(); }
+
+ private:
+  std::unique_ptr<MemoryRegion> region_;
+  Counts& counts_;
+};
+
+/// A loopback device that counts registrations. It counts only the sizes that the tests use, so that the
+/// lanes' own memory does not matter.
+class CountingDevice final : public verbs::Device {
+ public:
+  static constexpr std::size_t kMost = 64 << 10;
+  CountingDevice(std::shared_ptr<Device> device, Counts& counts)
+      : device_(std::move(device)), counts_(counts) {}
+  std::string name() const override { return device_->name(); }
+  const verbs::Limits& limits() const noexcept override { return device_->limits(); }
+  std::unique_ptr<verbs::MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) override {
+    auto region = device_->register_memory(bytes, kind);
+    if (bytes.size() > kMost) return region;
+    return std::make_unique<CountedRegion>(std::move(region), counts_);
+  }
+  std::unique_ptr<verbs::Endpoint> open_endpoint(const verbs::EndpointOptions& options) override {
+    return device_->open_endpoint(options);
+  }
+
+ private:
+  std::shared_ptr<Device> device_;
+  Counts& counts_;
+};
+
+/// Two ranks as two threads, each with its own buffer.
+class RegistrationTest : public testing::Test {
+ protected:
+  struct Rank {
+    Core& core;
+    Counts& counts;
+    int index;
+    std::vector<float> data = std::vector<float>(10000, 1.0f);
+    std::shared_ptr<Registration> add() { return core.register_memory(data.data(), 40000, MemoryKind::host); }
+    std::shared_ptr<engine::Operation> start() {
+      return core.allreduce(
+          AllreduceRequest{.input = data.data(), .output = data.data(), .count = data.size()});
+    }
+  };
+  void run(const std::function<void(Rank&)>& body) {
+    const auto meeting = std::make_shared<bootstrap::LocalMeeting>(2);
+    verbs::LoopbackNetwork network;
+    std::vector<std::jthread> threads;
+    for (int index = 0; index < 2; ++index) {
+      threads.emplace_back([&, index] {
+        Counts counts;
+        Options options;
+        options.pin = options.log_level = "off";
+        const auto core = Core::join(
+            options, bootstrap::make_local_bootstrap(meeting, index), {bootstrap::Role::worker, index},
+            std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), counts), -1));
+        Rank rank{*core, counts, index};
+        body(rank);
+        core->close();
+      });
+    }
+  }
+};
+
+TEST_F(RegistrationTest, AFinishedOperationHoldsNoMemory) {
+  run([](Rank& rank) {
+    auto handle = rank.add();
+    const auto operation = rank.start();
+    rank.core.wait(*operation, std::nullopt);
+    EXPECT_EQ(rank.counts.alive, 1);
+    handle.reset();
+    EXPECT_EQ(rank.counts.alive, 0);
+    handle = rank.add();
+    EXPECT_EQ(rank.counts.made, 2) << "other pages may lie at the same address now";
+    rank.core.wait(*rank.start(), std::nullopt);
+    EXPECT_EQ(rank.data[0], 4.0f);
+  });
+}
+
+TEST_F(RegistrationTest, AnOperationKeepsItsMemoryUntilItIsOverAndNoLonger) {
+  std::atomic<bool> may_start = false;
+  run([&](Rank& rank) {
+    auto handle = rank.add();
+    if (rank.index == 1) {
+      while (!may_start) std::this_thread::yield();
+      rank.core.wait(*rank.start(), std::nullopt);
+      return;
+    }
+    rank.start();  // the operation is started, and nobody waits for it
+    handle.reset();
+    EXPECT_EQ(rank.counts.alive, 1) << "the other rank is to write into it";
+    may_start = true;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (rank.counts.alive > 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(rank.counts.alive, 0) << "without any further call";
+    EXPECT_EQ(rank.data[0], 2.0f);
+  });
+}
+
+TEST_F(RegistrationTest, MemoryWithoutAHandleIsNotUsedEvenIfAnOperationStillHoldsIt) {
+  std::atomic<bool> may_start = false;
+  run([&](Rank& rank) {
+    auto handle = rank.add();
+    if (rank.index == 1) {
+      while (!may_start) std::this_thread::yield();
+      rank.core.wait(*rank.start(), std::nullopt);
+      return;
+    }
+    const auto operation = rank.start();
+    handle.reset();
+    try {
+      rank.start();
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& e) {
+      EXPECT_THAT(e.what(),
+                  HasSubstr("not inside a registered buffer any more: its RegisteredBuffer is gone"));
+    }
+    handle = rank.add();
+    EXPECT_EQ(rank.counts.made, 2);
+    may_start = true;
+    rank.core.wait(*operation, std::nullopt);
+    EXPECT_EQ(rank.counts.alive, 1) << "the new one";
+  });
+}
+
+}  // namespace
+}  // namespace nzcl::test

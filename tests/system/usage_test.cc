@@ -1,0 +1,243 @@
+// Calls on empty objects, calls that come too early, and timeouts without end. Each either does what it says
+// or throws an error that explains why not; none crashes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <future>
+#include <limits>
+#include <utility>
+
+#include "tests/system/misuse.h"
+#include "tests/system/ranks.h"
+
+namespace nzcl::test {
+namespace {
+
+using std::chrono::nanoseconds;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+const auto kInvalidArgument = static_cast<int>(ErrorCode::invalid_argument);
+const auto kInvalidUsage = static_cast<int>(ErrorCode::invalid_usage);
+
+/// Rank 1 joins late, so that rank 0 has to wait.
+void wait_for_a_late_rank(const std::function<void(Work&)>& wait) {
+  const auto errors = run_ranks(quick(2), [&](Communicator& c) {
+    Buffer b(c);
+    if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    Work work = c.allreduce(b.request());
+    if (c.rank() == 0) wait(work);
+    work.wait();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(LongTimes, AWaitOfAnyLengthWaits) {
+  wait_for_a_late_rank([](Work& work) { EXPECT_TRUE(work.wait(nanoseconds::max())); });
+  wait_for_a_late_rank([](Work& work) { EXPECT_TRUE(work.wait(std::chrono::hours::max())); });
+  wait_for_a_late_rank([](Work& work) { EXPECT_TRUE(work.wait(std::chrono::duration<double>(1e300))); });
+}
+
+TEST(LongTimes, ATimeThatIsOverReturnsAtOnce) {
+  wait_for_a_late_rank([](Work& work) { EXPECT_FALSE(work.wait(nanoseconds::min())); });
+  wait_for_a_late_rank([](Work& work) { EXPECT_FALSE(work.wait(std::chrono::seconds::min())); });
+}
+
+TEST(LongTimes, OptionsOfADayWork) {
+  Setting s = quick(2);
+  s.options.timeout_s = s.options.bootstrap_timeout_s = s.options.close_timeout_s = 86400;
+  EXPECT_THAT(run_ranks(s, [](Communicator& c) { c.barrier(); }), Each(""));
+}
+
+TEST(EmptyHandles, EveryCallOfAnEmptyWorkSaysSo) {
+  Work work;
+  const auto empty = Pair(kInvalidUsage, HasSubstr("Work is empty"));
+  EXPECT_FALSE(work.valid());
+  EXPECT_THAT(error_of([&] { (void)work.epoch(); }), empty);
+  EXPECT_THAT(error_of([&] { (void)work.test(); }), empty);
+  EXPECT_THAT(error_of([&] { work.wait(); }), empty);
+  EXPECT_THAT(error_of([&] { (void)work.wait(nanoseconds(1)); }), empty);
+  EXPECT_THAT(error_of([&] { (void)work.union_bitmap(); }), empty);
+  EXPECT_THAT(error_of([&] { (void)work.packed_indices(); }), empty);
+  EXPECT_THAT(error_of([&] { (void)work.statistics(); }), empty);
+}
+
+TEST(EmptyHandles, EveryCallOfAMovedFromCommunicatorSaysSo) {
+  const auto errors = run_ranks(quick(1), [](Communicator& c) {
+    Buffer b(c, 100);
+    Communicator taken = std::move(c);
+    const auto gone = Pair(kInvalidUsage, HasSubstr("Communicator is empty"));
+    EXPECT_THAT(error_of([&] { (void)c.rank(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.size(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.options(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.describe(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.register_buffer(b.data.data(), 4); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.allreduce(b.request()); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse({}); }), gone);
+    EXPECT_THAT(error_of([&] { c.barrier(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.statistics(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.async_error(); }), gone);
+    EXPECT_THAT(error_of([&] { c.abort("why"); }), gone);
+    EXPECT_THAT(error_of([&] { c.close(); }), gone);
+    EXPECT_EQ(taken.rank(), 0);
+    c = std::move(taken);
+    EXPECT_EQ(c.size(), 1);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(EmptyHandles, AMovedFromGroupSaysSo) {
+  LocalGroup group(1);
+  const LocalGroup taken = std::move(group);
+  const auto gone = Pair(kInvalidUsage, HasSubstr("LocalGroup is empty"));
+  EXPECT_THAT(error_of([&] { (void)group.workers(); }), gone);
+  EXPECT_THAT(error_of([&] { (void)group.aggregators(); }), gone);
+  EXPECT_THAT(error_of([&] { Communicator c(group, 0); }), gone);
+  EXPECT_THAT(error_of([&] { serve_aggregator(group, 0); }), gone);
+}
+
+TEST(EmptyHandles, AMovedFromBufferCoversNothing) {
+  const auto errors = run_ranks(quick(1), [](Communicator& c) {
+    Buffer b(c, 100);
+    RegisteredBuffer taken = std::move(b.registered);
+    EXPECT_TRUE(b.registered.bytes().empty());
+    b.registered = std::move(taken);
+    EXPECT_EQ(b.registered.bytes().size(), 400u);
+    EXPECT_TRUE(taken.bytes().empty());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(EmptyHandles, ACallbackThatIsNotThereIsNamed) {
+  EXPECT_THAT(error_of([] { Communicator c({}, 0, 1, AllgatherCallback()); }),
+              Pair(kInvalidArgument, HasSubstr("allgather")));
+}
+
+// The Work that the test still holds keeps the old communicator's core alive. So the other rank learns that
+// this one has left only if the assignment closes the old communicator.
+TEST(MoveAssignment, ClosesTheCommunicatorThatItReplaces) {
+  LocalGroup first(2), second(2);
+  std::array<std::string, 2> errors;
+  std::promise<void> closed;
+  auto other_left = closed.get_future();
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        Options options = quick(2).options;
+        options.close_timeout_s = 2;
+        Communicator c(first, rank, options);
+        Work held = c.allreduce({});
+        held.wait();
+        Communicator next(second, rank, options);
+        if (rank == 0) {
+          c = std::move(next);
+          other_left.wait();
+          c.barrier();
+        } else {
+          errors[1] = error_of([&] { c.close(); }).second;
+          closed.set_value();
+          next.barrier();
+        }
+      });
+    }
+  }
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(MoveAssignment, ToItselfChangesNothing) {
+  const auto errors = run_ranks(quick(1), [](Communicator& c) {
+    Communicator& same = c;
+    c = std::move(same);
+    c.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TooEarly, StatisticsOfARunningOperationAreRefused) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c);
+    if (c.rank() == 0) {
+      Work work = c.allreduce(b.request());  // cannot complete yet, as the other rank has not begun
+      EXPECT_THAT(error_of([&] { (void)work.statistics(); }),
+                  Pair(kInvalidUsage, HasSubstr("statistics: operation 0 has not completed")));
+      work.wait();
+      EXPECT_EQ(work.statistics().union_blocks, 40u);
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      c.allreduce(b.request()).wait();
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(BadRequest, SparseWithoutAnyOutputIsRefusedAtTheCall) {
+  const auto errors = run_ranks(quick(1), [](Communicator& c) {
+    Buffer b(c);
+    const std::array<std::int64_t, 1> indices{0};
+    SparseAllreduceRequest r{.values = b.data.data(), .indices = indices, .count = 1000};
+    EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse(r); }),
+                Pair(kInvalidArgument, AllOf(HasSubstr("output"), HasSubstr("packed_values"))));
+    r.packed_capacity = 5;
+    EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse(r); }),
+                Pair(kInvalidArgument, HasSubstr("packed_values")));
+    EXPECT_EQ(c.statistics().operations, 0u);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(BadRequest, MemoryThatIsNotMappedIsRefusedAtTheCall) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto* mapped = static_cast<std::byte*>(
+      ::mmap(nullptr, 8 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(static_cast<void*>(mapped), MAP_FAILED);
+  ASSERT_EQ(::munmap(mapped + 4 * page, page), 0);  // the range now has a hole
+  const auto errors = run_ranks(quick(1), [&](Communicator& c) {
+    const auto refused = [&](std::byte* data, std::size_t bytes) {
+      return error_of([&] { (void)c.register_buffer(data, bytes); });
+    };
+    const auto is_unmapped = Pair(kInvalidArgument, HasSubstr("not mapped"));
+    EXPECT_THAT(refused(mapped, 8 * page), is_unmapped);
+    EXPECT_THAT(refused(mapped + 4 * page - 1, 2), is_unmapped);
+    EXPECT_THAT(refused(mapped + 4 * page, 1), is_unmapped);
+    EXPECT_THAT(refused(mapped + page, std::numeric_limits<std::size_t>::max() - page), is_unmapped);
+    EXPECT_THAT(refused(mapped + 1, 4 * page - 1), Pair(0, ""));
+    EXPECT_THAT(refused(mapped + 5 * page, 3 * page), Pair(0, ""));
+    std::array<unsigned char, 4> present{};
+    EXPECT_EQ(::mincore(mapped, 4 * page, present.data()), 0);
+    EXPECT_THAT(present, Each(0)) << "the question alone must not bring pages in";
+  });
+  EXPECT_THAT(errors, Each(""));
+  ::munmap(mapped, 8 * page);
+}
+
+TEST(EmptyTensor, SparseBlocksOfNothing) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    float place = 7;
+    const auto registered = c.register_buffer(&place, sizeof place);
+    // data() of an empty vector may or may not be null. Ranks where it differs still agree about the
+    // operation.
+    float* const output = c.rank() == 0 ? nullptr : &place;
+    Work dense = c.allreduce_sparse({.count = 0, .output = output});
+    dense.wait();
+    EXPECT_EQ(dense.statistics().blocks, 0u);
+    Work packed = c.allreduce_sparse({.count = 0, .packed_values = output, .packed_capacity = 1});
+    packed.wait();
+    EXPECT_TRUE(packed.packed_indices().empty());
+    EXPECT_TRUE(packed.union_bitmap().empty());
+    const std::array<std::int64_t, 1> indices{0};
+    EXPECT_THAT(
+        error_of([&] { (void)c.allreduce_sparse({.values = &place, .indices = indices, .count = 0}); }),
+        Pair(kInvalidArgument, HasSubstr("block index 0 is not below the block count 0")));
+    EXPECT_EQ(place, 7);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace nzcl::test

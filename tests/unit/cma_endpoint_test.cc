@@ -1,0 +1,130 @@
+// Tests a cma endpoint whose peers are not the processes that gave their addresses, or have died.
+#include "verbs/cma/endpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "nzcl/error.h"
+#include "verbs/cma/address.h"
+
+namespace nzcl::verbs::cma {
+namespace {
+
+using testing::HasSubstr;
+
+class CmaEndpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto info = probe(); !info.available) GTEST_SKIP() << info.detail;
+    device = std::make_unique<CmaDevice>();
+    own = device->open_endpoint({.self = 0, .peers = 2, .arrivals = 64});
+    peer = device->open_endpoint({.self = 1, .peers = 2, .arrivals = 64});
+  }
+  std::string connect(const std::string& address) {
+    try {
+      const std::vector<std::string> addresses{"", address};
+      own->connect(addresses, Clock::now());
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  std::string changed_address(const std::function<void(AddressStart&)>& change) {
+    Address address = Address::decode(peer->address_for(0), 2);
+    change(address.start);
+    return address.encode();
+  }
+
+  std::unique_ptr<CmaDevice> device;
+  std::unique_ptr<Endpoint> own, peer;
+};
+
+TEST_F(CmaEndpointTest, ConnectsToWhoGaveTheAddress) { EXPECT_EQ(connect(peer->address_for(0)), ""); }
+
+TEST_F(CmaEndpointTest, RefusesAnotherProcessWithTheSameId) {
+  EXPECT_THAT(connect(changed_address([](AddressStart& a) { a.nonce ^= 1; })),
+              AllOf(HasSubstr("is not the one that gave this address"), HasSubstr("connecting to peer 1")));
+  // The process has a descriptor of that number, but it is not a segment.
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  EXPECT_THAT(connect(changed_address([&](AddressStart& a) { a.segment_fd = ends[0]; })),
+              HasSubstr("is not the one that gave this address"));
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+TEST_F(CmaEndpointTest, RefusesImpossibleSegments) {
+  EXPECT_THAT(connect(changed_address([](AddressStart& a) { a.entries = 63; })), HasSubstr("rings"));
+  EXPECT_THAT(connect(changed_address([](AddressStart& a) { a.segment_bytes *= 2; })), HasSubstr("rings"));
+  EXPECT_THAT(connect("no address"), HasSubstr("no usable address"));
+}
+
+/// A peer in a child process, which is killed after the connection was made.
+class DeadPeerTest : public CmaEndpointTest {
+ protected:
+  void SetUp() override {
+    CmaEndpointTest::SetUp();
+    if (IsSkipped()) return;
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    child = ::fork();
+    if (child == 0) {
+      CmaDevice childs_device;
+      childs_device.allocate(4096);
+      const auto endpoint = childs_device.open_endpoint({.self = 1, .peers = 2, .arrivals = 64});
+      const std::string address = endpoint->address_for(0);
+      if (::write(ends[1], address.data(), address.size()) < 0) ::_exit(1);
+      while (true) ::pause();
+    }
+    std::string address(sizeof(AddressStart) + sizeof(SharedMemory), '\0');
+    ASSERT_EQ(::read(ends[0], address.data(), address.size()), static_cast<ssize_t>(address.size()));
+    ::close(ends[0]);
+    ::close(ends[1]);
+    ASSERT_EQ(connect(address), "");
+    std::memcpy(&shared, address.data() + sizeof(AddressStart), sizeof shared);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);  // from here on another process may get its id
+  }
+  /// Posts writes of one word until a completion reports a failure, and returns the text of that failure.
+  std::string failure(std::optional<std::uint32_t> immediate, RemoteMemory target) {
+    std::uint64_t word = 1;
+    const auto region =
+        device->register_memory(std::as_writable_bytes(std::span(&word, 1)), MemoryKind::host);
+    const verbs::Segment segment{reinterpret_cast<const std::byte*>(&word), 8, region.get()};
+    const Write write{.peer = 1, .segments = {&segment, 1}, .target = target, .immediate = immediate};
+    std::array<Completion, 8> completions;
+    for (int i = 0; i < 10000; ++i) {
+      own->post({&write, 1});
+      const std::size_t n = own->poll(completions);
+      for (std::size_t c = 0; c < n; ++c)
+        if (completions[c].kind == Completion::Kind::failed) return own->failure();
+    }
+    return "no failure";
+  }
+  pid_t child = -1;
+  SharedMemory shared;
+};
+
+TEST_F(DeadPeerTest, IsNotWrittenThroughTheKernel) {
+  EXPECT_THAT(failure(std::nullopt, {.address = 4096, .key = 0}),
+              AllOf(HasSubstr("to peer 1"), HasSubstr("has ended")));
+}
+
+TEST_F(DeadPeerTest, IsNoticedWhenItsRingIsFull) {
+  // The target is memory that both processes map: such writes succeed, but nobody takes their immediates.
+  EXPECT_THAT(failure(7, {.address = shared.address, .key = 0}), HasSubstr("has ended"));
+}
+
+}  // namespace
+}  // namespace nzcl::verbs::cma

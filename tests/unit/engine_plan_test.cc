@@ -1,0 +1,145 @@
+// What the engines' configuration comes to, by options, members and what the transport grants.
+#include "runtime/plan/engine_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace nzcl::engine {
+namespace {
+
+using wire::Priority;
+
+/// `hosts` has a letter for each member: equal letters are one host, and one network.
+Membership members_on(const std::string& hosts, int dedicated = 0) {
+  std::vector<std::string> names;
+  for (const char host : hosts) names.emplace_back(1, host);
+  Membership membership;
+  membership.members.dedicated = dedicated;
+  membership.members.workers = static_cast<int>(hosts.size()) - dedicated;
+  membership.hosts = membership.networks = Groups::by_name(names);
+  membership.lanes = 2;
+  membership.cache_bytes = 2 << 20;
+  return membership;
+}
+
+EngineConfig plan(const Membership& membership, const verbs::Limits& limits = {},
+                  const Options& options = {}) {
+  return plan_engine(options, membership, 1, limits);
+}
+
+TEST(EnginePlan, TakesOverWhoTheMembersAre) {
+  const EngineConfig config = plan(members_on("aaab", 1));
+  EXPECT_EQ(config.members.workers, 3);
+  EXPECT_EQ(config.members.dedicated, 1);
+  EXPECT_EQ(config.lanes, 2);
+  EXPECT_EQ(config.numa_node, 1);
+  EXPECT_EQ(config.links.size(), 4u);
+  EXPECT_EQ(config.lending_groups.size(), 4u);
+}
+
+TEST(EnginePlan, TwoRanksTakeOneHopAndItsChannelsHaveMoreSlots) {
+  const EngineConfig two = plan(members_on("aa")), three = plan(members_on("aaa"));
+  EXPECT_TRUE(two.one_hop);
+  EXPECT_FALSE(three.one_hop) << "more ranks would send more messages";
+  EXPECT_EQ(three.channel(Priority::express).slots, kLeastSlots);
+  EXPECT_EQ(two.channel(Priority::express).slots, kLeastSlots * kOneHopSlots);
+  EXPECT_EQ(two.channel(Priority::bulk).slots, kLeastSlots) << "only express operations take one hop";
+}
+
+TEST(EnginePlan, DedicatedAggregatorsNeedTwoHops) { EXPECT_FALSE(plan(members_on("aab", 1)).one_hop); }
+
+TEST(EnginePlan, SlotsCoverLinksBetweenHosts) {
+  EXPECT_EQ(plan(members_on("aaaa")).channel(Priority::bulk).slots, kLeastSlots);
+  EXPECT_EQ(plan(members_on("aabb")).channel(Priority::bulk).slots, kMostSlots);
+  EXPECT_EQ(plan(members_on("aabb", 2)).channel(Priority::bulk).slots, kMostDedicatedSlots);
+  EXPECT_EQ(plan(members_on("aabb", 2)).channel(Priority::bulk).slot_bytes, kDedicatedSlotBytes);
+}
+
+TEST(EnginePlan, SlotsAreWhatTheUserWants) {
+  Options options;
+  options.channel_slots = 5;
+  options.slot_bytes = 1000;
+  const EngineConfig config = plan(members_on("ab"), {}, options);
+  EXPECT_EQ(config.channel(Priority::bulk).slots, 5u);
+  EXPECT_EQ(config.channel(Priority::express).slots, 5u * kOneHopSlots);
+  EXPECT_EQ(config.channel(Priority::bulk).slot_bytes, 960u) << "a multiple of 64";
+  EXPECT_EQ(config.channel(Priority::express).slot_bytes, 960u) << "never larger than bulk slots";
+}
+
+TEST(EnginePlan, ASlotIsNotLargerThanAWriteMayBe) {
+  const EngineConfig config = plan(members_on("aaa"), {.max_write_bytes = 10000, .costs = {}});
+  EXPECT_EQ(config.channel(Priority::bulk).slot_bytes, 9984u);
+  EXPECT_EQ(config.channel(Priority::express).slot_bytes, kExpressSlotBytes);
+}
+
+TEST(EnginePlan, MembersLendWhatOthersCanRead) {
+  const EngineConfig readable = plan(members_on("aaa"), {.ordered = true, .readable = true, .costs = {}});
+  const EngineConfig unreadable = plan(members_on("aaa"), {.ordered = true, .costs = {}});
+  for (int a = 0; a < 3; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      EXPECT_TRUE(readable.lends(Priority::bulk, a, b));
+      EXPECT_FALSE(readable.lends(Priority::express, a, b)) << "small messages are copied";
+      EXPECT_FALSE(unreadable.lends(Priority::bulk, a, b));
+    }
+  }
+}
+
+TEST(EnginePlan, NobodyLendsMoreBuffersThanAnAnnouncementNumbers) {
+  Options options;
+  options.channel_slots = 32768;
+  EXPECT_FALSE(plan(members_on("aa"), {.ordered = true, .readable = true, .costs = {}}, options)
+                   .lends(Priority::bulk, 0, 1));
+  options.channel_slots = 8192;
+  EXPECT_TRUE(plan(members_on("aa"), {.ordered = true, .readable = true, .costs = {}}, options)
+                  .lends(Priority::bulk, 0, 1));
+}
+
+TEST(EnginePlan, LinksAreAsTheDeviceIs) {
+  const EngineConfig ordered = plan(members_on("aab"), {.ordered = true, .costs = {.segment = 799.5}});
+  EXPECT_TRUE(ordered.all_ordered());
+  EXPECT_EQ(ordered.link(2).gather_bytes, 800u);
+  EXPECT_FALSE(plan(members_on("aab"), {.ordered = false, .costs = {}}).all_ordered());
+}
+
+TEST(EnginePlan, WorkersOfOneNetworkStayWithinTheirCache) {
+  EXPECT_EQ(plan(members_on("aaa")).ahead_bytes, 2u << 20);
+  EXPECT_EQ(plan(members_on("aab")).ahead_bytes, 0u) << "links have to be covered";
+}
+
+TEST(EnginePlan, GatherListsKeepToTheTransportAndToTheUser) {
+  Options options;
+  EXPECT_EQ(plan(members_on("aa"), {.max_segments = 1000, .costs = {}}).max_segments, verbs::kMaxSegments);
+  options.max_segments = 3;
+  EXPECT_EQ(plan(members_on("aa"), {.max_segments = 1000, .costs = {}}, options).max_segments, 3u);
+  EXPECT_EQ(plan(members_on("aa"), {.max_segments = 2, .costs = {}}, options).max_segments, 2u);
+}
+
+TEST(EngineConfig, OnlyMembersOfOneGroupLend) {
+  EngineConfig config;
+  config.members.workers = 5;
+  config.channels[0].lent = true;
+  config.set_links({});
+  config.lending_groups = {0, 0, 1, 1, -1};
+  EXPECT_TRUE(config.lends(Priority::bulk, 0, 1));
+  EXPECT_TRUE(config.lends(Priority::bulk, 3, 2));
+  EXPECT_FALSE(config.lends(Priority::bulk, 1, 2));
+  EXPECT_FALSE(config.lends(Priority::bulk, 4, 4)) << "a member of no group lends to nobody";
+  EXPECT_FALSE(config.lends(Priority::express, 0, 1)) << "the channels of this priority are not lent";
+}
+
+TEST(EngineConfig, OneUnorderedLinkIsEnoughForAnnouncements) {
+  EngineConfig config;
+  config.members.workers = 3;
+  config.channels = {ChannelConfig{4096, 8}, ChannelConfig{1024, 8}};
+  config.set_links({.ordered = true});
+  const std::uint64_t quiet = immediates_bound(config);
+  config.links[2].ordered = false;
+  EXPECT_FALSE(config.all_ordered());
+  EXPECT_GT(immediates_bound(config), quiet) << "direct writes of member 2 are announced";
+}
+
+}  // namespace
+}  // namespace nzcl::engine

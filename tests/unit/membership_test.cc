@@ -1,0 +1,76 @@
+// Who shares a host, a network or cores with whom.
+#include "runtime/plan/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace nzcl::engine {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(Groups, EqualNamesMakeAGroupAndNumbersFollowTheFirstMember) {
+  const auto groups = Groups::by_name({"b", "a", "b", "c", "a"});
+  EXPECT_THAT(groups.numbers(), ElementsAre(0, 1, 0, 2, 1));
+  EXPECT_TRUE(groups.together(0, 2));
+  EXPECT_TRUE(groups.together(4, 1));
+  EXPECT_FALSE(groups.together(0, 1));
+  EXPECT_FALSE(groups.all_together());
+  EXPECT_FALSE(groups.leave_some_out());
+}
+
+TEST(Groups, EmptyNamesAreInNoGroup) {
+  const auto groups = Groups::by_name({"", "a", "", "a"});
+  EXPECT_THAT(groups.numbers(), ElementsAre(-1, 0, -1, 0));
+  EXPECT_FALSE(groups.together(0, 2)) << "two members without a group do not share one";
+  EXPECT_FALSE(groups.together(0, 0)) << "such a member is not even with itself";
+  EXPECT_FALSE(groups.together(0, 1));
+  EXPECT_FALSE(groups.all_together());
+  EXPECT_TRUE(groups.leave_some_out());
+}
+
+TEST(Groups, WhereAllAreLeftOutNobodyIsLeftBehind) {
+  const auto groups = Groups::by_name({"", ""});
+  EXPECT_FALSE(groups.leave_some_out());
+  EXPECT_FALSE(groups.all_together());
+}
+
+TEST(Groups, OneNameIsAllTogether) {
+  EXPECT_TRUE(Groups::by_name({"a"}).all_together());
+  EXPECT_TRUE(Groups::by_name({"a", "a", "a"}).all_together());
+  EXPECT_FALSE(Groups::by_name({"a", "a", ""}).all_together());
+}
+
+TEST(Groups, SizesAndIndicesCountWithinTheGroup) {
+  const auto groups = Groups::by_name({"a", "b", "a", "b", "a"});
+  EXPECT_EQ(groups.size_of(0), 3);
+  EXPECT_EQ(groups.size_of(3), 2);
+  EXPECT_EQ(groups.index_of(0), 0);
+  EXPECT_EQ(groups.index_of(1), 0);
+  EXPECT_EQ(groups.index_of(2), 1);
+  EXPECT_EQ(groups.index_of(3), 1);
+  EXPECT_EQ(groups.index_of(4), 2);
+}
+
+TEST(Members, WorkersComeFirstThenDedicatedAggregators) {
+  const Members members{.self = 0, .workers = 3, .dedicated = 2};
+  EXPECT_EQ(members.count(), 5);
+  EXPECT_EQ(members.aggregators(), 2);
+  EXPECT_EQ(members.aggregator_member(1), 4);
+  EXPECT_TRUE(members.is_worker(2));
+  EXPECT_FALSE(members.is_aggregator(2));
+  EXPECT_TRUE(members.is_aggregator(3));
+  EXPECT_EQ(members.name(2), "rank 2");
+  EXPECT_EQ(members.name(4), "aggregator 1");
+}
+
+TEST(Members, WithoutDedicatedAggregatorsEveryWorkerIsOne) {
+  const Members members{.self = 0, .workers = 3, .dedicated = 0};
+  EXPECT_EQ(members.count(), 3);
+  EXPECT_EQ(members.aggregators(), 3);
+  EXPECT_EQ(members.aggregator_member(2), 2);
+  EXPECT_TRUE(members.is_aggregator(2));
+}
+
+}  // namespace
+}  // namespace nzcl::engine

@@ -1,0 +1,104 @@
+// Texts that members send each other before the engine runs: frames of the control plane, introductions and
+// addresses. Impossible ones are refused by an Error that says what is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "nzcl/error.h"
+#include "runtime/bootstrap/frames.h"
+#include "runtime/comm/hello.h"
+#include "verbs/cma/address.h"
+#include "verbs/cma/segment.h"
+#include "verbs/ibv/queue_pair.h"
+
+namespace nzcl::test {
+namespace {
+
+using testing::HasSubstr;
+
+std::string refusal(const std::function<void()>& parse) {
+  try {
+    parse();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(PeerText, AControlPlaneHasAHostAndAPort) {
+  const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_hub_address(text); }); };
+  EXPECT_EQ(parse(R"({"hosts":["h"],"host_id":"x","port":4711,"key":"y"})"), "");
+  EXPECT_THAT(parse(R"({"hosts":[],"host_id":"x","port":4711,"key":"y"})"), HasSubstr("names no host"));
+  EXPECT_THAT(parse(R"({"hosts":["h"],"host_id":"x","port":65536,"key":"y"})"), HasSubstr("port is not in"));
+  EXPECT_THAT(parse("{}"), HasSubstr("the address of a control plane"));
+  EXPECT_THAT(parse(""), HasSubstr("does not understand"));
+}
+
+TEST(PeerText, FailuresHaveACodeThatExists) {
+  const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_control_frame(text); }); };
+  EXPECT_EQ(parse(R"({"type":"failed","code":6,"text":"late"})"), "");
+  EXPECT_EQ(parse(R"({"type":"bye"})"), "");
+  for (const char* code : {"0", "13", "-1", "1.5", "1e300", "18446744073709551615"}) {
+    const std::string frame = std::string(R"({"type":"failed","text":"","code":)") + code + "}";
+    EXPECT_THAT(parse(frame.c_str()), HasSubstr("code is not in 1..12")) << code;
+  }
+  EXPECT_THAT(refusal([] { static_cast<void>(bootstrap::parse_error("{}")); }), HasSubstr("an error"));
+}
+
+TEST(PeerText, MembersAreNumbers) {
+  const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_control_hello(text); }); };
+  EXPECT_EQ(parse(R"({"member":3})"), "");
+  EXPECT_THAT(parse(R"({"member":-1})"), HasSubstr("member is not in"));
+  EXPECT_THAT(parse(R"({"member":"3"})"), HasSubstr("member is not in"));
+}
+
+TEST(PeerText, IntroductionsWithImpossibleNumbersAreRefused) {
+  const auto with = [](const std::function<void(comm::Hello&)>& change) {
+    comm::Hello hello = comm::make_hello({}, comm::Role::aggregator, 1);
+    change(hello);
+    return refusal([&] { comm::Hello::decode(hello.encode()); });
+  };
+  EXPECT_EQ(with([](comm::Hello&) {}), "");
+  for (const int index : {-2, 4096, 2147483647})
+    EXPECT_THAT(with([&](comm::Hello& h) { h.index = index; }), HasSubstr("impossible numbers"));
+  EXPECT_THAT(with([](comm::Hello& h) { h.lanes = -1; }), HasSubstr("impossible numbers"));
+  EXPECT_THAT(with([](comm::Hello& h) { h.cores = 0; }), HasSubstr("impossible numbers"));
+}
+
+TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {
+  const auto with = [](const std::function<void(verbs::cma::Address&)>& change) {
+    verbs::cma::Address address;
+    address.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
+    address.start.segment_bytes = verbs::cma::Segment::bytes(2, 64);
+    address.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
+    change(address);
+    return refusal([&] { verbs::cma::Address::decode(address.encode(), 2); });
+  };
+  EXPECT_EQ(with([](verbs::cma::Address&) {}), "");
+  for (const std::uint32_t entries : {0u, 63u, 32u, 16384u})
+    EXPECT_THAT(with([&](verbs::cma::Address& a) { a.start.entries = entries; }),
+                HasSubstr("the size of its rings is out of range"));
+  EXPECT_THAT(with([](verbs::cma::Address& a) { --a.start.segment_bytes; }),
+              HasSubstr("does not match its rings"));
+  EXPECT_THAT(with([](verbs::cma::Address& a) { a.memories[0].bytes = ~std::uint64_t{0}; }),
+              HasSubstr("beyond the largest address"));
+}
+
+TEST(PeerText, AddressesOfQueuePairsStayWithinTheirFields) {
+  const auto with = [](const std::function<void(verbs::ibv::QueuePairAddress&)>& change) {
+    verbs::ibv::QueuePairAddress address{.number = 17};
+    address.mtu = 3;
+    change(address);
+    return refusal([&] { verbs::ibv::QueuePairAddress::decode(address.encode()); });
+  };
+  EXPECT_EQ(with([](verbs::ibv::QueuePairAddress&) {}), "");
+  const auto out_of_range = HasSubstr("has a value out of range");
+  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.mtu = 200; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.mtu = 0; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.ethernet = 2; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.number = 1 << 24; }), out_of_range);
+}
+
+}  // namespace
+}  // namespace nzcl::test
