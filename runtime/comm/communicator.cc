@@ -85,7 +85,7 @@ class CommunicatorState {
     prepare(options);
     const int member = worker ? index : state.workers + index;
     return Core::join(options, bootstrap::make_local_bootstrap(state.meeting, member), {role, index},
-                      std::make_shared<comm::Session>(state.network->device(), -1));
+                      std::make_shared<comm::Session>(state.network->device()));
   }
   static void prepare(const Options& options) {
     validate(options);

@@ -9,6 +9,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/kernels/scan_streams.h"
+#include "runtime/placement/memory.h"
 #include "runtime/plan/engine_plan.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/trace/trace.h"
@@ -49,8 +50,7 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
     trace::start(introduction.options.trace, members.name(members.self), first_here);
   }
   const int node = introduction.placement.node;
-  if (!session)
-    session = std::make_shared<Session>(open_transport(introduction.options, membership, node), node);
+  if (!session) session = std::make_shared<Session>(open_transport(introduction.options, membership, node));
   const auto core = shared_in_own_process(new Core(std::move(introduction), std::move(session)));
   core->begin(*meeting, deadline);
   log().info("{}", core->describe());
@@ -109,7 +109,21 @@ void Core::require_own_process(const char* what) const {
 
 std::shared_ptr<Registration> Core::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
   require_own_process("register_buffer");
-  return session_->register_memory(data, bytes, kind, name());
+  auto registration = session_->register_memory(data, bytes, kind);
+  warn_of_far_memory({static_cast<const std::byte*>(data), bytes});
+  return registration;
+}
+
+void Core::warn_of_far_memory(std::span<const std::byte> range) {
+  const int chosen = introduction_.placement.node;
+  if (chosen < 0 || warned_of_far_memory_.load(std::memory_order_relaxed)) return;
+  const int node = placement::node_of(range);
+  if (node < 0 || node == chosen || warned_of_far_memory_.exchange(true)) return;
+  log().warn(
+      "{}: a buffer of {} MiB lies on NUMA node {}, but slots, device and threads were chosen for node {}: "
+      "bind the process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or say "
+      "where the gradients are (NZCL_NUMA_NODE={})",
+      name(), range.size() >> 20, node, chosen, node);
 }
 
 std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request) {

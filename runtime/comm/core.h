@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "nzcl/communicator.h"
@@ -84,6 +85,9 @@ class Core {
   void require_own_process(const char* what) const;
 
   std::string name() const { return members().name(members().self); }
+  /// Logs a warning, but only once, if the memory lies on another NUMA node than the one for which device,
+  /// slots and threads were chosen.
+  void warn_of_far_memory(std::span<const std::byte> range);
   void end_of_lane();
   void log_untold();
   void come_to_rest();
@@ -97,7 +101,7 @@ class Core {
   LaneSet lanes_;
   OperationTable operations_;
   std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
-  std::atomic<bool> told_{false};
+  std::atomic<bool> told_{false}, warned_of_far_memory_{false};
 
   std::unique_ptr<bootstrap::ControlPlane> control_;  // after lanes_, because its thread may halt the lanes
   EngineThreads threads_;                             // the last member, because the threads use all others

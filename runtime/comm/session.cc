@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include "nzcl/error.h"
-#include "runtime/base/log.h"
 #include "runtime/comm/mapped.h"
-#include "runtime/placement/memory.h"
 
 namespace nzcl::comm {
 namespace {
@@ -36,8 +34,7 @@ std::shared_ptr<verbs::Device> open_transport(const Options& o, const engine::Me
                              .timeout_s = o.timeout_s});
 }
 
-std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind,
-                                                       const std::string& member) {
+std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
   if (data == nullptr || bytes == 0)
     throw Error(ErrorCode::invalid_argument, "register_buffer: the range is empty");
   if (kind != MemoryKind::host) {
@@ -54,23 +51,7 @@ std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t b
                     "is the pointer stale, or the size in elements?",
                     bytes, data));
   }
-  auto registration = registrations_.add(range, kind);
-  warn_of_far_memory(range, member);
-  return registration;
-}
-
-void Session::warn_of_far_memory(std::span<const std::byte> range, const std::string& member) {
-  if (numa_node_ < 0 || warned_.load(std::memory_order_relaxed)) return;
-  const int node = placement::node_of(range);
-  if (node < 0 || node == numa_node_ || warned_.exchange(true)) return;
-  log().warn(
-      "{}: a buffer of {} MiB lies on NUMA node {}, but slots, device and threads were chosen for node {}: "
-      "bind "
-      "the "
-      "process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or say where "
-      "the "
-      "gradients are (NZCL_NUMA_NODE={})",
-      member, range.size() >> 20, node, numa_node_, node);
+  return registrations_.add(range, kind);
 }
 
 }  // namespace nzcl::comm

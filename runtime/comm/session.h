@@ -1,9 +1,7 @@
 // What survives when a communicator fails: the opened device, and the memory that is registered with it.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <string>
 
 #include "nzcl/options.h"
 #include "runtime/comm/registrations.h"
@@ -21,24 +19,17 @@ std::shared_ptr<verbs::Device> open_transport(const Options& options, const engi
 /// that survive a failure can make a new communicator without registering their buffers again. Thread-safe.
 class Session {
  public:
-  /// `numa_node` is the node for which device, slots and threads were chosen, or -1.
-  Session(std::shared_ptr<verbs::Device> device, int numa_node)
-      : device_(std::move(device)), numa_node_(numa_node), registrations_(device_) {}
+  explicit Session(std::shared_ptr<verbs::Device> device)
+      : device_(std::move(device)), registrations_(device_) {}
 
   const std::shared_ptr<verbs::Device>& device() const { return device_; }
   const Registrations& registrations() const { return registrations_; }
-  /// Throws Error{invalid_argument, unsupported, system}. Logs a warning in the name of `member`, but only
-  /// once, if the memory lies on another NUMA node than `numa_node`.
-  std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind,
-                                                const std::string& member);
+  /// Throws Error{invalid_argument, unsupported, system}.
+  std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
 
  private:
-  void warn_of_far_memory(std::span<const std::byte> range, const std::string& member);
-
   const std::shared_ptr<verbs::Device> device_;
-  const int numa_node_;
   Registrations registrations_;
-  std::atomic<bool> warned_{false};
 };
 
 }  // namespace nzcl::comm

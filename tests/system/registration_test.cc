@@ -86,7 +86,7 @@ class RegistrationTest : public testing::Test {
         options.pin = options.log_level = "off";
         const auto core = Core::join(
             options, bootstrap::make_local_bootstrap(meeting, index), {bootstrap::Role::worker, index},
-            std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), counts), -1));
+            std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), counts)));
         Rank rank{*core, counts, index};
         body(rank);
         core->close();

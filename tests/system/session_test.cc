@@ -28,10 +28,9 @@ constexpr std::size_t kCount = 5000;
 class Survivor {
  public:
   Survivor(verbs::LoopbackNetwork& network, int first_rank)
-      : session_(std::make_shared<Session>(network.device(), -1)),
+      : session_(std::make_shared<Session>(network.device())),
         rank_(first_rank),
-        handle_(session_->register_memory(data_.data(), data_.size() * sizeof(float), MemoryKind::host,
-                                          "rank")) {}
+        handle_(session_->register_memory(data_.data(), data_.size() * sizeof(float), MemoryKind::host)) {}
 
   std::shared_ptr<Core> join(const std::shared_ptr<bootstrap::LocalMeeting>& meeting) {
     Options options;
