@@ -72,6 +72,10 @@ struct AllreduceRequest {
   bool dense = false;                          ///< send every block, without a scan
   /// Replaces Options::timeout_s for this operation on this rank; 0: the option holds. See Timeouts below.
   std::chrono::nanoseconds timeout{0};
+  /// The caller's own number for the operation, for example that of the gradient. If it differs between
+  /// ranks, the communicator fails with ErrorCode::mismatch, instead of adding up what does not belong
+  /// together.
+  std::uint64_t tag = 0;
 };
 
 /// An allreduce of blocks given by value and index (the form of NCCLX's AllReduceSparseBlock). Indices count
@@ -94,6 +98,7 @@ struct SparseAllreduceRequest {
   void* packed_values = nullptr;
   std::uint64_t packed_capacity = 0;    ///< room in packed_values, in blocks
   std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
+  std::uint64_t tag = 0;                ///< as in AllreduceRequest
 };
 
 /// What one operation moved, as seen by this rank.
@@ -176,6 +181,12 @@ class NZCL_API LocalGroup {
 /// order of the calls, so calls that start operations must come in the same order on every rank. Different
 /// communicators are independent of each other.
 ///
+/// Refused requests: a call that starts an operation and throws, because its request cannot be carried out,
+/// takes its place in the order all the same. The operation then fails on every rank that has started it, as
+/// soon as all ranks have called. The error names the rank and what it refused, and the communicator stays
+/// usable. Only if the request did not even say what tensor it was about (a type that does not exist, blocks
+/// of 0 elements), and the other ranks started an operation there, the communicator fails.
+///
 /// Timeouts: an operation fails, and with it the communicator on all ranks, when an engine thread that takes
 /// part in it has moved nothing for the operation's timeout. The time counts from the call, or from when
 /// anything moved last, be it for this operation or for another one, so a slow operation that goes on does
@@ -244,6 +255,7 @@ class NZCL_API Communicator {
   void close();
 
  private:
+  friend class CommunicatorState;
   CommunicatorState& state() const;
   void close_quietly() noexcept;
   std::unique_ptr<CommunicatorState> state_;

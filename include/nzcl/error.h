@@ -11,7 +11,7 @@ namespace nzcl {
 
 /// What kind of thing went wrong. The text of an Error names the peer, the operation and the cause.
 enum class ErrorCode : int {
-  invalid_argument = 1,  ///< The caller passed something unusable; nothing was started.
+  invalid_argument = 1,  ///< A caller passed something unusable, on this rank or on another one.
   invalid_usage = 2,  ///< The call is not allowed now (closed communicator, overlapping buffers in flight).
   unsupported = 3,    ///< Known to nzcl, but not implemented, or not possible on this machine.
   unavailable = 4,    ///< A transport, device or service is not there.

@@ -133,6 +133,7 @@ typedef struct {
   int dense;          /* 1: sparsity off */
   int64_t timeout_ns; /* instead of the option's timeout, on this rank; 0: the option's. The other calls that
                          start operations go by the option. Rules: "Timeouts" in nzcl/communicator.h */
+  uint64_t tag;       /* the caller's own number for the operation; ranks whose tags differ fail by name */
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
 

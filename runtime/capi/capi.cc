@@ -15,6 +15,7 @@
 #include "nzcl/nzcl.h"
 #include "runtime/capi/sized.h"
 #include "runtime/capi/unique_id.h"
+#include "runtime/comm/refuse.h"
 
 struct nzclComm {
   nzcl::Communicator communicator;
@@ -80,26 +81,51 @@ std::vector<std::string> gather(nzclAllgather_t allgather, void* context, int ra
   return parts;
 }
 
-/// Returns a handle of the operation that start() starts. The handle is allocated first, so that no operation
-/// is started without a handle when memory runs out.
-nzclWork_t started(auto start) {
-  auto handle = std::make_unique<nzclWork>();
-  handle->work = start();
-  return handle.release();
+/// Runs a call that starts an operation: request() checks the call's arguments and returns the request, and
+/// start(request) starts it. If request() throws, the call takes its place in the order of operations all the
+/// same, as every refused request does.
+template <typename MakeRequest, typename Start>
+nzclResult_t started(const char* call, nzclComm_t comm, nzclWork_t* work, MakeRequest make_request,
+                     Start start) {
+  return guarded([&] {
+    require(call, comm);
+    std::unique_ptr<nzclWork> handle;
+    decltype(make_request()) request;
+    try {
+      require(call, work);
+      handle = std::make_unique<nzclWork>();
+      request = make_request();
+    } catch (const nzcl::Error& e) {
+      nzcl::comm::refuse_operation(comm->communicator, e);
+      throw;
+    } catch (const std::bad_alloc&) {
+      nzcl::comm::refuse_operation(comm->communicator, {ErrorCode::system, "out of memory"});
+      throw;
+    }
+    handle->work = start(comm->communicator, request);
+    *work = handle.release();
+  });
+}
+
+nzclResult_t start_dense(const char* call, nzclComm_t comm, nzclWork_t* work, auto make_request) {
+  return started(call, comm, work, make_request,
+                 [](nzcl::Communicator& c, const nzcl::AllreduceRequest& r) { return c.allreduce(r); });
+}
+
+nzclResult_t start_sparse(const char* call, nzclComm_t comm, nzclWork_t* work, auto make_request) {
+  return started(
+      call, comm, work, make_request,
+      [](nzcl::Communicator& c, const nzcl::SparseAllreduceRequest& r) { return c.allreduce_sparse(r); });
 }
 
 /// The sizes of the structures in their first version.
 constexpr std::size_t kLeastArgs = offsetof(nzclAllReduceArgs, op) + sizeof(nzclRedOp_t);
 constexpr std::size_t kLeastStatistics = offsetof(nzclStatistics, operations) + sizeof(std::uint64_t);
 
-/// Values and indices may be null only if there are no blocks.
-void require_blocks(const char* call, const void* send, const int64_t* indices, size_t block_count) {
-  if (block_count > 0) require(call, send, indices);
-}
-
-nzcl::SparseAllreduceRequest sparse_request(const void* send, const int64_t* indices, size_t block_count,
-                                            size_t block_length, size_t count, nzclDataType_t type,
-                                            nzclRedOp_t op) {
+nzcl::SparseAllreduceRequest sparse_request(const char* call, const void* send, const int64_t* indices,
+                                            size_t block_count, size_t block_length, size_t count,
+                                            nzclDataType_t type, nzclRedOp_t op) {
+  if (block_count > 0) require(call, indices);  // null values and results are refused with the other memory
   nzcl::SparseAllreduceRequest r;
   r.values = send;
   r.indices = {indices, indices == nullptr ? 0 : block_count};
@@ -225,24 +251,21 @@ nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer) {
 
 nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op,
                            nzclComm_t comm, nzclWork_t* work) {
-  return guarded([&] {
-    require("nzclAllReduce", comm, work);
-    if (count > 0) require("nzclAllReduce", send, recv);
+  return start_dense("nzclAllReduce", comm, work, [&] {
     nzcl::AllreduceRequest r;
     r.input = send;
     r.output = recv;
     r.count = count;
     r.type = static_cast<nzcl::DataType>(type);
     r.op = static_cast<nzcl::ReduceOp>(op);
-    *work = started([&] { return comm->communicator.allreduce(r); });
+    return r;
   });
 }
 
 nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work) {
-  return guarded([&] {
-    require("nzclAllReduceEx", args, comm, work);
+  return start_dense("nzclAllReduceEx", comm, work, [&] {
+    require("nzclAllReduceEx", args);
     const auto a = nzcl::capi::read_sized("nzclAllReduceEx", "nzclAllReduceArgs", args, kLeastArgs);
-    if (a.count > 0) require("nzclAllReduceEx", a.send, a.recv);
     nzcl::AllreduceRequest r;
     r.input = a.send;
     r.output = a.recv;
@@ -253,20 +276,19 @@ nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzc
     if (a.bitmap != nullptr) r.bitmap = {a.bitmap, a.bitmap_words};
     r.dense = a.dense != 0;
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
-    *work = started([&] { return comm->communicator.allreduce(r); });
+    r.tag = a.tag;
+    return r;
   });
 }
 
 nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, size_t block_count,
                                       size_t block_length, void* recv, size_t recv_count, nzclDataType_t type,
                                       nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work) {
-  return guarded([&] {
-    require("nzclAllReduceSparseBlock", comm, work);
-    require_blocks("nzclAllReduceSparseBlock", send, indices, block_count);
-    if (recv_count > 0) require("nzclAllReduceSparseBlock", recv);
-    auto r = sparse_request(send, indices, block_count, block_length, recv_count, type, op);
+  constexpr const char* kName = "nzclAllReduceSparseBlock";
+  return start_sparse(kName, comm, work, [&] {
+    auto r = sparse_request(kName, send, indices, block_count, block_length, recv_count, type, op);
     r.output = recv;
-    *work = started([&] { return comm->communicator.allreduce_sparse(r); });
+    return r;
   });
 }
 
@@ -274,14 +296,12 @@ nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* ind
                                             size_t block_length, void* recv, size_t recv_block_capacity,
                                             size_t count, nzclDataType_t type, nzclRedOp_t op,
                                             nzclComm_t comm, nzclWork_t* work) {
-  return guarded([&] {
-    require("nzclAllReduceSparseBlockPacked", comm, work);
-    require_blocks("nzclAllReduceSparseBlockPacked", send, indices, block_count);
-    if (count > 0) require("nzclAllReduceSparseBlockPacked", recv);
-    auto r = sparse_request(send, indices, block_count, block_length, count, type, op);
+  constexpr const char* kName = "nzclAllReduceSparseBlockPacked";
+  return start_sparse(kName, comm, work, [&] {
+    auto r = sparse_request(kName, send, indices, block_count, block_length, count, type, op);
     r.packed_values = recv;
     r.packed_capacity = recv_block_capacity;
-    *work = started([&] { return comm->communicator.allreduce_sparse(r); });
+    return r;
   });
 }
 

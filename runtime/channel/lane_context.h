@@ -12,6 +12,7 @@
 #include "runtime/channel/outbox.h"
 #include "runtime/channel/staging.h"
 #include "runtime/plan/engine_config.h"
+#include "runtime/wire/refusal.h"
 
 namespace nzcl::engine {
 
@@ -40,6 +41,7 @@ struct KnownOperation {
   std::uint64_t epoch = 0;
   int rank = 0;
   wire::OperationRecord record;
+  std::optional<wire::Refusal> refusal;  // of that rank
 };
 
 /// Touched only by the thread that drives the lane.

@@ -5,6 +5,7 @@
 #include "runtime/bootstrap/factory.h"
 #include "runtime/bootstrap/local.h"
 #include "runtime/comm/core.h"
+#include "runtime/comm/refuse.h"
 #include "runtime/options/validate.h"
 #include "verbs/loopback/network.h"
 
@@ -97,6 +98,7 @@ class CommunicatorState {
     buffer.registration_ = std::move(registration);
     return buffer;
   }
+  static Core& core_of(Communicator& communicator) { return *communicator.state().core; }
   Work work(std::shared_ptr<engine::Operation> operation) {
     return Work(std::make_shared<WorkState>(core, std::move(operation)));
   }
@@ -233,6 +235,10 @@ void Communicator::abort(std::string_view reason) {
       {ErrorCode::aborted, "aborted by rank " + std::to_string(rank()) + ": " + std::string(reason)});
 }
 void Communicator::close() { state().core->close(); }
+
+void comm::refuse_operation(Communicator& communicator, const Error& refusal) {
+  CommunicatorState::core_of(communicator).refuse_operation(refusal);
+}
 
 // --- Dedicated aggregators
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <thread>
 
 #include "nzcl/duration.h"
@@ -126,14 +127,47 @@ void Core::warn_of_far_memory(std::span<const std::byte> range) {
       name(), range.size() >> 20, node, chosen, node);
 }
 
-std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request) {
-  require_own_process("allreduce");
-  return start(prepare(request, session_->registrations()));
-}
+std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request) { return start_request(request); }
 
 std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request) {
+  return start_request(request);
+}
+
+void Core::refuse_operation(const Error& refusal) {
   require_own_process("allreduce");
-  return start(prepare(request, session_->registrations()));
+  Prepared nothing;
+  nothing.record = shape_of(AllreduceRequest{});
+  try {
+    start(std::move(nothing), refusal);
+  } catch (const Error& e) {
+    if (std::string_view(e.what()) != refusal.what()) throw;
+  }
+}
+
+/// Starts what the caller asks for. A request that is refused takes its place in the order all the same,
+/// since otherwise this rank's next operation would meet the other ranks' present one. What is wrong with it
+/// is told to them in the place of a contribution.
+template <typename Request>
+std::shared_ptr<Operation> Core::start_request(const Request& request) {
+  require_own_process("allreduce");
+  try {
+    Prepared p;
+    p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
+    std::optional<Error> refusal;
+    try {
+      p.record = shape_of(request);
+      p = prepare(request, p.record, session_->registrations());
+    } catch (const Error& e) {
+      refusal = e;
+    }
+    return start(std::move(p), std::move(refusal));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {  // memory ran out, so the place in the order was not taken
+    control_->abort(
+        {ErrorCode::system, fmt::format("{} could not start an operation: {}", name(), e.what())});
+    throw;
+  }
 }
 
 void Core::abort(Failure failure) {
@@ -154,15 +188,25 @@ void Core::throw_if_failed() {
   throw Error(failure->code, failure->text);
 }
 
-std::shared_ptr<Operation> Core::start(Prepared p) {
+/// Throws `refusal`, or what the operations in flight and the input itself say against the request, after the
+/// operation that takes its place has been started.
+std::shared_ptr<Operation> Core::start(Prepared p, std::optional<Error> refusal) {
   std::unique_lock lock(operations_.mutex());
   wait_for_room(lock);
-  operations_.check_conflicts(p.input_bytes, p.output_bytes);
-  auto check = check_input(p);
+  std::unique_ptr<const engine::InputCheck> check;
+  if (!refusal) {
+    try {
+      operations_.check_conflicts(p.input_bytes, p.output_bytes);
+      check = check_input(p);
+    } catch (const Error& e) {
+      refusal = e;
+    }
+  }
+  if (refusal) p = refused(p.record, members().self, *refusal);
   auto operation = make_operation(p);
   operation->input_check = std::move(check);
   operations_.add(operation, p.input_bytes, p.output_bytes);
-  operations_started_.fetch_add(1, std::memory_order_relaxed);
+  if (!refusal) operations_started_.fetch_add(1, std::memory_order_relaxed);
   if (p.known == Prepared::Input::scan) {
     blocks_scanned_.fetch_add(operation->layout.blocks(), std::memory_order_relaxed);
     if (!operation->layout.express()) threads_.scan_pool().submit(operation);
@@ -170,6 +214,7 @@ std::shared_ptr<Operation> Core::start(Prepared p) {
   lanes_.submit(*operation);
   lock.unlock();
   lanes_.drive();  // sends at once what can be sent already
+  if (refusal) throw Error(*refusal);
   return operation;
 }
 
@@ -213,6 +258,7 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   operation->started = Clock::now();
   operation->table_index = operations_.next_index();
   operation->regions = std::move(p.regions);
+  operation->refusal = p.refusal;
   switch (p.known) {
     case Prepared::Input::scan:
       break;
@@ -221,6 +267,9 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
       break;
     case Prepared::Input::bitmap:
       operation->set_input_bitmap(p.bitmap);
+      break;
+    case Prepared::Input::none:
+      operation->set_no_input();
       break;
   }
   return operation;
@@ -310,7 +359,10 @@ void Core::close() {
     pending = operations_.all();
   }
   if (!threads_.running()) return;  // joining failed before the threads were started
-  for (const auto& operation : pending) wait(*operation, std::nullopt);
+  for (const auto& operation : pending) {
+    // Nobody here waits for a request that was refused, and other ranks may never have made the call.
+    if (!operation->refusal) wait(*operation, std::nullopt);
+  }
   const bool together = control_->leave(deadline_after(seconds(options().close_timeout_s)));
   const bool failed = control_->failed();
   stop_threads();

@@ -53,6 +53,9 @@ class Core {
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
   std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request);
   std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request);
+  /// Takes the place, in the order of operations, of a call that was refused before it could say anything of
+  /// its operation. Throws only if the communicator has failed or is closed.
+  void refuse_operation(const Error& refusal);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
   /// more.
@@ -76,7 +79,9 @@ class Core {
   void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
   bool is_worker() const { return members().is_worker(members().self); }
 
-  std::shared_ptr<engine::Operation> start(Prepared prepared);
+  template <typename Request>
+  std::shared_ptr<engine::Operation> start_request(const Request& request);
+  std::shared_ptr<engine::Operation> start(Prepared prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
   /// NZCL_CHECK=1, or nothing. Throws Error{invalid_argument} for a bitmap that hides a block.

@@ -13,12 +13,16 @@
 namespace nzcl::comm {
 namespace {
 
+/// What errors of requests begin with.
+constexpr std::string_view kCall = "allreduce: ";
+
 [[noreturn]] void refuse(const std::string& text) {
-  throw Error(ErrorCode::invalid_argument, "allreduce: " + text);
+  throw Error(ErrorCode::invalid_argument, std::string(kCall) + text);
 }
 
-/// Checks element type, operation and block size, and returns the size of the tensor in bytes.
-std::uint64_t check_shape(std::uint64_t count, DataType type, ReduceOp op, std::uint64_t block_elems) {
+/// Checks element type, operation and block size.
+wire::OperationRecord make_shape(std::uint64_t count, DataType type, ReduceOp op, std::uint64_t block_elems,
+                                 std::uint64_t tag) {
   if (static_cast<int>(type) >= kDataTypes)
     refuse(fmt::format("type {} does not exist", static_cast<int>(type)));
   if (static_cast<int>(op) >= kReduceOps) refuse(fmt::format("op {} does not exist", static_cast<int>(op)));
@@ -26,7 +30,11 @@ std::uint64_t check_shape(std::uint64_t count, DataType type, ReduceOp op, std::
   if (!wire::can_be_laid_out(count, block_elems, element_bytes(type)))
     refuse(fmt::format("a tensor of {} elements in blocks of {} is larger than memory can be", count,
                        block_elems));
-  return count * element_bytes(type);
+  return {.count = count,
+          .block_elems = block_elems,
+          .type = static_cast<std::uint8_t>(type),
+          .op = static_cast<std::uint8_t>(op),
+          .tag = tag};
 }
 
 /// The same range as the option's; 0 is the option's own.
@@ -72,14 +80,34 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
-Prepared prepare(const AllreduceRequest& r, const Registrations& registrations) {
-  const std::uint64_t bytes = check_shape(r.count, r.type, r.op, r.block_elems);
+wire::OperationRecord shape_of(const AllreduceRequest& r) {
+  return make_shape(r.count, r.type, r.op, r.block_elems, r.tag);
+}
+
+wire::OperationRecord shape_of(const SparseAllreduceRequest& r) {
+  wire::OperationRecord shape = make_shape(r.count, r.type, r.op, r.block_elems, r.tag);
+  // A tensor without elements has no result, so the form of its result is the same on all ranks whatever the
+  // pointers are: data() of an empty vector may be null on one rank and not on another.
+  shape.packed_result = r.count > 0 && r.output == nullptr ? 1 : 0;
+  return shape;
+}
+
+Prepared refused(const wire::OperationRecord& shape, int rank, const Error& error) {
   Prepared p;
+  p.record = shape;
+  p.known = Prepared::Input::none;
+  std::string_view text = error.what();
+  if (text.starts_with(kCall)) text.remove_prefix(kCall.size());
+  p.refusal = wire::Refusal(static_cast<std::uint16_t>(rank), static_cast<std::uint16_t>(error.code()), text);
+  return p;
+}
+
+Prepared prepare(const AllreduceRequest& r, const wire::OperationRecord& shape,
+                 const Registrations& registrations) {
+  const std::uint64_t bytes = shape.count * element_bytes(r.type);
+  Prepared p;
+  p.record = shape;
   p.timeout = check_timeout(r.timeout);
-  p.record.count = r.count;
-  p.record.block_elems = r.block_elems;
-  p.record.type = static_cast<std::uint8_t>(r.type);
-  p.record.op = static_cast<std::uint8_t>(r.op);
   if (r.dense && !r.bitmap.empty()) refuse("dense and a bitmap exclude each other");
   const std::uint64_t words = words_for(blocks_of(r.count, r.block_elems));
   if (!r.bitmap.empty() && r.bitmap.size() != words) {
@@ -112,25 +140,20 @@ Prepared prepare(const AllreduceRequest& r, const Registrations& registrations) 
   return p;
 }
 
-Prepared prepare(const SparseAllreduceRequest& r, const Registrations& registrations) {
-  const std::uint64_t bytes = check_shape(r.count, r.type, r.op, r.block_elems);
+Prepared prepare(const SparseAllreduceRequest& r, const wire::OperationRecord& shape,
+                 const Registrations& registrations) {
+  const std::uint64_t bytes = shape.count * element_bytes(r.type);
   const std::uint64_t block_bytes = r.block_elems * element_bytes(r.type);
   const std::uint64_t blocks = blocks_of(r.count, r.block_elems);
   Prepared p;
+  p.record = shape;
   p.timeout = check_timeout(r.timeout);
-  p.record.count = r.count;
-  p.record.block_elems = r.block_elems;
-  p.record.type = static_cast<std::uint8_t>(r.type);
-  p.record.op = static_cast<std::uint8_t>(r.op);
   if (r.output != nullptr && r.packed_values != nullptr)
     refuse("output and packed_values exclude each other");
   if (r.count > 0 && r.output == nullptr && r.packed_values == nullptr)
     refuse(
         "no memory is given for the result: set output for a dense result, or packed_values for a packed "
         "one");
-  // A tensor without elements has no result, so the form of its result is the same on all ranks whatever the
-  // pointers are: data() of an empty vector may be null on one rank and not on another.
-  p.record.packed_result = r.count > 0 && r.output == nullptr ? 1 : 0;
 
   // Blocks are sent in ascending order of their indices, so indices in another order are sorted.
   p.known = Prepared::Input::bitmap;

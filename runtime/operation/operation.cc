@@ -7,6 +7,7 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/base/cold_memory.h"
+#include "runtime/base/json_text.h"
 #include "runtime/kernels/scan.h"
 #include "runtime/trace/trace.h"
 
@@ -49,6 +50,10 @@ void Operation::set_all_input() {
   input_blocks = layout.blocks();
 }
 
+void Operation::set_no_input() {
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) scan_[s].store(kScanned, std::memory_order_relaxed);
+}
+
 bool Operation::ensure_scanned(std::uint64_t slice) {
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
@@ -83,6 +88,14 @@ void Operation::union_known(std::uint64_t slice) {
   const std::uint64_t blocks = union_slice(slice).count();
   union_blocks.fetch_add(blocks, std::memory_order_relaxed);
   if (output.packed) union_counts_[slice].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
+}
+
+void Operation::slice_refused(std::uint64_t slice, const wire::Refusal& why) {
+  union_known(slice);  // its bitmap is all zero
+  const std::scoped_lock lock(failure_mutex_);
+  if (failure_) return;
+  failure_ = {static_cast<ErrorCode>(why.code()), fmt::format("operation {}: rank {} refused its request: {}",
+                                                              epoch, why.rank(), valid_utf8(why.text()))};
 }
 
 std::optional<RunWalk> Operation::output_walk(std::uint64_t slice, int lane) {

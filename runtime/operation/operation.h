@@ -18,6 +18,7 @@
 #include "runtime/operation/run_walk.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/refusal.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
@@ -60,11 +61,15 @@ class Operation {
   const OutputView output;
   /// What input and output lie in, if anything: kept until release_regions().
   std::array<std::shared_ptr<const verbs::MemoryRegion>, 2> regions;
+  /// Set if this rank has refused its caller's request. The operation only takes the request's place in the
+  /// order, and tells the other ranks; it has neither input nor output.
+  std::optional<wire::Refusal> refusal;
   /// NZCL_CHECK=1; otherwise nothing.
   std::unique_ptr<const InputCheck> input_check;
   /// The input's bitmap is known without a scan. `bits` covers all blocks of the tensor.
   void set_input_bitmap(std::span<const std::uint64_t> bits);
   void set_all_input();
+  void set_no_input();
 
   // --- Input side.
   bool in_place() const { return input.base == output.base; }
@@ -88,6 +93,9 @@ class Operation {
   /// Bytes of the output from `offset` on that may be written: all of a tensor, of packed blocks those within
   /// the capacity.
   std::uint64_t writable(std::uint64_t offset, std::uint64_t bytes) const;
+  /// A rank has refused its request, so this operation will fail when all of its slices are over. The slice
+  /// has no result. Only the first refusal counts.
+  void slice_refused(std::uint64_t slice, const wire::Refusal& why);
   /// Out of place: sets what is in no rank's contribution to zero. Once the slice's union is known.
   void zero_absent(std::uint64_t slice);
   void slice_done() { part_done(); }

@@ -7,6 +7,7 @@
 #include "nzcl/types.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/refusal.h"
 
 namespace nzcl::wire {
 
@@ -22,15 +23,19 @@ constexpr bool can_be_laid_out(std::uint64_t count, std::uint64_t block_elems, s
 inline const char* wrong_with(const Header& h, Direction direction, std::uint64_t at,
                               std::uint64_t slot_bytes) {
   const bool up = direction == Direction::up;
-  const bool with_bitmap = (h.flags & kHasBitmap) != 0, direct = (h.flags & kDirect) != 0;
+  const bool with_bitmap = (h.flags & kHasBitmap) != 0, direct = (h.flags & kDirect) != 0,
+             refused = (h.flags & kRefused) != 0;
   const std::uint64_t fixed = sizeof h + (up && with_bitmap ? sizeof(OperationRecord) : 0);
   if (h.magic != kMagic) return "it does not begin with nzcl's magic number";
   if (h.version != kVersion) return "it is of another version";
-  if ((h.flags & ~(kHasBitmap | kDirect | kMore)) != 0) return "it has unknown flags";
+  if ((h.flags & ~(kHasBitmap | kDirect | kMore | kRefused)) != 0) return "it has unknown flags";
   if (up && direct) return "it has a flag that only results have";
   if (!with_bitmap && h.bitmap_bytes != 0) return "it has bytes of a bitmap and none is announced";
   if (direct && h.payload_bytes != 0) return "it says that its data was written in place, and carries some";
   if (!direct && h.direct_writes != 0) return "it counts direct writes, and announces none";
+  if (refused && (direct || with_bitmap != up)) return "it cannot be a refusal with its other flags";
+  if (refused && h.payload_bytes > kMostRefusalText) return "its reason for a refusal is too long";
+  if (refused && !is_error_code(h.refusal_code)) return "its error code does not exist";
   if (at + fixed + h.bitmap_bytes + h.payload_bytes > slot_bytes) return "it is longer than its slot";
   return nullptr;
 }

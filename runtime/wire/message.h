@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -23,6 +23,7 @@ enum Flags : std::uint16_t {
   kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow the header
   kDirect = 2,     // downwards: the payload was written in place, by `direct_writes` writes of their own
   kMore = 4,       // behind this section, at the next multiple of 8, another one begins
+  kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A
@@ -41,8 +42,9 @@ struct Header {
   std::uint32_t payload_bytes = 0;
   std::uint32_t direct_writes =
       0;  // kDirect: how many writes; as many immediates will come where the transport keeps no order
-  std::uint32_t reserved = 0;
-  std::uint64_t reserved2 = 0;
+  std::uint16_t refused_by = 0;    // kRefused: the rank
+  std::uint16_t refusal_code = 0;  // kRefused: an nzcl::ErrorCode
+  std::uint64_t reserved = 0;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
@@ -64,14 +66,19 @@ struct OperationRecord {
   std::uint8_t reserved[5] = {};
   std::uint64_t output_address = 0;  // dense output: the tensor's first byte (verbs::RemoteMemory)
   std::uint64_t output_key = 0;
+  std::uint64_t tag = 0;  // the caller's own name for the operation
 
   /// Ranks must agree on everything but the address of the output.
   bool same_operation(const OperationRecord& other) const {
-    return count == other.count && block_elems == other.block_elems && type == other.type && op == other.op &&
-           packed_result == other.packed_result;
+    return same_layout(other) && op == other.op && packed_result == other.packed_result && tag == other.tag;
+  }
+  /// Whether the tensors are cut into the same slices. It is all that has to agree if a rank has refused its
+  /// request, because nothing is summed then.
+  bool same_layout(const OperationRecord& other) const {
+    return count == other.count && block_elems == other.block_elems && type == other.type;
   }
 };
-static_assert(sizeof(OperationRecord) == 40 && std::is_trivially_copyable_v<OperationRecord>);
+static_assert(sizeof(OperationRecord) == 48 && std::is_trivially_copyable_v<OperationRecord>);
 
 /// The most sections of a message. It bounds the memory in which a receiver keeps track of them.
 inline constexpr std::uint32_t kMaxSections = 16;

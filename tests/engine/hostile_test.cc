@@ -79,7 +79,8 @@ TEST(HostileRank, BitsBehindTheLastBlockAreRefused) {
 
 TEST(HostileRank, HeadersThatContradictThemselvesAreRefused) {
   const auto malformed = StartsWith("rank 1 sent a malformed contribution (sequence 0): ");
-  EXPECT_THAT(refused([](Message& m) { m.header.flags |= 8; }), AllOf(malformed, HasSubstr("unknown flags")));
+  EXPECT_THAT(refused([](Message& m) { m.header.flags |= 16; }),
+              AllOf(malformed, HasSubstr("unknown flags")));
   EXPECT_THAT(refused([](Message& m) { m.header.flags |= wire::kDirect; }),
               AllOf(malformed, HasSubstr("only results have")));
   EXPECT_THAT(refused([](Message& m) { m.header.direct_writes = 1; }),

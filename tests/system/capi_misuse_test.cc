@@ -199,9 +199,9 @@ TEST_F(CApiMisuseTest, EveryNullPointerIsAnErrorThatNamesTheCall) {
   nzclStatistics statistics{};
   statistics.size = sizeof statistics;
   float* const x = data_.data();
-  const auto refused = [](nzclResult_t result, const char* call) {
+  const auto refused = [](nzclResult_t result, const char* call, const char* what = "null") {
     EXPECT_EQ(result, nzclInvalidArgument) << call;
-    EXPECT_THAT(nzclGetLastError(), AllOf(HasSubstr(call), HasSubstr("null"))) << call;
+    EXPECT_THAT(nzclGetLastError(), AllOf(HasSubstr(call), HasSubstr(what))) << call;
   };
   NZCL_OK(nzclAllReduce(x, x, 1, nzclFloat32, nzclSum, comm_, &work));
   NZCL_OK(nzclWorkWait(work, -1));
@@ -231,17 +231,17 @@ TEST_F(CApiMisuseTest, EveryNullPointerIsAnErrorThatNamesTheCall) {
   const auto dense = [&](const void* send, const std::int64_t* i, void* recv, nzclComm_t c, nzclWork_t* w) {
     return nzclAllReduceSparseBlock(send, i, 1, 1, recv, 1, nzclFloat32, nzclSum, c, w);
   };
-  refused(dense(nullptr, &index, x, comm_, &work), "nzclAllReduceSparseBlock");
+  refused(dense(nullptr, &index, x, comm_, &work), "allreduce", "values is null");
   refused(dense(x, nullptr, x, comm_, &work), "nzclAllReduceSparseBlock");
-  refused(dense(x, &index, nullptr, comm_, &work), "nzclAllReduceSparseBlock");
+  refused(dense(x, &index, nullptr, comm_, &work), "allreduce", "no memory is given for the result");
   refused(dense(x, &index, x, nullptr, &work), "nzclAllReduceSparseBlock");
   refused(dense(x, &index, x, comm_, nullptr), "nzclAllReduceSparseBlock");
   const auto packed = [&](const void* send, const std::int64_t* i, void* recv, nzclComm_t c, nzclWork_t* w) {
     return nzclAllReduceSparseBlockPacked(send, i, 1, 1, recv, 1, 1, nzclFloat32, nzclSum, c, w);
   };
-  refused(packed(nullptr, &index, x, comm_, &work), "nzclAllReduceSparseBlockPacked");
+  refused(packed(nullptr, &index, x, comm_, &work), "allreduce", "values is null");
   refused(packed(x, nullptr, x, comm_, &work), "nzclAllReduceSparseBlockPacked");
-  refused(packed(x, &index, nullptr, comm_, &work), "nzclAllReduceSparseBlockPacked");
+  refused(packed(x, &index, nullptr, comm_, &work), "allreduce", "no memory is given for the result");
   refused(packed(x, &index, x, nullptr, &work), "nzclAllReduceSparseBlockPacked");
   refused(packed(x, &index, x, comm_, nullptr), "nzclAllReduceSparseBlockPacked");
   refused(nzclBarrier(nullptr), "nzclBarrier");

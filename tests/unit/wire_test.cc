@@ -56,17 +56,21 @@ TEST(WireDocument, Header) {
       NZCL_FIELD(Header, magic),         NZCL_FIELD(Header, version),       NZCL_FIELD(Header, flags),
       NZCL_FIELD(Header, credit),        NZCL_FIELD(Header, epoch),         NZCL_FIELD(Header, slice),
       NZCL_FIELD(Header, sequence),      NZCL_FIELD(Header, stream_offset), NZCL_FIELD(Header, bitmap_bytes),
-      NZCL_FIELD(Header, payload_bytes), NZCL_FIELD(Header, direct_writes), NZCL_FIELD(Header, reserved),
-      NZCL_FIELD(Header, reserved2)};
+      NZCL_FIELD(Header, payload_bytes), NZCL_FIELD(Header, direct_writes), NZCL_FIELD(Header, refused_by),
+      NZCL_FIELD(Header, refusal_code),  NZCL_FIELD(Header, reserved)};
   EXPECT_EQ(documented("Header"), code);
 }
 
 TEST(WireDocument, OperationRecord) {
-  const std::map<std::string, Place> code{
-      NZCL_FIELD(OperationRecord, count),          NZCL_FIELD(OperationRecord, block_elems),
-      NZCL_FIELD(OperationRecord, type),           NZCL_FIELD(OperationRecord, op),
-      NZCL_FIELD(OperationRecord, packed_result),  NZCL_FIELD(OperationRecord, reserved),
-      NZCL_FIELD(OperationRecord, output_address), NZCL_FIELD(OperationRecord, output_key)};
+  const std::map<std::string, Place> code{NZCL_FIELD(OperationRecord, count),
+                                          NZCL_FIELD(OperationRecord, block_elems),
+                                          NZCL_FIELD(OperationRecord, type),
+                                          NZCL_FIELD(OperationRecord, op),
+                                          NZCL_FIELD(OperationRecord, packed_result),
+                                          NZCL_FIELD(OperationRecord, reserved),
+                                          NZCL_FIELD(OperationRecord, output_address),
+                                          NZCL_FIELD(OperationRecord, output_key),
+                                          NZCL_FIELD(OperationRecord, tag)};
   EXPECT_EQ(documented("Operation record"), code);
 }
 

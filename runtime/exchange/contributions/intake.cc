@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/json_text.h"
+
 namespace nzcl::engine {
 
 using wire::Direction;
@@ -17,7 +19,15 @@ namespace {
 std::string text_of(const OperationRecord& r) {
   return fmt::format("allreduce(count {}, {}, {}, blocks of {}{})", r.count,
                      name_of(static_cast<DataType>(r.type)), name_of(static_cast<ReduceOp>(r.op)),
-                     r.block_elems, r.packed_result ? ", packed result" : "");
+                     r.block_elems,
+                     (r.packed_result != 0 ? ", packed result" : "") +
+                         (r.tag != 0 ? fmt::format(", tag {}", r.tag) : std::string()));
+}
+
+/// What a rank said about an operation, for people.
+std::string text_of(const OperationRecord& r, const std::optional<wire::Refusal>& refusal) {
+  if (!refusal) return text_of(r);
+  return fmt::format("a request that was refused ({})", valid_utf8(refusal->text()));
 }
 
 void add(std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); }
@@ -104,9 +114,10 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
   }
   LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
   if ((header.flags & wire::kHasBitmap) != 0) {
-    const IncomingSlice* s = enter(rank, header, section.record);
+    const IncomingSlice* s = enter(rank, header, section.record, refusal_in(rank, section));
     if (s == nullptr || !take_bitmap(rank, *s, section.bitmap)) return false;
   }
+  if ((header.flags & wire::kRefused) != 0) return true;  // its payload has been read
   if (header.payload_bytes == 0) return true;
   if (!expects(rank, header)) return false;
   source_of(rank).sections.push_back({slot, section.payload, header.payload_bytes, header.sequence, false});
@@ -125,6 +136,13 @@ bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitm
   }
   source_of(rank).promised[s.sequence % kWindow] = {view.stream_bytes(), 0};
   return true;
+}
+
+/// The refusal that a rank sent in place of a contribution, if it did. SectionReader has checked its shape.
+std::optional<wire::Refusal> Intake::refusal_in(int rank, const wire::Section& section) {
+  if ((section.header.flags & wire::kRefused) == 0) return std::nullopt;
+  return wire::Refusal(static_cast<std::uint16_t>(rank), section.header.refusal_code,
+                       {reinterpret_cast<const char*>(section.payload), section.header.payload_bytes});
 }
 
 /// Whether data is what the rank's bitmap promises next. Counts it.
@@ -158,7 +176,7 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   const auto bits = operation->input_slice(slice).bits();
   Header header{.epoch = operation->epoch, .slice = slice, .sequence = sequence};
   header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
-  IncomingSlice* s = enter(rank, header, operation->record);
+  IncomingSlice* s = enter(rank, header, operation->record, operation->refusal);
   if (s == nullptr) return;
   if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
   s->local = operation;
@@ -166,7 +184,8 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
 }
 
 /// A rank's bitmap for a slice has come: finds the slice, or opens it.
-IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record) {
+IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record,
+                             const std::optional<wire::Refusal>& refusal) {
   const char* wrong = wire::wrong_with(record);
   if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
   if (wrong != nullptr) {
@@ -174,12 +193,14 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
            fmt::format("rank {} sent a malformed bitmap (sequence {}): {}", rank, header.sequence, wrong));
     return nullptr;
   }
-  if (!agree(rank, header.epoch, record)) return nullptr;
+  if (!agree(rank, header.epoch, record, refusal)) return nullptr;
   IncomingSlice& s = slices_[header.sequence % kWindow];
   if (!s.active) open(s, header, record);
-  if (s.epoch != header.epoch || !s.record.same_operation(record)) {
+  const bool refused = s.refusal || refusal;
+  if (s.epoch != header.epoch ||
+      !(refused ? s.record.same_layout(record) : s.record.same_operation(record))) {
     refuse(ErrorCode::mismatch, fmt::format("ranks disagree: {}, meets operation {}, {}, of rank {}",
-                                            describe(s), header.epoch, text_of(record), rank));
+                                            describe(s), header.epoch, text_of(record, refusal), rank));
     return nullptr;
   }
   if (const char* misfit = wrong_with_slice(s, rank, header)) {
@@ -191,6 +212,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   Source& source = source_of(rank);
   source.seen[s.sequence % kWindow] = true;
   source.outputs[s.sequence % kWindow] = {record.output_address, record.output_key};
+  if (refusal && (!s.refusal || refusal->rank() < s.refusal->rank())) s.refusal = refusal;
   --s.missing;
   return &s;
 }
@@ -222,16 +244,19 @@ bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
 }
 
 /// Compares what the ranks believe an operation to be, over both priorities and all slices.
-bool Intake::agree(int rank, std::uint64_t epoch, const OperationRecord& record) {
+bool Intake::agree(int rank, std::uint64_t epoch, const OperationRecord& record,
+                   const std::optional<wire::Refusal>& refusal) {
   auto& known = context_.operations[epoch % context_.operations.size()];
   if (!known.valid || known.epoch != epoch) {
-    known = {true, epoch, rank, record};
+    known = {true, epoch, rank, record, refusal};
     return true;
   }
-  if (known.record.same_operation(record)) return true;
-  return refuse(ErrorCode::mismatch,
-                fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
-                            text_of(known.record), known.rank, text_of(record), rank));
+  const bool refused = known.refusal || refusal;
+  if (refused ? known.record.same_layout(record) : known.record.same_operation(record)) return true;
+  return refuse(
+      ErrorCode::mismatch,
+      fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
+                  text_of(known.record, known.refusal), known.rank, text_of(record, refusal), rank));
 }
 
 void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord& record) {

@@ -25,6 +25,9 @@ struct IncomingSlice {
   int missing = 0;             // ranks whose bitmap is not there yet
   Operation* local = nullptr;  // this member's own operation, if it is a worker
   RunWalk local_walk;          // through the local contribution, as far as it has been summed
+  /// Set if a rank has refused its request: the contributions are dropped, and every rank is told. Of several
+  /// refusals it is that of the lowest rank, so that all slices of the operation tell the same.
+  std::optional<wire::Refusal> refusal;
 
   SliceView view(std::span<const std::uint64_t> bits) const { return {*layout, slice, bits}; }
 };
@@ -94,11 +97,14 @@ class Intake {
   bool take_section(int rank, std::uint32_t slot, const wire::Section& section);
   bool take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap);
   bool expects(int rank, const wire::Header& header);
-  IncomingSlice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record);
+  IncomingSlice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record,
+                       const std::optional<wire::Refusal>& refusal);
+  std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
   const char* wrong_with_sequence(std::uint64_t sequence) const;
   const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header) const;
   bool owns(const SliceLayout& layout, std::uint64_t slice) const;
-  bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record);
+  bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record,
+             const std::optional<wire::Refusal>& refusal);
   void open(IncomingSlice& s, const wire::Header& header, const wire::OperationRecord& record);
   std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }

@@ -19,6 +19,16 @@ std::uint32_t write_bitmap(MessageBuilder& message, const Contribution& c) {
   return bytes;
 }
 
+/// Why this rank takes part without data. Returns the text's bytes.
+std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
+  header.flags |= wire::kRefused;
+  header.refused_by = refusal.rank();
+  header.refusal_code = refusal.code();
+  const std::string_view text = refusal.text();
+  if (!text.empty()) std::memcpy(message.reserve(refusal.bytes()), text.data(), text.size());
+  return refusal.bytes();
+}
+
 /// As much of the stream as `room` bytes and the gather list take. Returns how much that was.
 std::uint64_t write_data(MessageBuilder& message, Contribution& c, std::uint64_t room) {
   const InputView& input = c.operation->input;
@@ -52,7 +62,9 @@ WrittenSection write_section(MessageBuilder& message, Contribution& c, const Sec
     header.bitmap_bytes = write_bitmap(message, c);
   }
   const std::uint64_t fixed = message.staged() - begin;
-  if (parts.data) {
+  if (op.refusal) {
+    header.payload_bytes = write_refusal(message, header, *op.refusal);
+  } else if (parts.data) {
     header.payload_bytes =
         static_cast<std::uint32_t>(write_data(message, c, message.limits().bytes - begin - fixed));
   }

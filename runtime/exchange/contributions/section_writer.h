@@ -33,7 +33,8 @@ struct Contribution {
 /// Bytes of a message's section with a whole contribution to this slice, which has been scanned.
 inline std::uint64_t whole_section_bytes(Operation& op, std::uint64_t slice) {
   const SliceView view = op.input_slice(slice);
-  return wire::kMaxOverhead + view.bits().size_bytes() + view.stream_bytes();
+  const std::uint64_t reason = op.refusal ? op.refusal->bytes() : 0;
+  return wire::kMaxOverhead + view.bits().size_bytes() + view.stream_bytes() + reason;
 }
 
 struct SectionParts {

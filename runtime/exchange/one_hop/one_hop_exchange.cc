@@ -102,13 +102,15 @@ bool OneHopExchange::sum() {
 }
 
 /// As much of the current slice as is here, to where it belongs in the output. A packed output may be too
-/// small: then the operation will say so, and nothing is written behind its end.
+/// small: then the operation will say so, and nothing is written behind its end. If a rank has refused the
+/// operation, nothing is written at all.
 bool OneHopExchange::sum_some() {
   const Operation& op = *sum_.slice().local;
   bool any = false;
   while (!sum_.done()) {
     const std::uint64_t offset = op.output.packed ? sum_.summed_bytes() : sum_.tensor_offset();
-    const std::uint64_t room = op.writable(offset, sum_.result_bytes() - sum_.summed_bytes());
+    const std::uint64_t rest = sum_.result_bytes() - sum_.summed_bytes();
+    const std::uint64_t room = sum_.slice().refusal ? 0 : op.writable(offset, rest);
     const SliceSum::Step step =
         room > 0 ? sum_.sum_into(op.output.base + offset, room) : sum_.skip(sum_.result_bytes());
     if (step.bytes == 0) break;
@@ -120,10 +122,14 @@ bool OneHopExchange::sum_some() {
 /// The slice, and with it the operation, is over on this rank.
 void OneHopExchange::finish() {
   Operation& op = *sum_.slice().local;
-  const auto bits = sum_.result().bits();
-  if (!bits.empty()) std::memcpy(op.union_bits(0).data(), bits.data(), bits.size_bytes());
-  op.union_known(0);
-  op.zero_absent(0);
+  if (sum_.slice().refusal) {
+    op.slice_refused(0, *sum_.slice().refusal);
+  } else {
+    const auto bits = sum_.result().bits();
+    if (!bits.empty()) std::memcpy(op.union_bits(0).data(), bits.data(), bits.size_bytes());
+    op.union_known(0);
+    op.zero_absent(0);
+  }
   sum_.stop();
   intake_.finish();
   ++finished_;

@@ -51,7 +51,13 @@ Aggregator::Progress Aggregator::sum_slice() {
   return progress;
 }
 
+/// The contributions to a refused operation, as far as they are here, are dropped.
+Aggregator::Progress Aggregator::drop_some() {
+  return sum_.skip(sum_.result_bytes()).bytes == 0 ? Progress::waiting : Progress::summed;
+}
+
 Aggregator::Progress Aggregator::sum_some() {
+  if (sum_.slice().refusal) return drop_some();
   if (!results_.open()) return Progress::waiting;
   if (results_.room() == 0) return results_.send() ? Progress::sent : Progress::waiting;
   const SliceSum::Step step = sum_.sum_into(results_.at(), results_.room());

@@ -46,6 +46,7 @@ class Aggregator {
   enum class Progress : std::uint8_t { waiting, summed, sent, slice_over };
   Progress sum_slice();
   Progress sum_some();
+  Progress drop_some();
   Progress close_slice();
 
   LaneContext& context_;

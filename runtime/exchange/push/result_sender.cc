@@ -39,7 +39,7 @@ ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake
 
 void ResultSender::start() {
   const std::uint64_t runs = sum_.result().runs();
-  direct_ = sum_.slice().record.packed_result == 0 && runs > 0 &&
+  direct_ = !sum_.slice().refusal && sum_.slice().record.packed_result == 0 && runs > 0 &&
             sum_.result_bytes() / runs >= context_.config.direct_bytes && fits_announcements(runs);
   direct_writes_ = 0;
 }
@@ -61,7 +61,7 @@ std::uint64_t ResultSender::bitmap_bytes() const {
 bool ResultSender::open_piece(Form form) {
   Piece piece;
   piece.form = form;
-  piece.stream_offset = form == Form::notice ? 0 : sum_.summed_bytes();
+  piece.stream_offset = form == Form::notice || form == Form::refusal ? 0 : sum_.summed_bytes();
   piece.with_union = form == Form::notice || (form == Form::in_message && sum_.summed_bytes() == 0);
   piece.open =
       form == Form::direct && sum_.slice().local != nullptr ? open_in_output(piece) : open_in_staging(piece);
@@ -83,7 +83,7 @@ bool ResultSender::open_in_staging(Piece& piece) {
   const bool direct = piece.form == Form::direct;
   const std::uint64_t bitmap = piece.with_union ? sum_.result().bits().size_bytes() : 0;
   const std::uint64_t fixed = direct ? 0 : sizeof(Header) + bitmap;
-  const std::uint64_t rest = piece.form == Form::notice ? 0 : sum_.result_bytes() - sum_.summed_bytes();
+  const std::uint64_t rest = rest_of(piece.form);
   std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
   if (message_ && (direct || begin + fixed + rest > slot)) {
     send_message();
@@ -99,7 +99,23 @@ bool ResultSender::open_in_staging(Piece& piece) {
   piece.begin = piece.header + fixed;
   piece.room = slot - begin - fixed;
   if (direct) piece.tensor_offset = sum_.tensor_offset();
+  if (piece.form == Form::refusal) {
+    std::memcpy(piece.begin, sum_.slice().refusal->text().data(), rest);
+    piece.bytes = rest;
+  }
   return true;
+}
+
+/// How many bytes are still to follow the header, and the bitmap if there is one.
+std::uint64_t ResultSender::rest_of(Form form) const {
+  switch (form) {
+    case Form::notice:
+      return 0;
+    case Form::refusal:
+      return sum_.slice().refusal->bytes();
+    default:
+      return sum_.result_bytes() - sum_.summed_bytes();
+  }
 }
 
 void ResultSender::filled(const SliceSum::Step& step) {
@@ -122,8 +138,13 @@ bool ResultSender::finish() {
   if (piece_.open && piece_.form == Form::direct && !send()) return false;
   // The last section of a result in messages says all. An empty result and a direct one need a section of
   // their own.
-  if (!piece_.open && !open_piece(direct_ ? Form::notice : Form::in_message)) return false;
+  if (!piece_.open && !open_piece(last_form())) return false;
   return send();
+}
+
+ResultSender::Form ResultSender::last_form() const {
+  if (sum_.slice().refusal) return Form::refusal;
+  return direct_ ? Form::notice : Form::in_message;
 }
 
 /// Completes the open piece, if it is a section of a message.
@@ -137,6 +158,11 @@ void ResultSender::close_section() {
   if (piece_.form == Form::notice) {
     header.flags |= wire::kDirect;
     header.direct_writes = direct_writes_;
+  }
+  if (piece_.form == Form::refusal) {
+    header.flags |= wire::kRefused;
+    header.refused_by = s.refusal->rank();
+    header.refusal_code = s.refusal->code();
   }
   header.bitmap_bytes = static_cast<std::uint32_t>(bitmap);
   header.payload_bytes = static_cast<std::uint32_t>(piece_.bytes);

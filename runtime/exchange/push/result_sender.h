@@ -61,7 +61,7 @@ class ResultSender {
   std::string waiting_for() const;
 
  private:
-  enum class Form : std::uint8_t { in_message, direct, notice };
+  enum class Form : std::uint8_t { in_message, direct, notice, refusal };
   struct Piece {  // a part of the result, being filled
     bool open = false;
     Form form = Form::in_message;
@@ -89,6 +89,8 @@ class ResultSender {
   bool open_in_staging(Piece& piece);
   bool write_direct();
   void write_direct_to(std::uint16_t rank);
+  Form last_form() const;
+  std::uint64_t rest_of(Form form) const;
   std::uint64_t bitmap_bytes() const;
   bool deliver_to(std::size_t receiver);
   bool deliver_local();

@@ -202,6 +202,7 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section) {
     return refuse(uplink, fmt::format("sent a result for operation {} slice {}, which is not running",
                                       header.epoch, header.slice));
   }
+  if ((header.flags & wire::kRefused) != 0) return take_refusal(uplink, *t, section);
   Operation& op = t->operation();
   if ((header.flags & wire::kHasBitmap) != 0 && !t->have_union && !take_union(uplink, *t, section))
     return false;
@@ -215,6 +216,23 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section) {
   if (header.payload_bytes > 0) scatter(*t, section.payload, header.payload_bytes);
   if ((header.flags & wire::kDirect) != 0) take_notice(uplink, *t, header);
   finish_if_complete(uplink, *t);
+  return true;
+}
+
+/// A rank has refused the operation, so that the slice has no result.
+bool Worker::take_refusal(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  const Header& header = section.header;
+  if (t.have_union || t.direct_seen > 0 || header.refused_by >= context_.config.members.workers) {
+    return refuse(uplink, fmt::format("sent a refusal that can't be for operation {} slice {}", header.epoch,
+                                      header.slice));
+  }
+  count_received(uplink, t, section);
+  t.have_union = true;
+  t.operation().slice_refused(t.up.slice,
+                              {header.refused_by,
+                               header.refusal_code,
+                               {reinterpret_cast<const char*>(section.payload), header.payload_bytes}});
+  finish_if_complete(uplink, t);
   return true;
 }
 

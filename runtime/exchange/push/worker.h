@@ -63,6 +63,7 @@ class Worker {
   const char* wrong_with_result(const Uplink& uplink, const Transfer& transfer,
                                 const wire::Header& header) const;
   bool take_union(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  bool take_refusal(Uplink& uplink, Transfer& transfer, const wire::Section& section);
   bool announced(const Uplink& uplink) const;
   void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
   void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);

@@ -1,0 +1,311 @@
+// A request that one rank refuses takes its place in the order of operations: it fails on every rank with one
+// error, and every later sum is right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "tests/system/misuse.h"
+#include "tests/system/ranks.h"
+
+namespace nzcl::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// Nothing here may need the timeout to end.
+Setting patient(int ranks, int dedicated, const char* transport = "loopback") {
+  Setting s = quick(ranks, dedicated);
+  s.transport = transport;
+  s.options.timeout_s = 3600;
+  return s;
+}
+
+/// One rank with two registered tensors, and memory that is not registered.
+struct Tensors {
+  Tensors(Communicator& communicator, std::size_t n)
+      : c(communicator),
+        count(n),
+        in(n),
+        out(n),
+        foreign(n),
+        in_handle(c.register_buffer(in.data(), n * 4)),
+        out_handle(c.register_buffer(out.data(), n * 4)) {}
+
+  /// Every element of the input is `value` times (rank + 1).
+  AllreduceRequest request(float value) {
+    std::fill(in.begin(), in.end(), value * static_cast<float>(c.rank() + 1));
+    return {.input = in.data(), .output = out.data(), .count = count, .block_elems = 64};
+  }
+  /// Sums correctly, with another value each time.
+  void sum_and_check(float value) {
+    c.allreduce(request(value)).wait();
+    const int ranks = c.size();
+    EXPECT_TRUE(all_are(value * static_cast<float>(ranks * (ranks + 1) / 2)));
+  }
+
+  /// Whether every element of the output has this value.
+  bool all_are(float value) const {
+    return std::all_of(out.begin(), out.end(), [value](float x) { return x == value; });
+  }
+
+  Communicator& c;
+  std::size_t count;
+  std::vector<float> in, out, foreign;
+  RegisteredBuffer in_handle, out_handle;
+};
+
+constexpr std::size_t kSmall = 300, kLarge = 200003;
+
+/// A request that rank 1 spoils, the text with which its own call refuses it, and the text that all others
+/// read.
+struct Mistake {
+  const char* name;
+  std::function<void(Tensors&, AllreduceRequest&)> spoil;
+  const char* text;
+  ErrorCode code = ErrorCode::invalid_argument;
+};
+
+const std::vector<std::uint64_t> kLongBitmap(20000);
+
+const std::array kMistakes{
+    Mistake{"foreign_input", [](Tensors& t, AllreduceRequest& r) { r.input = t.foreign.data(); },
+            "not inside a registered buffer of this communicator"},
+    Mistake{"foreign_output", [](Tensors& t, AllreduceRequest& r) { r.output = t.foreign.data(); },
+            "output ("},
+    Mistake{"gone_handle", [](Tensors& t, AllreduceRequest&) { t.in_handle = {}; },
+            "its RegisteredBuffer is gone"},
+    Mistake{"null", [](Tensors&, AllreduceRequest& r) { r.output = nullptr; }, "output is null"},
+    Mistake{"long_bitmap", [](Tensors&, AllreduceRequest& r) { r.bitmap = kLongBitmap; },
+            "bitmap has 20000 words"},
+    Mistake{"timeout", [](Tensors&, AllreduceRequest& r) { r.timeout = std::chrono::nanoseconds(-1); },
+            "timeout is"},
+    Mistake{"op_and_memory",
+            [](Tensors& t, AllreduceRequest& r) {
+              r.op = ReduceOp::max;  // a second mistake of the same call, of which nobody need hear
+              r.input = t.foreign.data();
+            },
+            "not inside a registered buffer"},
+};
+
+class RefusalTest : public ::testing::TestWithParam<std::tuple<int, int, std::size_t>> {};
+
+TEST_P(RefusalTest, FailsTheOperationOnEveryRankAndNothingElse) {
+  const auto& [ranks, dedicated, count] = GetParam();
+  for (const Mistake& mistake : kMistakes) {
+    const auto errors = run_ranks(patient(ranks, dedicated), [&, n = count](Communicator& c) {
+      Tensors t(c, n);
+      t.sum_and_check(1);
+      AllreduceRequest r = t.request(2);
+      if (c.rank() == 1) {
+        mistake.spoil(t, r);
+        const auto error = error_of([&] { (void)c.allreduce(r); });
+        EXPECT_THAT(error.second, AllOf(StartsWith("allreduce: "), HasSubstr(mistake.text)));
+        EXPECT_EQ(error.first, static_cast<int>(mistake.code));
+        t.in_handle = c.register_buffer(t.in.data(), t.in.size() * 4);
+      } else {
+        std::fill(t.out.begin(), t.out.end(), -7.0f);
+        const auto error = error_of([&] { c.allreduce(r).wait(); });
+        EXPECT_THAT(error.second,
+                    AllOf(StartsWith("operation 1: rank 1 refused its request: "), HasSubstr(mistake.text)));
+        EXPECT_EQ(error.first, static_cast<int>(mistake.code));
+        EXPECT_TRUE(t.all_are(-7.0f)) << "the output of a refused operation was written";
+      }
+      for (const float value : {3.0f, 4.0f, 5.0f}) t.sum_and_check(value);
+      EXPECT_EQ(c.async_error(), std::nullopt);
+    });
+    EXPECT_THAT(errors, Each("")) << mistake.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, RefusalTest,
+                         ::testing::Combine(::testing::Values(2, 3, 5), ::testing::Values(0, 2),
+                                            ::testing::Values(std::size_t{1}, kSmall, kLarge)),
+                         [](const auto& param) {
+                           return std::to_string(std::get<0>(param.param)) + "_ranks_" +
+                                  std::to_string(std::get<1>(param.param)) + "_dedicated_" +
+                                  std::to_string(std::get<2>(param.param)) + "_elements";
+                         });
+
+TEST(Refusal, OverEveryTransport) {
+  for (const char* transport : {"cma", "shm", "tcp"}) {
+    for (const std::size_t count : {kSmall, kLarge}) {
+      const auto errors = run_ranks(patient(3, 0, transport), [&](Communicator& c) {
+        Tensors t(c, count);
+        for (int step = 0; step < 6; ++step) {
+          AllreduceRequest r = t.request(1);
+          if (c.rank() == step % 3) r.input = t.foreign.data();
+          EXPECT_THAT(error_of([&] { c.allreduce(r).wait(); }).second,
+                      HasSubstr("not inside a registered buffer"));
+          t.sum_and_check(static_cast<float>(step));
+        }
+      });
+      EXPECT_THAT(errors, Each("")) << transport << ", " << count << " elements";
+    }
+  }
+}
+
+TEST(Refusal, AmongManyOperationsInFlight) {
+  for (const int dedicated : {0, 1}) {
+    const auto errors = run_ranks(patient(3, dedicated), [](Communicator& c) {
+      constexpr int kInFlight = 40;
+      std::vector<std::unique_ptr<Tensors>> tensors;
+      std::vector<Work> works(kInFlight);
+      for (int i = 0; i < kInFlight; ++i) {
+        tensors.push_back(std::make_unique<Tensors>(c, i % 3 == 0 ? std::size_t{200} : std::size_t{30000}));
+        AllreduceRequest r = tensors.back()->request(static_cast<float>(i));
+        const bool refused = i % 7 == 3 && c.rank() == i % 3;
+        if (refused) r.output = tensors.back()->foreign.data();
+        EXPECT_EQ(error_of([&] { works[static_cast<std::size_t>(i)] = c.allreduce(r); }).first != 0, refused);
+      }
+      for (int i = 0; i < kInFlight; ++i) {
+        Work& work = works[static_cast<std::size_t>(i)];
+        if (!work.valid()) continue;
+        const std::string text = error_of([&] { work.wait(); }).second;
+        if (i % 7 == 3) {
+          EXPECT_THAT(text, StartsWith("operation " + std::to_string(i) + ": rank " + std::to_string(i % 3)));
+        } else {
+          EXPECT_EQ(text, "");
+          EXPECT_TRUE(tensors[static_cast<std::size_t>(i)]->all_are(6.0f * static_cast<float>(i)));
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
+TEST(Refusal, OfSeveralTheLowestRankIsNamedEverywhere) {
+  for (const std::size_t count : {kSmall, kLarge}) {
+    const auto errors = run_ranks(patient(4, 0), [&](Communicator& c) {
+      Tensors t(c, count);
+      AllreduceRequest r = t.request(1);
+      if (c.rank() == 1) r.output = nullptr;
+      if (c.rank() == 3) r.input = nullptr;
+      const std::string text = error_of([&] { c.allreduce(r).wait(); }).second;
+      const std::array<std::string, 4> expected{
+          "operation 0: rank 1 refused its request: output is null", "allreduce: output is null",
+          "operation 0: rank 1 refused its request: output is null", "allreduce: input is null"};
+      EXPECT_EQ(text, expected[static_cast<std::size_t>(c.rank())]);
+      t.sum_and_check(2);
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
+TEST(Refusal, OfAllRanksGoesOn) {
+  const auto errors = run_ranks(patient(3, 1), [](Communicator& c) {
+    Tensors t(c, kSmall);
+    AllreduceRequest no_type = t.request(1), no_memory = t.request(1);
+    no_type.type = static_cast<DataType>(99);
+    no_memory.input = t.foreign.data();
+    for (const AllreduceRequest& r : {no_type, no_memory}) {
+      EXPECT_EQ(error_of([&] { (void)c.allreduce(r); }).first, static_cast<int>(ErrorCode::invalid_argument));
+      t.sum_and_check(2);
+    }
+    EXPECT_EQ(c.statistics().operations, 2u) << "refused requests do not count";
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Refusal, OfARequestForNoTensorFailsTheCommunicatorIfTheOthersHaveOne) {
+  for (const int dedicated : {0, 1}) {
+    for (const std::size_t count : {kSmall, kLarge}) {
+      const auto errors = run_ranks(patient(3, dedicated), [&](Communicator& c) {
+        Tensors t(c, count);
+        t.sum_and_check(1);
+        AllreduceRequest r = t.request(1);
+        if (c.rank() == 1) r.block_elems = 0;
+        (void)error_of([&] { (void)c.allreduce(r); });
+        c.barrier();  // what comes next fails on every rank
+      });
+      EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree about operation 1"),
+                                     HasSubstr("a request that was refused (block_elems is 0"),
+                                     HasSubstr("on rank 1"))));
+    }
+  }
+}
+
+TEST(Refusal, OfSparseBlocks) {
+  const std::array<std::int64_t, 2> good{0, 2}, twice{1, 1}, beyond{0, 1000};
+  for (const bool packed : {false, true}) {
+    const auto errors = run_ranks(patient(3, 0), [&](Communicator& c) {
+      Tensors t(c, kSmall);
+      const auto sum = [&](std::span<const std::int64_t> indices, const void* values) {
+        SparseAllreduceRequest r{
+            .values = values, .indices = indices, .count = kSmall, .block_elems = 32, .output = nullptr};
+        if (packed) {
+          r.packed_values = t.out.data();
+          r.packed_capacity = 5;
+        } else {
+          r.output = t.out.data();
+        }
+        return error_of([&] { c.allreduce_sparse(r).wait(); }).second;
+      };
+      const auto check = [&](std::span<const std::int64_t> wrong, const void* values, const char* text) {
+        std::fill(t.in.begin(), t.in.end(), 1.0f);
+        const bool mine = c.rank() == 2;
+        EXPECT_THAT(sum(mine ? wrong : good, mine ? values : t.in.data()), HasSubstr(text));
+        EXPECT_EQ(sum(good, t.in.data()), "");
+        EXPECT_EQ(t.out[0], 3.0f);
+      };
+      check(twice, t.in.data(), "block index 1 is there twice");
+      check(beyond, t.in.data(), "block index 1000 is not below");
+      check(good, t.foreign.data(), "not inside a registered buffer");
+      check(good, nullptr, "values is null");
+      // Without any output, a rank cannot say whether it wants its result dense or packed.
+      SparseAllreduceRequest nowhere{
+          .values = t.in.data(), .indices = good, .count = kSmall, .block_elems = 32, .output = nullptr};
+      if (c.rank() == 0) {
+        EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse(nowhere); }).second,
+                    HasSubstr("no memory is given"));
+      } else {
+        EXPECT_THAT(sum(good, t.in.data()), HasSubstr("rank 0 refused its request: no memory is given"));
+      }
+      EXPECT_EQ(sum(good, t.in.data()), "");
+    });
+    EXPECT_THAT(errors, Each("")) << packed;
+  }
+}
+
+TEST(Refusal, AClosedCommunicatorDoesNotWaitForARefusedRequestThatNobodyElseMade) {
+  const auto errors = run_ranks(patient(2, 0), [](Communicator& c) {
+    Tensors t(c, kLarge);
+    t.sum_and_check(1);
+    AllreduceRequest r = t.request(1);
+    r.input = t.foreign.data();
+    if (c.rank() == 0) (void)error_of([&] { (void)c.allreduce(r); });
+    c.close();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TagTest, EqualTagsSum) {
+  const auto errors = run_ranks(patient(3, 0), [](Communicator& c) {
+    Tensors t(c, kLarge);
+    AllreduceRequest r = t.request(1);
+    r.tag = ~std::uint64_t{0};
+    c.allreduce(r).wait();
+    EXPECT_TRUE(t.all_are(6.0f));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(TagTest, DifferentTagsFailTheCommunicatorByName) {
+  for (const std::size_t count : {kSmall, kLarge}) {
+    const auto errors = run_ranks(patient(3, 0), [&](Communicator& c) {
+      Tensors t(c, count);
+      AllreduceRequest r = t.request(1);
+      r.tag = c.rank() == 2 ? 42 : 41;
+      c.allreduce(r).wait();
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("tag 41"), HasSubstr("tag 42"))));
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::test
