@@ -21,7 +21,7 @@ struct Prepared {
   wire::OperationRecord record;
   engine::InputView input;
   engine::OutputView output;
-  std::chrono::nanoseconds timeout{};  // 0: the option's
+  std::chrono::nanoseconds timeout{};  // 0: the value of the option
   /// Which blocks are non-zero: those that a scan finds, all of them, or those of `bitmap`.
   enum class Input { scan, all, bitmap } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
@@ -29,10 +29,11 @@ struct Prepared {
   std::array<SharedRegion, 2> regions;                   // those of input and output
 };
 
-/// Whether two ranges have a byte in common.
+/// Returns true if two ranges have a byte in common.
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b);
 
-/// Both throw an Error{invalid_argument} that names the argument.
+/// Check a request, and return what its operation is made from. Both throw an Error{invalid_argument} that
+/// names the argument.
 Prepared prepare(const AllreduceRequest& request, const Registrations& registrations);
 Prepared prepare(const SparseAllreduceRequest& request, const Registrations& registrations);
 
