@@ -1,6 +1,7 @@
-// The two ends of a channel: a ring of slots, and credits that say how many of them the sender may use. A
-// slot holds a message in the receiver's memory. Where the receiver can read the sender's memory, a slot only
-// stands for a staging buffer that the sender *lends*. There is no I/O here.
+// The two ends of a channel: a ring of slots, and credits that say how many of them the sender may use.
+// Usually a slot is memory of the receiver, into which the sender writes a message. Where the receiver can
+// read the sender's memory, a slot only stands for a staging buffer that the sender *lends*. There is no I/O
+// here.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +13,16 @@
 
 namespace nzcl::engine {
 
-/// The sender's end. Invariant: sent - credited <= slots, so a slot is used again only after its credit has
-/// come back.
+/// The sender's end. For one thread. Invariant: sent - credited <= slots, so a slot is used again only after
+/// its credit has come back.
 class SendChannel {
  public:
   SendChannel() = default;
-  /// Messages are written into the receiver's `ring`.
+  /// Makes a channel whose messages are written into the receiver's `ring`.
   SendChannel(verbs::RemoteMemory ring, std::uint64_t slot_bytes, std::uint32_t slots)
       : target_(ring), slot_bytes_(slot_bytes), slots_(slots) {}
-  /// Messages are lent: only an announcement is written, with a byte to `sink` that nobody reads.
+  /// Makes a channel whose messages are lent. Only an announcement is sent, with a write of one byte to
+  /// `sink` that nobody reads.
   static SendChannel lending(verbs::RemoteMemory sink, std::uint32_t slots) {
     SendChannel channel(sink, 0, slots);
     channel.lent_.resize(slots);
@@ -30,17 +32,17 @@ class SendChannel {
   bool lends() const { return !lent_.empty(); }
   bool ready() const { return sent_ - credited_ < slots_; }
   verbs::RemoteMemory target() const { return target_.offset(sent_ % slots_ * slot_bytes_); }
-  /// Takes the next slot for the message in `staging`, and returns the value that announces it. Precondition:
-  /// ready().
+  /// Takes the next slot for the message in `staging`. Returns the value of the immediate that announces it.
+  /// Precondition: ready().
   std::uint16_t take(StagingPool::Index staging) {
     const auto slot = static_cast<std::uint32_t>(sent_++ % slots_);
     if (!lends()) return static_cast<std::uint16_t>(slot);
     lent_[slot] = staging;
     return static_cast<std::uint16_t>(staging);
   }
-  /// The receiver has released `total` slots since the start, modulo 2^16. A smaller total than an earlier
-  /// one has come late and is ignored. Lent buffers are given back to `pool` with their slots. False: more
-  /// slots than were sent, which cannot be.
+  /// Called when the receiver says that it has released `total` slots since the start, modulo 2^16. A smaller
+  /// total than an earlier one has come late and is ignored. Lent buffers go back to `pool` with their slots.
+  /// Returns false if the total is more than was sent, which only a faulty peer says.
   bool credit(std::uint16_t total, StagingPool& pool) {
     const auto delta = static_cast<std::int16_t>(total - static_cast<std::uint16_t>(credited_));
     if (delta <= 0) return true;
@@ -57,25 +59,26 @@ class SendChannel {
   std::uint32_t slots_ = 0;
   std::uint64_t sent_ = 0;
   std::uint64_t credited_ = 0;
-  std::vector<StagingPool::Index> lent_;  // by slot
+  std::vector<StagingPool::Index> lent_;  // by slot: the buffer that its message lies in
 };
 
-/// The receiver's end. Messages come out in the order in which they were sent, whatever the order in which
-/// they arrived. Slots may be released in any order, but credits count only up to the first slot that is
-/// still held.
+/// The receiver's end. For one thread. Messages come out in the order in which they were sent, even if they
+/// arrived in another one. Slots may be released in any order, but credits count only up to the first slot
+/// that is still held.
 class ReceiveChannel {
  public:
   struct Received {
-    const std::byte* data = nullptr;  // nullptr: there is none
+    const std::byte* data = nullptr;  // nullptr if there is no message
     std::uint32_t slot = 0;
   };
 
   ReceiveChannel() = default;
-  /// Messages arrive in `ring`.
+  /// Makes a channel whose messages arrive in `ring`.
   ReceiveChannel(const std::byte* ring, std::uint64_t slot_bytes, std::uint32_t slots)
       : ReceiveChannel(ring, slot_bytes, slots, slots) {}
-  /// Messages are lent: each lies in one of the sender's `buffers` of `slot_bytes` from `base` on, and its
-  /// announcement says in which. The transport keeps announcements in order.
+  /// Makes a channel whose messages are lent. Each lies in one of the sender's `buffers` buffers of
+  /// `slot_bytes`, from `base` on, and its announcement says in which one. The transport must keep
+  /// announcements in order.
   static ReceiveChannel borrowing(const std::byte* base, std::uint64_t slot_bytes, std::uint32_t slots,
                                   std::uint32_t buffers) {
     ReceiveChannel channel(base, slot_bytes, slots, buffers);
@@ -83,7 +86,8 @@ class ReceiveChannel {
     return channel;
   }
 
-  /// An announcement, as SendChannel::take() made it. False: it means nothing, or its slot is taken already.
+  /// Takes an announcement that SendChannel::take() made. Returns false if it names no buffer of this
+  /// channel, or if its slot is taken already.
   bool arrived(std::uint16_t value) {
     if (value >= buffers_) return false;
     const std::uint32_t slot = borrows_ ? static_cast<std::uint32_t>(arrived_ % slots_) : value;
@@ -91,13 +95,13 @@ class ReceiveChannel {
     state_[slot] = State::arrived;
     buffer_[slot] = value;
     ++arrived_;
-    const std::byte* message =
-        base_ + value * slot_bytes_;  // prefetch, so that the headers of several messages come at once
+    // Prefetched so that the headers of several messages are on their way into the cache at the same time.
+    const std::byte* message = base_ + value * slot_bytes_;
     __builtin_prefetch(message);
     __builtin_prefetch(message + 64);
     return true;
   }
-  /// The next message in order, if it is there; it belongs to the caller until release().
+  /// Returns the next message in order, if it has arrived. It belongs to the caller until release().
   Received pop() {
     const std::uint32_t slot = next_slot_;
     if (slots_ == 0 || state_[slot] != State::arrived) return {};
@@ -112,8 +116,10 @@ class ReceiveChannel {
       state_[released_++ % slots_] = State::free;
     }
   }
-  /// Half of the ring has been released since the sender was told: that is worth a write of its own.
+  /// Returns true if half of the ring has been released since the sender was last told. That is worth a write
+  /// of its own.
   bool credit_due() const { return released_ - told_ >= (slots_ + 1) / 2; }
+  /// Returns the total of released slots, modulo 2^16, with which the caller tells the sender.
   std::uint16_t take_credit() {
     told_ = released_;
     return static_cast<std::uint16_t>(told_);
@@ -134,12 +140,12 @@ class ReceiveChannel {
   std::uint32_t slots_ = 0, buffers_ = 0;
   bool borrows_ = false;
   std::vector<State> state_;           // by slot
-  std::vector<std::uint16_t> buffer_;  // by slot: where its message lies
+  std::vector<std::uint16_t> buffer_;  // by slot: the buffer that its message lies in
   std::uint64_t arrived_ = 0;
   std::uint64_t next_ = 0;  // messages popped
   std::uint32_t next_slot_ = 0;
   std::uint64_t released_ = 0;  // messages released, up to the first one that is still held
-  std::uint64_t told_ = 0;      // the part of them that the sender knows of
+  std::uint64_t told_ = 0;      // how many of them the sender has been told of
 };
 
 }  // namespace nzcl::engine

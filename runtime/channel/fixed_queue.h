@@ -1,4 +1,4 @@
-// A first-in-first-out queue of bounded size that never allocates after construction. One thread.
+// A first-in-first-out queue of bounded size that does not allocate after construction. For one thread.
 #pragma once
 
 #include <cstddef>

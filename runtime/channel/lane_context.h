@@ -16,17 +16,18 @@
 
 namespace nzcl::engine {
 
-/// Counters of one lane, written by its driver, read by anyone.
+/// Counters of one lane. Its driver writes them, and any thread may read them.
 struct LaneStatistics {
   std::atomic<std::uint64_t> messages_sent{0}, bytes_sent{0}, bytes_received{0}, bytes_copied{0};
-  /// There is one writer at a time, so a load and a store do, which are cheaper than an atomic addition.
+  /// There is only one writer at a time, so a load and a store are enough. They are cheaper than an atomic
+  /// addition.
   static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
     counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
 };
 
-/// The channels of one priority between this member and another one. Those that the two roles do not need
-/// have no slots.
+/// The channels of one priority between this member and another one. A channel that the roles of the two do
+/// not need has no slots.
 struct ChannelSet {
   SendChannel send_up, send_down;
   ReceiveChannel receive_up, receive_down;
@@ -35,7 +36,7 @@ struct ChannelSet {
   ReceiveChannel& receive(wire::Direction d) { return d == wire::Direction::up ? receive_up : receive_down; }
 };
 
-/// What the first rank said an operation is: the others must say the same.
+/// What the first rank said about an operation. The other ranks must say the same.
 struct KnownOperation {
   bool valid = false;
   std::uint64_t epoch = 0;
@@ -44,19 +45,20 @@ struct KnownOperation {
   std::optional<wire::Refusal> refusal;  // of that rank
 };
 
-/// Touched only by the thread that drives the lane.
+/// What the exchanges of one lane share. Only the thread that drives the lane touches it; any thread may read
+/// the statistics.
 struct LaneContext {
   explicit LaneContext(const EngineConfig& engine_config) : config(engine_config) {}
 
   const EngineConfig config;
-  std::array<KnownOperation, kMaxOperations> operations;  // by epoch, of what contributions said
+  std::array<KnownOperation, kMaxOperations> operations;  // by epoch, from contributions
   Outbox outbox;
   std::array<StagingPool, wire::kPriorities> staging;
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
-  verbs::Segment credit_source;                                         // one byte, for credit writes
-  std::vector<verbs::RemoteMemory> credit_sinks;                        // by member: one byte there
+  verbs::Segment credit_source;                                         // the byte that credit writes send
+  std::vector<verbs::RemoteMemory> credit_sinks;  // by member: the byte there that credit writes land on
   LaneStatistics statistics;
-  std::optional<Failure> failure;  // the first; the lane reports it and stops
+  std::optional<Failure> failure;  // the first one; the lane reports it and stops
 
   StagingPool& pool(wire::Priority p) { return staging[static_cast<std::size_t>(p)]; }
   ChannelSet& channels(wire::Priority p, std::uint16_t member) {
@@ -67,15 +69,16 @@ struct LaneContext {
   bool is_self(int member) const { return member == config.members.self; }
   std::string name(int member) const { return config.members.name(member); }
 
+  /// Records a failure, unless there is one already.
   void fail(ErrorCode code, std::string text) {
     if (!failure) failure = Failure{code, std::move(text)};
   }
-  /// The immediate with which this member announces something in its channel.
+  /// Returns the immediate with which this member announces something in its channel.
   std::uint32_t immediate(wire::Immediate::Kind kind, wire::Direction direction, wire::Priority p,
                           std::uint16_t value) const {
     return wire::encode({kind, {self(), direction, p}, value});
   }
-  /// Posts one write and counts it.
+  /// Puts one write into the outbox, and counts it.
   void push(const verbs::Write& write, std::span<const verbs::Segment> segments) {
     std::uint64_t bytes = 0;
     for (const auto& s : segments) bytes += s.bytes;
@@ -83,10 +86,11 @@ struct LaneContext {
     LaneStatistics::add(statistics.bytes_sent, bytes);
     outbox.push(write, segments);
   }
-  /// Posts a message, composed in `staging` (and, where it is not lent, gathered from elsewhere too), to the
-  /// channel's next slot. Takes over one reference on the buffer. `gathers_from`: the operation, by its index
-  /// in the lane's table, whose memory the gather list names too, and which gets its local_write_done().
-  /// Precondition: the channel is ready() and the outbox has room.
+  /// Puts a message for the channel's next slot into the outbox. It was composed in the staging buffer
+  /// `buffer`, and one reference to that buffer passes to this function. If the message is not lent, parts of
+  /// it may be gathered from elsewhere. Then `gathers_from` is the table index of the operation whose memory
+  /// they come from, and that operation gets its local_write_done() when the write is over. Precondition: the
+  /// channel is ready() and the outbox has room.
   void push_message(wire::Priority p, wire::Direction direction, std::uint16_t member,
                     StagingPool::Index buffer, std::span<const verbs::Segment> segments,
                     std::optional<std::uint32_t> gathers_from = std::nullopt) {
@@ -101,11 +105,13 @@ struct LaneContext {
     write.context = WriteContext{p, buffer, gathers_from}.encode();
     push(write, segments);
   }
-  /// A peer says how many slots of this member's channel it has released. False: that cannot be.
+  /// Called when a peer says how many slots of this member's channel it has released. Returns false if it
+  /// cannot be so many.
   bool credit(wire::Priority p, wire::Direction direction, std::uint16_t member, std::uint16_t total) {
     return channels(p, member).send(direction).credit(total, pool(p));
   }
-  /// Returns slots to their sender once that is worth a write of its own. `direction` is the channel's.
+  /// Returns slots to their sender, if there are enough of them to be worth a write of its own. `direction`
+  /// is the channel's.
   void return_credit(wire::Priority p, wire::Direction direction, std::uint16_t member) {
     ReceiveChannel& channel = channels(p, member).receive(direction);
     if (!channel.credit_due() || outbox.room() == 0) return;

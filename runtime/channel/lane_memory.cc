@@ -13,8 +13,8 @@ using wire::ChannelId;
 using wire::Direction;
 using wire::Priority;
 
-// The byte that credit writes come from, and for each member the byte that its credit writes land on, have a
-// cache line each: in a shared line every write would take the line from another core.
+// The byte that credit writes come from has a cache line of its own, and so has each byte that a member's
+// credit writes land on. If they shared a line, every write would take it away from another core.
 constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kCreditSource = 0;
 std::uint64_t credit_sink(int member) { return kLine * (1 + static_cast<std::uint64_t>(member)); }
@@ -27,7 +27,7 @@ bool exists(const Members& members, int receiver, const ChannelId& from) {
 }
 
 /// Calls visit(channel, offset) for every channel to `receiver`, whether its messages lie in a ring or are
-/// lent; returns where the rings end.
+/// lent. Returns the offset at which the rings end.
 template <typename Visit>
 std::uint64_t for_each_channel(const EngineConfig& config, int receiver, Visit visit) {
   std::uint64_t offset = rings(config.members);
@@ -63,7 +63,7 @@ std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p
   const Members& members = config.members;
   const bool aggregates = members.is_aggregator(member);
   std::uint32_t lent_up = 0;                   // owners that this member lends its contributions to
-  bool lent_down = false, rings_down = false;  // how its results travel
+  bool lent_down = false, rings_down = false;  // how its results reach the workers
   for (int other = 0; other < members.count(); ++other) {
     if (other == member) continue;
     const bool lent = config.lends(p, member, other);
@@ -99,7 +99,7 @@ LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
             "no memory for the channels of {} members ({} MiB): {}; set slot_bytes or channel_slots lower",
             config.members.count(), bytes >> 20, e.what()));
   }
-  placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches it
+  placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches any page
   region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
 }
 
@@ -112,7 +112,7 @@ void LaneMemory::attach(LaneContext& context) const {
   const int self = config.members.self;
   for_each_channel(config, self, [&](const ChannelId& channel, std::uint64_t at) {
     const ChannelConfig& c = config.channel(channel.priority);
-    if (config.lends(channel.priority, self, channel.member)) return;  // attach_lender() does those
+    if (config.lends(channel.priority, self, channel.member)) return;  // attach_lender() makes these
     receive_channel(context, channel) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
   });
   for (const Priority p : {Priority::bulk, Priority::express}) {

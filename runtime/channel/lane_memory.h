@@ -1,5 +1,5 @@
-// One lane's registered memory: receive rings, staging buffers and the bytes that credit writes use. Every
-// member computes the same layout, so only its start and key are exchanged.
+// One lane's registered memory: receive rings, staging buffers, and the bytes that credit writes use. Every
+// member computes the same layout, so members tell each other only where it starts and its key.
 #pragma once
 
 #include <cstddef>
@@ -12,29 +12,30 @@
 
 namespace nzcl::engine {
 
-/// Staging buffers of `member` at one priority: a few to compose in, a few for results that wait for a slow
-/// receiver, and where messages are lent one for every slot of the channels up and one for every slot of one
-/// channel down (all results go to all workers), so that contributions and results never wait for each other.
+/// Number of staging buffers of `member` at one priority. Some are there to compose messages in, and some for
+/// results that wait for a slow receiver. Where messages are lent, there is also one for every slot of all
+/// channels up, and one for every slot of one channel down, because a result goes to all workers in one
+/// buffer. So contributions and results never wait for each other's buffers.
 std::uint32_t staging_buffers(const EngineConfig& config, int member, wire::Priority p);
-/// Offset of the ring that `receiver` has for the channel `from` (member, direction, priority), of `member`'s
-/// staging buffers, and the size of all its memory.
+/// Offset of the ring for channel `from` (member, direction, priority) in the lane memory of `receiver`.
 std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
+/// Offset of the staging buffers of one priority in the lane memory of `member`, and the size of all of it.
 std::uint64_t staging_offset(const EngineConfig& config, int member, wire::Priority p);
 std::uint64_t lane_memory_bytes(const EngineConfig& config, int member);
 
-/// Owns the memory, which is the device's, and its registration; the device outlives it. No page is touched
-/// before the lane's own thread does, so that pages lie on that thread's NUMA node.
+/// Owns the memory, which the device allocates, and its registration. The device must outlive it. The memory
+/// prefers the NUMA node of the configuration, which is set before registering touches any page.
 class LaneMemory {
  public:
   LaneMemory(const EngineConfig& config, verbs::Device& device);
 
   verbs::RemoteMemory remote() const { return region_->remote(); }
-  /// Fills in everything of `context` that does not depend on the peers' memory.
+  /// Fills in everything in `context` that does not depend on the memory of peers.
   void attach(LaneContext& context) const;
   /// Fills in the channels to `member`, whose lane memory starts at `memory`.
   static void attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory);
-  /// Fills in the channels from `member` whose messages are lent. Its lane memory can be read here from
-  /// `base` on.
+  /// Fills in the channels from `member` whose messages are lent. `base` is where the lane memory of that
+  /// member can be read in this process.
   static void attach_lender(LaneContext& context, int member, const std::byte* base);
 
  private:

@@ -10,30 +10,31 @@
 
 namespace nzcl::engine {
 
-/// A gather list over one staging buffer and the user's memory, in message order. No ownership.
+/// Builds the gather list of a message, over one staging buffer and the user's memory, in message order. It
+/// owns neither.
 class MessageBuilder {
  public:
   struct Limits {
-    std::size_t segments = 1;        // entries of the gather list; 1: everything is copied
-    std::uint64_t gather_bytes = 0;  // runs from this size on are gathered
-    std::uint64_t bytes = 0;         // of the whole message: a slot
+    std::size_t segments = 1;        // entries of the gather list; with 1, everything is copied
+    std::uint64_t gather_bytes = 0;  // runs of at least this size are gathered
+    std::uint64_t bytes = 0;         // of the whole message: the size of a slot
   };
   MessageBuilder(const Limits& limits, std::byte* staging, const verbs::MemoryRegion* staging_region)
       : limits_(limits), staging_(staging), staging_region_(staging_region) {}
 
-  /// Room in the staging buffer for a part of the message that is composed in place.
+  /// Returns room in the staging buffer, for a part of the message that the caller composes there.
   std::byte* reserve(std::uint32_t bytes) {
     std::byte* at = staging_ + staged_;
     extend_staged(bytes);
     return at;
   }
-  /// Adds a run of bytes. `left`: what may follow in this message, this run included. False: no gather entry
-  /// is left, and the run was not added.
+  /// Adds a run of bytes, gathered or copied. `left` is the number of bytes that may still follow in this
+  /// message, with this run. Returns false, and adds nothing, if no gather entry is left for it.
   bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
            std::uint64_t left) {
     const std::size_t free_segments = limits_.segments - count_;
-    // A long run deserves an entry of its own, unless entries would run out at this rate while the message is
-    // still half empty.
+    // A long run gets an entry of its own, unless the entries would run out at this rate before half of the
+    // remaining bytes are in the message.
     if (free_segments > 0 && bytes >= limits_.gather_bytes && bytes * free_segments >= left / 2) {
       segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
       last_is_staged_ = false;
@@ -44,12 +45,13 @@ class MessageBuilder {
     copied_ += bytes;
     return true;
   }
-  /// Everything so far lies in the staging buffer, so another section can be composed behind it.
+  /// Returns true if everything so far lies in the staging buffer, so that another section can be composed
+  /// behind it.
   bool in_one_piece() const { return count_ == 1 && last_is_staged_; }
   const Limits& limits() const { return limits_; }
   std::uint64_t staged() const { return staged_; }
   std::span<const verbs::Segment> segments() const { return {segments_.data(), count_}; }
-  std::uint64_t copied() const { return copied_; }  // bytes of runs
+  std::uint64_t copied() const { return copied_; }  // bytes of runs that were copied
 
  private:
   void extend_staged(std::uint32_t bytes) {

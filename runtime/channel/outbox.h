@@ -1,5 +1,5 @@
-// The writes that exchanges want posted, in order. It separates protocol from I/O: the lane posts what is in
-// it, and tests read it.
+// The writes that exchanges want posted, in order. The outbox separates protocol from I/O: the lane posts
+// what is in it, and tests read it.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace nzcl::engine {
 
-/// What a write's completion gives back: a reference on a staging buffer, one of an operation's local writes,
-/// or both, if a message also gathers from the operation's input.
+/// What is released when a write completes: a reference to a staging buffer, one of an operation's local
+/// writes, or both if a message also gathers from the operation's input.
 ///
 ///     63             32 31          16 15     0
 ///     [staging buffer  ][operation    ][priority]    both are counted from 1; 0 stands for none
@@ -62,13 +62,13 @@ class Outbox {
   }
   void pop(std::size_t n) {
     head_ += static_cast<std::uint32_t>(n);
-    if (empty()) head_ = tail_ = 0;  // use the same few entries again, which are in cache
+    if (empty()) head_ = tail_ = 0;  // starts again with the first entries, which are still in cache
   }
 
  private:
   std::vector<verbs::Write> writes_;
   std::vector<std::array<verbs::Segment, verbs::kMaxSegments>> segments_;
-  std::uint32_t head_ = 0;  // counts on and wraps at 2^32, which kCapacity divides
+  std::uint32_t head_ = 0;  // grows, and wraps at 2^32, which is a multiple of kCapacity
   std::uint32_t tail_ = 0;
 };
 static_assert((Outbox::kCapacity & (Outbox::kCapacity - 1)) == 0);

@@ -10,8 +10,8 @@
 
 namespace nzcl::engine {
 
-/// A fixed number of equal buffers with reference counts: one reference for each write that still reads the
-/// buffer. For one thread.
+/// A fixed number of equal buffers with reference counts. Whatever still reads a buffer has a reference to
+/// it, such as a write that has not completed or a result that a receiver has not taken. For one thread.
 class StagingPool {
  public:
   using Index = std::uint32_t;
@@ -33,6 +33,7 @@ class StagingPool {
     return index;
   }
   void add_reference(Index index) { ++references_[index]; }
+  /// Gives one reference back. The buffer is free again when there is none left.
   void release(Index index) {
     if (--references_[index] == 0) free_.push_back(index);
   }

@@ -172,7 +172,7 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
 
 void Core::abort(Failure failure) {
   require_own_process("abort");
-  if (!control_->failed()) told_.store(true, std::memory_order_relaxed);  // the caller says it
+  if (!control_->failed()) told_.store(true, std::memory_order_relaxed);  // the caller knows of it
   control_->abort(std::move(failure));
 }
 
@@ -344,8 +344,8 @@ void Core::stop_threads() {
   try {
     trace::write();
   } catch (const Error& e) {
-    log().warn("{}: {}", name(),
-               e.what());  // the lanes must be closed even if the timeline cannot be written
+    // The lanes must be closed even if the timeline cannot be written.
+    log().warn("{}: {}", name(), e.what());
   }
 }
 
@@ -375,7 +375,7 @@ void Core::close() {
   }
 }
 
-/// Nobody will ask this communicator for its failure any more.
+/// Logs the failure if no caller has been told of it, because nobody will ask for it any more.
 void Core::log_untold() {
   const auto failure = control_->failure();
   if (failure && !told_.exchange(true)) log().error("{}: communicator failed: {}", name(), failure->text);

@@ -65,7 +65,7 @@ class Core {
 
   Statistics statistics() const;
   std::optional<Failure> failure() const { return control_->failure(); }
-  /// A caller has been told of this failure: it need not be logged.
+  /// Records that a caller has been told of this failure, so that it need not be logged.
   void told(const Failure& failure);
   void abort(Failure failure);
   /// Collective. Waits for the operations in flight, then for all members. Throws Error{timeout} if some
@@ -84,7 +84,8 @@ class Core {
   std::shared_ptr<engine::Operation> start(Prepared prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
-  /// NZCL_CHECK=1, or nothing. Throws Error{invalid_argument} for a bitmap that hides a block.
+  /// Makes the check of the input that NZCL_CHECK=1 asks for; without it, returns nullptr. Throws
+  /// Error{invalid_argument} for a bitmap that hides a block.
   std::unique_ptr<const engine::InputCheck> check_input(const Prepared& prepared) const;
   void throw_if_failed();
   void require_own_process(const char* what) const;

@@ -19,8 +19,8 @@ namespace nzcl::comm {
 class EngineThreads {
  public:
   /// `lanes` and `placement` must outlive the threads. `at_end` runs on lane 0's thread after its lane has
-  /// been halted or stopped. Without `scans`, as on an aggregator, there are no scan threads. `member` says
-  /// for the log whose threads they are.
+  /// been halted or stopped. Without `scans`, as on an aggregator, there are no scan threads. `member` is the
+  /// name of the member in messages to the log.
   void start(LaneSet& lanes, const placement::Placement& placement, bool scans, const std::string& member,
              std::function<void()> at_end);
   /// Tells the threads to stop, and waits until they have.

@@ -33,10 +33,11 @@ json shared_options(const Options& o) {
           {"session", o.session}};
 }
 
-/// Whether two members run on the same cores of the same host.
+/// Returns true if two members run on the same cores of the same host.
 bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
 
-/// The lanes that a member asks for, or that suit the cores which it shares with others.
+/// Returns the number of lanes that a member asks for, or the one that suits the cores which it shares with
+/// others.
 int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
   if (h.lanes > 0) return h.lanes;
   const auto sharers =

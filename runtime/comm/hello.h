@@ -17,17 +17,20 @@ using bootstrap::Role;
 /// What a member says about itself. It is sent as JSON.
 struct Hello {
   Role role = Role::worker;
-  int index = 0;     // rank, or number of the dedicated aggregator; -1: as the order of the meeting gives it
-  std::string host;  // equal on members that can share memory
-  std::string network;        // equal on members between which there is no network link
-  std::string process_space;  // equal on members that may write each other's memory; "": none may write here
-  std::string host_name;      // for error messages
-  int pid = 0;                // for error messages
-  int lanes = 0;              // the number that this member's options ask for; 0: from the cores
-  int cores = 1;              // how many cores the process may use
+  /// Rank, or number of the dedicated aggregator. -1 means that the order of the meeting gives the number.
+  int index = 0;
+  std::string host;     // equal on members that can share memory
+  std::string network;  // equal on members between which there is no network link
+  /// Equal on members that may write each other's memory. Empty if nobody may write the memory of this one.
+  std::string process_space;
+  std::string host_name;          // for error messages
+  int pid = 0;                    // for error messages
+  int lanes = 0;                  // the number that this member's options ask for; 0: chosen from the cores
+  int cores = 1;                  // how many cores the process may use
   std::uint64_t cache_bytes = 0;  // second-level cache of a core; 0: unknown
-  std::string cpus;  // which hardware threads; members of a host with the same list share the cores
-  Options options;   // only options that must be equal on all members are sent
+  /// The hardware threads that the process may use. Members of a host with the same list share the cores.
+  std::string cpus;
+  Options options;  // only options that must be equal on all members are sent
 
   std::string encode() const;
   /// Throws Error{mismatch} for a hello of another version, and for one that is not valid.

@@ -12,12 +12,12 @@ namespace nzcl::comm {
 /// What this process is to be in the communicator.
 struct Identity {
   bootstrap::Role role = bootstrap::Role::worker;
-  int index = -1;  // rank, or number of the dedicated aggregator; -1: as the order of the meeting gives it
+  int index = -1;  // rank, or number of the dedicated aggregator; -1: from the order of the meeting
 };
 
 /// What a member knows when all have introduced themselves.
 struct Introduction {
-  Options options;  // those in effect, with rank, world_size and lanes filled in
+  Options options;  // the options in effect, with rank, world_size and lanes filled in
   engine::Membership membership;
   placement::Placement placement;
 };

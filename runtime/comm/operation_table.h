@@ -29,7 +29,7 @@ class OperationTable {
   // --- Locked.
   std::uint64_t next_epoch() const { return next_epoch_; }
   std::uint32_t next_index() const { return index_of(next_epoch_); }
-  /// The operation that has to finish before another one can start, or nullptr if there is room.
+  /// Returns the operation that has to finish before another one can start, or nullptr if there is room.
   std::shared_ptr<engine::Operation> blocker() const;
   /// Throws Error{invalid_usage} if an operation in flight reads or writes the memory that is to be written,
   /// or writes the memory that is to be read.
@@ -42,9 +42,10 @@ class OperationTable {
   std::vector<std::shared_ptr<engine::Operation>> all() const;
 
   // --- Not locked.
-  /// Which operation on this lane is nearest to its timeout, or farthest beyond it, if the lane has not moved
-  /// since `otherwise.since`. It is `otherwise` itself if only other members' operations are under way, and
-  /// nothing if a call holds the mutex, which is over soon. Does not block.
+  /// Returns how long this lane may stand still, if it has not moved since `otherwise.since`: the timeout
+  /// that ends first among those of the operations on it. Returns `otherwise` if only other members'
+  /// operations are under way, and nothing if another call holds the mutex, which is over soon. Does not
+  /// block.
   std::optional<engine::Patience> patience(std::uint32_t lane, std::uint32_t lanes,
                                            engine::Patience otherwise);
   /// Fails all operations that have not finished. No lane may touch an operation any more.

@@ -50,8 +50,8 @@ SharedRegion Registrations::make_region(std::span<std::byte> bytes, MemoryKind k
     std::shared_ptr<verbs::Device> device;
     std::unique_ptr<verbs::MemoryRegion> region;
   };
-  const auto owner = shared_in_own_process(
-      new Owner{device_, device_->register_memory(bytes, kind)});  // a forked child must not deregister it
+  // A forked child must not deregister the memory.
+  const auto owner = shared_in_own_process(new Owner{device_, device_->register_memory(bytes, kind)});
   return {owner, owner->region.get()};
 }
 

@@ -11,8 +11,8 @@
 
 namespace nzcl::comm {
 
-/// A region that keeps its device alive. Handles of buffers hold it, and operations that have not finished.
-/// The memory is deregistered when the last of them releases it.
+/// A region that keeps its device alive. Handles of buffers hold it, and so do operations that have not
+/// finished. The memory is deregistered when the last of them releases it.
 using SharedRegion = std::shared_ptr<const verbs::MemoryRegion>;
 
 /// What a RegisteredBuffer holds. As long as it lives, the caller must keep the memory mapped.
@@ -33,9 +33,10 @@ class Registrations {
   /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
   /// the device's Error.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
-  /// The region of a living handle that covers the range, or nullptr if there is none.
+  /// Returns the region of a living handle that covers the range, or nullptr if there is none.
   SharedRegion find(std::span<const std::byte> bytes) const;
-  /// Whether a destroyed handle covered the range, for error messages. Only the last few are remembered.
+  /// Returns true if a destroyed handle covered the range, for error messages. Only the last few are
+  /// remembered.
   bool was_released(std::span<const std::byte> bytes) const;
 
  private:

@@ -37,7 +37,7 @@ wire::OperationRecord make_shape(std::uint64_t count, DataType type, ReduceOp op
           .tag = tag};
 }
 
-/// The same range as the option's; 0 is the option's own.
+/// Checks that a timeout is in the range of the option, or 0, which stands for the option's value.
 std::chrono::nanoseconds check_timeout(std::chrono::nanoseconds timeout) {
   using namespace std::chrono_literals;
   if (timeout != 0ns && (timeout < engine::kShortestTimeout || timeout > 24h)) {

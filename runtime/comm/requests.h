@@ -24,7 +24,7 @@ struct Prepared {
   wire::OperationRecord record;
   engine::InputView input;
   engine::OutputView output;
-  std::chrono::nanoseconds timeout{};  // 0: the option's
+  std::chrono::nanoseconds timeout{};  // 0: the value of the option
   /// Which blocks are non-zero: those that a scan finds, all of them, those of `bitmap`, or none.
   enum class Input { scan, all, bitmap, none } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
@@ -33,22 +33,22 @@ struct Prepared {
   std::optional<wire::Refusal> refusal;                  // why the request was refused, if it was
 };
 
-/// Whether two ranges have a byte in common.
+/// Returns true if two ranges have a byte in common.
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b);
 
-/// What the request says of the tensor and of the operation, without its memory. Throws an
+/// Returns what the request says of the tensor and of the operation, without its memory. Throws an
 /// Error{invalid_argument} that names the argument if there cannot be such a tensor.
 wire::OperationRecord shape_of(const AllreduceRequest& request);
 wire::OperationRecord shape_of(const SparseAllreduceRequest& request);
 
-/// Checks everything else. `shape` is the request's own. Throws an Error{invalid_argument} that names the
-/// argument.
+/// Check everything else, and return what the operation is made from. `shape` is the request's own. Both
+/// throw an Error{invalid_argument} that names the argument.
 Prepared prepare(const AllreduceRequest& request, const wire::OperationRecord& shape,
                  const Registrations& registrations);
 Prepared prepare(const SparseAllreduceRequest& request, const wire::OperationRecord& shape,
                  const Registrations& registrations);
 
-/// What takes the place of a request that was refused on `rank` with `error`.
+/// Returns what takes the place of a request that was refused on `rank` with `error`.
 Prepared refused(const wire::OperationRecord& shape, int rank, const Error& error);
 
 }  // namespace nzcl::comm

@@ -1,4 +1,4 @@
-// The one interface to the ways in which ranks exchange slices and sum them.
+// The interface of the ways in which ranks exchange slices and sum them.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +10,41 @@
 
 namespace nzcl::engine {
 
-/// What an exchange that does not move waits for. Empty texts: for nobody.
+/// Whom an exchange waits for when it makes no progress. An empty text means nobody.
 struct Stall {
-  std::string known;  // who is known to be missing, and where: "operation 7, ...: rank(s) 2 did not join"
-  std::string
-      suspected;  // who has not answered, perhaps because it waits itself: "rank 2 (operation 7, slice 0)"
+  /// Members that are known to be missing, as in "operation 7, allreduce(...): rank(s) 2 did not join".
+  std::string known;
+  /// Members that have not answered, as in "rank 2 (operation 7, slice 0)". They may be waiting for somebody
+  /// else themselves, so `known` is the better explanation.
+  std::string suspected;
 };
 
-/// All operations of one priority on one lane. A state machine without I/O: it reads messages from the
-/// context's channels and puts writes into its outbox; the lane moves both. Owned by the lane; only the
-/// thread that drives the lane calls it. Nothing here allocates, locks, logs or throws, except to describe a
-/// failure, which goes to the context; after a failure nothing more happens.
+/// Runs all operations of one priority on one lane.
+///
+/// An exchange is a state machine without I/O: it reads messages from the context's channels and puts writes
+/// into its outbox, and the lane moves both. The lane owns it, and only the thread that drives the lane calls
+/// it. Its functions do not allocate, lock, log or throw, except to describe a failure. A failure is recorded
+/// in the context, and nothing more happens after it.
 class Exchange {
  public:
   virtual ~Exchange() = default;
 
-  /// This rank takes part in `operation`, which stays alive until it has finished. In epoch order.
+  /// Makes this rank take part in `operation`, which must stay alive until it has finished. Operations are
+  /// submitted in the order of their epochs.
   virtual void submit(Operation& operation) = 0;
-  /// Does what can be done now. True if anything moved.
+  /// Does what can be done now. Returns true if anything moved.
   virtual bool step() = 0;
-  /// A direct write from `member` for the slice with this sequence (modulo 2^16) is visible.
+  /// Called when a direct write from `member` has become visible. `sequence` is that of its slice, modulo
+  /// 2^16.
   virtual void direct_arrived(std::uint16_t member, std::uint16_t sequence) = 0;
 
-  /// Nothing is under way.
+  /// Returns true if nothing is under way.
   virtual bool idle() const = 0;
+  /// Says whom the exchange waits for. The lane asks when it has not moved for too long.
   virtual Stall waiting_for() const = 0;
 };
 
-/// The way that the configuration asks for at this priority. `context` outlives it.
+/// Makes the exchange that the configuration asks for at this priority. `context` must outlive it.
 std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority);
 
 }  // namespace nzcl::engine

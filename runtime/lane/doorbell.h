@@ -16,7 +16,7 @@
 
 namespace nzcl::engine {
 
-/// An eventfd. Any thread may ring it, also in a callback of the control plane, and any number of threads may
+/// An eventfd. Any thread may ring it, even in a callback of the control plane, and any number of threads may
 /// sleep on it.
 class Doorbell {
  public:
@@ -31,8 +31,8 @@ class Doorbell {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto n = ::write(fd_, &one, sizeof one);  // fails only if it is rung already
   }
-  /// Sleeps until the bell is rung, `other_fd` (unless it is -1) is readable, or `at_most` is over. Resets
-  /// the bell.
+  /// Sleeps until the bell is rung, `other_fd` becomes readable (unless it is -1), or `at_most` has passed.
+  /// Resets the bell.
   void sleep(std::chrono::nanoseconds at_most, int other_fd = -1) noexcept {
     std::array<pollfd, 2> fds{{{fd_, POLLIN, 0}, {other_fd, POLLIN, 0}}};
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);

@@ -17,10 +17,10 @@ using wire::Priority;
 
 namespace {
 
-// Small operations first.
+// Express comes first, so that small operations overtake large ones.
 constexpr std::array kPrioritiesInOrder{Priority::express, Priority::bulk};
 
-/// What members tell each other about a lane: where its memory is, then the endpoint's own address.
+/// What a member tells the others about a lane: where its memory is. The endpoint's own address follows.
 struct LaneAddress {
   verbs::RemoteMemory memory;
 };
@@ -122,7 +122,7 @@ bool Lane::round() {
   moved |= n > 0;
   if (has_submissions_.load(std::memory_order_acquire)) take_submissions(), moved = true;
   moved |= step_exchanges();
-  const bool was_full = context_.outbox.room() == 0;  // an exchange may have stopped for that alone
+  const bool was_full = context_.outbox.room() == 0;  // an exchange may have stopped only for lack of room
   post();
   if (was_full || !context_.outbox.empty()) at_rest_ = {};
   const bool bulk_runs = !exchange(Priority::bulk).idle();
@@ -172,7 +172,8 @@ void Lane::written(std::uint64_t bits) {
   const WriteContext context = WriteContext::decode(bits);
   look_at(context.priority);
   if (context.staging) context_.pool(context.priority).release(*context.staging);
-  if (context.operation) operations_[*context.operation]->local_write_done();  // last: it may be gone then
+  // This comes last, because the operation may be deleted from here on.
+  if (context.operation) operations_[*context.operation]->local_write_done();
 }
 
 void Lane::arrived(std::uint32_t bits) {
@@ -184,7 +185,7 @@ void Lane::arrived(std::uint32_t bits) {
   }
 }
 
-/// What is wrong with it, or nullptr.
+/// Acts on an immediate. Returns what is wrong with it, as a part of a sentence, or nullptr.
 const char* Lane::take(const Immediate& immediate) {
   const wire::ChannelId channel = immediate.channel;
   const Members& members = context_.config.members;
@@ -237,8 +238,9 @@ void Lane::check_timeout(bool moved) {
   report_stall(now);
 }
 
-/// Who keeps the lane waiting. First those who are known to be missing; who is only suspected, because it
-/// does not answer, may itself wait for somebody who is known elsewhere.
+/// Fails the lane when its patience is over, and names those that keep it waiting. Members that are known to
+/// be missing come first. A member that only does not answer is named later, because it may itself be waiting
+/// for somebody who is known to be missing elsewhere.
 void Lane::report_stall(Clock::time_point now) {
   if (now - last_moved_ < kShortestTimeout) return;
   const auto patience = options_.patience(context_.config.lane, {last_moved_, options_.timeout});
@@ -261,7 +263,7 @@ void Lane::sleep(std::chrono::nanoseconds at_most) {
   int fd = -1;
   {
     const std::unique_lock lock(drive_, std::try_to_lock);
-    if (!lock) {  // somebody else drives
+    if (!lock) {  // another thread drives
       at_most = std::min<std::chrono::nanoseconds>(at_most, kStandBack);
     } else if (endpoint_ && (fd = endpoint_->wait_fd()) >= 0 && !endpoint_->prepare_wait()) {
       return;
@@ -275,7 +277,7 @@ void Lane::run(std::stop_token stop) {
   bool slept = false;
   std::uint32_t seen_rounds = caller_rounds_.load(std::memory_order_relaxed);
   while (!stop.stop_requested() && !halted_.load(std::memory_order_acquire)) {
-    // Callers drive: stand back until they have not for a while.
+    // Callers are driving: stand back until they have not done so for a while.
     const std::uint32_t rounds = caller_rounds_.load(std::memory_order_relaxed);
     if (callers_.load(std::memory_order_relaxed) > 0 || rounds != seen_rounds) {
       seen_rounds = rounds;
@@ -288,7 +290,7 @@ void Lane::run(std::stop_token stop) {
     {
       const std::unique_lock lock(drive_, std::try_to_lock);
       if (lock) {
-        if (slept) quiet_rounds_ = kRoundsPerCheck;  // that took its time: look at the clock
+        if (slept) quiet_rounds_ = kRoundsPerCheck;  // the sleep took its time, so look at the clock
         slept = false;
         moved = round();
       }

@@ -1,4 +1,4 @@
-// Drives one endpoint and the exchanges behind it. The only place where protocol meets I/O.
+// Drives one endpoint and the exchanges behind it. This is the only place where protocol meets I/O.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace nzcl::engine {
 
-/// A lane that does not move fails when `timeout` has passed since `since`.
+/// How long a lane may stand still: it fails when `timeout` has passed since `since`.
 struct Patience {
   verbs::Clock::time_point since{};
   std::chrono::nanoseconds timeout{};
@@ -31,13 +31,19 @@ struct Patience {
 
 struct LaneOptions {
   EngineConfig config;
-  std::chrono::nanoseconds timeout{};              // where only others' operations are under way
-  std::chrono::nanoseconds spin{};                 // how long a driver may poll without giving way
-  std::function<void(const Failure&)> on_failure;  // once, by the driver; must not block
-  // Often, by the lane's own thread while there is nothing to do for it or callers drive; holds no lock.
+  /// Applies while only other members' operations are under way. An operation of this member has a timeout of
+  /// its own.
+  std::chrono::nanoseconds timeout{};
+  std::chrono::nanoseconds spin{};  // how long the lane's thread polls before it yields its core
+  /// Called once, by the driver. It must not block.
+  std::function<void(const Failure&)> on_failure;
+  /// Called often, by the lane's own thread, while the lane has nothing to do or callers drive it. The thread
+  /// holds no lock then.
   std::function<void()> on_idle = [] {};
-  // What ends first on this lane if it has not moved; nothing: ask again soon. By the driver, in quiet rounds
-  // only; must not block. The second argument says what counts where this member has no operation.
+  /// Says how long the lane may stand still, from the timeouts of the operations on it. It returns
+  /// `otherwise` if this member has no operation on the lane, and nothing if the answer is not known now;
+  /// then the lane asks again soon. Called by the driver, only in rounds in which nothing moved. It must not
+  /// block.
   std::function<std::optional<Patience>(int lane, Patience otherwise)> patience =
       [](int, Patience otherwise) { return otherwise; };
 };
@@ -45,9 +51,9 @@ struct LaneOptions {
 /// Owns an endpoint, the memory of its channels, and one exchange for each priority. Each *round* polls the
 /// endpoint, hands what arrived to the exchanges, lets them work, and posts what they put into the outbox.
 ///
-/// Threads: whoever gets the `drive_` lock makes a round: the lane's own thread in run(), or a caller that
-/// waits for an operation in drive(), so that a small operation costs no thread switch. While callers drive,
-/// the lane's own thread stands back.
+/// Threads: whoever holds the `drive_` lock makes a round. That is the lane's own thread in run(), or a
+/// caller that waits for an operation in drive(), so that a small operation costs no thread switch. While
+/// callers drive, the lane's own thread stands back.
 class Lane {
  public:
   Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device);
@@ -57,10 +63,10 @@ class Lane {
   std::string address_for(int peer);
   void connect(std::span<const std::string> addresses, verbs::Deadline deadline);
 
-  /// Takes part in `operation`, of which this lane owns a slice, until it has finished. The caller keeps it
-  /// alive until then. Any thread may call it, in the order of the epochs.
+  /// Takes part in `operation`, of which this lane owns a slice. The caller keeps it alive until it has
+  /// finished. Any thread may call this, but the calls must come in the order of the epochs.
   void submit(Operation* operation);
-  /// One round if nobody else is driving. True if anything moved.
+  /// Makes one round, unless another thread is driving. Returns true if anything moved.
   bool drive();
   /// Between these two calls a caller drives, and the lane's own thread stands back.
   void enter_caller() noexcept { callers_.fetch_add(1, std::memory_order_relaxed); }
@@ -69,13 +75,13 @@ class Lane {
   void sleep(std::chrono::nanoseconds at_most);
   void ring() noexcept { doorbell_.ring(); }
 
-  /// The lane's thread. Returns when asked to, or after halt().
+  /// What the lane's thread runs. Returns when it is asked to stop, or after halt().
   void run(std::stop_token stop);
-  /// The communicator has failed: no more rounds.
+  /// Called when the communicator has failed: no more rounds are made.
   void halt() noexcept;
-  /// After halt(), or when no operation is left: takes completions and ignores what arrives, but posts
-  /// nothing. True: none of this lane's writes is under way any more. It must be called until all members
-  /// have drained, because peers may need this lane to poll.
+  /// Called after halt(), or when no operation is left. Takes completions and ignores what arrives, but posts
+  /// nothing. Returns true when none of this lane's writes is under way any more. It must be called until all
+  /// members have drained, because peers may need this lane to poll.
   bool drain();
   /// Ends all traffic. Afterwards nothing is posted, and no write of a peer lands here, as far as the
   /// transport can promise that.
@@ -103,9 +109,9 @@ class Lane {
   LaneMemory memory_;
   std::unique_ptr<verbs::Endpoint> endpoint_;
   std::array<std::unique_ptr<Exchange>, wire::kPriorities> exchanges_;  // by priority
-  std::array<Operation*, kMaxOperations> operations_{};                 // by table index
+  std::array<Operation*, kMaxOperations> operations_{};                 // by Operation::table_index
 
-  std::mutex drive_;  // held for a round; never waited for on the data path
+  std::mutex drive_;  // held during a round; the data path never waits for it
   std::mutex submit_mutex_;
   std::vector<Operation*> submissions_;
   std::atomic<bool> has_submissions_{false};
@@ -115,14 +121,14 @@ class Lane {
   std::atomic<std::uint32_t> caller_rounds_{0};
   std::atomic<bool> is_active_{false};
   std::atomic<bool> halted_{false};
-  // By priority: its exchange moved nothing when it was last stepped, and only a completion or a submission
-  // can change that. So a caller that polls for a small operation mostly looks at the endpoint alone. Express
-  // slices wait for nothing else; bulk ones may also wait for scan threads and for other lanes, so they are
-  // at rest only when there are none.
+  // By priority: the exchange moved nothing when it was last stepped, and only a completion or a submission
+  // can change that, so it is not stepped. A caller that polls for a small operation then mostly looks at the
+  // endpoint alone. Express slices wait for nothing else. Bulk slices may also wait for scan threads and for
+  // other lanes, so the bulk exchange is at rest only when it is idle.
   std::array<bool, wire::kPriorities> at_rest_{};
   std::array<verbs::Completion, 64> completions_;
   bool failure_told_ = false;
-  bool has_fd_ = false;  // the transport has a descriptor to sleep on
+  bool has_fd_ = false;  // the transport has a file descriptor to sleep on
   std::uint32_t quiet_rounds_ = 0;
   verbs::Clock::time_point last_moved_ = verbs::Clock::now();
   bool moved_since_check_ = false;

@@ -36,7 +36,8 @@ void ScanPool::run(std::stop_token stop) {
       slice = work_.front().second++;
       if (work_.front().second >= operation->layout.slices()) work_.pop_front();
     }
-    // A finished operation's input is the caller's again: a failed one may leave slices unscanned.
+    // The input of a finished operation belongs to the caller again. One that has failed may have slices that
+    // were never scanned.
     if (!operation->finished()) operation->ensure_scanned(slice);
   }
 }

@@ -14,11 +14,12 @@
 namespace nzcl::engine {
 
 /// Scans the slices of operations in order. Each slice is scanned once, by whoever claims it first: a thread
-/// of the pool, or the lane that needs the slice now. So a lane only ever waits for the slice that a pool
-/// thread is just scanning.
+/// of the pool, or the lane that needs the slice now. So a lane waits only for a slice that a pool thread is
+/// scanning at that moment.
 class ScanPool {
  public:
-  /// `start` runs first on every thread, to name and pin it.
+  /// Every thread calls `start` with its number first, to be named and pinned. With no threads the pool does
+  /// nothing, and the lanes scan.
   ScanPool(int threads, const std::function<void(int)>& start);
   ~ScanPool();
 
@@ -29,7 +30,8 @@ class ScanPool {
 
   std::mutex mutex_;
   std::condition_variable_any wake_;
-  std::deque<std::pair<std::shared_ptr<Operation>, std::uint64_t>> work_;  // operation, next slice
+  /// Operations, each with its next slice to scan.
+  std::deque<std::pair<std::shared_ptr<Operation>, std::uint64_t>> work_;
   std::vector<std::jthread> threads_;
 };
 

@@ -14,7 +14,8 @@ std::uint64_t blocks_in(std::uint64_t bytes, std::uint64_t block_bytes) {
   return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-/// Every step can be undone, so that a change of one word always changes the sum.
+/// Mixes a word into a checksum. Every step can be undone, so a change of a single word always changes the
+/// checksum.
 std::uint64_t mixed(std::uint64_t sum, std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
   return std::rotl((sum ^ word) * kOdd, 31);

@@ -1,4 +1,5 @@
-// NZCL_CHECK=1: finds out whether a caller keeps the promises that nzcl otherwise takes on trust.
+// The checks of NZCL_CHECK=1: they find out whether a caller keeps the promises that nzcl otherwise takes on
+// trust.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +10,19 @@
 
 namespace nzcl::engine {
 
-/// The first block whose bit is not set although some of its bytes are not zero.
+/// Returns the first block whose bit is not set although some of its bytes are not zero.
 std::optional<std::uint64_t> first_hidden_block(std::span<const std::byte> input, std::uint64_t block_bytes,
                                                 std::span<const std::uint64_t> bitmap);
 
-/// Remembers an input block by block, as checksums of 8 bytes. Making one and asking it reads the whole input
-/// once each. The input outlives it. A change goes unnoticed if the block's checksum stays the same, or if
-/// the block is as it was again when it is asked.
+/// Remembers an input as one checksum of 8 bytes for each block. The constructor and first_change() each read
+/// the whole input once. The input must outlive the object. A change goes unnoticed if the block's checksum
+/// stays the same, or if the old bytes are back when first_change() is called.
 class InputCheck {
  public:
   InputCheck(std::span<const std::byte> input, std::uint64_t block_bytes);
 
-  /// The first block that has changed, but for those whose bit is set in `written`, which may be empty: there
-  /// results may lie now.
+  /// Returns the first block that has changed. It passes over blocks whose bit is set in `written`, because
+  /// results may lie there by now. `written` may be empty.
   std::optional<std::uint64_t> first_change(std::span<const std::uint64_t> written) const;
 
  private:

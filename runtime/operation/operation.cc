@@ -124,11 +124,11 @@ void Operation::zero_absent(std::uint64_t slice) {
   }
 }
 
-/// Blocks of the packed result that lie before the slice's; nothing while an earlier slice's union is
-/// unknown.
+/// Returns how many blocks of the packed result lie before the slice, or nothing while the union of an
+/// earlier slice is unknown.
 std::optional<std::uint64_t> Operation::packed_blocks_before(std::uint64_t slice, int lane) {
   PackedCursor& cursor = cursors_[static_cast<std::size_t>(lane)];
-  // Slices of one lane come almost in order. Where they do not, the sum starts again.
+  // The slices of one lane come almost in order. Where they do not, counting starts again at the first slice.
   if (cursor.slice > slice) cursor = {};
   for (; cursor.slice < slice; ++cursor.slice) {
     const std::int64_t blocks = union_counts_[cursor.slice].load(std::memory_order_acquire);
@@ -153,11 +153,12 @@ void Operation::finish() {
                               blocks, output.capacity)};
     }
   }
-  finished_.store(true, std::memory_order_release);  // last: it may be gone afterwards
+  // This comes last, because the operation may be deleted from here on.
+  finished_.store(true, std::memory_order_release);
 }
 
 void Operation::fail(const Failure& failure) {
-  // The input goes back to its owner: no scan may start, and those that run must end.
+  // The input goes back to the caller. So no scan may start any more, and those that run must have ended.
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
     std::uint8_t state = kUnscanned;
     while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {
@@ -170,7 +171,8 @@ void Operation::fail(const Failure& failure) {
     if (finished() || failure_) return;
     failure_ = failure;
   }
-  finished_.store(true, std::memory_order_release);  // last: it may be gone afterwards
+  // This comes last, because the operation may be deleted from here on.
+  finished_.store(true, std::memory_order_release);
 }
 
 void Operation::release_regions() {
@@ -198,7 +200,7 @@ void Operation::verify_input() {
 }
 
 std::span<const std::uint64_t> Operation::union_bitmap() {
-  // Slices of whole words lie one after the other already.
+  // If slices have whole words of bits, the bitmaps of all slices together are that of the tensor.
   if (layout.slices() == 1 || layout.slice_blocks() % 64 == 0) {
     return {bits_of(Side::result, 0).data(), words_for(layout.blocks())};
   }

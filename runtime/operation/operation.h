@@ -23,50 +23,53 @@
 
 namespace nzcl::engine {
 
-/// Where the contribution's bytes lie: in a tensor, or in blocks of values one behind the other.
+/// Where the contribution's bytes lie: in a whole tensor, or as blocks of values one behind the other.
 struct InputView {
   const std::byte* base = nullptr;
   const verbs::MemoryRegion* region = nullptr;
   bool sparse = false;  // `base` holds only the values of the blocks that this rank contributes
-  /// Sparse: the i-th contributed block, in ascending order of the tensor's blocks, is the order[i]-th of the
-  /// values. Empty: the values are in ascending order already.
+  /// For sparse input: the i-th contributed block, in ascending order of the tensor's blocks, is the
+  /// order[i]-th block of values. If it is empty, the values are in ascending order already.
   std::vector<std::uint64_t> order = {};
 };
 
-/// Where the result goes: into a tensor, or packed: only the union's blocks, one behind the other.
+/// Where the result goes: into a whole tensor, or packed, which means only the union's blocks, one behind the
+/// other.
 struct OutputView {
   std::byte* base = nullptr;
   const verbs::MemoryRegion* region = nullptr;
   bool packed = false;
-  std::uint64_t capacity = 0;  // packed: blocks that there is room for
+  std::uint64_t capacity = 0;  // of a packed output, in blocks
 };
 
-/// Shared by the caller and all lanes. The bitmaps of each slice begin at a word of their own, and only one
-/// lane at a time touches the words of a slice. Everything else that changes is atomic.
+/// One collective on one rank, shared by the caller and all lanes. The bitmaps of each slice begin at a word
+/// of their own, and only one lane at a time touches the words of a slice. Everything else that changes is
+/// atomic or under a lock.
 class Operation {
  public:
   Operation(const SliceLayout& layout, const wire::OperationRecord& record, InputView input,
             OutputView output, int lanes);
 
-  // --- Set once by the call, before the lanes see the operation.
+  // --- Set by the call that starts the operation, before the lanes see it.
   std::uint64_t epoch = 0;
   std::uint32_t table_index = 0;
-  std::int64_t begun_ns = 0;           // trace::now()
-  int scan_streams = 1;                // of scan_blocks()
-  std::chrono::nanoseconds timeout{};  // without progress for this long, it fails
-  verbs::Clock::time_point started{};  // from when on that counts
+  std::int64_t begun_ns = 0;           // trace::now() when it was called
+  int scan_streams = 1;                // how many streams scan_blocks() reads in turn
+  std::chrono::nanoseconds timeout{};  // the operation fails after this long without progress
+  verbs::Clock::time_point started{};  // time before this does not count towards the timeout
   const SliceLayout layout;
   const wire::OperationRecord record;
   const InputView input;
   const OutputView output;
-  /// What input and output lie in, if anything: kept until release_regions().
+  /// The registered memory that input and output lie in, kept until release_regions().
   std::array<std::shared_ptr<const verbs::MemoryRegion>, 2> regions;
-  /// Set if this rank has refused its caller's request. The operation only takes the request's place in the
-  /// order, and tells the other ranks; it has neither input nor output.
+  /// Set if this rank has refused its caller's request. The operation then has neither input nor output. It
+  /// only takes the request's place in the order, and tells the other ranks.
   std::optional<wire::Refusal> refusal;
-  /// NZCL_CHECK=1; otherwise nothing.
+  /// Set only with NZCL_CHECK=1.
   std::unique_ptr<const InputCheck> input_check;
-  /// The input's bitmap is known without a scan. `bits` covers all blocks of the tensor.
+  /// Sets which blocks this rank contributes, so that nothing is scanned: those that are set in `bits`, which
+  /// covers all blocks of the tensor, all of them, or none.
   void set_input_bitmap(std::span<const std::uint64_t> bits);
   void set_all_input();
   void set_no_input();
@@ -75,47 +78,52 @@ class Operation {
   bool in_place() const { return input.base == output.base; }
   DataType type() const { return static_cast<DataType>(record.type); }
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(record.op); }
-  /// Scans the slice, unless that has been done. False: another thread is scanning it right now.
+  /// Scans the slice, unless that has been done already. Returns false if another thread is scanning it right
+  /// now.
   bool ensure_scanned(std::uint64_t slice);
-  /// This rank's contribution to a scanned slice.
+  /// Returns this rank's contribution to a slice that has been scanned.
   SliceView input_slice(std::uint64_t slice) { return {layout, slice, bits_of(Side::input, slice)}; }
-  /// The contribution's bytes, as offsets from input.base.
+  /// Walks over the contribution's bytes, as offsets from input.base.
   RunWalk input_walk(std::uint64_t slice);
 
   // --- Result side.
-  /// Where the slice's union bitmap belongs; union_known() says that it is there.
+  /// Returns the memory for the slice's union bitmap. union_known() says that it has been written there.
   std::span<std::uint64_t> union_bits(std::uint64_t slice) { return bits_of(Side::result, slice); }
   SliceView union_slice(std::uint64_t slice) { return {layout, slice, union_bits(slice)}; }
   void union_known(std::uint64_t slice);
-  /// The result's bytes, as offsets from output.base; nothing while the result is packed and the union of an
-  /// earlier slice is unknown, so that nobody can say where this one begins.
+  /// Walks over the result's bytes, as offsets from output.base. Returns nothing while the result is packed
+  /// and the union of an earlier slice is unknown, because the position of this slice is unknown then.
   std::optional<RunWalk> output_walk(std::uint64_t slice, int lane);
-  /// Bytes of the output from `offset` on that may be written: all of a tensor, of packed blocks those within
-  /// the capacity.
+  /// Returns how many of `bytes` bytes of the output, from `offset` on, may be written. A dense output has
+  /// room for all of them, a packed one only for those within its capacity.
   std::uint64_t writable(std::uint64_t offset, std::uint64_t bytes) const;
-  /// A rank has refused its request, so this operation will fail when all of its slices are over. The slice
-  /// has no result. Only the first refusal counts.
+  /// Notes that a rank has refused its request. The slice has no result, and the operation will fail when all
+  /// of its slices are over. Only the first refusal counts.
   void slice_refused(std::uint64_t slice, const wire::Refusal& why);
-  /// Out of place: sets what is in no rank's contribution to zero. Once the slice's union is known.
+  /// Sets the blocks of the slice that no rank contributes to zero, if the output is dense and not also the
+  /// input. Precondition: the slice's union is known.
   void zero_absent(std::uint64_t slice);
   void slice_done() { part_done(); }
-  /// A write that reads from input or output is on its way; while one is, the operation is not finished.
+  /// Counts a write that reads from input or output. The operation does not finish before local_write_done()
+  /// has been called for it.
   void local_write_started() { parts_left_.fetch_add(1, std::memory_order_relaxed); }
   void local_write_done() { part_done(); }
 
   // --- Completion.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
-  /// Finishes the operation with a failure. No lane may touch it any more. Only the first failure counts.
+  /// Finishes the operation with a failure, unless it has finished already. Precondition: no lane touches it
+  /// any more.
   void fail(const Failure& failure);
   std::optional<Failure> failure() const;
-  /// Gives up the regions of a finished operation, because nothing reads or writes through them any more. Any
-  /// thread may call it, also more than once. It is slow if it deregisters memory. Precondition: finished().
+  /// Releases the regions of a finished operation, because nothing reads or writes through them any more. Any
+  /// thread may call it, any number of times. It is slow if it deregisters memory. Precondition: finished().
   void release_regions();
-  /// With an `input_check`, fails the operation if its input has changed since the call. On behalf of a
-  /// caller, before he learns that it has finished: from then on the input may change, or be gone.
-  /// Precondition: finished().
+  /// If there is an `input_check`, fails the operation if its input has changed since the call. It must be
+  /// called before the caller learns that the operation has finished, because from then on the caller may
+  /// change or free the input. Precondition: finished().
   void verify_input();
-  /// The union bitmap of the whole tensor and the packed indices, after success. They are made on first use.
+  /// Return the union bitmap of the whole tensor, and the indices of a packed result. Both are made on first
+  /// use. Precondition: the operation has succeeded.
   std::span<const std::uint64_t> union_bitmap();
   std::span<const std::int64_t> packed_indices();
 
@@ -124,6 +132,7 @@ class Operation {
 
  private:
   enum Scan : std::uint8_t { kUnscanned, kScanning, kScanned };
+  /// How many blocks of a packed result lie before `slice`. A lane goes on counting from where it stopped.
   struct PackedCursor {
     std::uint64_t slice = 0, blocks = 0;
   };
@@ -133,13 +142,14 @@ class Operation {
   void part_done();
   void finish();
 
-  std::vector<std::uint64_t> words_;  // the input's bitmap, then the union's
+  std::vector<std::uint64_t> words_;  // bitmaps of all slices of the input, then of the union
   std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
-  std::vector<std::uint64_t> blocks_before_;  // sparse input: contributed blocks of earlier slices
-  std::unique_ptr<std::atomic<std::int64_t>[]>
-      union_counts_;                   // packed result: blocks per slice, -1 = unknown
-  std::vector<PackedCursor> cursors_;  // per lane
-  std::atomic<std::uint64_t> parts_left_;
+  /// By slice, for sparse input: contributed blocks of earlier slices.
+  std::vector<std::uint64_t> blocks_before_;
+  /// By slice, for a packed result: blocks in the union, or -1 while it is unknown.
+  std::unique_ptr<std::atomic<std::int64_t>[]> union_counts_;
+  std::vector<PackedCursor> cursors_;      // by lane, for a packed result
+  std::atomic<std::uint64_t> parts_left_;  // slices and local writes that are not done
   std::atomic<bool> finished_{false}, released_{false};
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;

@@ -12,9 +12,9 @@ namespace nzcl::engine {
 /// How the blocks of a slice lie in a buffer.
 struct BlockOrder {
   enum class Kind : std::uint8_t {
-    tensor,   // each at its own offset in the tensor
-    stream,   // one behind the other, from `first` blocks into the buffer on
-    indexed,  // the i-th of the slice is the one with number order[first + i] in the buffer
+    tensor,   // each block at its own offset in the tensor
+    stream,   // blocks one behind the other, beginning `first` blocks into the buffer
+    indexed,  // the slice's i-th block is the buffer's block number order[first + i]
   };
   Kind kind = Kind::tensor;
   std::uint64_t first = 0;
@@ -22,30 +22,31 @@ struct BlockOrder {
 };
 
 /// A position in a slice's stream. A *run* is as much of the stream as lies together in the buffer: blocks
-/// that follow each other in the tensor, a whole packed stream, or a single block where the caller's order
-/// has no neighbours. Where `edges` is given, a run ends also behind each block whose bit is set in it.
-/// Copyable; the views that it was made from outlive it.
+/// that follow each other in the tensor, a whole packed stream, or a single block if the caller's values are
+/// in an order of their own. Where `edges` is given, a run in a tensor also ends behind each block whose bit
+/// is set in it. Copyable; slice, order and edges must outlive it.
 class RunWalk {
  public:
   RunWalk() = default;
   RunWalk(const SliceView& slice, const BlockOrder& order, std::span<const std::uint64_t> edges = {});
 
   bool at_end() const { return run_bytes_ == 0; }
-  /// The first block of the run, within the slice.
+  /// The run's first block, counted within the slice.
   std::uint64_t block() const { return block_; }
-  /// Where the position lies in the buffer, and the bytes from there to the end of the run.
+  /// The offset of the position in the buffer, and the number of bytes from there to the end of the run.
   std::uint64_t offset() const { return offset_; }
   std::uint64_t run_bytes() const { return run_bytes_; }
-  /// Whether there is a next run, and it begins right where this one ends.
+  /// Returns true if there is a next run and it begins right where this one ends.
   bool continues() const;
 
   struct Ahead {
     std::uint64_t offset = 0, bytes = 0;
   };
-  /// The first block of the next run, for whoever wants to prefetch it. std::nullopt: there is no next run.
+  /// Returns the first block of the next run, for a caller that wants to prefetch it, or nothing if there is
+  /// no next run.
   std::optional<Ahead> ahead() const;
 
-  /// Goes on by `bytes` <= run_bytes(). True: that was the end of the run.
+  /// Moves the position on by `bytes`, at most run_bytes(). Returns true if that was the end of the run.
   bool advance(std::uint64_t bytes);
 
  private:
@@ -56,8 +57,9 @@ class RunWalk {
   SliceView slice_;
   BlockOrder order_;
   std::span<const std::uint64_t> edges_;
-  std::uint64_t block_ = 0, end_ = 0, next_ = 0;  // the run's blocks, and the next one that is there
-  std::uint64_t ordinal_ = 0;                     // of `block_` among the slice's blocks that are there
+  // The run has the blocks from block_ to before end_, and the next run begins at next_.
+  std::uint64_t block_ = 0, end_ = 0, next_ = 0;
+  std::uint64_t ordinal_ = 0;  // how many present blocks of the slice lie before `block_`
   std::uint64_t offset_ = 0, run_bytes_ = 0;
 };
 

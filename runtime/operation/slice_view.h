@@ -1,4 +1,4 @@
-// One slice of a tensor together with the set of its blocks that are there.
+// One slice of a tensor together with the set of those of its blocks that are present.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,11 @@
 
 namespace nzcl::engine {
 
-/// What a rank contributes to a slice, or what a result has of it: an index set over the slice's blocks. The
-/// blocks' bytes, one behind the other in ascending order, are the slice's *stream*. A view: it owns nothing,
-/// and layout and bitmap outlive it. The seam for other index sets: whoever walks a slice goes through this
-/// class and RunWalk, and nobody else reads bitmaps of slices.
+/// The blocks of a slice that a rank contributes, or that a result has: an index set over the slice's blocks.
+/// The bytes of these blocks, one behind the other in ascending order, are the slice's *stream*. A view: it
+/// owns nothing, and layout and bitmap must outlive it.
+///
+/// Whoever walks a slice goes through this class and RunWalk, so this is the place to add other index sets.
 class SliceView {
  public:
   SliceView() = default;
@@ -22,28 +23,29 @@ class SliceView {
 
   const SliceLayout& layout() const { return *layout_; }
   std::uint64_t slice() const { return slice_; }
-  /// Blocks of the slice, there or not. Block numbers below count within the slice.
+  /// Number of blocks in the slice, present or not. Block numbers below count within the slice.
   std::uint64_t blocks() const { return blocks_; }
   std::span<const std::uint64_t> bits() const { return bits_; }
 
-  /// No bit stands for a block behind the last one. Bitmaps that a peer sent are not walked before this
-  /// holds.
+  /// Returns true if no bit is set behind the last block. A bitmap that a peer sent must not be walked before
+  /// this has been checked.
   bool well_formed() const { return blocks_ % 64 == 0 || (bits_.back() & ~low_bits(blocks_ % 64)) == 0; }
 
+  /// Number of present blocks, and number of runs of consecutive present blocks.
   std::uint64_t count() const { return count_bits(bits_); }
   std::uint64_t runs() const { return count_runs(bits_, blocks_); }
-  /// The first block from `block` on that is there, or blocks().
+  /// Returns the first present block from `block` on, or blocks() if there is none.
   std::uint64_t next(std::uint64_t block) const { return next_set(bits_, block, blocks_); }
-  /// The first block from `block` on that is not there, or blocks().
+  /// Returns the first absent block from `block` on, or blocks() if there is none.
   std::uint64_t next_absent(std::uint64_t block) const { return next_clear(bits_, block, blocks_); }
 
-  /// Where a block lies in the tensor, in bytes.
+  /// Offset of a block in the tensor, in bytes.
   std::uint64_t tensor_offset(std::uint64_t block) const { return layout_->offset_of(slice_, block); }
-  /// Bytes of `n` blocks from `block` on. All blocks are whole but perhaps the tensor's last.
+  /// Bytes of `n` blocks from `block` on. Only the tensor's last block may be shorter than the others.
   std::uint64_t bytes(std::uint64_t block, std::uint64_t n) const {
     return layout_->bytes_of_blocks(slice_, block, n);
   }
-  /// Bytes of all blocks that are there.
+  /// Bytes of all present blocks.
   std::uint64_t stream_bytes() const {
     const std::uint64_t whole = count() * layout_->block_bytes();
     const bool cut = blocks_ > 0 && slice_ + 1 == layout_->slices() && test_bit(bits_, blocks_ - 1);
@@ -56,7 +58,8 @@ class SliceView {
   std::span<const std::uint64_t> bits_;
 };
 
-/// Copies `count` bits between positions of two bitmaps that do not overlap. Other bits of `to` stay.
+/// Copies `count` bits from position `from_bit` of one bitmap to position `to_bit` of another one. The
+/// bitmaps must not overlap. Other bits of `to` keep their values.
 inline void copy_bits(std::span<std::uint64_t> to, std::uint64_t to_bit, std::span<const std::uint64_t> from,
                       std::uint64_t from_bit, std::uint64_t count) {
   while (count > 0) {

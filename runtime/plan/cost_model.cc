@@ -15,8 +15,8 @@ std::uint64_t bulk_slot_bytes(const Members& members, bool one_network) {
 std::uint32_t bulk_slots(const Members& members, bool one_network, std::uint64_t slot_bytes) {
   if (one_network) return kLeastSlots;
   const bool dedicated = members.dedicated > 0;
-  // A rank has rings from every other one, up and down; with dedicated aggregators, only from those or only
-  // from the workers.
+  // A colocated member has two rings for every other one, up and down. With dedicated aggregators, a worker
+  // has only one for each aggregator, and an aggregator one for each worker.
   const int rings = dedicated ? std::max(members.workers, members.dedicated) : 2 * (members.workers - 1);
   const std::uint64_t fit = kRingBytes / (static_cast<std::uint64_t>(std::max(1, rings)) * slot_bytes);
   return static_cast<std::uint32_t>(
@@ -34,8 +34,9 @@ std::uint64_t gather_from(const verbs::Costs& costs) {
 bool one_hop_pays(int ranks) { return ranks <= 2; }
 
 std::uint64_t direct_from(const verbs::Costs& costs, int ranks) {
-  // A run of b bytes costs (ranks - 1) (write + b foreign_byte) as writes, and ranks b as copies.
-  const double saved = ranks - (ranks - 1) * costs.foreign_byte;  // by each byte of the run
+  // A run of b bytes costs (ranks - 1) * (write + b * foreign_byte) as direct writes, and ranks * b as
+  // copies.
+  const double saved = ranks - (ranks - 1) * costs.foreign_byte;  // per byte of the run
   const double bytes = (ranks - 1) * costs.write / saved;
   return saved > 0 && bytes < 1e18 ? static_cast<std::uint64_t>(std::ceil(bytes))
                                    : std::numeric_limits<std::uint64_t>::max();

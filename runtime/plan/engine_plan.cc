@@ -14,8 +14,8 @@ ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_netwo
   bulk.slot_bytes = std::min<std::uint64_t>(wanted, limits.max_write_bytes) / 64 * 64;
   bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots)
                                : bulk_slots(members, one_network, bulk.slot_bytes);
-  // An announcement numbers the sender's staging buffers with 16 bits: a channel's slots for each member, and
-  // some.
+  // An announcement has 16 bits for the number of a staging buffer. The sender has about as many buffers as
+  // its channels to all members have slots.
   bulk.lent = limits.readable && (bulk.slots + 1) * static_cast<unsigned>(members.count() + 1) < 65536;
   return bulk;
 }
@@ -24,7 +24,8 @@ ChannelConfig plan_express(const Options& o, std::uint64_t bulk_slot_bytes, bool
   ChannelConfig express;
   express.slot_bytes = std::min(bulk_slot_bytes, kExpressSlotBytes);
   express.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kLeastSlots;
-  // Without results the other way, credits come in writes of their own, for half a ring each.
+  // No results go the other way that could carry credits. Credits come in writes of their own, each for half
+  // a ring, so the ring must be larger.
   if (one_hop) express.slots *= kOneHopSlots;
   return express;
 }
@@ -43,7 +44,8 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.channels[static_cast<std::size_t>(wire::Priority::bulk)] = bulk;
   config.channels[static_cast<std::size_t>(wire::Priority::express)] =
       plan_express(o, bulk.slot_bytes, config.one_hop);
-  // One device serves all links, so they are alike. Readable memory is a property of the whole device too.
+  // One device serves all links, so they are alike. Whether memory can be read is also a property of the
+  // whole device.
   config.set_links({.ordered = limits.ordered,
                     .gather_bytes = o.gather_bytes ? o.gather_bytes : gather_from(limits.costs)});
   config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);

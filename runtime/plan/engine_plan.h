@@ -1,5 +1,4 @@
-// Makes the engines' configuration from the options, from who the members are, and from what the transport
-// grants.
+// Makes the configuration of the engines from the options, the membership, and what the transport grants.
 #pragma once
 
 #include "nzcl/options.h"
@@ -9,8 +8,8 @@
 
 namespace nzcl::engine {
 
-/// The configuration of lane 0; the lanes differ in their number only. A pure function: all members come to
-/// the same in what shapes the wire.
+/// Returns the configuration of lane 0; other lanes differ only in their number. It is a pure function, and
+/// all members come to the same result in whatever shapes the messages.
 EngineConfig plan_engine(const Options& options, const Membership& membership, int numa_node,
                          const verbs::Limits& limits);
 

@@ -1,5 +1,5 @@
-// Who is who in a communicator. Members are numbered: workers first (member = rank), then dedicated
-// aggregators.
+// Who is who in a communicator. Members are numbered: first the workers (a worker's number is its rank), then
+// the dedicated aggregators.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Members {
   bool is_worker(int member) const { return member < workers; }
   bool is_aggregator(int member) const { return dedicated ? member >= workers : true; }
 
-  /// "rank 3", "aggregator 1".
+  /// Returns a name for messages, such as "rank 3" or "aggregator 1".
   std::string name(int member) const {
     return is_worker(member) ? "rank " + std::to_string(member)
                              : "aggregator " + std::to_string(member - workers);

@@ -9,8 +9,8 @@
 
 namespace nzcl::engine {
 
-/// The members cut into groups: those of one host, say. Groups are numbered from 0; a member that is in none
-/// of them, not even alone, has -1.
+/// A division of the members into groups, for example those of one host. Groups are numbered from 0. A member
+/// with the number -1 is in no group, not even in one of its own.
 class Groups {
  public:
   Groups() = default;
@@ -18,16 +18,16 @@ class Groups {
   /// Members with equal names form a group; those with an empty name are in none.
   static Groups by_name(const std::vector<std::string>& names);
 
-  /// By member.
+  /// The number of each member's group.
   const std::vector<int>& numbers() const { return group_of_; }
   bool together(int a, int b) const { return of(a) >= 0 && of(a) == of(b); }
-  /// All members are in one group.
+  /// Returns true if all members are in one group.
   bool all_together() const;
-  /// Some members are in no group, and others are in one.
+  /// Returns true if some members are in no group while others are in one.
   bool leave_some_out() const;
-  /// Members of the group that `member` is in.
+  /// Number of members in the group of `member`.
   int size_of(int member) const;
-  /// Its index among them.
+  /// Index of `member` among the members of its group.
   int index_of(int member) const;
 
  private:
@@ -39,16 +39,17 @@ struct Membership {
   Members members;
   std::vector<int> member_of;      // by position in the meeting
   std::vector<int> position_of;    // by member
-  std::vector<std::string> names;  // by position, for people: "rank 3 (pid 17 on host x)"
+  std::vector<std::string> names;  // by position, for messages: "rank 3 (pid 17 on host x)"
 
   Groups hosts;     // members that can share memory
-  Groups networks;  // members that no link separates
-  Groups
-      process_spaces;  // members that may write each other's memory; those that nobody may write are in none
-  Groups cores;        // members that share the same cores
+  Groups networks;  // members between which there is no network link
+  /// Members that may write each other's memory. A member whose memory nobody may write is in no group.
+  Groups process_spaces;
+  Groups cores;  // members that share the same cores
 
-  int lanes = 1;                  // of every member: the smallest plan
-  std::uint64_t cache_bytes = 0;  // of a core: the smallest member's; 0: some member does not know its own
+  int lanes = 1;  // every member has this many: the smallest number that any of them planned
+  /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.
+  std::uint64_t cache_bytes = 0;
 };
 
 }  // namespace nzcl::engine

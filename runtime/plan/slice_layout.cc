@@ -17,7 +17,7 @@ std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Bytes of a slice, so that scanning, sending and summing overlap.
+/// Returns how many bytes a slice should have so that scanning, sending and summing overlap.
 std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
   if (r.ahead_bytes == 0) {  // over links
     const std::uint64_t slices = std::max(r.owners * kWindow, kSlicesOverLinks);
@@ -35,7 +35,8 @@ std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_b
       r.slice_bytes ? r.slice_bytes : std::min(pipelined_slice_bytes(r, tensor_bytes), shared);
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
   blocks = std::min(blocks, r.slot_bytes / 2 * 8);
-  // Slices of whole bitmap words never share a word of the tensor's bitmap; large ones can afford to be.
+  // A large slice is cut to whole words of bits, so that the bitmaps of all slices together are that of the
+  // tensor. A small slice would lose too much by that.
   if (blocks >= 64) blocks -= blocks % 64;
   return blocks;
 }
@@ -70,7 +71,7 @@ std::uint32_t SliceLayout::owner(std::uint64_t slice) const {
 }
 
 bool SliceLayout::on_lane(std::uint32_t lane, std::uint32_t lanes) const {
-  if (lanes == 1 || slices_ >= owners_) return true;  // the only one, or a whole row
+  if (lanes == 1 || slices_ >= owners_) return true;  // there is only one lane, or every owner has a slice
   for (std::uint64_t s = 0; s < slices_; ++s) {
     if (owner(s) % lanes == lane) return true;
   }

@@ -1,5 +1,5 @@
-// How a tensor is cut into slices, and which owner gets which slice. A pure function of what all ranks agree
-// on.
+// How a tensor is cut into slices, and which owner gets which slice. This is a pure function of what all
+// ranks agree on, so no messages are needed for it.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ struct LayoutRequest {
   std::uint64_t element_bytes = 4;
   std::uint64_t block_elems = 256;
   std::uint32_t owners = 1;
-  std::uint64_t slice_bytes = 0;    // dense bytes of a slice, as wanted; 0: chosen from the size
-  std::uint64_t ahead_bytes = 0;    // EngineConfig::ahead_bytes
+  std::uint64_t slice_bytes = 0;    // wanted dense bytes of a slice; 0: chosen from the tensor's size
+  std::uint64_t ahead_bytes = 0;    // see EngineConfig::ahead_bytes
   std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot
-  std::uint64_t express_bytes = 0;  // the largest tensor that is one slice at express priority
+  std::uint64_t express_bytes = 0;  // the most bytes of a tensor and its bitmap in one express slice
 };
 
-/// Slices are dealt to owners in rows of `owners` consecutive slices; every row is rotated by a hash of
-/// (epoch, row), so each owner gets one slice of every row, and neither a hot region nor a stride lands on
-/// one owner. Slice 0 depends on the epoch alone: ranks that disagree about an operation still meet at one
-/// owner.
+/// Slices are dealt to owners in rows of `owners` consecutive slices. Every row is rotated by a hash of epoch
+/// and row. So each owner gets one slice of every row, and neither a hot region nor a stride of the tensor
+/// lands on one owner. The owner of slice 0 depends on the epoch alone, so that ranks which disagree about an
+/// operation still meet at one owner and find out.
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
@@ -42,24 +42,27 @@ class SliceLayout {
   std::uint64_t blocks_of(std::uint64_t slice) const;  // blocks of this slice
   std::uint64_t words_per_slice() const { return (slice_blocks_ + 63) / 64; }
   std::uint64_t words_of(std::uint64_t slice) const { return (blocks_of(slice) + 63) / 64; }
-  /// Where a slice's block lies in the tensor, in bytes.
+  /// Offset of a slice's block in the tensor, in bytes.
   std::uint64_t offset_of(std::uint64_t slice, std::uint64_t block) const {
     return (first_block(slice) + block) * block_bytes_;
   }
-  /// Bytes of `n` blocks of a slice from `block` on. All blocks are whole but perhaps the tensor's last.
+  /// Bytes of `n` blocks of a slice from `block` on. Only the tensor's last block may be shorter than the
+  /// others.
   std::uint64_t bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const;
 
   std::uint32_t owners() const { return owners_; }
   std::uint32_t owner(std::uint64_t slice) const;
-  /// Whether lane number `lane` of any aggregator owns a slice, if each has `lanes` of them.
+  /// Returns true if lane number `lane` of any aggregator owns a slice, where each aggregator has `lanes`
+  /// lanes.
   bool on_lane(std::uint32_t lane, std::uint32_t lanes) const;
-  /// Number of slices of `owner`, and its k-th one in ascending order.
+  /// Number of slices that `owner` has, and its k-th one in ascending order.
   std::uint64_t owned(std::uint32_t owner) const;
   std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const {
     return k * owners_ + column(owner, k);
   }
 
  private:
+  /// Position of the owner's slice within a row.
   std::uint32_t column(std::uint32_t owner, std::uint64_t row) const;
 
   std::uint64_t epoch_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
@@ -67,8 +70,8 @@ class SliceLayout {
   bool express_;
 };
 
-/// The layout of one operation of a communicator. Workers and aggregators must come to the same one, so both
-/// call this.
+/// Returns the layout of one operation. Workers and aggregators both call this, so that they come to the same
+/// one.
 SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record);
 
 }  // namespace nzcl::engine

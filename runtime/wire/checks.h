@@ -1,5 +1,5 @@
-// What can be seen to be wrong with a peer's bytes by looking at them alone. Pure. Every check answers with
-// what is wrong, as a part of a sentence, or with nullptr.
+// Checks of a peer's bytes that need nothing but the bytes themselves. The functions are pure. Each check
+// returns what is wrong, as a part of a sentence, or nullptr.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,17 @@
 
 namespace nzcl::wire {
 
-/// Bytes of a tensor or a block, at most: half of the address space, so that no later sum of two sizes wraps.
+/// The most bytes that a tensor or a block can have. It is small enough that the sum of two sizes never
+/// wraps.
 inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
-/// Whether a tensor of `count` elements in blocks of `block_elems` can be laid out. What callers ask for and
-/// what peers claim is checked by this.
+/// Returns true if a tensor of `count` elements in blocks of `block_elems` can be laid out in memory. It
+/// checks what callers ask for, and what peers claim.
 constexpr bool can_be_laid_out(std::uint64_t count, std::uint64_t block_elems, std::uint64_t element_bytes) {
   return block_elems > 0 && count <= kMostBytes / element_bytes && block_elems <= kMostBytes / element_bytes;
 }
 
-/// Of a section that begins `at` bytes into a slot. Sums of its 32-bit lengths cannot wrap in 64 bits.
+/// Checks the header of a section that begins `at` bytes into a slot. Its lengths have 32 bits, so that their
+/// sum cannot wrap in 64 bits.
 inline const char* wrong_with(const Header& h, Direction direction, std::uint64_t at,
                               std::uint64_t slot_bytes) {
   const bool up = direction == Direction::up;
@@ -40,8 +42,9 @@ inline const char* wrong_with(const Header& h, Direction direction, std::uint64_
   return nullptr;
 }
 
-/// Of what a rank believes an operation to be. An output's address is the business of the rank that named it:
-/// zero is an address where a transport counts from the beginning of the registered memory.
+/// Checks what a rank says about an operation. Whether the output's address is the right one concerns only
+/// the rank that named it. It may even be zero, because some transports count addresses from the beginning of
+/// the registered memory.
 inline const char* wrong_with(const OperationRecord& r) {
   if (r.type >= kDataTypes) return "its element type does not exist";
   if (r.op >= kReduceOps) return "its reduction does not exist";

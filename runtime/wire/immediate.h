@@ -29,11 +29,14 @@ inline constexpr int kMaxMembers = 4096;
 /// [ kind ][ member: 12 bits       ][ dir ][ prio. ][ value: 16    ]
 struct Immediate {
   enum class Kind : std::uint8_t {
-    message = 0,  // a message lies in slot `value` of the channel that comes from `member`
-    direct =
-        1,  // a direct write of the slice with sequence number `value` (mod 2^16) has arrived from `member`
-    credit = 2,  // `member` has released `value` slots (mod 2^16, counted from the start) of the channel that
-                 // goes to it
+    /// A message from `member` lies in slot `value` of the channel. If messages are lent, `value` is the
+    /// number of the sender's staging buffer instead.
+    message = 0,
+    /// A direct write from `member` has arrived. `value` is the sequence of its slice, modulo 2^16.
+    direct = 1,
+    /// `member` has released `value` slots of the channel that goes to it, counted from the start, modulo
+    /// 2^16.
+    credit = 2,
   };
   Kind kind = Kind::message;
   ChannelId channel;
@@ -48,7 +51,7 @@ constexpr std::uint32_t encode(const Immediate& imm) {
          static_cast<std::uint32_t>(imm.channel.priority) << 16 | imm.value;
 }
 
-/// Any 32 bits decode. Kind 3 does not exist, and the caller must refuse it.
+/// Decodes any 32 bits. Kind 3 does not exist, and the caller must refuse it.
 constexpr Immediate decode(std::uint32_t bits) {
   return {static_cast<Immediate::Kind>(bits >> 30),
           {static_cast<std::uint16_t>(bits >> 18 & 0xfff), static_cast<Direction>(bits >> 17 & 1),

@@ -1,5 +1,5 @@
-// What lies in a slot: little-endian structures of fixed widths. All ranks must run the same version, which
-// they check when they meet. runtime/wire/README.md has the layout and an example, and
+// The contents of a slot: little-endian structures of fixed widths. All ranks must run the same version,
+// which they check when they meet. runtime/wire/README.md has the layout and an example, and
 // tests/unit/wire_test.cc compares it with this file.
 #pragma once
 
@@ -21,8 +21,8 @@ inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 /// Bits of Header::flags.
 enum Flags : std::uint16_t {
   kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow the header
-  kDirect = 2,     // downwards: the payload was written in place, by `direct_writes` writes of their own
-  kMore = 4,       // behind this section, at the next multiple of 8, another one begins
+  kDirect = 2,     // downwards: the payload was written in place, by `direct_writes` separate writes
+  kMore = 4,       // another section begins at the next multiple of 8 behind this one
   kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
 };
 
@@ -36,12 +36,13 @@ struct Header {
   std::uint64_t epoch = 0;     // the operation
   std::uint64_t slice = 0;     // the slice of its tensor
   std::uint64_t sequence = 0;  // position of the slice in the channel pair's order, over all operations
-  std::uint64_t stream_offset =
-      0;  // where the payload starts in the slice's stream of non-zero blocks, in bytes
-  std::uint32_t bitmap_bytes = 0;  // multiple of 8
+  /// Where the payload starts in the slice's stream of non-zero blocks, in bytes.
+  std::uint64_t stream_offset = 0;
+  std::uint32_t bitmap_bytes = 0;  // a multiple of 8
   std::uint32_t payload_bytes = 0;
-  std::uint32_t direct_writes =
-      0;  // kDirect: how many writes; as many immediates will come where the transport keeps no order
+  /// With kDirect, how many writes there were. Where the transport does not keep writes in order, the
+  /// receiver waits for as many immediates.
+  std::uint32_t direct_writes = 0;
   std::uint16_t refused_by = 0;    // kRefused: the rank
   std::uint16_t refusal_code = 0;  // kRefused: an nzcl::ErrorCode
   std::uint64_t reserved = 0;
@@ -56,7 +57,7 @@ inline void add_flag(std::byte* at, Flags flag) {
   std::memcpy(at + offsetof(Header, flags), &flags, sizeof flags);
 }
 
-/// Upwards with kHasBitmap: what the rank believes the operation to be, and where its result is to go.
+/// Upwards, with kHasBitmap: what the rank believes the operation to be, and where its result is to go.
 struct OperationRecord {
   std::uint64_t count = 0;  // elements
   std::uint64_t block_elems = 0;
@@ -68,7 +69,7 @@ struct OperationRecord {
   std::uint64_t output_key = 0;
   std::uint64_t tag = 0;  // the caller's own name for the operation
 
-  /// Ranks must agree on everything but the address of the output.
+  /// Returns true if two ranks agree on everything but where the output lies.
   bool same_operation(const OperationRecord& other) const {
     return same_layout(other) && op == other.op && packed_result == other.packed_result && tag == other.tag;
   }
@@ -89,12 +90,12 @@ inline constexpr std::uint64_t aligned_section(std::uint64_t end) {
   return (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
-/// Downwards: where the next section begins, if this one begins at `at`.
+/// Returns where the next section of a result begins, if this one begins at `at`.
 inline std::uint64_t next_result(std::uint64_t at, const Header& header) {
   return aligned_section(at + sizeof header + header.bitmap_bytes + header.payload_bytes);
 }
 
-/// The most bytes of a slot that the fixed parts of a section take.
+/// The most bytes that the fixed parts of a section take.
 inline constexpr std::uint64_t kMaxOverhead = sizeof(Header) + sizeof(OperationRecord);
 
 }  // namespace nzcl::wire

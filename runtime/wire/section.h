@@ -1,4 +1,4 @@
-// Reads a message section by section, and looks at every length before anything behind it is touched.
+// Reads a message section by section. Every length is checked before anything behind it is touched.
 #pragma once
 
 #include <cstring>
@@ -10,24 +10,25 @@
 
 namespace nzcl::wire {
 
-/// One section, wholly inside its slot. Pointers lead into the slot.
+/// One section, which lies completely inside its slot. The pointers lead into the slot.
 struct Section {
   Header header;
   OperationRecord record;  // upwards with kHasBitmap
   const std::byte* bitmap = nullptr;
   const std::byte* payload = nullptr;
-  std::uint64_t bytes = 0;  // of all of it
+  std::uint64_t bytes = 0;  // of the whole section
 };
 
-/// Checks shape, not meaning: magic, version, flags, lengths, the number of sections. What a section says
-/// about slices and operations is for its reader to believe or not.
+/// Checks the form of a message, but not its meaning: magic number, version, flags, lengths, and the number
+/// of sections. What a section says about slices and operations, the caller has to check.
 class SectionReader {
  public:
-  /// `at`: where the next section begins, for whoever resumes in the middle of a message.
+  /// `at` is where the next section begins, for a caller that resumes in the middle of a message.
   SectionReader(const std::byte* slot, std::uint64_t slot_bytes, Direction direction, std::uint64_t at = 0)
       : slot_(slot), slot_bytes_(slot_bytes), direction_(direction), at_(at) {}
 
-  /// The next section; nothing behind the last one, or where the message is malformed.
+  /// Returns the next section, or nothing behind the last one and where the message is malformed. wrong()
+  /// tells these apart.
   std::optional<Section> next() {
     if (!more_) return std::nullopt;
     more_ = false;
@@ -47,12 +48,13 @@ class SectionReader {
     return s;
   }
 
-  /// What is wrong with the message, as a part of a sentence; nullptr: nothing so far.
+  /// Returns what is wrong with the message, as a part of a sentence, or nullptr if nothing has been found so
+  /// far.
   const char* wrong() const { return wrong_; }
-  /// Whether another section follows the last one that next() returned, and where it begins in the slot.
+  /// Whether another section follows the one that next() returned last, and where it begins in the slot.
   bool more() const { return more_; }
   std::uint64_t at() const { return at_; }
-  /// What the last header that was read says, for messages about it.
+  /// Returns the sequence from the last header that was read, for error messages.
   std::uint64_t sequence() const { return sequence_; }
 
  private:

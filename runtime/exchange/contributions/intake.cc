@@ -65,7 +65,7 @@ std::span<const std::uint64_t> Intake::bits(const IncomingSlice& s, int rank) co
   return {bits_at(s.sequence, rank), s.layout->words_of(s.slice)};
 }
 
-// --- Messages come in
+// --- Messages arrive
 
 bool Intake::receive() {
   bool any = false;
@@ -86,7 +86,7 @@ bool Intake::receive_from(int rank) {
   return any;
 }
 
-/// All sections of a message. Its slot is held until the last section with data has been consumed.
+/// Takes all sections of a message. The slot is held until its last section with data has been consumed.
 bool Intake::take(int rank, const ReceiveChannel::Received& message) {
   auto& sections_held = source_of(rank).sections;
   const std::size_t before = sections_held.size();
@@ -124,7 +124,8 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
   return true;
 }
 
-/// Copies the bitmap of a slice that the rank has entered, and looks at the copy, which no peer can write.
+/// Copies the bitmap of a slice that the rank has entered. Then the copy is checked, and not the original,
+/// which the peer could still change.
 bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap) {
   const SliceView view = s.view(bits(s, rank));
   if (!view.bits().empty()) std::memcpy(bits_at(s.sequence, rank), bitmap, view.bits().size_bytes());
@@ -138,14 +139,15 @@ bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitm
   return true;
 }
 
-/// The refusal that a rank sent in place of a contribution, if it did. SectionReader has checked its shape.
+/// Returns the refusal that a rank sent in place of a contribution, if it did. SectionReader has checked its
+/// shape.
 std::optional<wire::Refusal> Intake::refusal_in(int rank, const wire::Section& section) {
   if ((section.header.flags & wire::kRefused) == 0) return std::nullopt;
   return wire::Refusal(static_cast<std::uint16_t>(rank), section.header.refusal_code,
                        {reinterpret_cast<const char*>(section.payload), section.header.payload_bytes});
 }
 
-/// Whether data is what the rank's bitmap promises next. Counts it.
+/// Returns true if the data is what the rank's bitmap promises next, and counts it.
 bool Intake::expects(int rank, const Header& header) {
   const IncomingSlice& s = slices_[header.sequence % kWindow];
   Source& source = source_of(rank);
@@ -183,7 +185,8 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   s->local_walk = operation->input_walk(slice);
 }
 
-/// A rank's bitmap for a slice has come: finds the slice, or opens it.
+/// Enters a rank's contribution into its slice, which the first rank's bitmap opens. Returns nullptr if it
+/// had to refuse the contribution.
 IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record,
                              const std::optional<wire::Refusal>& refusal) {
   const char* wrong = wire::wrong_with(record);
@@ -233,7 +236,8 @@ const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Hea
   return nullptr;
 }
 
-/// Whether the slice is this lane's to sum. In one hop all members sum it, each on the same lane.
+/// Returns true if this lane sums the slice. In the one-hop exchange all members sum it, each on the same
+/// lane.
 bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
   const EngineConfig& config = context_.config;
   const auto lanes = static_cast<std::uint32_t>(config.lanes), lane = static_cast<std::uint32_t>(config.lane);
@@ -243,7 +247,8 @@ bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
   return layout.owner(slice) == static_cast<std::uint32_t>(aggregator) * lanes + lane;
 }
 
-/// Compares what the ranks believe an operation to be, over both priorities and all slices.
+/// Compares the rank's description of an operation with that of the first rank, over both priorities and all
+/// slices. Returns true if they agree.
 bool Intake::agree(int rank, std::uint64_t epoch, const OperationRecord& record,
                    const std::optional<wire::Refusal>& refusal) {
   auto& known = context_.operations[epoch % context_.operations.size()];
@@ -271,7 +276,7 @@ void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord&
   for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
 }
 
-// --- Contributions go out again
+// --- Contributions are consumed
 
 IncomingSlice* Intake::complete() {
   IncomingSlice& s = slices_[head_ % kWindow];
@@ -314,7 +319,7 @@ void Intake::return_credits() {
   }
 }
 
-// --- For people
+// --- Texts for error messages
 
 std::string Intake::describe(const IncomingSlice& s) const {
   return fmt::format("operation {}, {}", s.epoch, text_of(s.record));

@@ -1,4 +1,4 @@
-// Takes the contributions of all ranks in, and believes none of them before it has looked.
+// Receives the contributions of all ranks, and checks each of them before it is used.
 #pragma once
 
 #include <array>
@@ -16,80 +16,94 @@
 
 namespace nzcl::engine {
 
-/// A slice whose contributions are coming in.
+/// A slice whose contributions are arriving.
 struct IncomingSlice {
   bool active = false;
   std::uint64_t sequence = 0, epoch = 0, slice = 0;
   wire::OperationRecord record;
   std::optional<SliceLayout> layout;
-  int missing = 0;             // ranks whose bitmap is not there yet
+  int missing = 0;             // ranks whose bitmap has not arrived yet
   Operation* local = nullptr;  // this member's own operation, if it is a worker
-  RunWalk local_walk;          // through the local contribution, as far as it has been summed
-  /// Set if a rank has refused its request: the contributions are dropped, and every rank is told. Of several
-  /// refusals it is that of the lowest rank, so that all slices of the operation tell the same.
+  RunWalk local_walk;          // how far the local contribution has been summed
+  /// Set if a rank has refused its request. The contributions are then dropped, and every rank is told. Of
+  /// several refusals it is that of the lowest rank, so that all slices of the operation tell the same.
   std::optional<wire::Refusal> refusal;
 
   SliceView view(std::span<const std::uint64_t> bits) const { return {*layout, slice, bits}; }
 };
 
-/// The contributions to the next kWindow slices of one lane at one priority. Owned by an exchange; only the
-/// thread that drives the lane calls it.
+/// Holds the contributions to the next kWindow slices of one lane at one priority, until they have been
+/// summed.
 ///
-/// A contribution is a bitmap, which is copied when it arrives, and a stream of bytes, which stays in the
-/// slots of its messages (or in the local worker's input) until it is consumed. A slot is released once its
-/// last byte has been consumed.
+/// A contribution is a bitmap and a stream of bytes. The bitmap is copied when it arrives. The stream stays
+/// in the slots of its messages, or in the local worker's input, until it is consumed, and a slot is released
+/// when its last byte has been consumed.
+///
+/// A peer may send anything, so every message is checked before it is used, and a wrong one fails the
+/// communicator with a text that names its rank. Owned by an exchange; only the thread that drives the lane
+/// calls it.
 class Intake {
  public:
-  /// With `local`, this member's own rank contributes by offer_local() and not by messages.
+  /// If this member is a rank, its own contributions come by offer_local() and not in messages. `context`
+  /// must outlive the intake.
   Intake(LaneContext& context, wire::Priority priority);
 
-  /// Takes what has arrived from all ranks. True if anything had.
+  /// Takes what has arrived from all ranks. Returns true if there was anything.
   bool receive();
-  /// The local worker's contribution to the slice with this sequence: it is read where it lies.
+  /// Adds the local worker's contribution to the slice with this sequence. Its bytes are not copied: the sum
+  /// reads them in the operation's input.
   void offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice);
 
-  /// The oldest slice, if all ranks' bitmaps are there; otherwise nullptr.
+  /// Returns the oldest slice if the bitmaps of all ranks are there, otherwise nullptr.
   IncomingSlice* complete();
-  /// The oldest slice, complete or not.
+  /// Returns the oldest slice, whether it is complete or not.
   const IncomingSlice& oldest() const { return slices_[head_ % kWindow]; }
-  /// The oldest slice is over.
+  /// Ends the oldest slice, whose place in the window becomes free.
   void finish() { slices_[head_++ % kWindow].active = false; }
 
+  /// Returns the bitmap of a rank's contribution to the slice.
   std::span<const std::uint64_t> bits(const IncomingSlice& s, int rank) const;
-  /// The bytes of a rank's contribution that come next and lie together; none: they are not here yet, or the
-  /// rank sent less than its bitmap promises, which is a failure.
+  /// Returns the next bytes of a rank's contribution, as far as they lie together. The result is empty if
+  /// they have not arrived yet, or if the rank sent less than its bitmap promises, which is a failure.
   std::span<const std::byte> next(const IncomingSlice& s, int rank);
+  /// Marks the next `bytes` of a rank's contribution as summed. The last byte of a slot releases it.
   void consume(IncomingSlice& s, int rank, std::uint64_t bytes);
-  /// Where a rank wants the slice's tensor to be written.
+  /// Returns where the slice's tensor begins in the memory of a rank that wants the result written in place.
   verbs::RemoteMemory output_of(const IncomingSlice& s, int rank) const {
     return sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow];
   }
+  /// Returns credits to the ranks for slots that were released.
   void return_credits();
 
-  /// Ranks whose bitmap the oldest slice waits for, and among `expected`, which have sent one, those whose
-  /// bytes it waits for: "operation 7, allreduce(...): rank(s) 2 did not join". Empty: nobody.
+  /// Names the ranks that the oldest slice waits for: those whose bitmap is missing, and those of `expected`
+  /// that have sent a bitmap but not their next bytes. The text looks like "operation 7, allreduce(...):
+  /// rank(s) 2 did not join", and is empty if no rank is missing.
   std::string waiting_for(std::span<const int> expected) const;
+  /// Returns a text such as "operation 7, allreduce(...)". If only the epoch is given, and a later operation
+  /// has taken the place of that one in the lane's table, the text is just "operation 7".
   std::string describe(const IncomingSlice& s) const;
-  /// "operation 7, allreduce(...)" as far as the operation is still known.
   std::string describe(std::uint64_t epoch) const;
 
  private:
-  struct Section {  // a part of a stream, in the slot of its message
+  /// A part of a rank's stream, in the slot of its message.
+  struct Section {
     std::uint32_t slot = 0;
     const std::byte* payload = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t sequence = 0;
-    bool last_in_slot = false;  // the slot is free when it has been consumed
+    bool last_in_slot = false;  // consuming this section frees the slot
   };
-  struct Promise {  // what a rank's bitmap says that will come, and what of it has come
+  /// How many bytes a rank's bitmap says will come, and how many of them have come.
+  struct Promise {
     std::uint64_t bytes = 0, received = 0;
   };
-  struct Source {  // one rank
+  /// What is kept of one rank. The vectors are indexed by sequence, modulo kWindow.
+  struct Source {
     FixedQueue<Section> sections;
-    std::uint64_t used = 0;                    // bytes of the first section that were consumed
-    std::vector<verbs::RemoteMemory> outputs;  // by sequence
-    std::vector<bool> seen;                    // by sequence: its bitmap is there
-    std::vector<Promise> promised;             // by sequence; valid if seen, and not the local rank's
+    std::uint64_t used = 0;                    // bytes of the first section that have been consumed
+    std::vector<verbs::RemoteMemory> outputs;  // where results are to be written
+    std::vector<bool> seen;                    // the bitmap has arrived
+    std::vector<Promise> promised;             // valid if seen, but not for the local rank
   };
 
   bool receive_from(int rank);
@@ -114,11 +128,12 @@ class Intake {
   LaneContext& context_;
   const wire::Priority priority_;
   const int ranks_;
-  const std::uint64_t max_words_;  // of one slice's bitmap
+  const std::uint64_t max_words_;  // in the bitmap of one slice
   std::array<IncomingSlice, kWindow> slices_;
   std::uint64_t head_ = 0;
-  std::vector<Source> sources_;               // by rank
-  std::unique_ptr<std::uint64_t[]> bitmaps_;  // by sequence, then rank; untouched pages cost nothing
+  std::vector<Source> sources_;  // by rank
+  /// By sequence modulo kWindow, then rank. Pages that are never touched cost nothing.
+  std::unique_ptr<std::uint64_t[]> bitmaps_;
 };
 
 }  // namespace nzcl::engine

@@ -9,7 +9,7 @@
 namespace nzcl::engine {
 namespace {
 
-/// The operation's record and the slice's bitmap. Returns the bitmap's bytes.
+/// Writes the operation's record and the slice's bitmap. Returns the size of the bitmap in bytes.
 std::uint32_t write_bitmap(MessageBuilder& message, const Contribution& c) {
   Operation& op = *c.operation;
   std::memcpy(message.reserve(sizeof(op.record)), &op.record, sizeof(op.record));
@@ -19,7 +19,7 @@ std::uint32_t write_bitmap(MessageBuilder& message, const Contribution& c) {
   return bytes;
 }
 
-/// Why this rank takes part without data. Returns the text's bytes.
+/// Writes why this rank takes part without data. Returns the number of bytes written.
 std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
   header.flags |= wire::kRefused;
   header.refused_by = refusal.rank();
@@ -29,7 +29,8 @@ std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const
   return refusal.bytes();
 }
 
-/// As much of the stream as `room` bytes and the gather list take. Returns how much that was.
+/// Writes as much of the stream as `room` bytes and the gather list take. Returns the number of bytes
+/// written.
 std::uint64_t write_data(MessageBuilder& message, Contribution& c, std::uint64_t room) {
   const InputView& input = c.operation->input;
   std::uint64_t written = 0;

@@ -10,10 +10,10 @@
 
 namespace nzcl::engine {
 
-/// What this rank contributes to one slice, and how much of it is on its way.
+/// What this rank contributes to one slice, and how much of it has been put into messages.
 struct Contribution {
   Contribution() = default;
-  /// `slice` has been scanned.
+  /// Precondition: the slice has been scanned.
   Contribution(Operation& op, std::uint64_t slice_number, std::uint64_t sequence_number)
       : operation(&op),
         slice(slice_number),
@@ -30,25 +30,29 @@ struct Contribution {
   std::uint64_t stream_bytes = 0, sent_bytes = 0;
 };
 
-/// Bytes of a message's section with a whole contribution to this slice, which has been scanned.
+/// Returns the size of a section that holds the whole contribution to this slice, in bytes. Precondition: the
+/// slice has been scanned.
 inline std::uint64_t whole_section_bytes(Operation& op, std::uint64_t slice) {
   const SliceView view = op.input_slice(slice);
   const std::uint64_t reason = op.refusal ? op.refusal->bytes() : 0;
   return wire::kMaxOverhead + view.bits().size_bytes() + view.stream_bytes() + reason;
 }
 
+/// What a section is to contain.
 struct SectionParts {
-  bool bitmap = false;       // the operation's record and the slice's bitmap: the slice's first section
-  bool data = false;         // as much of the stream as the message takes
-  std::uint16_t credit = 0;  // goes along (wire::Header::credit)
+  /// The operation's record and the slice's bitmap, which are in the slice's first section.
+  bool bitmap = false;
+  bool data = false;         // as much of the stream as fits the message
+  std::uint16_t credit = 0;  // see wire::Header::credit
 };
 
+/// A section that has been appended to a message.
 struct WrittenSection {
-  std::byte* header = nullptr;  // where it lies in the staging buffer
-  std::uint64_t bytes = 0;      // of the whole section
+  std::byte* header = nullptr;  // in the staging buffer
+  std::uint64_t bytes = 0;      // of the whole section, with data that is gathered
 };
 
-/// Appends a section to the message. Short runs are copied, long ones become entries of its gather list.
+/// Appends a section to the message. Short runs are copied, and long ones become entries of its gather list.
 WrittenSection write_section(MessageBuilder& message, Contribution& contribution, const SectionParts& parts);
 
 }  // namespace nzcl::engine

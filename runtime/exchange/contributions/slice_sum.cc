@@ -36,7 +36,7 @@ void SliceSum::unite(std::uint64_t words) {
     const std::uint64_t* bits = intake_.bits(*slice_, rank).data();
     for (std::uint64_t w = 0; w < words; ++w) {
       union_[w] |= bits[w];
-      // Bit b of the difference: this rank holds one of the blocks b and b + 1 but not the other.
+      // Bit b is set if this rank holds only one of the blocks b and b + 1, so that a run ends at b.
       const std::uint64_t next = w + 1 < words ? bits[w + 1] : 0;
       edges_[w] |= bits[w] ^ (bits[w] >> 1 | next << 63);
     }
@@ -54,8 +54,8 @@ void SliceSum::find_holders() {
   }
 }
 
-/// Collects where the holders' next bytes lie. Returns how many of them all have in one piece, at most
-/// `limit`.
+/// Collects where the holders' next bytes lie. Returns how many bytes all of them have in one piece, at most
+/// `limit`, or 0 if some holder's bytes have not arrived.
 std::uint64_t SliceSum::gather(std::uint64_t limit) {
   pointers_.clear();
   for (const int rank : holders_) {

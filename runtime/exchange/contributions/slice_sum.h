@@ -10,42 +10,44 @@
 
 namespace nzcl::engine {
 
-/// One slice at a time, from start() until its last byte has been summed. Owned by an exchange, one thread.
+/// Sums one slice at a time, from start() until its last byte has been summed.
 ///
 /// A run of blocks that the same ranks hold is summed in one pass over all of their contributions, where
-/// those lie. So each contribution is read once, in rank order whatever order messages came in, and every sum
-/// is reproducible to the last bit.
+/// these lie. So each contribution is read only once. It is summed in the order of the ranks, whatever the
+/// order in which messages arrived, so every sum is reproducible to the last bit. Owned by an exchange and
+/// used by one thread.
 class SliceSum {
  public:
   SliceSum(LaneContext& context, wire::Priority priority, Intake& intake);
 
-  /// `s` is complete and stays so until the sum is done.
+  /// Begins with slice `s`. Precondition: the intake has all bitmaps of `s`, and keeps the slice until the
+  /// sum is done.
   void start(IncomingSlice& s);
-  /// Between start() and stop().
+  /// Returns true between start() and stop().
   bool started() const { return slice_ != nullptr; }
   void stop() { slice_ = nullptr; }
 
   IncomingSlice& slice() { return *slice_; }
   const IncomingSlice& slice() const { return *slice_; }
-  /// The blocks of the result.
+  /// Returns the blocks of the result: those that any rank contributes.
   SliceView result() const { return slice_->view({union_.get(), slice_->layout->words_of(slice_->slice)}); }
   std::uint64_t result_bytes() const { return result_bytes_; }
   std::uint64_t summed_bytes() const { return summed_bytes_; }
   bool done() const { return walk_.at_end(); }
-  /// Where the next byte of the result belongs: its offset in the tensor.
+  /// Returns where the next byte of the result belongs, as an offset in the tensor.
   std::uint64_t tensor_offset() const { return walk_.offset(); }
 
   struct Step {
-    std::uint64_t bytes = 0;    // summed; 0: a contribution is not here yet
-    bool ends_stretch = false;  // what follows belongs elsewhere in the tensor
+    std::uint64_t bytes = 0;    // summed; 0 if a contribution has not arrived yet
+    bool ends_stretch = false;  // the next bytes belong elsewhere in the tensor
   };
-  /// Sums as much as lies together, at most `room` bytes, to `to`, which may be where the local contribution
-  /// lies. Precondition: !done(), room > 0.
+  /// Sums as many bytes as lie together in all contributions, at most `room`, and writes the sum to `to`.
+  /// This may be where the local contribution lies. Precondition: !done(), room > 0.
   Step sum_into(std::byte* to, std::uint64_t room);
-  /// The same, but the sum is not wanted.
+  /// Does the same without computing the sum, for a result that does not fit the output.
   Step skip(std::uint64_t room);
 
-  /// Ranks whose bytes the sum waits for, or would take next.
+  /// Returns the ranks that hold the current run: those whose bytes the sum takes next, or waits for.
   std::span<const int> holders() const { return holders_; }
 
  private:
@@ -59,13 +61,14 @@ class SliceSum {
   IncomingSlice* slice_ = nullptr;
   ReduceFn reduce_ = nullptr;
   std::uint64_t element_bytes_ = 1;
-  // Bitmaps of the current slice: the result's blocks, and the last blocks of runs that the same ranks hold.
+  // Bitmaps of the current slice: the blocks of the result, and the last blocks of the runs that the same
+  // ranks hold.
   std::unique_ptr<std::uint64_t[]> union_, edges_;
   RunWalk walk_;
   std::uint64_t result_bytes_ = 0, summed_bytes_ = 0;
   std::vector<int> holders_;                // ranks that hold the run at walk_
-  bool local_holds_ = false;                // this member's own rank is one of them
-  std::vector<const std::byte*> pointers_;  // their next bytes, in rank order
+  bool local_holds_ = false;                // this member is one of them
+  std::vector<const std::byte*> pointers_;  // next bytes of the holders, in rank order
 };
 
 }  // namespace nzcl::engine

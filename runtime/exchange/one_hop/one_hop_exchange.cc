@@ -83,7 +83,7 @@ void OneHopExchange::send_next() {
 
 // --- Sums
 
-/// Sums what is complete. True if anything moved.
+/// Sums what is complete. Returns true if anything moved.
 bool OneHopExchange::sum() {
   bool any = false;
   while (!context_.failure) {
@@ -101,9 +101,9 @@ bool OneHopExchange::sum() {
   return any;
 }
 
-/// As much of the current slice as is here, to where it belongs in the output. A packed output may be too
-/// small: then the operation will say so, and nothing is written behind its end. If a rank has refused the
-/// operation, nothing is written at all.
+/// Sums as much of the current slice as has arrived, directly into its place in the output. If a packed
+/// output is too small, nothing is written behind its end, and the operation reports that when it finishes.
+/// If a rank has refused the operation, nothing is written at all.
 bool OneHopExchange::sum_some() {
   const Operation& op = *sum_.slice().local;
   bool any = false;
@@ -119,7 +119,7 @@ bool OneHopExchange::sum_some() {
   return any;
 }
 
-/// The slice, and with it the operation, is over on this rank.
+/// Ends the slice, and with it the operation on this rank.
 void OneHopExchange::finish() {
   Operation& op = *sum_.slice().local;
   if (sum_.slice().refusal) {
@@ -133,10 +133,10 @@ void OneHopExchange::finish() {
   sum_.stop();
   intake_.finish();
   ++finished_;
-  op.slice_done();  // last: the operation may be gone afterwards
+  op.slice_done();  // last, because the operation may be deleted from here on
 }
 
-// --- What goes wrong
+// --- Failures and stalls
 
 void OneHopExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
   context_.fail(
@@ -148,7 +148,7 @@ Stall OneHopExchange::waiting_for() const {
   Stall stall;
   stall.known = intake_.waiting_for(sum_.started() ? sum_.holders() : std::span<const int>());
   if (sent_ != finished_ || waiting_count_ == 0) return stall;
-  for (const std::uint16_t rank : others_) {  // those that give no slots back
+  for (const std::uint16_t rank : others_) {  // those that return no credits
     const auto& sets = context_.channel_sets[static_cast<std::size_t>(kPriority)];
     if (sets[rank].send_up.ready()) continue;
     stall.suspected += fmt::format("{}{} (operation {}, slice 0)", stall.suspected.empty() ? "" : ", ",

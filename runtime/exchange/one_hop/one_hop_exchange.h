@@ -14,24 +14,22 @@
 
 namespace nzcl::engine {
 
-/// For express operations, each of which is one slice and one message. A sum takes half of the time of a way
-/// to an owner and back, and no result travels; but N ranks send N (N-1) messages, so it is for very few
-/// ranks (one_hop_pays() in runtime/plan/cost_model.h).
+/// For express operations, each of which is one slice and one message. A sum is ready in half the time that
+/// the way to an owner and back takes, and no result is sent. In return N ranks send N (N-1) messages, so
+/// this is for very few ranks (one_hop_pays() in runtime/plan/cost_model.h).
 ///
 /// Steps, on every rank:
-/// 1. Compose the contribution in one staging buffer. Nothing is gathered from the user's buffer, because the
-/// sum
-///    may replace it there before the message has left.
-/// 2. Push the message to all other ranks, and offer the contribution to the own intake.
-/// 3. When all ranks' bitmaps are there, sum them run by run, in rank order, right into the output. All ranks
-/// do
-///    the same with the same bytes, and so come to the same bits.
+/// 1. Compose the contribution in one staging buffer. Nothing is gathered from the user's buffer, because in
+///    an operation in place the sum may overwrite it before the message has left.
+/// 2. Push the message to all other ranks, and offer the contribution to this rank's own intake.
+/// 3. When the bitmaps of all ranks are there, sum run by run, in rank order, directly into the output. All
+///    ranks sum the same bytes in the same order, so they get the same bits.
 ///
 /// Invariants:
 /// - At most kOneHopWindow operations of this rank are under way. Another rank may be as far ahead of this
-/// one, and
-///   a third one as far ahead of that one: the intake's window of twice as many slices holds them all.
-/// - A message leaves only when every other rank has a free slot for it.
+///   one, and a third one as far ahead of that one. The intake has room for twice as many slices, and so for
+///   all of them.
+/// - A message is sent only when every other rank has a free slot for it.
 class OneHopExchange final : public Exchange {
  public:
   explicit OneHopExchange(LaneContext& context);
@@ -54,9 +52,9 @@ class OneHopExchange final : public Exchange {
   std::vector<std::uint16_t> others_;  // all ranks but this one
   Intake intake_;
   SliceSum sum_;
-  std::array<Operation*, kMaxOperations> waiting_{};  // submitted, not yet sent
+  std::array<Operation*, kMaxOperations> waiting_{};  // submitted, but not sent yet
   std::uint32_t first_waiting_ = 0, waiting_count_ = 0;
-  std::uint64_t sent_ = 0, finished_ = 0;  // operations of this rank; the sequence of the next ones
+  std::uint64_t sent_ = 0, finished_ = 0;  // how many operations; also the sequence of the next one
 };
 
 }  // namespace nzcl::engine

@@ -31,9 +31,9 @@ bool Aggregator::step() {
       sum_.stop();
       intake_.finish();
     }
-    if (progress == Progress::sent) break;  // let it be posted before more is summed
+    if (progress == Progress::sent) break;  // so that the lane posts it before more is summed
   }
-  results_.send_message();  // nobody waits for a message that is not full
+  results_.send_message();  // a message does not wait for a later step to become full
   intake_.return_credits();
   return any;
 }
@@ -66,8 +66,8 @@ Aggregator::Progress Aggregator::sum_some() {
   return Progress::summed;
 }
 
-/// All is summed, or there was nothing to sum: sends what is left, and tells every rank that the slice is
-/// complete.
+/// Called when all is summed, or there was nothing to sum. Sends what is left, and tells every rank that the
+/// slice is complete.
 Aggregator::Progress Aggregator::close_slice() {
   return results_.finish() ? Progress::slice_over : Progress::waiting;
 }

@@ -14,32 +14,36 @@ namespace nzcl::engine {
 
 class Worker;
 
-/// A state machine without I/O, in three parts: contributions come in by the intake, are summed slice by
-/// slice, and leave by the result sender. Owned by the exchange; only the thread that drives the lane calls
-/// it. Steps and bytes: runtime/exchange/push/README.md.
+/// Sums the slices that this lane owns, one after the other, and sends each sum to all ranks. It is a state
+/// machine without I/O: the intake receives contributions, the sum adds them up, and the result sender passes
+/// the results on. Owned by the exchange; only the thread that drives the lane calls it. Steps and bytes:
+/// runtime/exchange/push/README.md.
 ///
-/// Contributions stay in their channels' slots until those of all ranks are there; then a run of blocks is
-/// summed in one pass into a message or into its final position. So the only memory is the channels' slots,
-/// the staging buffers and the bitmaps of kWindow slices.
+/// Contributions stay in their channels' slots until those of all ranks are there. Then each run of blocks is
+/// summed in one pass, into a message or into its final position. So no memory is needed but the channels'
+/// slots, the staging buffers, and the bitmaps of kWindow slices.
 ///
-/// Invariant: slices are summed in the order of their sequence. All ranks send in that order too, so the slot
-/// that the sum waits for is never behind one that waits for the sum.
+/// Invariant: slices are summed in the order of their sequence. All ranks send in that order too, so the
+/// message that the sum waits for is never held up by one that waits for the sum.
 class Aggregator {
  public:
   Aggregator(LaneContext& context, wire::Priority priority);
-  /// The worker of the same member, if it is one. Once, before use.
+  /// Sets the worker of the same member. Called before any other function, and only if there is such a
+  /// worker.
   void connect(Worker* local) { results_.connect(local); }
 
-  /// The local worker's contribution to the slice with this sequence, which is read where it lies.
+  /// Adds the local worker's contribution to the slice with this sequence. It is read in the operation's
+  /// input and not copied.
   void offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice) {
     intake_.offer_local(sequence, operation, slice);
   }
-  /// Does what can be done now; true if anything was.
+  /// Does what can be done now. Returns true if anything moved.
   bool step();
 
-  /// Nothing is under way.
+  /// Returns true if nothing is under way.
   bool idle() const { return !intake_.oldest().active && results_.idle(); }
-  /// Ranks that the current slice waits for, and with what. Empty: nobody.
+  /// Says what the current slice waits for, and names the ranks if they are known. Empty if nothing is under
+  /// way.
   std::string waiting_for() const;
 
  private:

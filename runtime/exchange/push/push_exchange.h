@@ -1,5 +1,5 @@
-// Push to owners: every slice has an owner, to which all ranks push their contributions, and which writes the
-// sum back to all of them.
+// Push to owners: every slice has an owner. All ranks push their contributions to it, and it writes the sum
+// back to all of them.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace nzcl::engine {
 
-/// The halves that this member has: a Worker in ranks, an Aggregator where slices are owned, connected where
-/// it has both. Steps and bytes: runtime/exchange/push/README.md.
+/// Consists of the halves that this member has: a Worker if it is a rank, and an Aggregator if it owns
+/// slices. If it has both, they are connected. Steps and bytes: runtime/exchange/push/README.md.
 class PushExchange final : public Exchange {
  public:
   PushExchange(LaneContext& context, wire::Priority priority);

@@ -1,4 +1,4 @@
-// Results on their way to several receivers, each of which takes them at its own pace.
+// A queue of results for several receivers, each of which takes them at its own pace.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace nzcl::engine {
 
-/// Every receiver takes every result, in the order in which the results were put in. A result leaves the
-/// queue when the last receiver has taken it. The queue is bounded and never allocates after construction.
-/// For one thread.
+/// Every receiver takes every result, in the order in which the results were added. A result leaves the queue
+/// when its last receiver has taken it. The queue is bounded, and does not allocate after construction. For
+/// one thread.
 class ResultQueue {
  public:
   struct Result {
-    StagingPool::Index staging = 0;  // holds the message; the queue has one reference on it
+    StagingPool::Index staging = 0;  // holds the message; the queue owns one reference to it
     std::uint32_t bytes = 0;         // of the message
     std::uint64_t epoch = 0;
   };
@@ -24,18 +24,18 @@ class ResultQueue {
 
   bool empty() const { return oldest_ == end_; }
   bool full() const { return end_ - oldest_ == entries_.size(); }
-  /// Preconditions: not full(); there are receivers.
+  /// Preconditions: the queue is not full, and there is at least one receiver.
   void push_back(const Result& result) { entries_[end_++ % entries_.size()] = {result, taken_.size()}; }
-  /// The result that the receiver takes next. nullptr: it has taken all of them.
+  /// Returns the result that the receiver takes next, or nullptr if it has taken all of them.
   const Result* next(std::size_t receiver) const {
     return taken_[receiver] == end_ ? nullptr : &entries_[taken_[receiver] % entries_.size()].result;
   }
-  /// The receiver has taken its next result. True: it was the last one to take that, and the queue's
-  /// reference passes to the caller.
+  /// Marks the receiver's next result as taken. Returns true if this was the last receiver to take it. Then
+  /// the queue's reference to the staging buffer passes to the caller.
   bool take(std::size_t receiver) {
     Entry& entry = entries_[taken_[receiver]++ % entries_.size()];
     if (--entry.wanted_by > 0) return false;
-    ++oldest_;  // in order, as every receiver takes in order
+    ++oldest_;  // results leave in order, because every receiver takes them in order
     return true;
   }
 

@@ -15,8 +15,8 @@ using wire::Priority;
 
 namespace {
 
-/// Ranks that results are written to, beside the local one. They begin behind the own rank, so that not all
-/// aggregators write to the same rank first.
+/// Returns the ranks that results are sent to, without this member. The first one is the rank behind this
+/// member, so that not all aggregators send to the same rank first.
 std::vector<std::uint16_t> remote_receivers(const Members& members) {
   std::vector<std::uint16_t> receivers;
   for (int i = 1; i <= members.workers; ++i) {
@@ -44,8 +44,8 @@ void ResultSender::start() {
   direct_writes_ = 0;
 }
 
-/// Whether the slice's direct writes are no more than a receiver's endpoint was opened for, where each of
-/// them is announced. A run is written in pieces of a slot.
+/// Returns true if a receiver's endpoint was opened for as many immediates as the slice's direct writes need.
+/// This matters only where each write is announced. A run is written in pieces of at most a slot.
 bool ResultSender::fits_announcements(std::uint64_t runs) const {
   if (context_.config.all_ordered() || receivers_.empty()) return true;
   const std::uint64_t most = runs + sum_.result_bytes() / context_.slot_bytes(priority_);
@@ -69,7 +69,8 @@ bool ResultSender::open_piece(Form form) {
   return piece.open;
 }
 
-/// The sum is made in its final position here, and written from there to the others.
+/// Opens a piece in the local output: the sum is made in its final position there, and written from it to the
+/// other ranks.
 bool ResultSender::open_in_output(Piece& piece) {
   piece.tensor_offset = sum_.tensor_offset();
   piece.begin = sum_.slice().local->output.base + piece.tensor_offset;
@@ -127,7 +128,7 @@ void ResultSender::filled(const SliceSum::Step& step) {
 bool ResultSender::send() {
   if (piece_.form == Form::direct) return write_direct();
   close_section();
-  // A small message may take the next slice's result along, if that comes within this step.
+  // A small message waits for the results of the next slices, if these come within this step.
   const bool may_grow = priority_ == Priority::bulk && sum_.done() && message_->bytes < kFullMessageBytes &&
                         message_->sections < wire::kMaxSections;
   if (!may_grow) send_message();
@@ -136,8 +137,8 @@ bool ResultSender::send() {
 
 bool ResultSender::finish() {
   if (piece_.open && piece_.form == Form::direct && !send()) return false;
-  // The last section of a result in messages says all. An empty result and a direct one need a section of
-  // their own.
+  // A result in messages is over with its last section. An empty one has no section yet, a direct one needs a
+  // notice, and that of a refused operation is the refusal.
   if (!piece_.open && !open_piece(last_form())) return false;
   return send();
 }
@@ -184,8 +185,8 @@ void ResultSender::close_section() {
 
 // --- Direct writes
 
-/// Writes the piece to its position in the outputs of those ranks that it has not been written to yet, as far
-/// as the outbox has room. It resumes rank by rank, so that no number of ranks is too many.
+/// Writes the piece to its position in the outputs of the ranks that do not have it yet, as far as the outbox
+/// has room. The next call goes on with the next rank, so there may be more ranks than the outbox has places.
 bool ResultSender::write_direct() {
   for (; piece_.written_to < receivers_.size(); ++piece_.written_to) {
     if (context_.outbox.room() == 0) return false;

@@ -1,4 +1,4 @@
-// The sums' way to the ranks: in messages, or written directly into every rank's output.
+// Sends the sums to the ranks: in messages, or written directly into every rank's output.
 #pragma once
 
 #include <cstdint>
@@ -15,66 +15,73 @@ namespace nzcl::engine {
 class Worker;
 
 /// Gives SliceSum memory to sum into, piece by piece, and sends each piece to all ranks when it is full.
-/// Owned by the aggregator, one thread.
+/// Owned by the aggregator and used by one thread.
 ///
 /// A slice's result takes one of two forms:
-/// - In messages: a piece is a section of a message. The first one carries the union bitmap. A small message
-/// takes
-///   the next slices' results along, if those come within the same step.
-/// - Direct, for long runs: a piece is a stretch of the tensor, which is written to its position in every
-/// rank's
-///   output. Where this member is a rank too it is summed in its own output. A *notice* follows: a section
-///   with the union bitmap and the number of these writes.
+/// - In messages. A piece is a section of a message, and the slice's first section carries the union bitmap.
+///   A small message takes the results of the next slices along, if they are ready within the same step.
+/// - Direct, where runs are long. A piece is a stretch of the tensor, which is written to its position in
+///   every rank's output. If this member is a rank too, the piece is summed in its own output. A *notice*
+///   follows the pieces: a section with the union bitmap and the number of direct writes.
 ///
-/// Invariant: a result waits for one receiver's credit without keeping it, or the next ones, from the others.
+/// Invariant: a receiver without a credit delays only itself. The others get this result and the next ones
+/// meanwhile, as long as no more than kWaitingResults are waiting.
 class ResultSender {
  public:
   ResultSender(LaneContext& context, wire::Priority priority, const Intake& intake, SliceSum& sum);
-  /// The worker of the same member, if it is one. Once, before use.
+  /// Sets the worker of the same member, which takes results without a message. Called before any other
+  /// function, and only if there is such a worker.
   void connect(Worker* local) { local_ = local; }
 
-  /// The sum has started another slice: decides on its form.
+  /// Called when the sum has started another slice. Decides on the form of its result.
   void start();
-  /// Makes sure that a piece is open. False: there is no buffer for it now.
+  /// Opens a piece unless one is open. Returns false if no buffer is free for it now.
   bool open() { return piece_.open || open_piece(direct_ ? Form::direct : Form::in_message); }
+  /// Where the next bytes of the sum belong, and how many of them there is room for.
   std::byte* at() { return piece_.begin + piece_.bytes; }
   std::uint64_t room() const { return piece_.room; }
-  /// That much was summed to at().
+  /// Called when a step of the sum has written to at().
   void filled(const SliceSum::Step& step);
-  /// Sends the piece on its way to every rank. False: not all of its writes find room now; call again.
+  /// Sends the piece to every rank. Returns false if the outbox has no room for all of its writes now. The
+  /// caller must call it again then, and it goes on where it stopped.
   bool send();
-  /// Sends what is left of the slice, and that it is over. False: call again.
+  /// Sends what is left of the slice, and tells the ranks that the slice is over. Returns false if it must be
+  /// called again.
   bool finish();
 
-  /// The sum has to wait. Completes the open section if results of other slices stand before it in its
-  /// message, so that ranks which are ready need not wait for them.
+  /// Called when the sum has to wait. If the open section stands in a message behind results of other slices,
+  /// it is completed as it is. Then the message can leave, and results that are ready do not wait for this
+  /// slice.
   void flush_others() {
     if (message_) close_section();
   }
-  /// The message, if there is one, is on its way from now on.
+  /// Queues the message, if there is one, for all receivers.
   void send_message();
-  /// Hands messages to the ranks that can take them now. True if anything was.
+  /// Sends queued messages to the ranks that can take them now. Returns true if it sent any.
   bool deliver();
 
   bool idle() const { return results_.empty(); }
-  /// Ranks that do not take their results: "operation 7, ...: rank(s) 3 stopped taking results". Empty: none.
+  /// Names the ranks that do not take their results, as in "operation 7, ...: rank(s) 3 stopped taking
+  /// results". Empty if there are none.
   std::string waiting_for() const;
 
  private:
   enum class Form : std::uint8_t { in_message, direct, notice, refusal };
-  struct Piece {  // a part of the result, being filled
+  /// A part of the result that is being filled.
+  struct Piece {
     bool open = false;
     Form form = Form::in_message;
-    std::byte* header = nullptr;  // of the section; direct: none
+    std::byte* header = nullptr;  // of the section; unused in a direct piece
     std::byte* begin = nullptr;
     std::uint64_t bytes = 0, room = 0;
     std::uint64_t stream_offset = 0;
-    std::uint64_t tensor_offset = 0;            // direct: where it belongs
-    std::optional<StagingPool::Index> staging;  // none: it lies in the local output
+    std::uint64_t tensor_offset = 0;            // of a direct piece
+    std::optional<StagingPool::Index> staging;  // none if the piece lies in the local output
     bool with_union = false;
-    std::size_t written_to = 0;  // direct: receivers that it has been written to
+    std::size_t written_to = 0;  // of a direct piece: receivers that already have it
   };
-  struct ResultMessage {  // sections of slices that are over; it never lives longer than a step
+  /// Completed sections that have not been queued yet. It never lives longer than a step.
+  struct ResultMessage {
     StagingPool::Index staging = 0;
     std::uint64_t bytes = 0;
     std::uint32_t sections = 0;
@@ -101,13 +108,15 @@ class ResultSender {
   const Intake& intake_;
   SliceSum& sum_;
   Worker* local_ = nullptr;
-  const std::vector<std::uint16_t> receivers_;  // of results, beside the local worker
-  bool direct_ = false;                         // the form of the current slice
-  std::uint32_t direct_writes_ = 0;             // to each receiver, of the current slice
+  const std::vector<std::uint16_t> receivers_;  // ranks that get results, without this member
+  bool direct_ = false;                         // the current slice's result is written directly
+  std::uint32_t direct_writes_ = 0;             // of the current slice, to each receiver
   Piece piece_;
-  std::optional<ResultMessage> message_;  // the open section is its next one, if that is in the same buffer
-  std::uint64_t local_at_ = 0;  // the first section that the local worker has not had of its next result
-  ResultQueue results_;         // for receivers_ in their order, then for the local worker
+  std::optional<ResultMessage> message_;  // an open section is composed behind those that it has
+  /// How far the local worker has got in its next result: the offset of the first section that it has not
+  /// taken.
+  std::uint64_t local_at_ = 0;
+  ResultQueue results_;  // receivers are numbered as in receivers_; the local worker is the last
 };
 
 }  // namespace nzcl::engine

@@ -42,7 +42,7 @@ Transfer* Uplink::find(std::uint64_t sequence) {
 }
 
 Transfer* Uplink::find_short(std::uint16_t sequence) {
-  // The window is far smaller than 2^16, so at most one sequence under way ends in these bits.
+  // The window is far smaller than 2^16, so at most one sequence under way has these low bits.
   const auto ahead = static_cast<std::uint16_t>(sequence - static_cast<std::uint16_t>(oldest_));
   return find(oldest_ + ahead);
 }

@@ -12,16 +12,16 @@
 
 namespace nzcl::engine {
 
-/// One slice between its start and its completion: the contribution on its way up, the result on its way
-/// down.
+/// One slice between its start and its completion: its contribution goes up, and its result comes down.
 struct Transfer {
   bool active = false;
   Contribution up;
-  std::uint64_t weight = 0;     // what it takes of the worker's cache
-  bool have_union = false;      // the result's bitmap is there
-  std::optional<RunWalk> down;  // once it is known where in the output the result begins
+  std::uint64_t weight = 0;     // bytes of the worker's cache that it is counted with
+  bool have_union = false;      // the result's bitmap has arrived
+  std::optional<RunWalk> down;  // set when it is known where in the output the result begins
   std::uint64_t union_bytes = 0, received_bytes = 0;
-  bool direct = false;  // the owner writes the result in place, and says how many writes that were
+  /// The owner writes the result in place, and its notice says how many writes there were.
+  bool direct = false;
   std::uint32_t direct_expected = 0, direct_seen = 0;
 
   Operation& operation() { return *up.operation; }
@@ -30,51 +30,55 @@ struct Transfer {
   }
 };
 
-/// Bookkeeping only. Slices of one owner are numbered by their *sequence*, over all operations: they are
-/// started in this order, at most kWindow beyond the oldest that is not complete.
+/// Keeps track of the slices of one owner; the worker sends them. Slices are numbered by their *sequence*,
+/// over all operations. They are started in this order, at most kWindow ahead of the oldest slice that is not
+/// complete.
 class Uplink {
  public:
   Uplink(std::uint16_t member, std::uint32_t owner) : member_(member), owner_(owner) {}
 
   std::uint16_t member() const { return member_; }
 
-  /// Adds the operation's slices that belong to this owner. Returns how many there are.
+  /// Adds the operation's slices that belong to this owner. Returns how many slices it has added.
   std::uint64_t submit(Operation& operation);
 
-  // --- The next slice, which has not been started.
+  // --- The next slice that has not been started.
   bool has_next() const { return pending_count_ > 0; }
   Operation& next_operation() const { return *pending_[first_pending_].operation; }
   std::uint64_t next_slice() const {
     const Pending& pending = pending_[first_pending_];
     return pending.operation->layout.owned_slice(owner_, pending.next);
   }
-  /// Whether it may be started: no more slices are under way than the window allows, and than `ahead_bytes`
-  /// (0: no bound) of the cache hold.
+  /// Returns true if the next slice may be started. The window must have room, no more than kBitmapsAhead
+  /// slices may wait to be sent, and beyond kLeastWindow slices those under way must take less than
+  /// `ahead_bytes` of the cache (0: no bound).
   bool may_start(std::uint64_t ahead_bytes) const;
-  /// Starts it. Precondition: it has been scanned, and may_start().
+  /// Starts the next slice. Precondition: it has been scanned, and may_start().
   Transfer& start();
 
   // --- Slices that were started.
-  /// The transfer with this sequence, or of a sequence modulo 2^16; nullptr: it is not under way.
+  /// Returns the transfer with this sequence, or nullptr if it is not under way. find_short() knows only the
+  /// sequence modulo 2^16.
   Transfer* find(std::uint64_t sequence);
   Transfer* find_short(std::uint16_t sequence);
   bool any_started() const { return started_ > oldest_; }
   const Transfer& oldest() const { return transfers_[oldest_ % kWindow]; }
-  /// All slices that were started have been sent.
+  /// Returns true if all slices that were started have been sent.
   bool all_sent() const { return sending_ == started_; }
-  /// The oldest slice that has not been wholly sent. Precondition: !all_sent().
+  /// Returns the oldest slice that has not been sent completely. Precondition: !all_sent().
   Transfer& sending() { return transfers_[sending_ % kWindow]; }
-  /// To be called after something was sent.
+  /// Must be called after something was sent: moves sending() on to the next slice if this one has been sent.
   void skip_sent();
-  /// The transfer is complete.
+  /// Ends a transfer that is complete, and moves the window on if it was the oldest.
   void finish(Transfer& transfer);
 
   // --- A message with results that could not be put into place yet.
   ReceiveChannel::Received held;
-  std::uint64_t held_at = 0;  // where its first section lies that was not
+  std::uint64_t held_at = 0;  // where its first section lies that has not been placed
 
  private:
-  struct Pending {  // an operation with slices that were not started yet
+  /// An operation with slices that have not been started. `next` of its `owned` slices have been.
+  struct Pending {
     Operation* operation = nullptr;
     std::uint64_t next = 0, owned = 0;
   };
@@ -83,11 +87,11 @@ class Uplink {
   std::uint32_t owner_;
   std::array<Pending, kMaxOperations> pending_;
   std::uint32_t first_pending_ = 0, pending_count_ = 0;
-  std::array<Transfer, kWindow> transfers_;  // by sequence
-  std::uint64_t oldest_ = 0;                 // the least sequence that is not complete
-  std::uint64_t sending_ = 0;                // the least sequence that is not wholly sent
-  std::uint64_t started_ = 0;                // the next sequence to be started
-  std::uint64_t weight_ = 0;                 // of the transfers that are not complete
+  std::array<Transfer, kWindow> transfers_;  // by sequence modulo kWindow
+  std::uint64_t oldest_ = 0;                 // the lowest sequence that is not complete
+  std::uint64_t sending_ = 0;                // the lowest sequence that has not been sent completely
+  std::uint64_t started_ = 0;                // the sequence that is started next
+  std::uint64_t weight_ = 0;                 // of all transfers that are not complete
 };
 
 }  // namespace nzcl::engine

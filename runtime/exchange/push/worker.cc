@@ -18,7 +18,7 @@ using wire::Priority;
 Worker::Worker(LaneContext& context, Priority priority) : context_(context), priority_(priority) {
   const Members& members = context.config.members;
   for (int i = 0; i < members.aggregators(); ++i) {
-    // Every worker begins with another owner, so that not all of them send to the same one at once.
+    // Every worker begins with another aggregator, so that not all of them send to the same one at once.
     const int aggregator = (members.self + i) % members.aggregators();
     uplinks_.emplace_back(
         static_cast<std::uint16_t>(members.aggregator_member(aggregator)),
@@ -33,8 +33,8 @@ void Worker::submit(Operation* operation) {
 bool Worker::step() {
   bool any = false;
   for (Uplink& uplink : uplinks_) any |= pull(uplink);
-  // One message for each owner, so that all of them get their share of the wire. Not more, because the lane
-  // posts messages only after this step, and the scans on the way may take long.
+  // At most one message for each owner, so that all owners get their share of the wire. Composing more would
+  // delay them, because the lane posts messages only after this step, and scans on the way may take long.
   for (Uplink& uplink : uplinks_) any |= push(uplink);
   return any;
 }
@@ -54,7 +54,8 @@ bool Worker::push(Uplink& uplink) {
 }
 
 bool Worker::may_compose(const Uplink& uplink) {
-  // The last staging buffer is the aggregator's: results must never wait for contributions.
+  // The last staging buffer is reserved for the aggregator, because results must never wait for
+  // contributions.
   return context_.pool(priority_).available() > 1 && context_.outbox.room() > 0 &&
          context_.channels(priority_, uplink.member()).send_up.ready();
 }
@@ -64,7 +65,8 @@ bool Worker::may_start(const Uplink& uplink) const {
   return uplink.may_start(ahead == 0 ? 0 : std::max<std::uint64_t>(1, ahead / context_.config.owners()));
 }
 
-/// Starts the next slice, and as many behind it as the same message takes.
+/// Starts the next slice, and those behind it that fit the same message. Returns true if anything was
+/// started.
 bool Worker::start_slices(Uplink& uplink) {
   if (!may_start(uplink) || !uplink.next_operation().ensure_scanned(uplink.next_slice())) return false;
   if (context_.is_self(uplink.member())) {
@@ -74,14 +76,15 @@ bool Worker::start_slices(Uplink& uplink) {
   const bool its_turn = uplink.all_sent();
   const bool fits_one_message =
       whole_section_bytes(uplink.next_operation(), uplink.next_slice()) <= context_.slot_bytes(priority_);
-  if (!its_turn && fits_one_message) return false;  // its bitmap travels with its data
+  // In its turn, the slice is sent with bitmap and data in one message.
+  if (!its_turn && fits_one_message) return false;
   if (!may_compose(uplink)) return false;
   compose(uplink, uplink.start(), true, its_turn);
   return true;
 }
 
-/// The local owner reads slices where they lie. It gets a batch of similar size to a message, because both
-/// are summed in turn.
+/// Gives slices to the local owner, which reads them where they lie. They come in batches that are about as
+/// large as a message, because the owner sums local and remote contributions together.
 void Worker::offer_slices(Uplink& uplink) {
   std::uint64_t covered = 0, bytes = 0;
   do {
@@ -94,8 +97,8 @@ void Worker::offer_slices(Uplink& uplink) {
   } while (takes_next_along(uplink, covered, bytes));
 }
 
-/// Whether the next slice goes along with those just started, which cover `covered` bytes of the tensor and
-/// have `bytes` to send. If so, it has been scanned.
+/// Returns true if the next slice goes along with those just started, which cover `covered` bytes of the
+/// tensor and have `bytes` to send. In that case it has also been scanned.
 bool Worker::takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const {
   return priority_ == Priority::bulk && covered < kMessageCoversBytes && bytes < kFullMessageBytes &&
          may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
@@ -104,7 +107,7 @@ bool Worker::takes_next_along(const Uplink& uplink, std::uint64_t covered, std::
 void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
   StagingPool& pool = context_.pool(priority_);
   const auto staging = pool.acquire();
-  // What is lent is read where it lies, so it has to lie together.
+  // The receiver of a lent message reads it in the staging buffer, so all of it has to lie there.
   const bool lent = context_.channels(priority_, uplink.member()).send_up.lends();
   MessageBuilder message({.segments = lent ? 1 : context_.config.max_segments,
                           .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
@@ -114,7 +117,7 @@ void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_da
   const Transfer& last = take_along(uplink, message, t, header);
   LaneStatistics::add(context_.statistics.bytes_copied, message.copied());
   // Only the last section can have gather entries. The transport reads its operation's input until the write
-  // is over, which may be after the result has come.
+  // is over, which may be after the result has arrived, so the operation has to wait for the write too.
   std::optional<std::uint32_t> gathers_from;
   if (!message.in_one_piece()) {
     last.up.operation->local_write_started();
@@ -123,8 +126,8 @@ void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_da
   context_.push_message(priority_, Direction::up, uplink.member(), staging, message.segments(), gathers_from);
 }
 
-/// Adds the slices behind the first section's, as long as the message is worth more and takes them whole.
-/// Returns that of the last section.
+/// Adds the slices behind that of the first section, as long as the message is too small to be worth its cost
+/// and takes them whole. Returns the transfer of the last section.
 const Transfer& Worker::take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
                                    std::byte* header) {
   const Transfer* last = &first;
@@ -144,8 +147,8 @@ const Transfer& Worker::take_along(Uplink& uplink, MessageBuilder& message, cons
   return *last;
 }
 
-/// Appends a slice's bitmap, or as much of its data as the message takes, or both. Returns where the header
-/// lies.
+/// Appends a section with the slice's bitmap, with as much of its data as the message takes, or with both.
+/// Returns where its header lies.
 std::byte* Worker::add_section(Uplink& uplink, MessageBuilder& message, Transfer& t, bool with_bitmap,
                                bool with_data) {
   ReceiveChannel& results = context_.channels(priority_, uplink.member()).receive_down;
@@ -176,8 +179,8 @@ bool Worker::pull(Uplink& uplink) {
   return any;
 }
 
-/// All sections of the held message. False: one of them cannot be placed yet, or is refused; the message
-/// stays.
+/// Takes all sections of the held message. Returns false if one of them cannot be placed yet or was refused;
+/// the message is kept then.
 bool Worker::consume_held(Uplink& uplink) {
   wire::SectionReader sections(uplink.held.data, context_.slot_bytes(priority_), Direction::down,
                                uplink.held_at);
@@ -191,10 +194,10 @@ bool Worker::consume_held(Uplink& uplink) {
 }
 
 bool Worker::consume_local(const wire::Section& section) {
-  return consume(uplinks_.front(), section);  // the own aggregator's comes first
+  return consume(uplinks_.front(), section);  // the local aggregator's uplink comes first
 }
 
-/// False: the section cannot be placed yet, or was refused.
+/// Takes one section of a result. Returns false if it cannot be placed yet, or was refused.
 bool Worker::consume(Uplink& uplink, const wire::Section& section) {
   const Header& header = section.header;
   Transfer* t = uplink.find(header.sequence);
@@ -219,7 +222,7 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section) {
   return true;
 }
 
-/// A rank has refused the operation, so that the slice has no result.
+/// Takes the owner's answer that a rank has refused the operation, so that the slice has no result.
 bool Worker::take_refusal(Uplink& uplink, Transfer& t, const wire::Section& section) {
   const Header& header = section.header;
   if (t.have_union || t.direct_seen > 0 || header.refused_by >= context_.config.members.workers) {
@@ -236,7 +239,8 @@ bool Worker::take_refusal(Uplink& uplink, Transfer& t, const wire::Section& sect
   return true;
 }
 
-/// Of the next section of a slice that is under way; its union, if that has come, has been taken already.
+/// Returns what is wrong with a section of a slice that is under way, or nullptr. If the section has the
+/// union, that has been taken already.
 const char* Worker::wrong_with_result(const Uplink& uplink, const Transfer& t, const Header& header) const {
   if (!t.have_union) return "its union has not come";
   if (t.direct) return "all of it was there already";
@@ -250,14 +254,15 @@ const char* Worker::wrong_with_result(const Uplink& uplink, const Transfer& t, c
   return nullptr;
 }
 
-/// The result has been written in place, or is about to be.
+/// Takes the notice that the result has been written in place. Where writes are announced, some of them may
+/// still be on their way.
 void Worker::take_notice(Uplink& uplink, Transfer& t, const Header& header) {
   t.direct = true;
   t.direct_expected = announced(uplink) ? header.direct_writes : 0;
 }
 
-/// Whether direct writes of this owner carry immediates. The local owner has summed in place. Where writes
-/// are shown in order, the notice that follows them is enough.
+/// Returns true if direct writes of this owner carry immediates. The local owner sums in place, so it writes
+/// nothing. Where writes become visible in order, the notice behind them is enough.
 bool Worker::announced(const Uplink& uplink) const {
   return !context_.is_self(uplink.member()) && !context_.config.link(uplink.member()).ordered;
 }
@@ -346,7 +351,7 @@ void Worker::finish_if_complete(Uplink& uplink, Transfer& t) {
   if (!t.complete()) return;
   uplink.finish(t);
   --busy_slices_;
-  op.slice_done();  // last: the operation may be gone afterwards
+  op.slice_done();  // last, because the operation may be deleted from here on
 }
 
 std::string Worker::waiting_for() const {
@@ -359,7 +364,8 @@ std::string Worker::waiting_for() const {
     if (uplink.any_started()) {
       add(uplink.member(), uplink.oldest().up.operation->epoch, uplink.oldest().up.slice);
     } else if (uplink.has_next() && !context_.channels(priority_, uplink.member()).send_up.ready()) {
-      add(uplink.member(), uplink.next_operation().epoch, uplink.next_slice());  // it gives no slots back
+      // This aggregator returns no credits.
+      add(uplink.member(), uplink.next_operation().epoch, uplink.next_slice());
     }
   }
   return text;

@@ -14,33 +14,37 @@ namespace nzcl::engine {
 
 class Aggregator;
 
-/// A state machine without I/O: writes go to the context's outbox, arrivals are read from its channels. Owned
-/// by the exchange; only the thread that drives the lane calls it. Steps and bytes:
+/// A state machine without I/O: it puts writes into the context's outbox, and reads arrivals from its
+/// channels. Owned by the exchange; only the thread that drives the lane calls it. Steps and bytes:
 /// runtime/exchange/push/README.md.
 ///
 /// Invariants:
-/// - A slice's contribution is sent only after its scan is over, so a result may land on its blocks at any
-/// time
-///   after that.
-/// - A message is composed only with a credit, a staging buffer and room in the outbox in hand.
+/// - A slice's contribution is sent only after the slice has been scanned, because from then on its result
+///   may overwrite the blocks.
+/// - A message is composed only when a credit, a staging buffer and room in the outbox are there for it.
 class Worker {
  public:
   Worker(LaneContext& context, wire::Priority priority);
-  /// The aggregator of the same member, if it has one. Once, before use.
+  /// Sets the aggregator of the same member. Called before any other function, and only if there is such an
+  /// aggregator.
   void connect(Aggregator* local) { local_ = local; }
 
-  /// The operation stays alive until it has finished. In epoch order.
+  /// Takes part in the operation, which must stay alive until it has finished. Operations are submitted in
+  /// the order of their epochs.
   void submit(Operation* operation);
-  /// Does what can be done now; true if anything was.
+  /// Does what can be done now. Returns true if anything moved.
   bool step();
 
+  /// Called when a direct write from `member` has become visible, for the slice with this sequence modulo
+  /// 2^16.
   void on_direct(std::uint16_t member, std::uint16_t sequence);
-  /// A section of a result from the local aggregator. False: it cannot be placed yet, offer it again.
+  /// Takes a section of a result from the local aggregator. Returns false if it cannot be placed yet, and
+  /// must be offered again.
   bool consume_local(const wire::Section& section);
 
-  /// Some operation that was submitted has not finished here.
+  /// Returns true if some operation that was submitted has not finished here.
   bool busy() const { return busy_slices_ > 0; }
-  /// Aggregators that owe this worker something, for messages about a stall.
+  /// Names the aggregators that owe this worker something, for messages about a stall.
   std::string waiting_for() const;
 
  private:
@@ -75,7 +79,7 @@ class Worker {
   LaneContext& context_;
   const wire::Priority priority_;
   Aggregator* local_ = nullptr;
-  std::vector<Uplink> uplinks_;  // by aggregator, that of the own member first
+  std::vector<Uplink> uplinks_;  // one for each aggregator; the local one's is the first
   std::uint64_t busy_slices_ = 0;
 };
 
