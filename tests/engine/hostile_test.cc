@@ -91,6 +91,50 @@ TEST(HostileRank, HeadersThatContradictThemselvesAreRefused) {
               AllOf(malformed, HasSubstr("longer than its slot")));
 }
 
+TEST(HostileRank, RefusalsThatCannotBeAreRefused) {
+  const auto refusal = [](const Change& change) {
+    return refused([&](Message& m) {
+      m.header.flags |= wire::kRefused;
+      m.header.refusal_code = static_cast<std::uint16_t>(ErrorCode::invalid_argument);
+      m.bitmap = {0};
+      m.payload = {0, 0};
+      change(m);
+    });
+  };
+  const auto malformed = StartsWith("rank 1 sent a malformed contribution (sequence 0): ");
+  EXPECT_EQ(refusal([](Message&) {}), "");
+  EXPECT_EQ(refusal([](Message& m) { m.payload.clear(); }), "") << "a refusal may have no reason";
+  EXPECT_EQ(refusal([](Message& m) { m.bitmap = {1}; }),
+            "rank 1 refused operation 0 slice 0, and contributes blocks to it");
+  EXPECT_THAT(refusal([](Message& m) { m.payload.resize(61); }), AllOf(malformed, HasSubstr("too long")));
+  for (const int code : {0, 13, 65535}) {
+    EXPECT_THAT(refusal([code](Message& m) { m.header.refusal_code = static_cast<std::uint16_t>(code); }),
+                AllOf(malformed, HasSubstr("its error code does not exist")));
+  }
+  EXPECT_THAT(refusal([](Message& m) {
+                m.header.flags = wire::kRefused;
+                m.bitmap.clear();
+              }),
+              AllOf(malformed, HasSubstr("cannot be a refusal")));
+}
+
+TEST(HostileRank, ARefusalOfAnotherTensorIsADisagreement) {
+  HandFed fed({.self = 2});
+  Aggregator aggregator(fed.context(), Priority::express);
+  fed.feed(0, Direction::up, contribution());
+  Message m = contribution();
+  m.header.flags |= wire::kRefused;
+  m.header.refusal_code = 1;
+  m.record.count = 8;
+  m.bitmap = {0};
+  m.payload = {0};
+  std::memcpy(m.payload.data(), "\xff why", 4);  // not UTF-8, as a peer may send any bytes
+  fed.feed(1, Direction::up, m);
+  aggregator.step();
+  EXPECT_THAT(fed.failure(), AllOf(StartsWith("ranks disagree about operation 0"),
+                                   HasSubstr("a request that was refused (\uFFFD wh) on rank 1")));
+}
+
 TEST(HostileRank, SlicesThatAreNotThisOwnersAreRefused) {
   const HandFed::Setup two{.self = 2, .dedicated = 2};
   std::uint64_t epoch = 0;
@@ -194,6 +238,27 @@ std::string refused_result(const Change& change) {
   const std::string failure = t.failure_after({m});
   EXPECT_EQ(t.started->operation.finished(), failure.empty());
   return failure;
+}
+
+TEST(HostileAggregator, RefusalsThatCannotBeAreRefused) {
+  const auto refusal = [](const Change& change) {
+    return refused_result([&](Message& m) {
+      m.header.flags = wire::kRefused;
+      m.header.refusal_code = static_cast<std::uint16_t>(ErrorCode::invalid_argument);
+      m.header.refused_by = 1;
+      m.bitmap.clear();
+      m.payload = {0, 0};
+      change(m);
+    });
+  };
+  const auto malformed = StartsWith("aggregator 0 sent a malformed result (sequence 0): ");
+  EXPECT_EQ(refusal([](Message&) {}), "");
+  EXPECT_EQ(refusal([](Message& m) { m.header.refused_by = 2; }),
+            "aggregator 0 sent a refusal that can't be for operation 0 slice 0");
+  EXPECT_THAT(refusal([](Message& m) { m.header.refusal_code = 0; }),
+              AllOf(malformed, HasSubstr("its error code does not exist")));
+  EXPECT_THAT(refusal([](Message& m) { m.payload.resize(61); }), AllOf(malformed, HasSubstr("too long")));
+  EXPECT_THAT(refusal([](Message& m) { m.header.flags |= wire::kDirect; }), malformed);
 }
 
 TEST(HostileAggregator, BitsBehindTheLastBlockAreRefused) {

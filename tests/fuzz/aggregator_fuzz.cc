@@ -18,8 +18,9 @@ struct Step {
 };
 
 std::string message(std::uint8_t rank, Priority c, std::uint64_t sequence, std::vector<std::uint64_t> bitmap,
-                    std::size_t values, std::uint64_t count) {
-  wire::Header header{.flags = wire::kHasBitmap, .epoch = sequence, .sequence = sequence};
+                    std::size_t values, std::uint64_t count, std::uint16_t flags = wire::kHasBitmap) {
+  wire::Header header{.flags = flags, .epoch = sequence, .sequence = sequence};
+  header.refusal_code = 1;
   header.bitmap_bytes = static_cast<std::uint32_t>(bitmap.size() * 8);
   header.payload_bytes = static_cast<std::uint32_t>(values * 4);
   std::string body;
@@ -73,11 +74,15 @@ std::vector<std::string> fuzz_seeds() {
     return message(rank, Priority::express, sequence, {0b00011}, 8, 20);
   };
   std::vector<std::uint64_t> dense(4, ~std::uint64_t{0});
-  return {small(0, 0) + small(1, 0) + small(0, 1) + small(1, 1),
-          message(0, Priority::bulk, 0, dense, 100, 1024) + message(1, Priority::bulk, 0, dense, 100, 1024),
-          message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
-          // The tensor's size in bytes wraps to zero.
-          message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};
+  return {
+      small(0, 0) + small(1, 0) + small(0, 1) + small(1, 1),
+      message(0, Priority::bulk, 0, dense, 100, 1024) + message(1, Priority::bulk, 0, dense, 100, 1024),
+      // Rank 1 refuses the first operation, of which rank 0 has sent its part, and takes part in the next.
+      small(0, 0) + message(1, Priority::express, 0, {0}, 5, 20, wire::kHasBitmap | wire::kRefused) +
+          small(0, 1) + small(1, 1),
+      message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
+      // The tensor's size in bytes wraps to zero.
+      message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};
 }
 
 }  // namespace nzcl::test

@@ -26,6 +26,7 @@ std::string message(Priority c, std::uint16_t flags, std::vector<std::uint64_t> 
   header.bitmap_bytes = static_cast<std::uint32_t>(bitmap.size() * 8);
   header.payload_bytes = static_cast<std::uint32_t>(values * 4);
   header.direct_writes = direct_writes;
+  header.refusal_code = 1;
   std::string body;
   append(body, header);
   for (const std::uint64_t word : bitmap) append(body, word);
@@ -74,6 +75,7 @@ std::vector<std::string> fuzz_seeds() {
   return {message(Priority::express, kUnion, {0b00011}, 8),
           message(Priority::bulk, kUnion, dense, 200) + message(Priority::bulk, 0, {}, 200),
           direct + message(Priority::express, kUnion | wire::kDirect, {0b00011}, 0, 1),
+          message(Priority::express, wire::kRefused, {}, 5),
           message(Priority::express, kUnion, {1u << 5}, 4)};  // a bit behind the last block
 }
 

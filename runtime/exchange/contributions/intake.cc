@@ -117,7 +117,12 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
     const IncomingSlice* s = enter(rank, header, section.record, refusal_in(rank, section));
     if (s == nullptr || !take_bitmap(rank, *s, section.bitmap)) return false;
   }
-  if ((header.flags & wire::kRefused) != 0) return true;  // its payload has been read
+  if ((header.flags & wire::kRefused) != 0) {
+    const bool empty = source_of(rank).promised[header.sequence % kWindow].bytes == 0;
+    return empty || refuse(ErrorCode::transport,
+                           fmt::format("rank {} refused operation {} slice {}, and contributes blocks to it",
+                                       rank, header.epoch, header.slice));
+  }
   if (header.payload_bytes == 0) return true;
   if (!expects(rank, header)) return false;
   source_of(rank).sections.push_back({slot, section.payload, header.payload_bytes, header.sequence, false});
