@@ -132,7 +132,7 @@ TEST(HostileRank, ARefusalOfAnotherTensorIsADisagreement) {
   fed.feed(1, Direction::up, m);
   aggregator.step();
   EXPECT_THAT(fed.failure(), AllOf(StartsWith("ranks disagree about operation 0"),
-                                   HasSubstr("a request that was refused (\uFFFD wh) on rank 1")));
+                                   HasSubstr("a request that rank 1 refused (\uFFFD wh) on rank 1")));
 }
 
 TEST(HostileRank, SlicesThatAreNotThisOwnersAreRefused) {
@@ -274,7 +274,7 @@ TEST(HostileAggregator, BitsBehindTheLastBlockAreRefused) {
 TEST(HostileAggregator, HeadersThatContradictThemselvesAreRefused) {
   const auto malformed = StartsWith("aggregator 0 sent a malformed result (sequence 0): ");
   EXPECT_EQ(refused_result([](Message&) {}), "");
-  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= 8; }),
+  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= 16; }),
               AllOf(malformed, HasSubstr("unknown flags")));
   EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= wire::kDirect; }),
               AllOf(malformed, HasSubstr("written in place, and carries some")));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -58,8 +59,10 @@ TEST(LogTest, AFailureThatCallersAreToldIsNotLoggedToo) {
 
 TEST(LogTest, AFailureThatNobodyIsToldIsLoggedOnceInTheNameOfItsRank) {
   Lines lines;
-  const auto errors = run_ranks(logging("warn", 2), [](Communicator& c) {
+  std::barrier<> both_are_past(2);
+  const auto errors = run_ranks(logging("warn", 2), [&](Communicator& c) {
     c.barrier();
+    both_are_past.arrive_and_wait();  // otherwise the failure could end the other rank's barrier
     if (c.rank() == 0) c.abort("the loss is NaN");
   });
   EXPECT_THAT(errors, Each(""));

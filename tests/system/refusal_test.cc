@@ -221,11 +221,10 @@ TEST(Refusal, OfARequestForNoTensorFailsTheCommunicatorIfTheOthersHaveOne) {
         AllreduceRequest r = t.request(1);
         if (c.rank() == 1) r.block_elems = 0;
         (void)error_of([&] { (void)c.allreduce(r); });
-        c.barrier();  // what comes next fails on every rank
+        while (true) c.barrier();  // until the ranks learn of it
       });
-      EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree about operation 1"),
-                                     HasSubstr("a request that was refused (block_elems is 0"),
-                                     HasSubstr("on rank 1"))));
+      EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1"),
+                                     HasSubstr("a request that rank 1 refused (block_elems is 0"))));
     }
   }
 }

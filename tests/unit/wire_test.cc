@@ -86,7 +86,7 @@ TEST(WireDocument, FieldsLeaveNoGap) {
 TEST(WireDocument, Example) {
   std::string expected, text;
   for (const std::string& line : section("Example")) {
-    if (std::regex_match(line, std::regex("([0-9a-f]{2} ?){16}"))) expected += line + "\n";
+    if (std::regex_match(line, std::regex("([0-9a-f]{2} ?){1,16}"))) expected += line + "\n";
     text += line + "\n";
   }
   const Header header{.flags = kHasBitmap,
@@ -115,6 +115,7 @@ TEST(WireDocument, Example) {
     std::snprintf(two, sizeof two, "%02x%c", bytes[i], i % 16 == 15 ? '\n' : ' ');
     actual += two;
   }
+  actual.back() = '\n';
   EXPECT_EQ(actual, expected);
 
   const std::uint32_t immediate =

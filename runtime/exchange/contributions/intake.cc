@@ -27,7 +27,7 @@ std::string text_of(const OperationRecord& r) {
 /// What a rank said about an operation, for people.
 std::string text_of(const OperationRecord& r, const std::optional<wire::Refusal>& refusal) {
   if (!refusal) return text_of(r);
-  return fmt::format("a request that was refused ({})", valid_utf8(refusal->text()));
+  return fmt::format("a request that rank {} refused ({})", refusal->rank(), valid_utf8(refusal->text()));
 }
 
 void add(std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); }
@@ -327,13 +327,13 @@ void Intake::return_credits() {
 // --- Texts for error messages
 
 std::string Intake::describe(const IncomingSlice& s) const {
-  return fmt::format("operation {}, {}", s.epoch, text_of(s.record));
+  return fmt::format("operation {}, {}", s.epoch, text_of(s.record, s.refusal));
 }
 
 std::string Intake::describe(std::uint64_t epoch) const {
   const KnownOperation& known = context_.operations[epoch % context_.operations.size()];
   const bool gone = !known.valid || known.epoch != epoch;  // a later operation has taken its entry
-  return fmt::format("operation {}{}", epoch, gone ? "" : ", " + text_of(known.record));
+  return fmt::format("operation {}{}", epoch, gone ? "" : ", " + text_of(known.record, known.refusal));
 }
 
 std::string Intake::waiting_for(std::span<const int> expected) const {
