@@ -42,7 +42,7 @@ struct KnownOperation {
   std::uint64_t epoch = 0;
   int rank = 0;
   wire::OperationRecord record;
-  std::optional<wire::Refusal> refusal;  // of that rank
+  const wire::Refusal* refusal = nullptr;  // that rank's, in LaneContext::refusals, if it has refused
 };
 
 /// What the exchanges of one lane share. Only the thread that drives the lane touches it; any thread may read
@@ -52,6 +52,7 @@ struct LaneContext {
 
   const EngineConfig config;
   std::array<KnownOperation, kMaxOperations> operations;  // by epoch, from contributions
+  std::array<wire::Refusal, kMaxOperations> refusals;     // of these operations; few are ever used
   Outbox outbox;
   std::array<StagingPool, wire::kPriorities> staging;
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member

@@ -258,7 +258,7 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   operation->started = Clock::now();
   operation->table_index = operations_.next_index();
   operation->regions = std::move(p.regions);
-  operation->refusal = p.refusal;
+  operation->refusal = std::move(p.refusal);
   switch (p.known) {
     case Prepared::Input::scan:
       break;

@@ -98,7 +98,8 @@ Prepared refused(const wire::OperationRecord& shape, int rank, const Error& erro
   p.known = Prepared::Input::none;
   std::string_view text = error.what();
   if (text.starts_with(kCall)) text.remove_prefix(kCall.size());
-  p.refusal = wire::Refusal(static_cast<std::uint16_t>(rank), static_cast<std::uint16_t>(error.code()), text);
+  p.refusal = std::make_unique<wire::Refusal>(static_cast<std::uint16_t>(rank),
+                                              static_cast<std::uint16_t>(error.code()), text);
   return p;
 }
 

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,7 +29,7 @@ struct Prepared {
   std::vector<std::uint64_t> bitmap;
   std::span<const std::byte> input_bytes, output_bytes;  // to find conflicts with operations in flight
   std::array<SharedRegion, 2> regions;                   // those of input and output
-  std::optional<wire::Refusal> refusal;                  // why the request was refused, if it was
+  std::unique_ptr<const wire::Refusal> refusal;          // why the request was refused, if it was
 };
 
 /// Returns true if two ranges have a byte in common.

@@ -65,7 +65,7 @@ class Operation {
   std::array<std::shared_ptr<const verbs::MemoryRegion>, 2> regions;
   /// Set if this rank has refused its caller's request. The operation then has neither input nor output. It
   /// only takes the request's place in the order, and tells the other ranks.
-  std::optional<wire::Refusal> refusal;
+  std::unique_ptr<const wire::Refusal> refusal;
   /// Set only with NZCL_CHECK=1.
   std::unique_ptr<const InputCheck> input_check;
   /// Sets which blocks this rank contributes, so that nothing is scanned: those that are set in `bits`, which

@@ -25,8 +25,8 @@ std::string text_of(const OperationRecord& r) {
 }
 
 /// What a rank said about an operation, for people.
-std::string text_of(const OperationRecord& r, const std::optional<wire::Refusal>& refusal) {
-  if (!refusal) return text_of(r);
+std::string text_of(const OperationRecord& r, const wire::Refusal* refusal) {
+  if (refusal == nullptr) return text_of(r);
   return fmt::format("a request that rank {} refused ({})", refusal->rank(), valid_utf8(refusal->text()));
 }
 
@@ -114,7 +114,8 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
   }
   LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
   if ((header.flags & wire::kHasBitmap) != 0) {
-    const IncomingSlice* s = enter(rank, header, section.record, refusal_in(rank, section));
+    const auto refusal = refusal_in(rank, section);
+    const IncomingSlice* s = enter(rank, header, section.record, refusal ? &*refusal : nullptr);
     if (s == nullptr || !take_bitmap(rank, *s, section.bitmap)) return false;
   }
   if ((header.flags & wire::kRefused) != 0) {
@@ -183,7 +184,7 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   const auto bits = operation->input_slice(slice).bits();
   Header header{.epoch = operation->epoch, .slice = slice, .sequence = sequence};
   header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
-  IncomingSlice* s = enter(rank, header, operation->record, operation->refusal);
+  IncomingSlice* s = enter(rank, header, operation->record, operation->refusal.get());
   if (s == nullptr) return;
   if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
   s->local = operation;
@@ -193,7 +194,7 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
 /// Enters a rank's contribution into its slice, which the first rank's bitmap opens. Returns nullptr if it
 /// had to refuse the contribution.
 IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record,
-                             const std::optional<wire::Refusal>& refusal) {
+                             const wire::Refusal* refusal) {
   const char* wrong = wire::wrong_with(record);
   if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
   if (wrong != nullptr) {
@@ -204,7 +205,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   if (!agree(rank, header.epoch, record, refusal)) return nullptr;
   IncomingSlice& s = slices_[header.sequence % kWindow];
   if (!s.active) open(s, header, record);
-  const bool refused = s.refusal || refusal;
+  const bool refused = s.refusal != nullptr || refusal != nullptr;
   if (s.epoch != header.epoch ||
       !(refused ? s.record.same_layout(record) : s.record.same_operation(record))) {
     refuse(ErrorCode::mismatch, fmt::format("ranks disagree: {}, meets operation {}, {}, of rank {}",
@@ -220,7 +221,11 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   Source& source = source_of(rank);
   source.seen[s.sequence % kWindow] = true;
   source.outputs[s.sequence % kWindow] = {record.output_address, record.output_key};
-  if (refusal && (!s.refusal || refusal->rank() < s.refusal->rank())) s.refusal = refusal;
+  if (refusal != nullptr && (s.refusal == nullptr || refusal->rank() < s.refusal->rank())) {
+    wire::Refusal& kept = refusals_[s.sequence % kWindow];
+    kept = *refusal;
+    s.refusal = &kept;
+  }
   --s.missing;
   return &s;
 }
@@ -255,13 +260,18 @@ bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
 /// Compares the rank's description of an operation with that of the first rank, over both priorities and all
 /// slices. Returns true if they agree.
 bool Intake::agree(int rank, std::uint64_t epoch, const OperationRecord& record,
-                   const std::optional<wire::Refusal>& refusal) {
-  auto& known = context_.operations[epoch % context_.operations.size()];
+                   const wire::Refusal* refusal) {
+  const std::uint64_t index = epoch % context_.operations.size();
+  auto& known = context_.operations[index];
   if (!known.valid || known.epoch != epoch) {
-    known = {true, epoch, rank, record, refusal};
+    known = {true, epoch, rank, record};
+    if (refusal != nullptr) {
+      context_.refusals[index] = *refusal;
+      known.refusal = &context_.refusals[index];
+    }
     return true;
   }
-  const bool refused = known.refusal || refusal;
+  const bool refused = known.refusal != nullptr || refusal != nullptr;
   if (refused ? known.record.same_layout(record) : known.record.same_operation(record)) return true;
   return refuse(
       ErrorCode::mismatch,

@@ -27,7 +27,7 @@ struct IncomingSlice {
   RunWalk local_walk;          // how far the local contribution has been summed
   /// Set if a rank has refused its request. The contributions are then dropped, and every rank is told. Of
   /// several refusals it is that of the lowest rank, so that all slices of the operation tell the same.
-  std::optional<wire::Refusal> refusal;
+  const wire::Refusal* refusal = nullptr;
 
   SliceView view(std::span<const std::uint64_t> bits) const { return {*layout, slice, bits}; }
 };
@@ -112,13 +112,13 @@ class Intake {
   bool take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap);
   bool expects(int rank, const wire::Header& header);
   IncomingSlice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record,
-                       const std::optional<wire::Refusal>& refusal);
+                       const wire::Refusal* refusal);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
   const char* wrong_with_sequence(std::uint64_t sequence) const;
   const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header) const;
   bool owns(const SliceLayout& layout, std::uint64_t slice) const;
   bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record,
-             const std::optional<wire::Refusal>& refusal);
+             const wire::Refusal* refusal);
   void open(IncomingSlice& s, const wire::Header& header, const wire::OperationRecord& record);
   std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }
@@ -130,6 +130,7 @@ class Intake {
   const int ranks_;
   const std::uint64_t max_words_;  // in the bitmap of one slice
   std::array<IncomingSlice, kWindow> slices_;
+  std::array<wire::Refusal, kWindow> refusals_;  // of these slices
   std::uint64_t head_ = 0;
   std::vector<Source> sources_;  // by rank
   /// By sequence modulo kWindow, then rank. Pages that are never touched cost nothing.
