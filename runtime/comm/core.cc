@@ -255,7 +255,6 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   operation->begun_ns = trace::now();
   operation->scan_streams = scan_streams_;
   operation->timeout = p.timeout.count() != 0 ? p.timeout : seconds(options().timeout_s);
-  operation->started = Clock::now();
   operation->table_index = operations_.next_index();
   operation->regions = std::move(p.regions);
   operation->refusal = std::move(p.refusal);

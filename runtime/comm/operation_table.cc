@@ -43,7 +43,7 @@ void OperationTable::check_conflicts(std::span<const std::byte> input, std::span
 
 void OperationTable::add(std::shared_ptr<Operation> operation, std::span<const std::byte> input,
                          std::span<const std::byte> output) {
-  entries_[next_index()] = {std::move(operation), input, output};
+  entries_[next_index()] = {.operation = std::move(operation), .input = input, .output = output};
   ++next_epoch_;
 }
 
@@ -66,10 +66,11 @@ std::optional<engine::Patience> OperationTable::patience(std::uint32_t lane, std
   if (!lock) return std::nullopt;
   std::optional<engine::Patience> least;
   for (std::uint64_t epoch = oldest_; epoch < next_epoch_; ++epoch) {
-    const auto& operation = entries_[index_of(epoch)].operation;
+    Entry& entry = entries_[index_of(epoch)];
+    const auto& operation = entry.operation;
     if (operation->finished() || !operation->layout.on_lane(lane, lanes)) continue;
-    const engine::Patience its{.since = std::max(otherwise.since, operation->started),
-                               .timeout = operation->timeout};
+    if (entry.seen == verbs::Clock::time_point{}) entry.seen = verbs::Clock::now();
+    const engine::Patience its{.since = std::max(otherwise.since, entry.seen), .timeout = operation->timeout};
     if (!least || its.end() < least->end()) least = its;
   }
   return least.value_or(otherwise);

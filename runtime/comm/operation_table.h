@@ -60,6 +60,9 @@ class OperationTable {
   struct Entry {
     std::shared_ptr<engine::Operation> operation;
     std::span<const std::byte> input, output;
+    /// When patience() first saw the operation; its timeout counts from then on. That is a moment after the
+    /// call, which would take longer if it read the clock.
+    verbs::Clock::time_point seen{};
   };
   static std::uint32_t index_of(std::uint64_t epoch) {
     return static_cast<std::uint32_t>(epoch % engine::kMaxOperations);

@@ -56,7 +56,6 @@ class Operation {
   std::int64_t begun_ns = 0;           // trace::now() when it was called
   int scan_streams = 1;                // how many streams scan_blocks() reads in turn
   std::chrono::nanoseconds timeout{};  // the operation fails after this long without progress
-  verbs::Clock::time_point started{};  // time before this does not count towards the timeout
   const SliceLayout layout;
   const wire::OperationRecord record;
   const InputView input;

@@ -237,13 +237,18 @@ const char* Intake::wrong_with_sequence(std::uint64_t sequence) const {
 
 const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Header& header) const {
   if (s.slice != header.slice) return "it is of another slice than that of the ranks before";
-  if (s.slice >= s.layout->slices()) return "there is no such slice";
-  if (s.layout->express() != (priority_ == Priority::express))
-    return "it came in channels of the other priority";
-  if (!owns(*s.layout, s.slice)) return "another owner sums that slice";
+  if (s.misplaced != nullptr) return s.misplaced;
   if (source_of(rank).seen[s.sequence % kWindow]) return "it came before";
   if (header.bitmap_bytes != s.layout->words_of(s.slice) * 8) return "its length is another";
   return nullptr;
+}
+
+/// Returns why the slice does not belong into these channels, or nullptr.
+const char* Intake::wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const {
+  if (slice >= layout.slices()) return "there is no such slice";
+  if (layout.express() != (priority_ == Priority::express))
+    return "it came in channels of the other priority";
+  return owns(layout, slice) ? nullptr : "another owner sums that slice";
 }
 
 /// Returns true if this lane sums the slice. In the one-hop exchange all members sum it, each on the same
@@ -287,6 +292,7 @@ void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord&
   s.slice = header.slice;
   s.record = record;
   s.layout = layout_of(context_.config, header.epoch, record);
+  s.misplaced = wrong_with_place(*s.layout, s.slice);
   s.missing = ranks_;
   for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
 }

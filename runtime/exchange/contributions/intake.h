@@ -22,9 +22,10 @@ struct IncomingSlice {
   std::uint64_t sequence = 0, epoch = 0, slice = 0;
   wire::OperationRecord record;
   std::optional<SliceLayout> layout;
-  int missing = 0;             // ranks whose bitmap has not arrived yet
-  Operation* local = nullptr;  // this member's own operation, if it is a worker
-  RunWalk local_walk;          // how far the local contribution has been summed
+  const char* misplaced = nullptr;  // why no rank may send it here, or nullptr
+  int missing = 0;                  // ranks whose bitmap has not arrived yet
+  Operation* local = nullptr;       // this member's own operation, if it is a worker
+  RunWalk local_walk;               // how far the local contribution has been summed
   /// Set if a rank has refused its request. The contributions are then dropped, and every rank is told. Of
   /// several refusals it is that of the lowest rank, so that all slices of the operation tell the same.
   const wire::Refusal* refusal = nullptr;
@@ -116,6 +117,7 @@ class Intake {
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
   const char* wrong_with_sequence(std::uint64_t sequence) const;
   const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header) const;
+  const char* wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const;
   bool owns(const SliceLayout& layout, std::uint64_t slice) const;
   bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record,
              const wire::Refusal* refusal);
