@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -44,6 +45,15 @@ double wire_bound(const Load& l, double bytes_per_second) {
   double share = (d + u) * (n - 1) / n;
   if (l.aggregators > 0) share = std::max(d, u) * std::max(1.0, n / l.aggregators);
   return share * l.bytes / bytes_per_second;
+}
+
+double entropy_bytes(const Load& l) {
+  const auto of = [&](double density) {
+    const auto bits = [](double p) { return p > 0 ? -p * std::log2(p) : 0.0; };
+    return density * l.bytes + l.blocks * (bits(density) + bits(1 - density)) / 8;
+  };
+  if (l.aggregators > 0) return of(l.density);
+  return (of(l.density) + of(l.union_density)) * (l.ranks - 1) / l.ranks;
 }
 
 double memory_bound(const Load& l, const MemorySpeed& speed) {

@@ -15,14 +15,20 @@ struct MemorySpeed {
 MemorySpeed measure_memory(int ranks, const std::function<void()>& barrier);
 
 struct Load {
-  double bytes = 0;  // of the dense tensor, on one rank
+  double bytes = 0;   // of the dense tensor, on one rank
+  double blocks = 0;  // of the dense tensor
   double density = 1, union_density = 1;
   int ranks = 1, aggregators = 0;
-  bool scans = true, in_place = false;
+  bool scans = true, in_place = false;  // in place, or packed: nothing is zeroed
 };
 
 /// The least seconds that the links need, at `bytes_per_second` each way. perf/README.md has the formula.
 double wire_bound(const Load& load, double bytes_per_second);
+
+/// The least bytes that a rank has to send to others: the values that are not zero, and the entropy of which
+/// blocks they are in, if blocks are drawn independently: blocks * H(d) bits. With colocated aggregators it
+/// sends the others' share of its own input and its share of the result, with dedicated ones its input alone.
+double entropy_bytes(const Load& load);
 
 /// The least seconds that memory needs, with all ranks on one host. Every rank's input is scanned once, what
 /// goes to another process is copied once, all contributions are added, and out of place the blocks that no

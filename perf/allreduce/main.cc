@@ -28,7 +28,7 @@ struct Row {
   double union_density = 0, density = 0;
   bool in_place = false;
   Measurement measured;
-  double bound_s = 0;
+  double bound_s = 0, entropy_bytes = 0;
 };
 
 /// Only rank 0 prints and writes.
@@ -41,27 +41,27 @@ class Output {
         silent_(communicator.rank() != 0) {
     if (silent_) return;
     fmt::print("# {}\n", communicator.describe());
-    fmt::print("# ranks {}  aggregators {}  blocks of {}  overlap {}  {}  iterations {} + {}\n", ranks_,
-               settings.aggregators ? std::to_string(settings.aggregators) : "colocated", settings.block,
-               name_of(settings.overlap),
-               settings.dense    ? "dense"
-               : settings.bitmap ? "the caller's bitmap"
-                                 : "scanning",
-               settings.warm_up, settings.iterations);
+    fmt::print(
+        "# ranks {}  aggregators {}  blocks of {}  overlap {}  input {}  output {}  iterations {} + {}\n",
+        ranks_, settings.aggregators ? std::to_string(settings.aggregators) : "colocated", settings.block,
+        name_of(settings.overlap), settings.input(), settings.output(), settings.warm_up,
+        settings.iterations);
     if (settings.link_gbits > 0) {
       fmt::print("# bound: wire, links of {:g} Gb/s each way\n", settings.link_gbits);
     } else {
       fmt::print("# bound: memory; this host's ranks together read {:.1f}, copy {:.1f} and add {:.1f} GB/s\n",
                  speed.read / 1e9, speed.copy / 1e9, speed.add / 1e9);
     }
-    fmt::print("#\n# {:>61}{:^40}   {:^40}\n", "", "out-of-place", "in-place");
-    fmt::print("# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10}", "size", "count", "type", "redop", "density",
-               "union", "wire");
-    for (int i = 0; i < 2; ++i)
+    const int forms = settings.stream_input ? 1 : 2;
+    fmt::print("#\n# {:>68}{:^40}", "", "out-of-place");
+    if (forms == 2) fmt::print("   {:^40}", "in-place");
+    fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10} {:>6}", "size", "count", "type", "redop",
+               "density", "union", "wire", "wire/H");
+    for (int i = 0; i < forms; ++i)
       fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "time", "algbw", "busbw", "bound%", "#wrong");
-    fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10}", "(B)", "(elements)", "", "", "", "",
-               "(B)");
-    for (int i = 0; i < 2; ++i)
+    fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10} {:>6}", "(B)", "(elements)", "", "", "", "",
+               "(B)", "");
+    for (int i = 0; i < forms; ++i)
       fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "(us)", "(GB/s)", "(GB/s)", "", "");
     fmt::print("\n");
     std::fflush(stdout);
@@ -72,14 +72,14 @@ class Output {
     if (silent_) return;
     const Problem& p = row.problem;
     if (!row.in_place) {
-      fmt::print("  {:>11} {:>11} {:>8} {:>5} {:>7.4g} {:>6.3f} {:>10.0f}", p.bytes(), p.count,
+      fmt::print("  {:>11} {:>11} {:>8} {:>5} {:>7.4g} {:>6.3f} {:>10.0f} {:>6.3g}", p.bytes(), p.count,
                  nzcl::name_of(p.type), nzcl::name_of(p.op), p.density, row.union_density,
-                 row.measured.wire_bytes);
+                 row.measured.wire_bytes, over_entropy(row));
     }
     const double t = row.measured.median();
     fmt::print(" {:>10.1f} {:>7.2f} {:>7.2f} {:>6.1f} {:>7}", t * 1e6, algbw(row), busbw(row),
                100 * row.bound_s / t, settings_.check ? std::to_string(row.measured.wrong) : "N/A");
-    if (row.in_place) fmt::print("\n");
+    if (row.in_place || settings_.stream_input) fmt::print("\n");
     std::fflush(stdout);
   }
 
@@ -93,6 +93,10 @@ class Output {
  private:
   static double algbw(const Row& r) {
     return static_cast<double>(r.problem.bytes()) / r.measured.median() / 1e9;
+  }
+  /// 0 where nothing has to be sent.
+  static double over_entropy(const Row& r) {
+    return r.entropy_bytes > 0 ? r.measured.wire_bytes / r.entropy_bytes : 0;
   }
   double busbw(const Row& r) const { return algbw(r) * 2 * (ranks_ - 1) / ranks_; }
   ordered_json json_of(const Row& r) const {
@@ -111,15 +115,15 @@ class Output {
              settings_.aggregators ? ordered_json(settings_.aggregators) : ordered_json("colocated")},
             {"transport", transport_},
             {"in_place", r.in_place},
-            {"input", settings_.dense    ? "dense"
-                      : settings_.bitmap ? "bitmap"
-                                         : "scan"},
+            {"input", settings_.input()},
+            {"output", settings_.output()},
             {"time_us_min", m.seconds.front() * 1e6},
             {"time_us_median", m.median() * 1e6},
             {"time_us_max", m.seconds.back() * 1e6},
             {"algbw", algbw(r)},
             {"busbw", busbw(r)},
             {"wire_bytes", m.wire_bytes},
+            {"entropy_bytes", r.entropy_bytes},
             {"cpu_s_per_gib", gib > 0 ? m.cpu_seconds / gib : 0},
             {"bound_us", r.bound_s * 1e6},
             {"bound", settings_.link_gbits > 0 ? "wire" : "memory"},
@@ -161,15 +165,18 @@ int run(const Settings& settings) {
                                        : bench.sum({row.problem.own_density(communicator.rank())})[0] /
                                              communicator.size();
           for (const bool in_place : {false, true}) {
+            if (in_place && settings.stream_input) continue;  // a stream has no in-place form
             row.in_place = in_place;
             row.measured = bench.run(row.problem, in_place);
             const Load load{.bytes = static_cast<double>(row.problem.bytes()),
+                            .blocks = static_cast<double>(row.problem.blocks()),
                             .density = row.density,
                             .union_density = row.union_density,
                             .ranks = communicator.size(),
                             .aggregators = settings.aggregators,
-                            .scans = !settings.bitmap && !settings.dense,
-                            .in_place = in_place};
+                            .scans = !settings.bitmap && !settings.dense && !settings.stream_input,
+                            .in_place = in_place || settings.packed_output};
+            row.entropy_bytes = entropy_bytes(load);
             row.bound_s = settings.link_gbits > 0 ? wire_bound(load, settings.link_gbits * 1e9 / 8)
                                                   : memory_bound(load, speed);
             wrong += row.measured.wrong;

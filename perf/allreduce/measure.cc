@@ -10,7 +10,9 @@ namespace perf::allreduce {
 
 Bench::Bench(nzcl::Communicator& communicator, const Settings& settings)
     : communicator_(communicator), settings_(settings) {
-  const std::size_t bytes = std::max<std::size_t>(8, settings.sizes().back());
+  // The last block of a stream takes the room of a whole one.
+  const std::size_t padding = settings.stream_input ? settings.block * sizeof(std::int64_t) : 0;
+  const std::size_t bytes = std::max<std::size_t>(8, settings.sizes().back()) + padding;
   for (auto* buffer : {&pristine_, &input_, &output_}) buffer->resize(bytes);
   exchanged_.resize(static_cast<std::size_t>(settings.iterations) + 16);
   registered_input_ = communicator.register_buffer(input_.data(), bytes);
@@ -31,30 +33,64 @@ std::vector<double> Bench::gather(std::vector<double> values, nzcl::ReduceOp op)
   return {exchanged_.begin(), exchanged_.begin() + static_cast<std::ptrdiff_t>(values.size())};
 }
 
-Measurement Bench::run(const Problem& p, bool in_place) {
-  p.fill(communicator_.rank(), pristine_);
-  const auto bitmap = settings_.bitmap ? p.bitmap(communicator_.rank()) : std::vector<std::uint64_t>();
-  if (!in_place) std::memcpy(input_.data(), pristine_.data(), p.bytes());
-  std::memset(output_.data(), 0xff, p.bytes());
+/// Makes this rank's input.
+void Bench::prepare(const Problem& p) {
+  const int rank = communicator_.rank();
+  p.fill(rank, pristine_);
+  if (settings_.bitmap) bitmap_ = p.bitmap(rank);
+  if (settings_.stream_input) {
+    indices_ = p.indices(rank);
+    p.pack(pristine_, indices_, input_);
+  } else {
+    std::memcpy(input_.data(), pristine_.data(), p.bytes());
+  }
+  std::memset(output_.data(), 0xff, output_.size());
+}
 
+nzcl::Work Bench::start(const Problem& p, bool in_place) {
+  const bool packed = settings_.packed_output;
+  if (settings_.stream_input) {
+    return communicator_.allreduce_sparse({.values = input_.data(),
+                                           .indices = indices_,
+                                           .count = p.count,
+                                           .type = p.type,
+                                           .op = p.op,
+                                           .block_elems = p.block,
+                                           .output = packed ? nullptr : output_.data(),
+                                           .packed_values = packed ? output_.data() : nullptr,
+                                           .packed_capacity = packed ? p.blocks() : 0});
+  }
+  return communicator_.allreduce({.input = in_place ? output_.data() : input_.data(),
+                                  .output = output_.data(),
+                                  .count = p.count,
+                                  .type = p.type,
+                                  .op = p.op,
+                                  .block_elems = p.block,
+                                  .bitmap = bitmap_,
+                                  .dense = settings_.dense});
+}
+
+/// The number of wrong elements in the result of `work`.
+std::uint64_t Bench::wrong(const Problem& p, const nzcl::Work& work) {
+  if (!settings_.packed_output) return p.wrong(output_);
+  const std::uint64_t misplaced = p.unpack(output_, work.packed_indices(), pristine_);
+  return misplaced + p.wrong(pristine_);
+}
+
+Measurement Bench::run(const Problem& p, bool in_place) {
+  prepare(p);
   Measurement m;
-  double sent = 0, wrong = 0, cpu = 0;
+  double sent = 0, bad = 0, cpu = 0;
   for (int i = -settings_.warm_up; i < settings_.iterations; ++i) {
     if (in_place) std::memcpy(output_.data(), pristine_.data(), p.bytes());
     communicator_.barrier();
     const double cpu_before = cpu_seconds();
     const auto bytes_before = communicator_.statistics().bytes_sent;
     const auto begin = std::chrono::steady_clock::now();
-    communicator_
-        .allreduce({.input = in_place ? output_.data() : input_.data(),
-                    .output = output_.data(),
-                    .count = p.count,
-                    .type = p.type,
-                    .op = p.op,
-                    .block_elems = p.block,
-                    .bitmap = bitmap,
-                    .dense = settings_.dense})
-        .wait();
+    nzcl::Work work = start(p, in_place);
+    work.wait();
+    // Without its indices a packed result is none.
+    if (settings_.packed_output) (void)work.packed_indices();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     if (i >= 0) {
       m.seconds.push_back(took.count());
@@ -62,7 +98,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
       cpu += cpu_seconds() - cpu_before;
     }
     communicator_.barrier();  // the rest must not take a core from ranks that still work
-    if (i == 0 && settings_.check) wrong = static_cast<double>(p.wrong(output_));
+    if (i == 0 && settings_.check) bad = static_cast<double>(wrong(p, work));
   }
   std::vector<double> most = m.seconds;
   most.push_back(sent / settings_.iterations);
@@ -71,7 +107,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
   most.pop_back();
   m.seconds = std::move(most);
   std::sort(m.seconds.begin(), m.seconds.end());
-  const auto sums = sum({wrong, cpu / settings_.iterations});
+  const auto sums = sum({bad, cpu / settings_.iterations});
   m.wrong = static_cast<std::uint64_t>(sums[0]);
   m.cpu_seconds = sums[1];
   return m;

@@ -20,7 +20,7 @@ struct Measurement {
 class Bench {
  public:
   Bench(nzcl::Communicator& communicator, const Settings& settings);
-  /// Collective.
+  /// A stream has no in-place form. Collective.
   Measurement run(const Problem& problem, bool in_place);
   /// The sums over the ranks. Collective.
   std::vector<double> sum(std::vector<double> values) {
@@ -29,11 +29,18 @@ class Bench {
 
  private:
   std::vector<double> gather(std::vector<double> values, nzcl::ReduceOp op);
+  void prepare(const Problem& problem);
+  nzcl::Work start(const Problem& problem, bool in_place);
+  std::uint64_t wrong(const Problem& problem, const nzcl::Work& work);
 
   nzcl::Communicator& communicator_;
   const Settings& settings_;
-  std::vector<std::byte> pristine_, input_, output_;
+  std::vector<std::byte> pristine_;  // this rank's tensor; after a packed operation, room to check it
+  std::vector<std::byte> input_;     // the tensor, or the stream's values
+  std::vector<std::byte> output_;    // the tensor, or the packed values
   std::vector<double> exchanged_;
+  std::vector<std::uint64_t> bitmap_;
+  std::vector<std::int64_t> indices_;  // of the stream
   nzcl::RegisteredBuffer registered_input_, registered_output_, registered_exchanged_;
 };
 

@@ -120,6 +120,43 @@ std::vector<std::uint64_t> Problem::bitmap(int rank) const {
   return bits;
 }
 
+std::vector<std::int64_t> Problem::indices(int rank) const {
+  std::vector<std::int64_t> all;
+  for (std::uint64_t b = 0; b < blocks(); ++b) {
+    if (holds(rank, b)) all.push_back(static_cast<std::int64_t>(b));
+  }
+  return all;
+}
+
+void Problem::pack(std::span<const std::byte> tensor, std::span<const std::int64_t> indices,
+                   std::span<std::byte> values) const {
+  std::byte* to = values.data();
+  for (const std::int64_t index : indices) {
+    const std::uint64_t at = static_cast<std::uint64_t>(index) * block_bytes();
+    std::memcpy(to, tensor.data() + at, std::min(block_bytes(), bytes() - at));
+    to += block_bytes();
+  }
+}
+
+std::uint64_t Problem::unpack(std::span<const std::byte> values, std::span<const std::int64_t> indices,
+                              std::span<std::byte> tensor) const {
+  std::memset(tensor.data(), 0, bytes());
+  std::uint64_t bad = 0;
+  std::int64_t least = 0;
+  const std::byte* from = values.data();
+  for (const std::int64_t index : indices) {
+    if (index < least || static_cast<std::uint64_t>(index) >= blocks()) {
+      ++bad;
+    } else {
+      const std::uint64_t at = static_cast<std::uint64_t>(index) * block_bytes();
+      std::memcpy(tensor.data() + at, from, std::min(block_bytes(), bytes() - at));
+      least = index + 1;
+    }
+    from += block_bytes();
+  }
+  return bad;
+}
+
 double Problem::union_density() const {
   std::uint64_t n = 0;
   for (std::uint64_t b = 0; b < blocks(); ++b) {

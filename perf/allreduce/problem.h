@@ -21,6 +21,7 @@ struct Problem {
 
   std::uint64_t bytes() const { return count * nzcl::element_bytes(type); }
   std::uint64_t blocks() const { return (count + block - 1) / block; }
+  std::uint64_t block_bytes() const { return block * nzcl::element_bytes(type); }
   bool holds(int rank, std::uint64_t block_index) const;
   /// Values are small whole numbers and never zero, so that the sum of up to 16 ranks is exact in every type
   /// and order.
@@ -30,6 +31,16 @@ struct Problem {
 
   void fill(int rank, std::span<std::byte> data) const;
   std::vector<std::uint64_t> bitmap(int rank) const;
+  /// The indices of the blocks that `rank` holds, ascending.
+  std::vector<std::int64_t> indices(int rank) const;
+  /// Copies the blocks with these indices out of `tensor`, one behind the other. Each takes the room of a
+  /// whole block in `values`, the last of the tensor too.
+  void pack(std::span<const std::byte> tensor, std::span<const std::int64_t> indices,
+            std::span<std::byte> values) const;
+  /// The other way round: `tensor` becomes the blocks and zeros elsewhere. Returns the number of indices that
+  /// are not in ascending order or not in the tensor; their blocks are left out.
+  std::uint64_t unpack(std::span<const std::byte> values, std::span<const std::int64_t> indices,
+                       std::span<std::byte> tensor) const;
   /// The share of the blocks that at least one rank holds, and the share that this rank holds.
   double union_density() const;
   double own_density(int rank) const;

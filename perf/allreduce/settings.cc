@@ -54,10 +54,16 @@ std::vector<std::uint64_t> Settings::sizes() const {
   return all;
 }
 
+const char* Settings::input() const {
+  if (stream_input) return "stream";
+  if (dense) return "dense";
+  return bitmap ? "bitmap" : "scan";
+}
+
 CommandLine parse_command_line(int argc, char** argv) {
   Settings s;
   std::vector<std::string> types{"float32"}, ops{"sum"};
-  std::string aggregators = "colocated", overlap = "random";
+  std::string aggregators = "colocated", overlap = "random", input = "dense", output = "dense";
   int check = 1;
   bool ignored = false;
   CLI::App app(
@@ -95,6 +101,12 @@ CommandLine parse_command_line(int argc, char** argv) {
                  "shm, tcp, ibverbs or a libfabric provider; default: nzcl's settings");
   app.add_flag("--bitmap", s.bitmap, "Tell nzcl which blocks are non-zero: no scan");
   app.add_flag("--dense", s.dense, "Sparsity off: every block is sent");
+  app.add_option("--input", input,
+                 "dense: the whole tensor; stream: the values of the non-zero blocks, and their indices")
+      ->check(CLI::IsMember({"dense", "stream"}));
+  app.add_option("--output", output,
+                 "dense: the whole tensor; packed: the blocks of the union, and their indices")
+      ->check(CLI::IsMember({"dense", "packed"}));
   app.add_flag("--reproducible", ignored,
                "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
   app.add_option("--link", s.link_gbits,
@@ -114,6 +126,11 @@ CommandLine parse_command_line(int argc, char** argv) {
     }
     if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
     if (s.max_bytes < s.min_bytes) throw CLI::ValidationError("-e", "less than -b");
+    s.stream_input = input == "stream", s.packed_output = output == "packed";
+    if (s.stream_input && (s.bitmap || s.dense))
+      throw CLI::ValidationError("--input", "stream excludes --bitmap and --dense");
+    if (s.packed_output && !s.stream_input)
+      throw CLI::ValidationError("--output", "packed needs --input stream");
     if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
   } catch (const CLI::ParseError& error) {
     return {s, app.exit(error) == 0 ? 0 : 2};

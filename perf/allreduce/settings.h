@@ -23,16 +23,21 @@ struct Settings {
   std::vector<double> densities{1.0};
   Overlap overlap = Overlap::random;
   std::uint64_t block = 256;
-  int ranks = 0;        // to start on this machine; 0: this process is a rank
-  int aggregators = 0;  // number of dedicated aggregators; 0: colocated
-  int serve = -1;       // 0 or more: this process is that aggregator, started by --ranks
-  bool bitmap = false;  // the caller knows which blocks are non-zero
-  bool dense = false;   // every block is sent
+  int ranks = 0;               // to start on this machine; 0: this process is a rank
+  int aggregators = 0;         // number of dedicated aggregators; 0: colocated
+  int serve = -1;              // 0 or more: this process is that aggregator, started by --ranks
+  bool bitmap = false;         // the caller knows which blocks are non-zero
+  bool dense = false;          // every block is sent
+  bool stream_input = false;   // values and the indices of their blocks, instead of the whole tensor
+  bool packed_output = false;  // the union's blocks and their indices, instead of the whole tensor
   std::string transport;
   double link_gbits = 0;  // of every rank's link, each way; 0: the limit is the memory of one host
   std::string json_file;
 
   std::vector<std::uint64_t> sizes() const;
+  /// The names that the table and the JSON use.
+  const char* input() const;
+  const char* output() const { return packed_output ? "packed" : "dense"; }
 };
 
 struct CommandLine {

@@ -1,6 +1,5 @@
 /* The timed loop of every peer's driver. It times as nzcl_allreduce_perf times nzcl: there is a barrier
-   before and after each operation, and the slowest rank's time counts. It is written in C because one driver
-   is.
+   before and after each operation, and the slowest rank's time counts.
 
    usage: DRIVER BYTES ITERATIONS WARM_UP in_place|out_of_place ...
    prints (rank 0): {"times_us": [...], "cpu_s": of all ranks per operation, "wrong": elements} */
@@ -9,35 +8,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 
-struct peer {
-  int rank, ranks;
-  void (*barrier)(void);
-  void (*allreduce)(const float* input, float* output, size_t count); /* input NULL: in place */
-  void (*gather_most)(double* values, size_t count);                  /* element by element, over the ranks */
-  void (*gather_sum)(double* values, size_t count);
-};
+#include "perf/peers/peer.h"
+
+/* input NULL: in place */
+typedef void (*allreduce_function)(const float* input, float* output, size_t count);
 
 static float input_value(int rank, size_t i) { return (float)(1 + (i * 5 + (size_t)rank * 3) % 7); }
 
-static double cpu_seconds(void) {
-  struct rusage u;
-  getrusage(RUSAGE_SELF, &u);
-  return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-         1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
-
-static double wall_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static float* floats(size_t count) { return (float*)malloc((count + 1) * sizeof(float)); }
 
-static void measure_allreduce(const struct peer* peer, char** argv) {
+static void measure_allreduce(const struct peer* peer, allreduce_function allreduce, char** argv) {
   const size_t count = strtoull(argv[1], NULL, 10) / sizeof(float);
   const int iterations = atoi(argv[2]), warm_up = atoi(argv[3]);
   const int in_place = strcmp(argv[4], "in_place") == 0;
@@ -54,7 +35,7 @@ static void measure_allreduce(const struct peer* peer, char** argv) {
     if (in_place) memcpy(output, pristine, count * sizeof(float));
     peer->barrier();
     const double cpu_before = cpu_seconds(), begin = wall_seconds();
-    peer->allreduce(in_place ? NULL : input, output, count);
+    allreduce(in_place ? NULL : input, output, count);
     const double took = wall_seconds() - begin;
     if (k >= 0) times[k] = took, cpu += cpu_seconds() - cpu_before;
     peer->barrier(); /* the rest must not take a core from ranks that still work */

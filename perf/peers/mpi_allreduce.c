@@ -16,7 +16,7 @@ static void gather_sum(double* values, size_t count) { gather(values, count, MPI
 
 int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
-  struct peer peer = {0, 0, barrier, allreduce, gather_most, gather_sum};
+  struct peer peer = {0, 0, barrier, gather_most, gather_sum};
   MPI_Comm_rank(MPI_COMM_WORLD, &peer.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &peer.ranks);
   if (argc != 5) {
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
       fprintf(stderr, "usage: mpi_allreduce BYTES ITERATIONS WARM_UP in_place|out_of_place\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  measure_allreduce(&peer, argv);
+  measure_allreduce(&peer, allreduce, argv);
   MPI_Finalize();
   return 0;
 }

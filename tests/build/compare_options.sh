@@ -19,6 +19,10 @@ for option in --rounds --iterations --bytes --ranks; do
   for value in 0 -1 x 1.5 2x 2,4; do refuses "$option $value: $option takes a whole number above 0" "$option" "$value"; done
 done
 refuses "--ranks 2,x: --ranks takes a list of whole numbers above 0" small --ranks 2,x
+refuses "--ranks 2,: --ranks takes a list of whole numbers above 0" elements --ranks 2,
+refuses "--densities 2: --densities takes a list of numbers from 0 to 1" elements --densities 2
+refuses "--bitmap is not for the bed elements" elements --bitmap
+for bed in elements writes small; do refuses "--no-peers is for the beds host and shaped" "$bed" --no-peers; done
 refuses "--aggregators -1: --aggregators takes a whole number" shaped --aggregators -1
 for value in x 1.5 -1 "0.1," "0.1,,1" . 0.1.1; do
   refuses "--densities $value: --densities takes a list of numbers from 0 to 1" --densities "$value"

@@ -75,9 +75,21 @@ case $case_name in
     [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == 28 ]] || fail "not 28 rows"
     "$allreduce" --ranks 3 --aggregators 2 -b 100K -n 2 --density 0.1 --bitmap --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "aggregators: status $?"
     for text in '"aggregators": 2' '"wrong": 0' '"bound": "memory"'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file"; done
-    for field in bytes count type op density union overlap block ranks aggregators transport time_us_{min,median,max} algbw busbw wire_bytes bound_us bound wrong; do
+    for field in bytes count type op density union overlap block ranks aggregators transport time_us_{min,median,max} algbw busbw wire_bytes bound_us bound entropy_bytes input output wrong; do
       grep -q "\"$field\": " "$work/json" || fail "no field $field in the JSON file"
     done
+    for options in "--output dense" "--output packed" "--output packed --block 1 -o all -d all" "--output packed --overlap none"; do
+      # shellcheck disable=SC2086 # a list of options
+      "$allreduce" --ranks 3 --input stream -b 50004 -n 2 -w 1 --density 1,0.1,0 --link 10 $options --out_json_file "$work/json" >"$work/rows" 2>&1 ||
+        fail "stream, $options: status $?"
+      [[ $(grep -c '"input": "stream"' "$work/json") == $(grep -c '"wrong": 0' "$work/json") ]] || fail "stream, $options: wrong elements"
+      [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == $(grep -c '"input": "stream"' "$work/json") ]] || fail "stream, $options: not one row for each result"
+      grep -q "\"output\": \"$(cut -d' ' -f2 <<<"$options")\"" "$work/json" || fail "stream, $options: another output"
+    done
+    ! "$allreduce" --ranks 2 --output packed >"$work/rows" 2>&1 || fail "a packed output of a dense input was accepted"
+    grep -q -- '--output: packed needs --input stream' "$work/rows" || fail "--output: $(cat "$work/rows")"
+    ! "$allreduce" --ranks 2 --input stream --bitmap >"$work/rows" 2>&1 || fail "a stream with a bitmap was accepted"
+    grep -q -- '--input: stream excludes --bitmap and --dense' "$work/rows" || fail "--input: $(cat "$work/rows")"
     "$allreduce" --ranks 2 -b 64K -n 2 --dense --overlap all --reproducible -c 0 --link 10 --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "dense: status $?"
     grep -q 'bound: wire' "$work/rows" || fail "no bound of the wire"
     for text in '"overlap": "all"' '"wrong": null'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file of what was not checked"; done
