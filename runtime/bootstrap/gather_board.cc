@@ -31,6 +31,16 @@ bool GatherBoard::Gather::all_here() const {
   return std::find(here.begin(), here.end(), false) == here.end();
 }
 
+GatherBoard::Answers GatherBoard::Gather::answer_those_here(const std::string& frame,
+                                                            std::optional<std::size_t> except) const {
+  Answers answers;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const auto member = static_cast<std::size_t>(members[i]);
+    if (here[i] && member != except) answers.push_back({member, frame});
+  }
+  return answers;
+}
+
 void GatherBoard::check(std::size_t from, const GatherFrame& frame) const {
   std::set<int> distinct;
   for (const int member : frame.members) {
@@ -54,16 +64,18 @@ GatherBoard::Entry GatherBoard::find_or_open(const GatherFrame& frame) {
   }
   gather.members = frame.members;
   gather.parts.resize(frame.members.size());
-  for (const int position : frame.members) {
-    const auto member = static_cast<std::size_t>(position);
-    gather.here.push_back(left_[member]);
-    if (left_[member]) gather.failure = closed_by(frame.name, member);
-  }
+  gather.here.resize(frame.members.size());
   return entry;
 }
 
 GatherBoard::Answers GatherBoard::take(std::size_t from, GatherFrame frame) {
   check(from, frame);
+  for (const int position : frame.members) {
+    const auto member = static_cast<std::size_t>(position);
+    if (!left_[member]) continue;
+    if (frame.kind != Kind::part) return {};
+    return {{from, failed_frame(frame.name, closed_by(frame.name, member))}};
+  }
   if (frame.kind == Kind::late) {
     const Entry entry = gathers_.find(frame.name);
     if (entry == gathers_.end() || entry->second.failure) return {};  // the answer is on its way
@@ -113,11 +125,7 @@ GatherBoard::Answers GatherBoard::fail(Entry entry, Failure failure, std::option
   Gather& gather = entry->second;
   Answers answers;
   if (!gather.failure) {
-    const std::string frame = failed_frame(entry->first, failure);
-    for (std::size_t i = 0; i < gather.members.size(); ++i) {
-      const auto member = static_cast<std::size_t>(gather.members[i]);
-      if (gather.here[i] && member != except && !left_[member]) answers.push_back({member, frame});
-    }
+    answers = gather.answer_those_here(failed_frame(entry->first, failure), except);
     gather.failure = std::move(failure);
     gather.parts = {};
   }
@@ -125,18 +133,18 @@ GatherBoard::Answers GatherBoard::fail(Entry entry, Failure failure, std::option
   return answers;
 }
 
+/// Its gathers need not be kept for those that come later, because take() knows that it has left.
 GatherBoard::Answers GatherBoard::left(std::size_t member) {
   left_[member] = true;
   Answers answers;
-  for (Entry next = gathers_.begin(); next != gathers_.end();) {
-    const Entry entry = next++;
-    Gather& gather = entry->second;
-    const std::size_t index = index_of(gather.members, member);
-    if (index == gather.members.size() || gather.here[index]) continue;
-    gather.here[index] = true;
-    Answers more = fail(entry, closed_by(entry->first, member), member);
-    answers.insert(answers.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
-  }
+  std::erase_if(gathers_, [&](const auto& named) {
+    const auto& [name, gather] = named;
+    if (index_of(gather.members, member) == gather.members.size()) return false;
+    if (gather.failure) return true;
+    for (Answer& answer : gather.answer_those_here(failed_frame(name, closed_by(name, member)), member))
+      answers.push_back(std::move(answer));
+    return true;
+  });
   return answers;
 }
 

@@ -42,16 +42,17 @@ class GatherBoard {
   struct Gather {
     std::vector<int> members;        // positions
     std::vector<std::string> parts;  // by index in `members`
-    std::vector<bool> here;          // the member has sent its part, or will not send any
+    std::vector<bool> here;          // the member has sent its part, or has given up
     std::optional<Failure> failure;
     bool all_here() const;
+    Answers answer_those_here(const std::string& frame, std::optional<std::size_t> except) const;
   };
   using Entry = std::map<std::string, Gather>::iterator;
 
   void check(std::size_t from, const GatherFrame& frame) const;
   Entry find_or_open(const GatherFrame& frame);
   Answers take_part(Entry entry, std::size_t from, std::size_t index, std::string part);
-  /// Tells all members that are here, but not `except`, because it knows or has left.
+  /// Tells all members that are here, but not `except`, which knows.
   Answers fail(Entry entry, Failure failure, std::optional<std::size_t> except = std::nullopt);
   Failure closed_by(const std::string& name, std::size_t member) const;
   std::string missing(const Gather& gather) const;

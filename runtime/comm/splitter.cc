@@ -81,6 +81,8 @@ std::optional<std::vector<Split>> Splitter::next(ControlPlane& control) {
       return splits;
     } catch (const Error& e) {
       if (control.failed()) return std::nullopt;
+      // Once a worker has left, no split can end well any more.
+      if (e.code() == ErrorCode::invalid_usage) return std::nullopt;
       log().debug("{}: {}", parent_.membership.members.name(parent_.membership.members.self), e.what());
     }
   }

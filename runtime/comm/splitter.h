@@ -50,7 +50,8 @@ class Splitter {
   std::optional<Split> split(bootstrap::ControlPlane& control, const Turn& turn, SplitChoice choice,
                              bootstrap::Deadline deadline) const;
   /// For a dedicated aggregator, on one thread: waits for the next split, and returns what is to be joined
-  /// for each colour. Returns nothing when the communicator has failed or all workers have left.
+  /// for each colour. Returns nothing when the communicator has failed, or when a worker has
+  /// left, after which no split can end well any more.
   std::optional<std::vector<Split>> next(bootstrap::ControlPlane& control);
 
   /// Refuses further turns, and waits until those that have begun are over.

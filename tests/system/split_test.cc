@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <latch>
 #include <optional>
 #include <thread>
@@ -427,6 +428,19 @@ TEST(SplitAggregators, GoOnWithTheParentWhenAChildFailsAndSayItAtTheEnd) {
     check_sum(another);
   });
   EXPECT_THAT(errors, ElementsAre("", "", HasSubstr("enough")));
+}
+
+TEST(SplitAggregators, WaitQuietlyWhileOneWorkerHasLeftAndAnotherHasNot) {
+  const auto errors = run_ranks(calm(2, 1), [](Communicator& c) {
+    c.barrier();
+    if (c.rank() == 1) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until rank 1 has left
+    const std::clock_t before = std::clock();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    EXPECT_LT(std::clock() - before, CLOCKS_PER_SEC / 2) << "the aggregator is busy";
+    EXPECT_FALSE(c.async_error().has_value());
+  });
+  EXPECT_THAT(errors, Each(""));
 }
 
 TEST(SplitAggregators, WaitForTheNextSplitAfterOneThatTimedOut) {

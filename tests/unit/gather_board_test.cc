@@ -100,6 +100,15 @@ TEST_F(GatherBoardTest, AMemberThatHasLeftFailsItNowAndLater) {
   EXPECT_THAT(take(2, part({0, 2}, "c", "other")), ElementsAre("0: a,c,", "2: a,c,"));
 }
 
+TEST_F(GatherBoardTest, GathersOfAMemberThatHasLeftAreNotKept) {
+  board.left(1);
+  for (std::size_t i = 0; i < 2 * kMostGathers; ++i) {
+    const std::string name = "g" + std::to_string(i);
+    ASSERT_THAT(take(0, part({0, 1, 2}, "a", name)),
+                ElementsAre("0: " + name + ": rank 1 has closed the communicator"));
+  }
+}
+
 TEST_F(GatherBoardTest, WhatTheProtocolDoesNotAllowIsDenied) {
   EXPECT_THAT(denied(0, part({}, "a")), HasSubstr("sender"));
   EXPECT_THAT(denied(0, part({1, 2}, "a")), HasSubstr("sender"));
