@@ -157,6 +157,10 @@ struct EndpointOptions {
   PeerId self = 0;              // this endpoint's index among its peers
   std::size_t peers = 1;        // number of peers, itself included
   std::size_t arrivals = 1024;  // largest number of immediates on their way to this endpoint
+  /// The memory of Device::allocate() that the peers of this endpoint write or view. Several communicators
+  /// may use one device, so without this the peers would also be told of memory that its owner may release
+  /// while they connect. Empty: all that the device has allocated.
+  std::span<const std::byte> allocated = {};
 };
 
 /// An opened device. Thread-safe. It must outlive its endpoints and regions.

@@ -175,6 +175,9 @@ class NZCL_API LocalGroup {
   std::shared_ptr<LocalGroupState> state_;
 };
 
+/// A colour for Communicator::split() that stands for no communicator. Every negative colour does.
+inline constexpr int kNoColor = -1;
+
 /// A group of ranks that reduce together. Creating and closing a communicator are collective.
 ///
 /// Threads: all calls may come from any thread, also at the same time. The ranks match operations by the
@@ -196,8 +199,8 @@ class NZCL_API LocalGroup {
 /// aggregator, by its option. So a request can always ask for less than the options, but for more only if the
 /// options of all ranks allow it. The range is that of the option, 1 ms to 24 h.
 ///
-/// A communicator that was moved from is empty: it may be destroyed or assigned to, and every call throws
-/// Error{invalid_usage}.
+/// A communicator that was moved from, or that split() returned for no colour, is empty: it may be destroyed
+/// or assigned to, and every call but valid() throws Error{invalid_usage}.
 ///
 /// Forks: a child made by fork() cannot use its parent's communicators. Calls that would communicate or
 /// register throw Error{invalid_usage} there; destroying a Communicator, Work or RegisteredBuffer in the
@@ -224,6 +227,7 @@ class NZCL_API Communicator {
   /// Before the assignment, the communicator that is replaced is closed as by the destructor.
   Communicator& operator=(Communicator&&) noexcept;
 
+  [[nodiscard]] bool valid() const noexcept { return state_ != nullptr; }
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
   [[nodiscard]] const Options& options() const;  ///< the values in effect
@@ -231,10 +235,10 @@ class NZCL_API Communicator {
 
   /// Registers memory once, without a copy. While a handle of a range lives, registering that range or a part
   /// of it again is nearly free. The memory must stay mapped as long as a handle lives (RegisteredBuffer says
-  /// what happens otherwise). Every communicator has registrations of its own. A range that has an unmapped
-  /// page is refused. Pages that are mapped but not present yet are not touched, unless the transport pins
-  /// them. Throws Error{system} with advice when the operating system refuses, for example because of the
-  /// limit of locked memory.
+  /// what happens otherwise). Communicators have registrations of their own, but those that are split from
+  /// one another share them. A range that has an unmapped page is refused. Pages that are mapped but not
+  /// present yet are not touched, unless the transport pins them. Throws Error{system} with advice when the
+  /// operating system refuses, for example because of the limit of locked memory.
   [[nodiscard]] RegisteredBuffer register_buffer(void* data, std::size_t bytes,
                                                  MemoryKind kind = MemoryKind::host);
 
@@ -243,6 +247,26 @@ class NZCL_API Communicator {
   [[nodiscard]] Work allreduce_sparse(const SparseAllreduceRequest& request);
   /// Returns when every rank has called it.
   void barrier();
+
+  /// Collective over all ranks: makes new communicators, one for each colour, as MPI_Comm_split does. Ranks
+  /// that pass the same colour get the same one, where they are ordered by key, and by their rank here if
+  /// keys are equal. A rank that passes a negative colour (kNoColor) takes part in the call and gets an empty
+  /// communicator. Dedicated aggregators serve the new communicators too.
+  ///
+  /// The ranks meet over their connections here, so neither a launcher nor the caller's allgather is needed
+  /// again. A new communicator has the options, the transport and the registered memory of this one, and
+  /// engine threads and channels of its own, so both may be in use at the same time and either may be closed
+  /// first. If one fails, by abort() or a timeout, the other goes on; a process that dies fails every
+  /// communicator that it is in. Its texts name ranks by their number in it.
+  ///
+  /// Operations in flight are not disturbed. Calls that come while another split is under way on another
+  /// thread take their place in the order of the calls, as operations do: the n-th call of one rank meets the
+  /// n-th call of all others. close() waits for them.
+  ///
+  /// Throws Error{timeout} on all ranks that came if a rank does not come within bootstrap_timeout_s, naming
+  /// it, and on that rank when it comes; Error{invalid_usage} if a rank has closed this communicator. Neither
+  /// fails it, and all ranks may try again.
+  [[nodiscard]] Communicator split(int color, int key = 0);
 
   [[nodiscard]] Statistics statistics() const;
   /// The error that failed the communicator, if any.
@@ -256,14 +280,16 @@ class NZCL_API Communicator {
 
  private:
   friend class CommunicatorState;
+  explicit Communicator(std::unique_ptr<CommunicatorState> state) noexcept;
   CommunicatorState& state() const;
   void close_quietly() noexcept;
   std::unique_ptr<CommunicatorState> state_;
 };
 
-/// Serves one communicator as dedicated aggregator number `index` (0 .. options.aggregators-1) until its
-/// workers leave. Throws the communicator's Error if it fails. This is what the program nzcl_aggregator
-/// calls.
+/// Serves one communicator as dedicated aggregator number `index` (0 .. options.aggregators-1), and every one
+/// that is split from it or from those, until the workers of all have left. Throws the Error by which one of
+/// them has failed, once all are over. This is what the program nzcl_aggregator calls. A communicator that
+/// meets on its own needs aggregators of its own.
 NZCL_API void serve_aggregator(const Options& options, int index);
 /// Serves in the same way as a thread of a local group.
 NZCL_API void serve_aggregator(const LocalGroup& group, int index, const Options& options = {});

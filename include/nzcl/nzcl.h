@@ -95,6 +95,12 @@ NZCL_C_API nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqu
 /* The ranks meet through the caller's own allgather, which must be trusted. */
 NZCL_C_API nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgather_t allgather,
                                         void* context);
+/* A colour for nzclCommSplit that stands for no communicator. */
+#define NZCL_SPLIT_NOCOLOR (-1)
+/* Ranks of `comm` that pass the same colour get a communicator of their own, ordered by key and then by rank.
+ * With a negative colour *newcomm becomes null. Both communicators live on their own, and share registered
+ * buffers. Rules: Communicator::split() in nzcl/communicator.h */
+NZCL_C_API nzclResult_t nzclCommSplit(nzclComm_t comm, int color, int key, nzclComm_t* newcomm);
 /* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. A null
  * communicator is allowed.
  */

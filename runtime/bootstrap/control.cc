@@ -15,6 +15,8 @@
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/control_connection.h"
 #include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/gather_board.h"
+#include "runtime/bootstrap/gather_calls.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/random_secret.h"
@@ -31,6 +33,9 @@ constexpr std::chrono::seconds kConnectTime{3};
 // before its sockets are closed, so the transport may notice the death first, often without knowing who died.
 // The closed connection, a moment later, tells which member it was.
 constexpr std::chrono::seconds kSuspicionTime{1};
+// Only the hub decides whether a gather has timed out. A member waits for this long after its deadline for
+// what the hub says.
+constexpr std::chrono::seconds kDecisionTime{5};
 
 class StarControl final : public ControlPlane {
  public:
@@ -39,6 +44,7 @@ class StarControl final : public ControlPlane {
         self_(bootstrap.rank()),
         members_(static_cast<std::size_t>(bootstrap.size())),
         on_failure_(std::move(on_failure)),
+        board_(settings_.names),
         work_(asio::make_work_guard(io_)) {
     for (std::size_t i = 0; i < members_.size(); ++i)
       members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
@@ -139,6 +145,35 @@ class StarControl final : public ControlPlane {
     return all_bye_ && !failure_;
   }
 
+  std::optional<std::vector<std::string>> gather(const std::string& name, const std::vector<int>& members,
+                                                 std::string part, Deadline deadline) override {
+    using State = GatherCalls::State;
+    const auto tell = [&](GatherFrame::Kind kind, std::vector<std::string> parts) {
+      send_to_board(
+          {.kind = kind, .name = name, .members = members, .parts = std::move(parts), .failure = {}});
+    };
+    calls_.begin(name);
+    tell(GatherFrame::Kind::part, {std::move(part)});
+    State state = calls_.wait(name, deadline);
+    if (state == State::waiting) {
+      tell(GatherFrame::Kind::late, {});
+      state = calls_.wait(name, Clock::now() + kDecisionTime);
+    }
+    auto answer = calls_.end(name);
+    if (answer) return parts_of(std::move(*answer), members.size());
+    if (state == State::waiting)
+      throw Error(ErrorCode::timeout, fmt::format("{}: {} does not answer", name, settings_.names[0]));
+    if (const auto failed = failure()) throw Error(failed->code, failed->text);
+    return std::nullopt;
+  }
+  void give_up(const std::string& name, const std::vector<int>& members, Failure failure) override {
+    send_to_board({.kind = GatherFrame::Kind::failed,
+                   .name = name,
+                   .members = members,
+                   .parts = {},
+                   .failure = std::move(failure)});
+  }
+
  private:
   struct Member {
     std::shared_ptr<ControlConnection> connection;
@@ -210,7 +245,12 @@ class StarControl final : public ControlPlane {
     std::string why = "its connection closed";
     try {
       while (true) {
-        const ControlFrame frame = parse_control_frame(co_await read_frame(*connection->stream, kFrameLimit));
+        const std::string text = co_await read_frame(*connection->stream, kFrameLimit);
+        if (is_gather_frame(text)) {
+          gather_frame(index, parse_gather_frame(text));
+          continue;
+        }
+        const ControlFrame frame = parse_control_frame(text);
         self_ == 0 ? hub_frame(index, frame) : member_frame(frame);
       }
     } catch (const std::system_error& e) {
@@ -229,8 +269,34 @@ class StarControl final : public ControlPlane {
       members_[index].quiet = true;
       check_all();
     } else if (frame.type == "bye") {
-      members_[index].bye = true;
-      check_all();
+      said_bye(index);
+    }
+  }
+
+  /// On the hub. A member that serves is in gathers until all others have left, no matter what it says.
+  void said_bye(std::size_t index) {
+    members_[index].bye = true;
+    if (!serves(index)) send_answers(board_.left(index));
+    check_all();
+  }
+
+  // --- Gathers, on the control thread
+
+  void gather_frame(std::size_t index, GatherFrame frame) {
+    if (self_ != 0) {
+      calls_.answer(std::move(frame));
+    } else if (!is_failed()) {
+      send_answers(board_.take(index, std::move(frame)));
+    }
+  }
+
+  void send_answers(const GatherBoard::Answers& answers) {
+    for (const auto& [member, frame] : answers) {
+      if (member == 0) {
+        calls_.answer(parse_gather_frame(frame));
+      } else if (members_[member].connection && !members_[member].gone) {
+        members_[member].connection->send_bytes(frame);
+      }
     }
   }
 
@@ -240,7 +306,7 @@ class StarControl final : public ControlPlane {
     } else if (frame.type == "all_quiet") {
       set_flag(all_quiet_);
     } else if (frame.type == "all_bye") {
-      set_flag(all_bye_);
+      all_left();
     }
   }
 
@@ -280,7 +346,9 @@ class StarControl final : public ControlPlane {
   }
 
   void say(const char* type, bool Member::*flag) {
-    if (self_ == 0) {
+    if (self_ == 0 && flag == &Member::bye) {
+      said_bye(0);
+    } else if (self_ == 0) {
       members_[0].*flag = true;
       check_all();
     } else if (members_[0].connection && !members_[0].gone) {
@@ -302,7 +370,7 @@ class StarControl final : public ControlPlane {
     }
     if (!is_set(all_bye_) && all(&Member::bye)) {
       broadcast({{"type", "all_bye"}});
-      set_flag(all_bye_);
+      all_left();
     }
   }
 
@@ -317,6 +385,11 @@ class StarControl final : public ControlPlane {
   bool is_set(const bool& flag) const {
     const std::scoped_lock lock(mutex_);
     return flag;
+  }
+  void all_left() {
+    set_flag(all_bye_);
+    board_.clear();
+    calls_.close();
   }
   bool is_failed() const { return failed_.load(std::memory_order_relaxed); }
   void set_flag(bool& flag) {
@@ -334,7 +407,30 @@ class StarControl final : public ControlPlane {
     }
     failed_.store(true, std::memory_order_release);
     changed_.notify_all();
+    board_.clear();
+    calls_.close();
     on_failure_();
+  }
+
+  /// On a caller's thread: brings the frame to the hub, which may be this member.
+  void send_to_board(GatherFrame frame) {
+    asio::post(io_, [this, frame = std::move(frame)]() mutable {
+      if (self_ == 0) {
+        try {
+          gather_frame(0, std::move(frame));
+        } catch (const Error& e) {  // from another member this would end its connection
+          fail({ErrorCode::internal, fmt::format("{}: {}", settings_.names[0], e.what())});
+        }
+      } else if (members_[0].connection && !members_[0].gone) {
+        members_[0].connection->send_bytes(encode(frame));
+      }
+    });
+  }
+  static std::vector<std::string> parts_of(GatherFrame answer, std::size_t members) {
+    if (answer.kind == GatherFrame::Kind::failed) throw Error(answer.failure.code, answer.failure.text);
+    if (answer.kind != GatherFrame::Kind::parts || answer.parts.size() != members)
+      throw Error(ErrorCode::mismatch, answer.name + ": the hub's answer has not one part for each member");
+    return std::move(answer.parts);
   }
 
   const Settings settings_;
@@ -348,6 +444,8 @@ class StarControl final : public ControlPlane {
   std::optional<asio::steady_timer> suspicion_;  // only on the hub, which waits at most once
   bool shut_ = false;                            // the destructor has begun: lost connections mean nothing
   const std::function<void()> on_failure_;
+  GatherBoard board_;  // only on the hub
+  GatherCalls calls_;
 
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;

@@ -1,12 +1,13 @@
 // The control plane: a star of authenticated TCP connections around member 0 that lives as long as the
-// communicator. It tells every member about the first failure, notices members that die, and lets all leave
-// together.
+// communicator. It tells every member about the first failure, notices members that die, lets members
+// exchange bytes, and lets all leave together.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "nzcl/error.h"
 #include "runtime/base/failure.h"
@@ -56,6 +57,21 @@ class ControlPlane {
   /// waits for them. A connection that closes afterwards is not a failure. Until it returns, members must go
   /// on serving each other. Returns false when the deadline comes first, or when the communicator has failed.
   virtual bool leave(Deadline deadline) = 0;
+
+  // --- Gathers: collectives of some members, for which each call brings a name that is used once. Gathers of
+  // different names are independent of each other and may be under way at the same time.
+
+  /// Collective over `members`, positions in the order of the parts, this member among them; all pass the
+  /// same. Returns the parts of all, or nothing when all members of the control plane have left. All members
+  /// get the same outcome, because the hub decides it: at the deadline of the first of them, it is
+  /// Error{timeout} that names who is missing, also for those that come later; if one of them has left, it is
+  /// Error{invalid_usage}; if one gives up, it is that member's error. None of these fails the communicator.
+  /// Throws the communicator's Error if it fails meanwhile. Deadline::max() means no deadline.
+  virtual std::optional<std::vector<std::string>> gather(const std::string& name,
+                                                         const std::vector<int>& members, std::string part,
+                                                         Deadline deadline) = 0;
+  /// Instead of gather(): fails it for the other members. Does not block.
+  virtual void give_up(const std::string& name, const std::vector<int>& members, Failure failure) = 0;
 };
 
 }  // namespace nzcl::bootstrap

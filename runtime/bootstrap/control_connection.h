@@ -29,8 +29,9 @@ struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
   bool closed = false;
 
   /// Puts the frame into the queue.
-  void send(const nlohmann::json& frame) {
-    outgoing.push_back(json_text(frame));
+  void send(const nlohmann::json& frame) { send_bytes(json_text(frame)); }
+  void send_bytes(std::string frame) {
+    outgoing.push_back(std::move(frame));
     wake.cancel();
   }
   /// Closes the connection when the queue has been sent, or after kFlushTime.

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+
+#include "runtime/base/json_text.h"
+#include "runtime/bootstrap/string_list.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -27,7 +31,8 @@ auto read_json(const char* what, std::string_view text, Read read) {
 
 /// An integer from `least` to `most`. All other numbers are refused, because a cast would change them
 /// unnoticed.
-std::int64_t number(const json& j, const char* name, std::int64_t least, std::int64_t most) {
+template <typename Name>  // of a field, or the index of an element
+std::int64_t number(const json& j, Name name, std::int64_t least, std::int64_t most) {
   const json& value = j.at(name);
   const bool small = value.is_number_integer() &&
                      !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t(INT64_MAX));
@@ -41,6 +46,22 @@ Failure failure_of(const json& j) {
   const auto code =
       number(j, "code", static_cast<int>(ErrorCode::invalid_argument), static_cast<int>(ErrorCode::internal));
   return {static_cast<ErrorCode>(code), j.at("text").get<std::string>()};
+}
+
+constexpr char kGatherLetter = 'G';
+constexpr std::array kGatherKinds{"part", "late", "failed", "parts"};  // in the order of GatherFrame::Kind
+
+GatherFrame::Kind gather_kind(const std::string& text) {
+  for (std::size_t i = 0; i < kGatherKinds.size(); ++i) {
+    if (text == kGatherKinds[i]) return static_cast<GatherFrame::Kind>(i);
+  }
+  refuse("a frame of a gather", "it is of no known kind");
+}
+
+std::vector<int> positions(const json& j) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < j.size(); ++i) all.push_back(static_cast<int>(number(j, i, 0, INT32_MAX)));
+  return all;
 }
 
 }  // namespace
@@ -76,6 +97,40 @@ ControlFrame parse_control_frame(const std::string& text) {
     if (frame.type == "abort" || frame.type == "failed") frame.failure = failure_of(j);
     return frame;
   });
+}
+
+bool is_gather_frame(std::string_view text) { return text.starts_with(kGatherLetter); }
+
+std::string encode(const GatherFrame& frame) {
+  json j{{"gather", frame.name}, {"is", kGatherKinds[static_cast<std::size_t>(frame.kind)]}};
+  if (!frame.members.empty()) j["members"] = frame.members;
+  if (frame.kind == GatherFrame::Kind::failed) {
+    j["code"] = static_cast<int>(frame.failure.code);
+    j["text"] = frame.failure.text;
+  }
+  return kGatherLetter + encode_strings({json_text(j)}) + encode_strings(frame.parts);
+}
+
+GatherFrame parse_gather_frame(std::string_view text) {
+  if (!is_gather_frame(text)) refuse("a frame of a gather", "its first letter is another one");
+  auto strings = decode_strings(text.substr(1));
+  if (strings.empty()) refuse("a frame of a gather", "it is empty");
+  GatherFrame frame = read_json("a frame of a gather", strings.front(), [](const json& j) {
+    GatherFrame f{.kind = gather_kind(j.at("is").get<std::string>()),
+                  .name = j.at("gather").get<std::string>(),
+                  .members = j.contains("members") ? positions(j.at("members")) : std::vector<int>(),
+                  .parts = {},
+                  .failure = {}};
+    if (f.kind == GatherFrame::Kind::failed) f.failure = failure_of(j);
+    return f;
+  });
+  if (frame.name.size() > kGatherNameLimit) refuse("a frame of a gather", "its name is too long");
+  frame.parts.assign(std::make_move_iterator(strings.begin() + 1), std::make_move_iterator(strings.end()));
+  const bool with_parts = frame.kind == GatherFrame::Kind::parts;
+  const std::size_t parts = frame.kind == GatherFrame::Kind::part ? 1 : 0;
+  if (!with_parts && frame.parts.size() != parts)
+    refuse("a frame of a gather", "its kind has another number of parts");
+  return frame;
 }
 
 Error parse_error(std::string_view text) {

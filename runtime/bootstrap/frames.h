@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "runtime/bootstrap/control.h"
 
 namespace nzcl::bootstrap {
+
+/// The longest frame in bytes, of a hello and of all others. A hello comes from a member that has not been
+/// let in yet, so it has the smaller limit.
+inline constexpr std::uint32_t kHelloLimit = 4096;
+inline constexpr std::uint32_t kFrameLimit = 256 << 20;
 
 /// Where the hub of the control plane listens. There is at least one host.
 struct HubAddress {
@@ -28,6 +34,27 @@ struct ControlFrame {
   std::string type;
   Failure failure;  // set in frames of the types "abort" and "failed"
 };
+/// One message about a gather of the control plane. It is not JSON, because parts are bytes of any value: a
+/// letter 'G', and then a list of strings (string_list.h), of which the first is JSON and the others are
+/// parts.
+struct GatherFrame {
+  enum class Kind {
+    part,    // from a member: its part
+    late,    // from a member: its deadline has come, and it waits for the hub's decision
+    failed,  // from a member: it gives up, for this reason; from the hub: the gather has failed for all
+    parts,   // from the hub: the parts of all
+  };
+  Kind kind = Kind::part;
+  std::string name;
+  std::vector<int> members;        // positions, in the order of the parts; empty in frames from the hub
+  std::vector<std::string> parts;  // one in a part, one for each member in parts, otherwise none
+  Failure failure;                 // in failed
+};
+/// The longest name of a gather.
+inline constexpr std::size_t kGatherNameLimit = 200;
+
+bool is_gather_frame(std::string_view text);
+std::string encode(const GatherFrame& frame);
 
 // All of these throw an Error{mismatch} that says which part of the text this version does not understand.
 
@@ -36,6 +63,8 @@ StarHello parse_star_hello(const std::string& text);
 /// The position of the member that calls the hub, as that member states it.
 std::size_t parse_control_hello(const std::string& text);
 ControlFrame parse_control_frame(const std::string& text);
+/// Checks the fields one by one. Whether they suit a gather is for its hub to say.
+GatherFrame parse_gather_frame(std::string_view text);
 /// Parses {"code": ..., "text": ...}, which follows the letter of an error frame.
 Error parse_error(std::string_view text);
 

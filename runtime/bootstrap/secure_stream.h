@@ -30,10 +30,7 @@ asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& cont
 asio::awaitable<void> accept_secure(std::shared_ptr<Stream> stream, std::chrono::seconds limit);
 
 /// A frame is 4 bytes of length, little-endian, and then as many bytes. Frames longer than `limit` are
-/// refused with Error{denied}. A hello comes from a member that has not been let in yet, so it has a smaller
-/// limit.
-inline constexpr std::uint32_t kHelloLimit = 4096;
-inline constexpr std::uint32_t kFrameLimit = 256 << 20;
+/// refused with Error{denied}; see frames.h for the limits.
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit);
 asio::awaitable<void> write_frame(Stream& stream, std::string bytes);
 

@@ -198,6 +198,14 @@ nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, nzclAllgath
   });
 }
 
+nzclResult_t nzclCommSplit(nzclComm_t comm, int color, int key, nzclComm_t* newcomm) {
+  return guarded([&] {
+    require("nzclCommSplit", comm, newcomm);
+    nzcl::Communicator made = comm->communicator.split(color, key);
+    *newcomm = made.valid() ? new nzclComm{std::move(made)} : nullptr;
+  });
+}
+
 nzclResult_t nzclCommDestroy(nzclComm_t comm) {
   if (comm == nullptr) return nzclSuccess;
   const nzclResult_t result = guarded([&] { comm->communicator.close(); });

@@ -29,6 +29,7 @@ class LaneMemory {
  public:
   LaneMemory(const EngineConfig& config, verbs::Device& device);
 
+  std::span<const std::byte> bytes() const { return region_->bytes(); }
   verbs::RemoteMemory remote() const { return region_->remote(); }
   /// Fills in everything in `context` that does not depend on the memory of peers.
   void attach(LaneContext& context) const;

@@ -186,6 +186,8 @@ Communicator::Communicator(const LocalGroup& group, int rank, const Options& opt
     : state_(std::make_unique<CommunicatorState>(
           CommunicatorState::join_local(group, Role::worker, rank, options))) {}
 
+Communicator::Communicator(std::unique_ptr<CommunicatorState> state) noexcept : state_(std::move(state)) {}
+
 void Communicator::close_quietly() noexcept {
   if (!state_) return;
   try {
@@ -222,6 +224,10 @@ Work Communicator::allreduce_sparse(const SparseAllreduceRequest& request) {
   return state().work(state().core->allreduce(request));
 }
 void Communicator::barrier() { allreduce(AllreduceRequest{}).wait(); }
+Communicator Communicator::split(int color, int key) {
+  auto core = state().core->split(color, key);
+  return Communicator(core ? std::make_unique<CommunicatorState>(std::move(core)) : nullptr);
+}
 Statistics Communicator::statistics() const { return state().core->statistics(); }
 
 std::optional<Error> Communicator::async_error() const {

@@ -9,6 +9,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
+#include "runtime/comm/child_servers.h"
 #include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/engine_plan.h"
@@ -74,7 +75,8 @@ Core::Core(Introduction introduction, std::shared_ptr<Session> session)
                     return operations_.patience(static_cast<std::uint32_t>(lane),
                                                 static_cast<std::uint32_t>(lanes_.size()), otherwise);
                   }},
-             session_->device(), introduction_.placement.caller_spin) {}
+             session_->device(), introduction_.placement.caller_spin),
+      splitter_(introduction_) {}
 
 void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   const engine::Membership& membership = introduction_.membership;
@@ -84,6 +86,39 @@ void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
                                            [this] { lanes_.halt(); });
   lanes_.connect(membership, meeting, deadline);
   threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_of_lane(); });
+}
+
+verbs::Deadline Core::meeting_deadline() const {
+  return deadline_after(seconds(options().bootstrap_timeout_s));
+}
+
+std::shared_ptr<Core> Core::split(int color, int key) {
+  require_own_process("split");
+  const Splitter::Turn turn(splitter_);
+  throw_if_failed();
+  const auto deadline = meeting_deadline();
+  try {
+    auto split = splitter_.split(*control_, turn, {.color = color, .key = key}, deadline);
+    return split ? join_split(std::move(*split), deadline) : nullptr;
+  } catch (const Error& e) {
+    told({e.code(), e.what()});
+    throw;
+  }
+}
+
+std::shared_ptr<Core> Core::join_split(Split split, verbs::Deadline deadline) const {
+  try {
+    const auto core = shared_in_own_process(new Core(std::move(split.introduction), session_));
+    core->begin(*split.meeting, deadline);
+    log().info("{}", core->describe());
+    return core;
+  } catch (const Error& e) {
+    split.meeting->abandon({e.code(), e.what()});
+    throw;
+  } catch (const std::exception& e) {
+    split.meeting->abandon({ErrorCode::system, e.what()});
+    throw;
+  }
 }
 
 std::string Core::describe() const {
@@ -357,6 +392,7 @@ void Core::close() {
     operations_.close();
     pending = operations_.all();
   }
+  splitter_.close();
   if (!threads_.running()) return;  // joining failed before the threads were started
   for (const auto& operation : pending) {
     // Nobody here waits for a request that was refused, and other ranks may never have made the call.
@@ -381,6 +417,14 @@ void Core::log_untold() {
 }
 
 void Core::serve() {
+  ChildServers children(name());
+  while (auto splits = splitter_.next(*control_)) {
+    for (Split& split : *splits) {
+      // A std::function must be copyable, and a Split is not.
+      const auto child = std::make_shared<Split>(std::move(split));
+      children.start([this, child] { join_split(std::move(*child), meeting_deadline())->serve(); });
+    }
+  }
   const bool together = control_->leave(verbs::Deadline::max());
   const auto failure = control_->failure();
   {
@@ -390,6 +434,7 @@ void Core::serve() {
   stop_threads();
   if (together) come_to_rest();
   lanes_.shut_down();
+  children.wait();
   if (!together && failure) throw Error(failure->code, failure->text);
   log_untold();
 }

@@ -18,6 +18,7 @@
 #include "runtime/comm/operation_table.h"
 #include "runtime/comm/requests.h"
 #include "runtime/comm/session.h"
+#include "runtime/comm/splitter.h"
 
 namespace nzcl::comm {
 
@@ -41,6 +42,9 @@ class Core {
   /// ask for is opened.
   static std::shared_ptr<Core> join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting,
                                     Identity identity, std::shared_ptr<Session> session = nullptr);
+  /// Collective over the workers; see Communicator::split(). The new core has this one's session. Returns
+  /// nullptr if `color` is negative.
+  std::shared_ptr<Core> split(int color, int key);
   ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -71,12 +75,15 @@ class Core {
   /// Collective. Waits for the operations in flight, then for all members. Throws Error{timeout} if some
   /// member does not leave in time. Later calls do nothing.
   void close();
-  /// Called by a dedicated aggregator instead of close(): serves until all workers have left.
+  /// Called by a dedicated aggregator instead of close(): serves until all workers have left, and also every
+  /// communicator that they split off. Throws the first Error by which one of these has failed.
   void serve();
 
  private:
   Core(Introduction introduction, std::shared_ptr<Session> session);
   void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
+  std::shared_ptr<Core> join_split(Split split, verbs::Deadline deadline) const;
+  verbs::Deadline meeting_deadline() const;
   bool is_worker() const { return members().is_worker(members().self); }
 
   template <typename Request>
@@ -106,6 +113,7 @@ class Core {
   const engine::EngineConfig config_;
   LaneSet lanes_;
   OperationTable operations_;
+  Splitter splitter_;
   std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
   std::atomic<bool> told_{false}, warned_of_far_memory_{false};
 

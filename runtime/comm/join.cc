@@ -11,6 +11,24 @@
 namespace nzcl::comm {
 namespace {
 
+/// Dedicated aggregators come to one meeting, and it is easy to forget that a second one needs others. Not
+/// every way of meeting can say who is missing, so whoever waits in vain is told.
+std::vector<std::string> gather_hellos(const Hello& own, bootstrap::Bootstrap& meeting,
+                                       bootstrap::Deadline deadline) {
+  try {
+    return meeting.allgather(own.encode(), deadline);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::timeout || own.options.aggregators == 0 || own.role != Role::worker) throw;
+    throw Error(
+        e.code(),
+        fmt::format(
+            "{}. Each communicator that meets needs {} dedicated aggregator(s) of its own, started with "
+            "the same NZCL_SESSION, here \"{}\" (nzcl_aggregator, or serve_aggregator() in a LocalGroup); "
+            "a communicator that is made by split() is served by those of its parent",
+            e.what(), own.options.aggregators, own.options.session));
+  }
+}
+
 engine::Membership meet(const Options& options, bootstrap::Bootstrap& meeting, Identity identity,
                         const placement::Topology& topology, bootstrap::Deadline deadline) {
   Hello own = make_hello(options, identity.role, identity.index);
@@ -18,8 +36,7 @@ engine::Membership meet(const Options& options, bootstrap::Bootstrap& meeting, I
   own.cache_bytes = topology.cache_bytes;
   own.cpus = topology.cpus;
   std::vector<Hello> hellos;
-  for (const std::string& text : meeting.allgather(own.encode(), deadline))
-    hellos.push_back(Hello::decode(text));
+  for (const std::string& text : gather_hellos(own, meeting, deadline)) hellos.push_back(Hello::decode(text));
   engine::Membership membership = membership_of(hellos, meeting.rank());
   if (membership.members.count() > wire::kMaxMembers) {
     throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported",

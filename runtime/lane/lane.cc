@@ -39,7 +39,8 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
       memory_(options.config, *device_),
       endpoint_(device_->open_endpoint({.self = static_cast<verbs::PeerId>(options.config.members.self),
                                         .peers = static_cast<std::size_t>(options.config.members.count()),
-                                        .arrivals = immediates_bound(options.config)})) {
+                                        .arrivals = immediates_bound(options.config),
+                                        .allocated = memory_.bytes()})) {
   has_fd_ = endpoint_->wait_fd() >= 0;
   memory_.attach(context_);
   submissions_.reserve(kMaxOperations);

@@ -19,6 +19,12 @@ Groups Groups::by_name(const std::vector<std::string>& names) {
   return Groups(std::move(group_of));
 }
 
+Groups Groups::among(const std::vector<int>& members) const {
+  std::vector<std::string> names;
+  for (const int member : members) names.push_back(of(member) < 0 ? "" : std::to_string(of(member)));
+  return by_name(names);
+}
+
 bool Groups::all_together() const {
   return std::all_of(group_of_.begin(), group_of_.end(), [](int group) { return group == 0; });
 }
@@ -34,6 +40,28 @@ int Groups::size_of(int member) const {
 
 int Groups::index_of(int member) const {
   return static_cast<int>(std::count(group_of_.begin(), group_of_.begin() + member, of(member)));
+}
+
+Membership membership_among(const Membership& whole, const std::vector<int>& members, int workers) {
+  Membership m;
+  m.members.workers = workers;
+  m.members.dedicated = static_cast<int>(members.size()) - workers;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const auto number = static_cast<int>(i);
+    if (members[i] == whole.members.self) m.members.self = number;
+    m.member_of.push_back(number);
+    m.position_of.push_back(number);
+    const auto position = static_cast<std::size_t>(whole.position_of[static_cast<std::size_t>(members[i])]);
+    const std::string& name = whole.names[position];  // "rank 3 (pid 17 on host x)"
+    m.names.push_back(m.members.name(number) + name.substr(std::min(name.find(" ("), name.size())));
+  }
+  m.hosts = whole.hosts.among(members);
+  m.networks = whole.networks.among(members);
+  m.process_spaces = whole.process_spaces.among(members);
+  m.cores = whole.cores.among(members);
+  m.lanes = whole.lanes;
+  m.cache_bytes = whole.cache_bytes;
+  return m;
 }
 
 }  // namespace nzcl::engine

@@ -17,6 +17,8 @@ class Groups {
   explicit Groups(std::vector<int> group_of) : group_of_(std::move(group_of)) {}
   /// Members with equal names form a group; those with an empty name are in none.
   static Groups by_name(const std::vector<std::string>& names);
+  /// The groups among some of the members, who get new numbers in this order.
+  Groups among(const std::vector<int>& members) const;
 
   /// The number of each member's group.
   const std::vector<int>& numbers() const { return group_of_; }
@@ -51,5 +53,10 @@ struct Membership {
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.
   std::uint64_t cache_bytes = 0;
 };
+
+/// The membership of a communicator of some of the members, who meet and are numbered in this order: workers
+/// first, of whom there are `workers`. This process must be one of them. Lanes and cache are those of the
+/// whole.
+Membership membership_among(const Membership& whole, const std::vector<int>& members, int workers);
 
 }  // namespace nzcl::engine

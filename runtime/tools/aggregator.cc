@@ -1,5 +1,5 @@
-// nzcl_aggregator: the program of a dedicated aggregator, which serves one communicator until its workers
-// leave.
+// nzcl_aggregator: the program of a dedicated aggregator, which serves one communicator, and those that are
+// split from it, until their workers leave.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
@@ -9,9 +9,12 @@
 int main(int argc, char** argv) {
   int index = -1;
   CLI::App app(
-      "Serves as a dedicated aggregator until the workers leave. Workers and aggregators must have the same "
+      "Serves one communicator as a dedicated aggregator, and all that are split from it, until the workers "
+      "have "
+      "left them. A communicator that meets by itself needs aggregators of its own, with its NZCL_SESSION. "
+      "Workers and aggregators must have the same "
       "value of NZCL_AGGREGATORS, the number of aggregators. All other options are as for workers (nzcl_info "
-      "shows them).\nExit status: 0: the workers have left; 1: the communicator has failed.",
+      "shows them).\nExit status: 0: the workers have left; 1: a communicator has failed.",
       "nzcl_aggregator");
   app.add_option("--index", index,
                  "The number of this aggregator, from 0; not needed if one mpirun or srun starts workers and "

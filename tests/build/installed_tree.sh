@@ -43,6 +43,10 @@ echo "The README's example of values and indices; it finds the library by itself
 code_between 'sparse example' "$source/README.md" >"$work/sparse.cc"
 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/sparse.cc" -o "$work/sparse" "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir nzcl)"
 two_ranks "$work/sparse" "3 blocks, block 7 holds 2.00" ""
+echo "The README's example of subgroups"
+code_between 'split example' "$source/README.md" >"$work/split.cc"
+"${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/split.cc" -o "$work/split" "${flags[@]}"
+two_ranks "$work/split" "in a group of 2: 4"
 
 echo "Installed programs find their libraries by themselves"
 for program in "$prefix"/bin/*; do

@@ -97,6 +97,29 @@ TEST_P(PeersTest, AnEmptyAddressLeavesAPeerOut) {
   for (PeerId to = 0; to < 4; ++to) EXPECT_TRUE(has(peers, to, 3 - to));
 }
 
+/// Communicators that share a device end at different times, some of them before they have begun.
+TEST_P(PeersTest, AnEndpointMayCloseInTheMiddleWhileOthersOfItsDeviceWork) {
+  Peers working(devices(), 2, bytes(2));
+  for (int round = 0; round < 24; ++round) {
+    Peers brief(devices(), 2, bytes(2));
+    const Writes writes = stream(brief, 1, 0);
+    for (int polls = 0; polls < round / 3; ++polls) {
+      brief[1].endpoint->post(writes.all().first(1));
+      brief.poll(brief[1]);
+      working.poll();
+    }
+    brief[round % 2].endpoint.reset();  // with a connection that has been asked for, or accepted
+    if (round % 2 == 0) brief.poll(brief[1]);
+    for (int polls = 0; polls < 5; ++polls) working.poll();
+    brief[0].endpoint.reset();
+    brief[1].endpoint.reset();
+    for (int polls = 0; polls < 5; ++polls) working.poll();
+  }
+  ASSERT_TRUE(working.post(0, stream(working, 0, 1)));
+  ASSERT_TRUE(working.until([&] { return working[1].arrived.size() >= kRounds; }));
+  EXPECT_TRUE(has(working, 1, 0));
+}
+
 TEST_P(PeersTest, AnEndpointMayHaveNoPeersAtAll) {
   Peers peers(devices(), 1, 4096);
   ASSERT_TRUE(peers.linger());

@@ -1,9 +1,13 @@
-// Feeds any bytes to the parsers of the frames of the meeting and of the control plane. They may throw
-// nzcl::Error and nothing else.
+// Feeds any bytes to the parsers of the frames of the meeting and of the control plane, and frames of gathers
+// to the hub. They may throw nzcl::Error and nothing else.
 #include "nzcl/error.h"
 #include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/gather_board.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/fuzz/fuzz.h"
+
+#include <array>
+#include <utility>
 
 namespace nzcl::test {
 namespace {
@@ -14,6 +18,34 @@ void try_parse(Parse parse) {
     parse();
   } catch (const Error&) {
   }
+}
+
+using bootstrap::GatherBoard;
+using bootstrap::GatherFrame;
+
+std::string gather_seed(GatherFrame::Kind kind, std::vector<int> members, std::vector<std::string> parts) {
+  return bootstrap::encode(GatherFrame{.kind = kind,
+                                       .name = "split 1, color 2, round 0",
+                                       .members = std::move(members),
+                                       .parts = std::move(parts),
+                                       .failure = {ErrorCode::system, "no memory"}});
+}
+
+/// The hub gets the frame from every member, one of whom has left before. Each member is answered at most
+/// once.
+void try_gather(const std::string& text) {
+  GatherBoard board({"rank 0", "rank 1", "rank 2", "rank 3"});
+  std::array<int, 4> answered{};
+  const auto count = [&](const GatherBoard::Answers& answers) {
+    for (const auto& answer : answers) {
+      if (++answered.at(answer.member) > 1) __builtin_trap();
+      bootstrap::parse_gather_frame(answer.frame);
+    }
+  };
+  count(board.left(3));
+  for (std::size_t from = 0; from < 3; ++from)
+    try_parse([&] { count(board.take(from, bootstrap::parse_gather_frame(text))); });
+  count(board.left(2));
 }
 
 }  // namespace
@@ -28,7 +60,12 @@ std::vector<std::string> fuzz_seeds() {
           R"({"type":"failed","code":6,"text":"late"})",
           R"({"type":"abort","code":99,"text":"late"})",
           R"({"type":"all_bye"})",
-          R"({"code":6,"text":"late"})"};
+          R"({"code":6,"text":"late"})",
+          gather_seed(GatherFrame::Kind::part, {2, 0, 1}, {"part"}),
+          gather_seed(GatherFrame::Kind::part, {0, 1, 3}, {""}),
+          gather_seed(GatherFrame::Kind::late, {0, 1, 2}, {}),
+          gather_seed(GatherFrame::Kind::failed, {0, 1, 2}, {}),
+          gather_seed(GatherFrame::Kind::parts, {}, {"a", "b"})};
 }
 
 }  // namespace nzcl::test
@@ -41,6 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   test::try_parse([&] { bootstrap::parse_control_hello(text); });
   test::try_parse([&] { bootstrap::parse_control_frame(text); });
   test::try_parse([&] { static_cast<void>(bootstrap::parse_error(text)); });
+  test::try_parse([&] { bootstrap::parse_gather_frame(text); });
+  test::try_gather(text);
   test::try_parse([&] {
     const auto parts = bootstrap::decode_strings(text);
     if (bootstrap::encode_strings(parts) != text) __builtin_trap();

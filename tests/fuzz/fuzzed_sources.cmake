@@ -13,7 +13,7 @@ set(fuzzed_sources
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
   runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc
-  runtime/bootstrap/frames.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
-  runtime/comm/hello.cc)
+  runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
+  runtime/comm/hello.cc runtime/comm/split_plan.cc)
 list(TRANSFORM fuzzed_sources PREPEND ${PROJECT_SOURCE_DIR}/)
 list(APPEND fuzzed_sources $<TARGET_OBJECTS:nzcl_verbs>)

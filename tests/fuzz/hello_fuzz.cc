@@ -1,7 +1,8 @@
-// Feeds any bytes as the text by which a member introduces itself, to its parser and to the code that makes
-// the list of members from it.
+// Feeds any bytes as what a member says to the members of a communicator: by which it introduces itself, and
+// by which it takes part in a split. They go to the parsers, and to the code that makes the lists of members.
 #include "nzcl/error.h"
 #include "runtime/comm/hello.h"
+#include "runtime/comm/split_plan.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nzcl::test {
@@ -14,8 +15,26 @@ comm::Hello hello(comm::Role role, int index) { return comm::make_hello({}, role
 std::vector<std::string> fuzz_seeds() {
   std::string huge = hello(comm::Role::aggregator, 1).encode();
   huge.replace(huge.find("\"index\":1"), 9, "\"index\":2147483647");
-  return {hello(comm::Role::worker, 1).encode(), hello(comm::Role::aggregator, -1).encode(), huge, "{}",
-          "[]"};
+  return {hello(comm::Role::worker, 1).encode(),
+          hello(comm::Role::aggregator, -1).encode(),
+          huge,
+          "{}",
+          "[]",
+          comm::SplitChoice{.color = 3, .key = -1}.encode(),
+          R"({"color":1e300,"key":0})"};
+}
+
+/// A worker of two says `text`; the other one says what it should.
+void try_split(const std::string& text) {
+  engine::Membership m;
+  m.members = {.self = 0, .workers = 2, .dedicated = 0};
+  m.position_of = m.member_of = {0, 1};
+  m.names = {"rank 0 (a)", "rank 1"};
+  m.hosts = m.networks = m.process_spaces = m.cores = engine::Groups({0, 0});
+  for (const auto& group : comm::plan_split(m, {comm::SplitChoice{.color = 3, .key = 0}.encode(), text})) {
+    if (group.members[0] == 0 || group.members.size() > 1)
+      engine::membership_among(m, group.members, group.workers);
+  }
 }
 
 }  // namespace nzcl::test
@@ -23,8 +42,13 @@ std::vector<std::string> fuzz_seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace nzcl;
   static const comm::Hello own = test::hello(comm::Role::worker, 0);
+  const std::string text(reinterpret_cast<const char*>(data), size);
   try {
-    comm::membership_of({own, comm::Hello::decode({reinterpret_cast<const char*>(data), size})}, 0);
+    comm::membership_of({own, comm::Hello::decode(text)}, 0);
+  } catch (const Error&) {
+  }
+  try {
+    test::try_split(text);
   } catch (const Error&) {
   }
   return 0;

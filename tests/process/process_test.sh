@@ -78,6 +78,23 @@ expect_ranks_ok() {
   local n=$1 r
   for ((r = 0; r < n; r++)); do expect "rank$r" 0 "^rank $r of $n: ok$"; done
 }
+expect_text() { grep -qE -- "$2" "$work/$1.out" || fail "$1 did not say: $2"; } # NAME TEXT
+# start_aggregators N WORKERS [VARIABLE=VALUE...]: starts aggregators 0 to N-1 for the ranks of start_ranks
+start_aggregators() {
+  local n=$1 workers=$2 i
+  shift 2
+  for ((i = 0; i < n; i++)); do
+    start "aggregator$i" "WORLD_SIZE=$workers" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "NZCL_AGGREGATORS=$n" "$@" -- "$aggregator" --index "$i"
+  done
+}
+# expect_subgroups_ok N: the ranks of `--split` that have ended compared all sums
+expect_subgroups_ok() {
+  local n=$1 r what
+  for ((r = 0; r < n; r++)); do
+    for what in parent child 'child after the parent'; do expect_text "rank$r" "^$what: ok\$"; done
+    ((r == 0)) || ((n == 2)) || expect_text "rank$r" '^grandchild: ok$'
+  done
+}
 # until_true TEXT COMMAND...: waits until the command succeeds; TEXT is what the failure says otherwise
 until_true() {
   local what=$1 i
@@ -206,6 +223,66 @@ case $case_name in
     start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=2 "$brief" -- "$aggregator" --index 0
     for name in rank0 rank1; do expect $name 3 'aggregator 1 did not come'; done
     expect aggregator0 1 'aggregator 1 did not come'
+    ;;
+  subgroups)
+    for transport in "${transports[@]}"; do
+      start_ranks 5 "NZCL_TRANSPORT=$transport" -- --split
+      expect_ranks_ok 5
+      expect_subgroups_ok 5
+      port=$(free_port)
+    done
+    for r in 1 2 0; do start "rank$r" "NZCL_RANK=$r" NZCL_WORLD_SIZE=3 "NZCL_RENDEZVOUS_FILE=$work/meeting" -- "$rank" --split; done
+    expect_ranks_ok 3
+    expect_subgroups_ok 3
+    ;;
+  subgroups_with_aggregators)
+    for transport in "${transports[@]}"; do
+      start_ranks 4 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" -- --split
+      start_aggregators 2 4 "NZCL_TRANSPORT=$transport"
+      expect_ranks_ok 4
+      expect_subgroups_ok 4
+      for i in 0 1; do expect "aggregator$i" 0; done
+      port=$(free_port)
+    done
+    ;;
+  open_mpi_subgroups)
+    # The aggregators come first, so that one of them is member 0 of the meeting.
+    need mpirun.openmpi
+    NZCL_AGGREGATORS=2 mpirun.openmpi --allow-run-as-root --oversubscribe -x NZCL_AGGREGATORS -n 2 "$aggregator" : -n 4 "$rank" --split >"$work/mpi.out" 2>&1 || fail "mpirun"
+    expect_lines 4 '^rank [0-3] of 4: ok$' "$work/mpi.out"
+    expect_lines 4 '^child after the parent: ok$' "$work/mpi.out"
+    expect_lines 3 '^grandchild: ok$' "$work/mpi.out"
+    ;;
+  killed_in_subgroup)
+    # Rank 3 dies: the parent and the odd ranks' child fail, each by itself, and the even ranks' child goes on.
+    for transport in "${transports[@]}"; do
+      start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --split --rounds 200 --die-rank 3 --die-at 20
+      expect rank3 137
+      for r in 0 1 2; do expect "rank$r" 0 '^parent: .*rank 3 \(pid .*\) died'; done
+      expect_text rank1 '^child after the parent: .*rank 0 \(pid .*\) died'
+      for r in 0 2; do
+        expect_text "rank$r" '^child: ok$'
+        expect_text "rank$r" '^child after the parent: ok$'
+      done
+      port=$(free_port)
+    done
+    ;;
+  aggregators_of_sessions)
+    # A second communicator that meets by itself finds no aggregator, and the error says what to start.
+    start_ranks 2 NZCL_AGGREGATORS=1 "$brief" -- --communicators 2
+    start_aggregators 1 2 "$brief"
+    for name in rank0 rank1; do expect $name 3 'aggregator 0 did not come.*needs 1 dedicated aggregator\(s\) of its own.*NZCL_SESSION, here "default".*split\(\)'; done
+    expect aggregator0 0 # the first communicator has ended well
+    port=$(free_port)
+    # This is what it says.
+    start_ranks 2 NZCL_AGGREGATORS=1 -- --communicators 2 --sessions
+    for s in 0 1; do
+      start_aggregators 1 2 "NZCL_SESSION=s$s"
+      # shellcheck disable=SC2154 # set by start
+      eval "pid_session$s=$pid_aggregator0"
+    done
+    expect_ranks_ok 2
+    for s in 0 1; do expect "session$s" 0; done
     ;;
   vanished_host)
     # Two hosts on a wire that is cut. No process dies and no connection is closed, but nothing answers any more.

@@ -8,7 +8,9 @@
 #include <chrono>
 #include <cstdio>
 #include <deque>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "nzcl/communicator.h"
@@ -22,6 +24,8 @@ struct Arguments {
   int rounds = 10;
   std::size_t count = 100000;
   int communicators = 1;
+  bool sessions = false;
+  bool split = false;
   int die_rank = -1, die_at = 0;
   int idle_seconds = 0;
   bool not_dumpable = false;
@@ -53,6 +57,36 @@ void run(nzcl::Communicator& comm, const Arguments& a) {
   }
 }
 
+/// Like run(), but a failure is printed and not thrown.
+void run_and_tell(const char* what, nzcl::Communicator& comm, const Arguments& a) {
+  try {
+    run(comm, a);
+    std::printf("%s: ok\n", what);
+  } catch (const nzcl::Error& e) {
+    std::printf("%s: %s\n", what, e.what());
+  }
+}
+
+/// Splits the ranks into even and odd ones, in descending order, and uses parent and child at the same time.
+/// Then the parent is closed, whether it has failed or not, and the child goes on.
+void run_split(nzcl::Communicator comm, const Arguments& a) {
+  const int rank = comm.rank();
+  nzcl::Communicator child = comm.split(rank % 2, -rank);
+  if (child.rank() != (comm.size() - 1 - rank) / 2) std::exit(5);
+  Arguments of_child = a;
+  of_child.die_rank = -1;
+  {
+    std::jthread beside([&] { run_and_tell("child", child, of_child); });
+    run_and_tell("parent", comm, a);
+  }
+  { const nzcl::Communicator closed = std::move(comm); }
+  of_child.rounds = 5;
+  run_and_tell("child after the parent", child, of_child);
+  if (child.async_error()) return;
+  nzcl::Communicator grandchild = child.split(rank == 0 ? nzcl::kNoColor : 0);
+  if (grandchild.valid()) run_and_tell("grandchild", grandchild, of_child);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,6 +95,8 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", a.rounds, "Allreduces per communicator");
   app.add_option("--count", a.count, "Elements");
   app.add_option("--communicators", a.communicators, "Made one after the other, and kept");
+  app.add_flag("--sessions", a.sessions, "Let them meet in the sessions s0, s1 and so on");
+  app.add_flag("--split", a.split, "Use the first communicator and one that is split from it");
   app.add_option("--die-rank", a.die_rank, "This rank kills itself");
   app.add_option("--die-at", a.die_at, "before this round");
   app.add_option("--idle", a.idle_seconds, "Seconds to do nothing, and print the CPU time that they took");
@@ -70,8 +106,16 @@ int main(int argc, char** argv) {
   try {
     std::deque<nzcl::Communicator> all;
     for (int i = 0; i < a.communicators; ++i) {
-      all.emplace_back();
+      nzcl::Options options = nzcl::options_from_environment();
+      if (a.sessions) options.session = "s" + std::to_string(i);
+      all.emplace_back(options);
       if (i == 0) std::puts("joined"), std::fflush(stdout);
+      if (a.split) {
+        const int rank = all.back().rank(), size = all.back().size();
+        run_split(std::move(all.back()), a);
+        std::printf("rank %d of %d: ok\n", rank, size);
+        return 0;
+      }
       run(all.back(), a);
     }
     if (a.idle_seconds > 0) {

@@ -220,6 +220,8 @@ TEST_F(CApiMisuseTest, EveryNullPointerIsAnErrorThatNamesTheCall) {
   refused(nzclCommCount(comm_, nullptr), "nzclCommCount");
   refused(nzclCommUserRank(nullptr, &number), "nzclCommUserRank");
   refused(nzclCommUserRank(comm_, nullptr), "nzclCommUserRank");
+  refused(nzclCommSplit(nullptr, 0, 0, &other), "nzclCommSplit");
+  refused(nzclCommSplit(comm_, 0, 0, nullptr), "nzclCommSplit");
   refused(nzclCommRegister(nullptr, x, 4, &buffer), "nzclCommRegister");
   refused(nzclCommRegister(comm_, nullptr, 4, &buffer), "nzclCommRegister");
   refused(nzclCommRegister(comm_, x, 4, nullptr), "nzclCommRegister");

@@ -206,6 +206,40 @@ int oob_allgather(const void* send, void* recv, size_t bytes, void* context) {
   return 0;
 }
 
+TEST_F(CApiTest, SplitByColourAndKey) {
+  run([](nzclComm_t comm, int rank) {
+    nzclComm_t child = nullptr, none = comm;
+    NZCL_OK(nzclCommSplit(comm, rank == 1 ? NZCL_SPLIT_NOCOLOR : 4, -rank, &child));
+    NZCL_OK(nzclCommSplit(comm, NZCL_SPLIT_NOCOLOR, 0, &none));
+    EXPECT_EQ(none, nullptr);
+    EXPECT_EQ(child == nullptr, rank == 1);
+    if (child != nullptr) {
+      int value = -1;
+      NZCL_OK(nzclCommCount(child, &value));
+      EXPECT_EQ(value, 2);
+      NZCL_OK(nzclCommUserRank(child, &value));
+      EXPECT_EQ(value, rank == 0 ? 1 : 0);
+      std::vector<float> data = input_of(rank);
+      nzclBuffer_t buffer = nullptr;  // the parent's, used by the child
+      NZCL_OK(nzclCommRegister(comm, data.data(), data.size() * sizeof(float), &buffer));
+      nzclWork_t work = nullptr;
+      NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, child, &work));
+      wait_and_free(work);
+      std::vector<float> sum = input_of(0);
+      const auto other = input_of(2);
+      for (std::size_t i = 0; i < kCount; ++i) sum[i] += other[i];
+      EXPECT_EQ(data, sum);
+      NZCL_OK(nzclCommDeregister(child, buffer));
+      NZCL_OK(nzclCommAbort(child, "enough"));
+      nzclResult_t result = nzclSuccess;
+      while (result == nzclSuccess) result = nzclBarrier(child);
+      EXPECT_EQ(result, nzclAborted);
+      NZCL_OK(nzclCommDestroy(child));
+    }
+    NZCL_OK(nzclBarrier(comm));
+  });
+}
+
 TEST(CApiOob, MeetsByTheCallersAllgather) {
   Oob shared;
   on_ranks(kRanks, [&](int rank) {

@@ -71,7 +71,7 @@ TEST_P(ForkTest, AChildIsRefusedByName) {
   run([](Communicator& c, RegisteredBuffer&, const AllreduceRequest& request, Work& work) {
     int status = 0;
     if (!is_refused([&] { (void)c.allreduce(request); })) status |= 1;
-    if (!is_refused([&] { c.barrier(); })) status |= 2;
+    if (!is_refused([&] { c.barrier(); }) || !is_refused([&] { (void)c.split(0); })) status |= 2;
     if (!is_refused([&] { (void)c.register_buffer(request.output, 4); })) status |= 4;
     if (!is_refused([&] { c.abort("child"); })) status |= 8;
     if (!is_refused([&] { work.wait(); })) status |= 16;

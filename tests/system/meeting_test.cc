@@ -269,6 +269,83 @@ TEST(ControlPlane, MembersThatServeLeaveAfterAllOthers) {
   on_all(all, [](Plane& p, std::size_t) { EXPECT_TRUE(p.control->leave(Deadline::max())); });
 }
 
+// --- Gathers of the control plane
+
+TEST(ControlPlaneGather, GroupsOfMembersGatherSideBySideAndLargeParts) {
+  const auto all = planes(5);
+  on_all(all, [](Plane& p, std::size_t i) {
+    const std::vector<int> mine = i % 2 == 0 ? std::vector<int>{4, 0, 2} : std::vector<int>{1, 3};
+    for (int round = 0; round < 20; ++round) {
+      const auto part = [&](int member) {
+        return std::string(static_cast<std::size_t>(round * 10000), '\xfe') + std::to_string(member);
+      };
+      std::vector<std::string> expected;
+      for (const int member : mine) expected.push_back(part(member));
+      EXPECT_EQ(p.control->gather("group " + std::to_string(i % 2) + ", round " + std::to_string(round), mine,
+                                  part(static_cast<int>(i)), in(kLong)),
+                expected);
+    }
+    EXPECT_FALSE(p.control->failed());
+  });
+}
+
+TEST(ControlPlaneGather, TheDeathOfAMemberEndsIt) {
+  for (const std::size_t dead : {std::size_t{2}, std::size_t{0}}) {
+    auto all = planes(3);
+    std::jthread dies([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that the others wait already
+      all[dead]->control.reset();
+    });
+    on_all(all, [&](Plane& p, std::size_t i) {
+      if (i == dead) return;
+      try {
+        p.control->gather("g", {0, 1, 2}, "x", Deadline::max());
+        ADD_FAILURE() << "it ended well";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::peer_failed);
+        EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(dead) + " died"));
+      }
+    });
+  }
+}
+
+TEST(ControlPlaneGather, EndsWhenAnotherMemberLeavesAndWhenAllHaveLeft) {
+  const auto all = planes(3, {true, false, false});
+  on_all(all, [](Plane& p, std::size_t i) {
+    if (i != 0) {
+      EXPECT_TRUE(p.control->leave(in(kLong)));
+      return;
+    }
+    try {  // the last member may leave before this one hears of the first
+      EXPECT_EQ(p.control->gather("g", {0, 1, 2}, "", Deadline::max()), std::nullopt);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_usage);
+      EXPECT_THAT(e.what(), HasSubstr("has closed the communicator"));
+    }
+    EXPECT_TRUE(p.control->leave(in(kLong)));
+    EXPECT_EQ(p.control->gather("h", {0, 1, 2}, "", Deadline::max()), std::nullopt);
+  });
+}
+
+TEST(ControlPlaneGather, OneThatGivesUpTellsTheOthersWhyAndNothingElseFails) {
+  const auto all = planes(3);
+  on_all(all, [](Plane& p, std::size_t i) {
+    if (i == 1) {
+      p.control->give_up("g", {0, 1, 2}, {ErrorCode::system, "no memory \xff"});
+    } else {
+      try {
+        p.control->gather("g", {0, 1, 2}, "x", in(kLong));
+        ADD_FAILURE() << "it ended well";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::system);
+        EXPECT_THAT(e.what(), HasSubstr("rank 1 could not go on: no memory"));
+      }
+    }
+    EXPECT_TRUE(p.control->gather("next", {0, 1, 2}, "x", in(kLong)).has_value());
+    EXPECT_FALSE(p.control->failed());
+  });
+}
+
 TEST(ControlPlane, TheDeathOfAServingMemberIsAFailureAtAnyTime) {
   auto all = planes(3, {false, false, true});
   std::jthread server([&] { EXPECT_FALSE(all[2]->control->leave(in(std::chrono::milliseconds(50)))); });

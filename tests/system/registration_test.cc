@@ -156,5 +156,27 @@ TEST_F(RegistrationTest, MemoryWithoutAHandleIsNotUsedEvenIfAnOperationStillHold
   });
 }
 
+TEST_F(RegistrationTest, CommunicatorsThatAreSplitShareTheDeviceAndItsMemory) {
+  run([](Rank& rank) {
+    const auto child = rank.core.split(0, -rank.index);
+    auto of_parent = rank.add();
+    auto of_child = child->register_memory(rank.data.data(), 40000, MemoryKind::host);
+    EXPECT_EQ(rank.counts.made, 1) << "the same range, so the same registration";
+    of_parent.reset();
+    const AllreduceRequest request{
+        .input = rank.data.data(), .output = rank.data.data(), .count = rank.data.size()};
+    rank.core.wait(*rank.start(), std::nullopt);
+    child->wait(*child->allreduce(request), std::nullopt);
+    EXPECT_EQ(rank.data[0], 4.0f);
+    of_child.reset();
+    EXPECT_EQ(rank.counts.alive, 0);
+    of_parent = rank.add();
+    child->wait(*child->allreduce(request), std::nullopt);
+    EXPECT_EQ(rank.data[0], 8.0f);
+    EXPECT_EQ(rank.counts.made, 2);
+    child->close();
+  });
+}
+
 }  // namespace
 }  // namespace nzcl::test

@@ -84,6 +84,8 @@ TEST(EmptyHandles, EveryCallOfAMovedFromCommunicatorSaysSo) {
     EXPECT_THAT(error_of([&] { (void)c.async_error(); }), gone);
     EXPECT_THAT(error_of([&] { c.abort("why"); }), gone);
     EXPECT_THAT(error_of([&] { c.close(); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.split(0); }), gone);
+    EXPECT_FALSE(c.valid());
     EXPECT_EQ(taken.rank(), 0);
     c = std::move(taken);
     EXPECT_EQ(c.size(), 1);

@@ -70,6 +70,19 @@ TEST_F(CmaEndpointTest, RefusesImpossibleSegments) {
   EXPECT_THAT(connect("no address"), HasSubstr("no usable address"));
 }
 
+TEST_F(CmaEndpointTest, TellsOnlyOfItsOwnMemorySoThatAnothersMayBeReleasedMeanwhile) {
+  CmaDevice shared;
+  const auto mine = shared.allocate(8192), others = shared.allocate(4096);
+  const auto endpoint = shared.open_endpoint({.self = 1, .peers = 2, .arrivals = 64, .allocated = mine});
+  const std::string address = endpoint->address_for(0);
+  const auto memories = Address::decode(address, 2).memories;
+  ASSERT_EQ(memories.size(), 1u);
+  EXPECT_EQ(memories[0].address, reinterpret_cast<std::uint64_t>(mine.data()));
+  EXPECT_EQ(memories[0].bytes, mine.size());
+  shared.release(others);
+  EXPECT_EQ(connect(address), "");
+}
+
 /// A peer in a child process, which is killed after the connection was made.
 class DeadPeerTest : public CmaEndpointTest {
  protected:

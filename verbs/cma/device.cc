@@ -78,11 +78,13 @@ void CmaDevice::release(std::span<std::byte> bytes) noexcept {
   std::erase_if(memories_, [&](const Memory& m) { return m.mapping.bytes().data() == bytes.data(); });
 }
 
-std::vector<SharedMemory> CmaDevice::memories() const {
+std::vector<SharedMemory> CmaDevice::memories(std::span<const std::byte> wanted) const {
   const std::scoped_lock lock(mutex_);
   std::vector<SharedMemory> all;
   for (const Memory& m : memories_) {
     const auto bytes = m.mapping.bytes();
+    if (!wanted.empty() && (bytes.data() < wanted.data() || bytes.data() >= wanted.data() + wanted.size()))
+      continue;
     all.push_back({reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size(), m.fd.get(), 0});
   }
   return all;

@@ -24,7 +24,8 @@ class CmaDevice final : public Device {
   void release(std::span<std::byte> bytes) noexcept override;
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override;
 
-  std::vector<SharedMemory> memories() const;
+  /// The allocated memory that begins within `wanted`, or all of it if `wanted` is empty.
+  std::vector<SharedMemory> memories(std::span<const std::byte> wanted) const;
 
  private:
   struct Memory {

@@ -67,7 +67,7 @@ std::string CmaEndpoint::address_for(PeerId) {
                            .entries = entries_,
                            .segment_bytes = mapping_.bytes().size(),
                            .nonce = nonce_},
-                 .memories = device_.memories()}
+                 .memories = device_.memories(options_.allocated)}
       .encode();
 }
 

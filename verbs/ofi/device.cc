@@ -6,12 +6,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <set>
 
+#include "verbs/ofi/domains.h"
 #include "verbs/ofi/endpoint.h"
 #include "verbs/ofi/handles.h"
 #include "verbs/ofi/keep_signals.h"
@@ -113,21 +114,6 @@ Costs costs_of(const std::string& provider) {
   return {.segment = 2 << 10, .write = 8 << 10, .foreign_byte = 0};
 }
 
-class OfiRegion final : public MemoryRegion {
- public:
-  OfiRegion(Handle<fid_mr> mr, std::span<std::byte> bytes, bool virtual_addresses)
-      : MemoryRegion(fi_mr_desc(mr.get())), mr_(std::move(mr)), bytes_(bytes), virtual_(virtual_addresses) {}
-  std::span<std::byte> bytes() const noexcept override { return bytes_; }
-  RemoteMemory remote() const noexcept override {
-    return {virtual_ ? reinterpret_cast<std::uint64_t>(bytes_.data()) : 0, fi_mr_key(mr_.get())};
-  }
-
- private:
-  Handle<fid_mr> mr_;
-  std::span<std::byte> bytes_;
-  bool virtual_;
-};
-
 class OfiDevice final : public Device {
  public:
   /// `address` is the address that the user gave, or empty.
@@ -140,10 +126,7 @@ class OfiDevice final : public Device {
     check(fi_fabric(info_->fabric_attr, &fabric, nullptr), name_ + ": opening the fabric",
           ErrorCode::unavailable);
     fabric_.reset(fabric);
-    fid_domain* domain = nullptr;
-    check(fi_domain(fabric, info_.get(), &domain, nullptr), name_ + ": opening the domain",
-          ErrorCode::unavailable);
-    domain_.reset(domain);
+    domains_.emplace(fabric, info_.get(), name_);
     if (info_->domain_attr->cq_data_size < 4) {
       throw Error(ErrorCode::unavailable,
                   fmt::format("{}: the provider has {} bytes of remote completion data, but nzcl needs 4",
@@ -164,32 +147,21 @@ class OfiDevice final : public Device {
   const Limits& limits() const noexcept override { return limits_; }
 
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind) override {
-    fid_mr* mr = nullptr;
-    const bool own_keys = (info_->domain_attr->mr_mode & FI_MR_PROV_KEY) == 0;
-    const std::uint64_t key = own_keys ? next_key_.fetch_add(1, std::memory_order_relaxed) : 0;
-    const int code = fi_mr_reg(domain_.get(), bytes.data(), bytes.size(),
-                               FI_WRITE | FI_REMOTE_WRITE | FI_READ, 0, key, 0, &mr, nullptr);
-    if (code != 0) {
-      throw Error(ErrorCode::system,
-                  fmt::format("{}: registering {} MiB: {}{}", name_, bytes.size() >> 20, fi_strerror(-code),
-                              code == -ENOMEM ? "; raise the limit on locked memory (ulimit -l)" : ""));
-    }
-    return std::make_unique<OfiRegion>(Handle<fid_mr>(mr), bytes,
-                                       (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0);
+    return domains_->register_memory(bytes);
   }
 
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override {
     const KeepSignals keep;
-    return std::make_unique<OfiEndpoint>(fabric_.get(), domain_.get(), info_.get(), name_, limits_, options);
+    return std::make_unique<OfiEndpoint>(fabric_.get(), domains_->for_endpoint(), info_.get(), name_, limits_,
+                                         options);
   }
 
  private:
   Info info_;
   std::string provider_, name_;
   Handle<fid_fabric> fabric_;
-  Handle<fid_domain> domain_;
+  std::optional<Domains> domains_;
   Limits limits_;
-  std::atomic<std::uint64_t> next_key_{1};
 };
 
 }  // namespace

@@ -19,9 +19,10 @@ std::size_t bytes_of(std::span<const Segment> segments) {
 
 }  // namespace
 
-OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name,
-                         const Limits& limits, const EndpointOptions& options)
+OfiEndpoint::OfiEndpoint(fid_fabric* fabric, std::shared_ptr<fid_domain> domain, fi_info* info,
+                         std::string device_name, const Limits& limits, const EndpointOptions& options)
     : fabric_(fabric),
+      domain_(std::move(domain)),
       device_name_(std::move(device_name)),
       provider_(info->fabric_attr->prov_name),
       limits_(limits),
@@ -29,15 +30,15 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
       peers_(options.peers, FI_ADDR_NOTAVAIL),
       in_flight_(limits.max_posted) {
   for (std::uint32_t next = 0; InFlight & f : in_flight_) f.next_free = ++next;
-  open_queue(domain, limits.max_posted + options.arrivals);
+  open_queue(limits.max_posted + options.arrivals);
   fi_av_attr av_attr{};
   av_attr.type = FI_AV_TABLE;
   av_attr.count = options.peers;
   fid_av* av = nullptr;
-  check(fi_av_open(domain, &av_attr, &av, nullptr), device_name_ + ": opening an address vector");
+  check(fi_av_open(domain_.get(), &av_attr, &av, nullptr), device_name_ + ": opening an address vector");
   addresses_.reset(av);
   fid_ep* ep = nullptr;
-  check(fi_endpoint(domain, info, &ep, nullptr), device_name_ + ": opening an endpoint");
+  check(fi_endpoint(domain_.get(), info, &ep, nullptr), device_name_ + ": opening an endpoint");
   endpoint_.reset(ep);
   check(fi_ep_bind(ep, &av->fid, 0), device_name_ + ": binding the address vector");
   check(fi_ep_bind(ep, &queue_->fid, FI_TRANSMIT | FI_RECV), device_name_ + ": binding the completion queue");
@@ -47,7 +48,7 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, 
 /// Opens the completion queue, with a descriptor to sleep on if the provider has one that is known to work.
 /// shm has none that works between processes, and an endpoint of verbs;ofi_rxm that has one crashes when it
 /// is closed (libfabric 1.17 on Soft-RoCE). Endpoints without a descriptor are polled in small steps.
-void OfiEndpoint::open_queue(fid_domain* domain, std::size_t size) {
+void OfiEndpoint::open_queue(std::size_t size) {
   fi_cq_attr attributes{};
   attributes.format = FI_CQ_FORMAT_DATA;
   attributes.size = size;
@@ -65,7 +66,8 @@ void OfiEndpoint::open_queue(fid_domain* domain, std::size_t size) {
     attributes.wait_obj = FI_WAIT_FD;
   }
   fid_cq* queue = nullptr;
-  check(fi_cq_open(domain, &attributes, &queue, nullptr), device_name_ + ": opening a completion queue");
+  check(fi_cq_open(domain_.get(), &attributes, &queue, nullptr),
+        device_name_ + ": opening a completion queue");
   queue_.reset(queue);
   if (attributes.wait_obj == FI_WAIT_NONE) return;
   check(fi_control(wait_set_ ? &wait_set_->fid : &queue->fid, FI_GETWAIT, &wait_fd_),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "verbs/ofi/handles.h"
@@ -15,7 +16,7 @@ namespace nzcl::verbs::ofi {
 /// the place by it and frees the place.
 class OfiEndpoint final : public Endpoint {
  public:
-  OfiEndpoint(fid_fabric* fabric, fid_domain* domain, fi_info* info, std::string device_name,
+  OfiEndpoint(fid_fabric* fabric, std::shared_ptr<fid_domain> domain, fi_info* info, std::string device_name,
               const Limits& limits, const EndpointOptions& options);
 
   std::string address_for(PeerId peer) override;
@@ -36,7 +37,7 @@ class OfiEndpoint final : public Endpoint {
     PeerId peer = 0;
     std::uint32_t next_free = 0;
   };
-  void open_queue(fid_domain* domain, std::size_t size);
+  void open_queue(std::size_t size);
   bool post_one(const Write& write) noexcept;
   /// Writes from one place in memory, by a call of libfabric that is cheaper than the one for a gather list.
   ssize_t write_segment(const Write& write) noexcept;
@@ -47,6 +48,7 @@ class OfiEndpoint final : public Endpoint {
   Completion take_error() noexcept;
 
   fid_fabric* fabric_;
+  const std::shared_ptr<fid_domain> domain_;  // released when all that was opened in it is closed
   const std::string device_name_, provider_;
   const Limits limits_;
   std::vector<fi_context2> contexts_;  // one for each of in_flight_; libfabric owns those in use
