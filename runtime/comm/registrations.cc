@@ -1,6 +1,7 @@
 #include "runtime/comm/registrations.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "runtime/base/own_process.h"
 
@@ -15,7 +16,44 @@ bool covers(std::span<const std::byte> outer, std::span<const std::byte> inner) 
   return inner.data() >= outer.data() && inner.data() + inner.size() <= outer.data() + outer.size();
 }
 
+/// All objects of this process. It is never destroyed, since communicators may be static objects too. A child
+/// made by fork() begins with one of its own, because the parent's mutex may have been locked at that moment.
+struct Everywhere {
+  OwnProcess process;
+  std::mutex mutex;
+  std::vector<const Registrations*> all;
+  static Everywhere& instance() {
+    static std::atomic<Everywhere*> current = nullptr;
+    Everywhere* found = current.load();
+    while (found == nullptr || !found->process.is_current()) {
+      auto mine = std::make_unique<Everywhere>();
+      if (current.compare_exchange_strong(found, mine.get())) return *mine.release();
+    }
+    return *found;
+  }
+};
+
 }  // namespace
+
+Registrations::Registrations(std::shared_ptr<verbs::Device> device) : device_(std::move(device)) {
+  Everywhere& everywhere = Everywhere::instance();
+  const std::scoped_lock lock(everywhere.mutex);
+  everywhere.all.push_back(this);
+}
+
+Registrations::~Registrations() {
+  Everywhere& everywhere = Everywhere::instance();
+  const std::scoped_lock lock(everywhere.mutex);
+  std::erase(everywhere.all, this);
+}
+
+bool Registrations::is_covered_elsewhere(std::span<const std::byte> bytes) const {
+  Everywhere& everywhere = Everywhere::instance();
+  const std::scoped_lock lock(everywhere.mutex);
+  return std::any_of(everywhere.all.begin(), everywhere.all.end(), [&](const Registrations* other) {
+    return other != this && other->find(bytes) != nullptr;
+  });
+}
 
 std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, MemoryKind kind) {
   SharedRegion region = find(bytes);

@@ -28,7 +28,10 @@ struct Registration {
 /// Thread-safe. Registering and deregistering are slow, so neither happens under the lock.
 class Registrations {
  public:
-  explicit Registrations(std::shared_ptr<verbs::Device> device) : device_(std::move(device)) {}
+  explicit Registrations(std::shared_ptr<verbs::Device> device);
+  ~Registrations();
+  Registrations(const Registrations&) = delete;
+  Registrations& operator=(const Registrations&) = delete;
 
   /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
   /// the device's Error.
@@ -38,6 +41,9 @@ class Registrations {
   /// Returns true if a destroyed handle covered the range, for error messages. Only the last few are
   /// remembered.
   bool was_released(std::span<const std::byte> bytes) const;
+  /// Returns true if another communicator of this process has a living handle that covers the range, for
+  /// error messages.
+  bool is_covered_elsewhere(std::span<const std::byte> bytes) const;
 
  private:
   struct Entry {

@@ -51,6 +51,18 @@ std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block_elems) {
   return count / block_elems + (count % block_elems != 0);
 }
 
+/// The end of the sentence that says that a range is not registered.
+const char* why_not_registered(const Registrations& registrations, std::span<const std::byte> range) {
+  if (registrations.was_released(range)) {
+    return " any more: its RegisteredBuffer is gone; keep the handle as long as operations use the buffer";
+  }
+  if (registrations.is_covered_elsewhere(range)) {
+    return " of this communicator, but in one of another communicator; register it with this one as well "
+           "(only communicators that are split from one another share their buffers)";
+  }
+  return " of this communicator; call its register_buffer first";
+}
+
 /// Returns the region that contains [data, data + bytes), or refuses the argument `name`.
 SharedRegion covered(const Registrations& registrations, const void* data, std::uint64_t bytes,
                      std::size_t alignment, const char* name) {
@@ -62,10 +74,7 @@ SharedRegion covered(const Registrations& registrations, const void* data, std::
   auto region = registrations.find(range);
   if (!region) {
     refuse(fmt::format("{} ({} bytes at {}) is not inside a registered buffer{}", name, bytes, data,
-                       registrations.was_released(range)
-                           ? " any more: its RegisteredBuffer is gone; keep the handle as long as operations "
-                             "use the buffer"
-                           : " of this communicator; call its register_buffer first"));
+                       why_not_registered(registrations, range)));
   }
   return region;
 }

@@ -212,6 +212,19 @@ TEST(Refusal, OfAllRanksGoesOn) {
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(Refusal, OfABufferOfAnotherCommunicatorSaysSo) {
+  LocalGroup group(1), other_group(1);
+  Communicator communicator(group, 0), other(other_group, 0);
+  std::vector<float> data(100, 1.0f);
+  const RegisteredBuffer elsewhere = other.register_buffer(data.data(), data.size() * 4);
+  const AllreduceRequest request{.input = data.data(), .output = data.data(), .count = data.size()};
+  EXPECT_THAT(error_of([&] { (void)communicator.allreduce(request); }).second,
+              HasSubstr("but in one of another communicator"));
+  const RegisteredBuffer here = communicator.register_buffer(data.data(), data.size() * 4);
+  communicator.allreduce(request).wait();
+  other.allreduce(request).wait();
+}
+
 TEST(Refusal, OfARequestForNoTensorFailsTheCommunicatorIfTheOthersHaveOne) {
   for (const int dedicated : {0, 1}) {
     for (const std::size_t count : {kSmall, kLarge}) {
