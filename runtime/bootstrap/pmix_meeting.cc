@@ -18,7 +18,7 @@ namespace {
 
 // How long the server may take after a fence until it hands out what the other processes have put, and the
 // pause between two requests for it.
-constexpr auto kServerPatience = std::chrono::seconds(5);
+constexpr auto kServerPatience = std::chrono::seconds(30);
 constexpr auto kServerNap = std::chrono::milliseconds(10);
 
 void check(pmix_status_t status, const std::string& what) {

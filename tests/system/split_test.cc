@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <ctime>
 #include <latch>
@@ -315,6 +316,7 @@ TEST(Split, ARankThatDoesNotComeIsNamedToAllAndAllMayTryAgain) {
 
 TEST(Split, ARankThatHasClosedIsNamed) {
   std::latch over(2);
+  std::barrier<> both_have_asked(2);  // otherwise the first of them to leave would be named to the other
   const auto errors = run_ranks(calm(3), [&](Communicator& c) {
     if (c.rank() == 2) {
       c.barrier();
@@ -326,6 +328,7 @@ TEST(Split, ARankThatHasClosedIsNamed) {
     std::jthread leave([&] { over.count_down(); });
     EXPECT_THAT(error_of([&] { (void)c.split(0); }), closed);
     EXPECT_THAT(error_of([&] { (void)c.split(0); }), closed);
+    both_have_asked.arrive_and_wait();
   });
   EXPECT_THAT(errors, Each(""));
 }
