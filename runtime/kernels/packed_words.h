@@ -68,13 +68,12 @@ class PackedWriter {
   /// many.
   template <class Write>
   [[gnu::always_inline]] bool put(std::size_t count, Write write) {
-    if (left_ >= kWordElements) [[likely]] {
-      write(at_);
-    } else {
-      Element word[kWordElements];
-      write(word);
+    Element last[kWordElements];
+    const bool room = left_ >= kWordElements;
+    write(room ? at_ : last);
+    if (!room) {
       if (count > left_) return false;
-      std::memcpy(at_, word, count * sizeof(Element));
+      if (count > 0) std::memcpy(at_, last, count * sizeof(Element));
     }
     at_ += count;
     left_ -= count;
