@@ -14,6 +14,8 @@ int main(int argc, char** argv) {
     perf::kernels::register_scans(hwy::TargetName(target), target);
     perf::kernels::register_reductions(hwy::TargetName(target), target);
     perf::kernels::register_elements(hwy::TargetName(target), target);
+    perf::kernels::register_element_sums(hwy::TargetName(target), target);
+    perf::kernels::register_indices(hwy::TargetName(target), target);
   }
   perf::kernels::register_copies();
   benchmark::AddCustomContext("scan_streams", std::to_string(nzcl::fastest_scan_streams()));

@@ -57,7 +57,9 @@ TEST(Offsets, OfABitmapAndBack) {
         bitmap_of(offsets, back);
         ASSERT_EQ(back, bitmap);
         EXPECT_TRUE(are_offsets(offsets, 64 * words));
-        if (!offsets.empty()) EXPECT_FALSE(are_offsets(offsets, offsets.back()));
+        if (!offsets.empty()) {
+          EXPECT_FALSE(are_offsets(offsets, offsets.back()));
+        }
       });
     }
   }
