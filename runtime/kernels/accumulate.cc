@@ -113,20 +113,35 @@ struct Emit {
     }
   }
 
+  /// Words whose offsets are listed together. For each word alone the loop over its few elements would end at
+  /// a mispredicted branch.
+  static constexpr std::size_t kTogether = 64;
+
   static void single(Lane* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
                      const SumOutput& to) {
     PackedWriter<Element> out(to.packed.data(), to.packed.size() / sizeof(Element));
-    for_each_nonzero_word(any, words_for(elements), [&](std::size_t word) HWY_ATTR {
-      std::uint16_t offsets[kWordElements];
-      Lane fetched[kWordElements];
-      const std::size_t count = popcount(any[word]);
-      write_offsets(any[word], word, offsets);
-      fetch(lanes, all, offsets, count, fetched);
-      out.put(count, [&](Element* packed) HWY_ATTR {
-        const PackTag<Lane> d;
-        for (std::size_t i = 0; i < count; i += hn::Lanes(d))
-          Format::store(d, settle<op>(d, hn::LoadU(d, fetched + i), to.ranks), packed + i);
-      });
+    std::uint16_t offsets[kTogether * kWordElements];
+    for (std::size_t first = 0; first < words_for(elements); first += kTogether) {
+      std::size_t count = 0;
+      for_each_nonzero_word(any + first, std::min(kTogether, words_for(elements) - first),
+                            [&](std::size_t word) HWY_ATTR {
+                              const std::uint64_t bits = any[first + word];
+                              write_offsets(bits, first + word, offsets + count);
+                              count += popcount(bits);
+                            });
+      for (std::size_t i = 0; i < count; i += kWordElements)
+        put(lanes, all, offsets + i, std::min(kWordElements, count - i), to.ranks, out);
+    }
+  }
+
+  static HWY_INLINE void put(Lane* lanes, const std::uint64_t* all, const std::uint16_t* offsets,
+                             std::size_t count, int ranks, PackedWriter<Element>& out) {
+    Lane fetched[kWordElements];
+    fetch(lanes, all, offsets, count, fetched);
+    out.put(count, [&](Element* packed) HWY_ATTR {
+      const PackTag<Lane> d;
+      for (std::size_t i = 0; i < count; i += hn::Lanes(d))
+        Format::store(d, settle<op>(d, hn::LoadU(d, fetched + i), ranks), packed + i);
     });
   }
 
