@@ -13,6 +13,9 @@ int main(int argc, char** argv) {
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     perf::kernels::register_scans(hwy::TargetName(target), target);
     perf::kernels::register_reductions(hwy::TargetName(target), target);
+    perf::kernels::register_elements(hwy::TargetName(target), target);
+    perf::kernels::register_element_sums(hwy::TargetName(target), target);
+    perf::kernels::register_indices(hwy::TargetName(target), target);
   }
   perf::kernels::register_copies();
   benchmark::AddCustomContext("scan_streams", std::to_string(nzcl::fastest_scan_streams()));

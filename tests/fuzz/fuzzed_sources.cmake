@@ -3,6 +3,7 @@
 set(fuzzed_sources
   runtime/base/json_text.cc runtime/base/log.cc runtime/base/names.cc runtime/base/own_process.cc
   runtime/kernels/scan.cc runtime/kernels/scan_streams.cc runtime/kernels/reduce.cc runtime/kernels/targets.cc
+  runtime/kernels/offsets.cc runtime/kernels/index_codec.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
   runtime/plan/membership.cc runtime/plan/slice_layout.cc

@@ -9,6 +9,7 @@
 #include <string>
 #include <tuple>
 
+#include "any_values.h"
 #include "each_target.h"
 #include "guarded.h"
 #include "reference.h"
@@ -25,41 +26,6 @@ const std::vector<DataType> kTypes{DataType::float32,  DataType::float64, DataTy
                                    DataType::uint8};
 const std::vector<ReduceOp> kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max};
 
-/// Half of the elements are any bits: NaNs, infinities, subnormals and extreme integers. The other half are
-/// near each other, so that sums round, cancel and tie. All sources are filled from one generator, so that
-/// element i differs between them.
-void fill(std::span<std::byte> bytes, DataType type, std::mt19937_64& random) {
-  const std::size_t size = element_bytes(type);
-  for (std::size_t i = 0; i + size <= bytes.size(); i += size) {
-    std::uint64_t bits = random();
-    const int near = static_cast<int>(random() % 64) - 32;
-    if (random() % 2 == 0) {
-      const float value = static_cast<float>(near) * 0.71875f;
-      switch (type) {
-        case DataType::float32:
-          bits = std::bit_cast<std::uint32_t>(value);
-          break;
-        case DataType::float64:
-          bits = std::bit_cast<std::uint64_t>(std::sqrt(static_cast<double>(near + 32)));
-          break;
-        case DataType::float16:
-          bits = test::float_to_half(value);
-          break;
-        case DataType::bfloat16:
-          bits = test::float_to_bfloat16(value);
-          break;
-        case DataType::int32:
-        case DataType::int64:
-        case DataType::uint8:
-          bits = static_cast<std::uint64_t>(static_cast<std::int64_t>(near));
-          break;
-      }
-    }
-    std::memcpy(bytes.data() + i, &bits,
-                size);  // copies the low bytes: all targets of nzcl are little-endian
-  }
-}
-
 /// Sources that each end at an inaccessible page, and the result that their reduction must have.
 class Sources {
  public:
@@ -67,7 +33,7 @@ class Sources {
       : type_(type), elements_(elements) {
     for (std::size_t s = 0; s < count; ++s) {
       buffers_.push_back(std::make_unique<Guarded>(elements * element_bytes(type)));
-      fill(buffers_.back()->bytes(), type, random);
+      test::fill_with_any_values(buffers_.back()->bytes(), type, random);
       pointers_.push_back(buffers_.back()->data());
     }
   }

@@ -1,0 +1,90 @@
+#include "runtime/kernels/element_accumulator.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstdlib>
+#include <new>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/base/cold_memory.h"
+#include "runtime/kernels/offsets.h"
+
+namespace nzcl {
+
+void ElementAccumulator::FreeLanes::operator()(std::byte* lanes) const { std::free(lanes); }
+
+ElementAccumulator::ElementAccumulator(std::size_t most_elements)
+    : most_words_(words_for(most_elements)),
+      lanes_(static_cast<std::byte*>(std::aligned_alloc(
+          kCacheLine, std::max<std::size_t>(most_words_, 1) * 64 * sizeof(std::uint64_t)))),
+      any_(new std::uint64_t[most_words_]),
+      all_(new std::uint64_t[most_words_]),
+      scratch_(new std::uint64_t[most_words_]) {
+  assert(most_elements <= kMostSliceElements);
+  if (!lanes_) throw std::bad_alloc();
+}
+
+void ElementAccumulator::start(DataType type, ReduceOp op, int ranks, std::size_t elements) {
+  assert(ranks >= 2 && words_for(elements) <= most_words_);
+  kernels_ = accumulate_kernels(type, op);
+  if (!clear_ || type != type_ || op != op_) kernels_->clear(lanes_.get(), most_words_);
+  clear_ = true;
+  type_ = type, op_ = op, ranks_ = ranks, elements_ = elements, words_ = words_for(elements), held_ = 0;
+  std::fill_n(any_.get(), words_, 0);
+  std::fill_n(all_.get(), words_, ~std::uint64_t{0});
+}
+
+void ElementAccumulator::count_rank(std::span<const std::uint64_t> bitmap) {
+  assert(bitmap.size() == words_);
+  unite(bitmap, {any_.get(), words_}, {all_.get(), words_});
+  ++held_;
+}
+
+void ElementAccumulator::hold_all() {
+  fill_ones({any_.get(), words_}, elements_);
+  ++held_;
+}
+
+void ElementAccumulator::hold_bitmap(std::span<const std::uint64_t> bitmap) { count_rank(bitmap); }
+
+void ElementAccumulator::hold_offsets(std::span<const std::uint16_t> offsets) {
+  const std::span<std::uint64_t> scratch(scratch_.get(), words_);
+  bitmap_of(offsets, scratch);
+  count_rank(scratch);
+}
+
+void ElementAccumulator::add_all(std::span<const std::byte> values, std::size_t first) {
+  clear_ = false;
+  const std::size_t elements = values.size() / element_bytes(type_);
+  assert(first + elements <= elements_);
+  kernels_->add_all(lanes_.get() + first * kernels_->lane_bytes, values.data(), elements);
+}
+
+void ElementAccumulator::add_bitmap(std::span<const std::uint64_t> bitmap, std::span<const std::byte> values,
+                                    std::size_t first) {
+  clear_ = false;
+  assert(first % 64 == 0 && first / 64 + bitmap.size() <= words_);
+  assert(values.size() == count_bits(bitmap) * element_bytes(type_));
+  kernels_->add_bitmap(lanes_.get() + first * kernels_->lane_bytes, bitmap, values);
+}
+
+void ElementAccumulator::add_offsets(std::span<const std::uint16_t> offsets,
+                                     std::span<const std::byte> values) {
+  clear_ = false;
+  assert(values.size() == offsets.size() * element_bytes(type_));
+  assert(are_offsets(offsets, elements_));
+  kernels_->add_offsets(lanes_.get(), offsets, values.data());
+}
+
+std::size_t ElementAccumulator::union_count() const { return count_bits(union_bitmap()); }
+
+void ElementAccumulator::emit(SumOutput to) {
+  assert(held_ <= ranks_);
+  assert(to.packed.data() == nullptr || to.packed.size() >= union_count() * element_bytes(type_));
+  to.ranks = ranks_;
+  if (held_ < ranks_) std::fill_n(all_.get(), words_, 0);  // some rank holds nothing
+  kernels_->emit(lanes_.get(), any_.get(), all_.get(), elements_, to);
+  clear_ = true;
+}
+
+}  // namespace nzcl

@@ -1,0 +1,30 @@
+// Sums a slice of single elements over all ranks in one pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "nzcl/types.h"
+#include "runtime/kernels/sum_output.h"
+
+namespace nzcl {
+
+/// One rank's contribution to a slice.
+struct MergeSource {
+  const std::uint64_t* bitmap = nullptr;  // words_for(elements) words; null: the rank holds all elements
+  const std::byte* values = nullptr;      // packed, whole elements
+  std::size_t count = 0;                  // of them, as many as the bitmap has bits set
+};
+
+/// Sums the contributions, with the bits that reduce_kernel() gives for the dense slices, and returns how
+/// many elements are in the union. `sources` are those of the ranks that hold anything, in ascending order of
+/// ranks; they are used up, that is, changed. `any` becomes the union and has words_for(elements) words. It
+/// may be the bitmap of one of the sources.
+using MergeFn = std::size_t (*)(std::span<MergeSource> sources, std::size_t elements, std::uint64_t* any,
+                                const SumOutput& to) noexcept;
+
+/// The kernel for the best instruction set of this CPU. Null only for values outside the enums.
+MergeFn merge_kernel(DataType type, ReduceOp op) noexcept;
+
+}  // namespace nzcl

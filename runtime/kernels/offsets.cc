@@ -1,0 +1,98 @@
+#include "runtime/kernels/offsets.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "runtime/base/bitmap.h"
+
+// Highway compiles the part above HWY_ONCE once per instruction set; the order of these lines matters.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/offsets.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "runtime/kernels/offsets-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nzcl::HWY_NAMESPACE {
+
+std::size_t list_offsets(std::span<const std::uint64_t> bitmap, std::span<std::uint16_t> offsets) {
+  PackedWriter<std::uint16_t> out(reinterpret_cast<std::byte*>(offsets.data()), offsets.size());
+  std::size_t total = 0;
+  for_each_nonzero_word(bitmap.data(), bitmap.size(), [&](std::size_t word) HWY_ATTR {
+    const std::uint64_t bits = bitmap[word];
+    const std::size_t count = popcount(bits);
+    total += count;
+    const bool fits = out.put(count, [&](std::uint16_t* to) HWY_ATTR { write_offsets(bits, word, to); });
+    assert(fits);
+    static_cast<void>(fits);
+  });
+  return total;
+}
+
+bool ascend(const std::uint16_t* p, std::size_t count) {
+  const hn::ScalableTag<std::uint16_t> d;
+  std::size_t i = 1;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto before = hn::LoadU(d, p + i - 1), here = hn::LoadU(d, p + i);
+    // 16-bit lanes are compared unsigned by the greater of the two, because few instruction sets have more.
+    if (!hn::AllTrue(d, hn::And(hn::Eq(hn::Max(before, here), here), hn::Ne(before, here)))) return false;
+  }
+  for (; i < count; ++i) {
+    if (p[i - 1] >= p[i]) return false;
+  }
+  return true;
+}
+
+void unite_words(const std::uint64_t* bits, std::uint64_t* any, std::uint64_t* all, std::size_t words) {
+  const hn::ScalableTag<std::uint64_t> d;
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= words; i += hn::Lanes(d)) {
+    const auto v = hn::LoadU(d, bits + i);
+    hn::StoreU(hn::Or(hn::LoadU(d, any + i), v), d, any + i);
+    hn::StoreU(hn::And(hn::LoadU(d, all + i), v), d, all + i);
+  }
+  for (; i < words; ++i) any[i] |= bits[i], all[i] &= bits[i];
+}
+
+}  // namespace nzcl::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nzcl {
+
+HWY_EXPORT(list_offsets);
+HWY_EXPORT(ascend);
+HWY_EXPORT(unite_words);
+
+std::size_t offsets_of(std::span<const std::uint64_t> bitmap, std::span<std::uint16_t> offsets) noexcept {
+  return HWY_DYNAMIC_DISPATCH(list_offsets)(bitmap, offsets);
+}
+
+void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> bitmap) noexcept {
+  std::ranges::fill(bitmap, 0);
+  // The four quarters of the list are entered in turn. Neighbours are most often in the same word, and each
+  // would wait for the one before.
+  const std::size_t quarter = offsets.size() / 4;
+  const std::uint16_t* const p = offsets.data();
+  for (std::size_t i = 0; i < quarter; ++i) {
+    set_bit(bitmap, p[i]);
+    set_bit(bitmap, p[i + quarter]);
+    set_bit(bitmap, p[i + 2 * quarter]);
+    set_bit(bitmap, p[i + 3 * quarter]);
+  }
+  for (const std::uint16_t offset : offsets.subspan(4 * quarter)) set_bit(bitmap, offset);
+}
+
+bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept {
+  if (offsets.empty()) return true;
+  return offsets.back() < elements && HWY_DYNAMIC_DISPATCH(ascend)(offsets.data(), offsets.size());
+}
+
+void unite(std::span<const std::uint64_t> bits, std::span<std::uint64_t> any,
+           std::span<std::uint64_t> all) noexcept {
+  assert(bits.size() == any.size() && bits.size() == all.size());
+  HWY_DYNAMIC_DISPATCH(unite_words)(bits.data(), any.data(), all.data(), bits.size());
+}
+
+}  // namespace nzcl
+#endif  // HWY_ONCE

@@ -1,0 +1,25 @@
+// The two forms of an index set in memory: a bitmap, and a list of ascending 16-bit offsets.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace nzcl {
+
+/// Writes the numbers of the set bits, ascending, and returns how many there are. `bitmap` has at most 1024
+/// words (kMostSliceElements), and `offsets` has room for all set bits. What lies behind the last offset
+/// within `offsets` is arbitrary.
+std::size_t offsets_of(std::span<const std::uint64_t> bitmap, std::span<std::uint16_t> offsets) noexcept;
+
+/// Sets the bits of the offsets and clears all others. Every offset is below 64 * bitmap.size().
+void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> bitmap) noexcept;
+
+/// Whether the offsets ascend, so that none is there twice, and all are below `elements`.
+bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept;
+
+/// any |= bits and all &= bits, word by word. The three spans have the same length.
+void unite(std::span<const std::uint64_t> bits, std::span<std::uint64_t> any,
+           std::span<std::uint64_t> all) noexcept;
+
+}  // namespace nzcl

@@ -1,0 +1,212 @@
+// Words of 64 elements: which are not zero, packed one behind the other, and expanded again. Included once
+// per instruction set.
+
+#if defined(NZCL_KERNELS_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef NZCL_KERNELS_PACK_INL_H
+#undef NZCL_KERNELS_PACK_INL_H
+#else
+#define NZCL_KERNELS_PACK_INL_H
+#endif
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "hwy/highway.h"
+#include "runtime/kernels/half-inl.h"
+#include "runtime/kernels/packed_words.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nzcl::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#undef NZCL_HAVE_AVX512
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3  // a smaller value is a newer set
+#define NZCL_HAVE_AVX512 1
+#else
+#define NZCL_HAVE_AVX512 0
+#endif
+
+/// Vectors for packing: of 8 lanes at most where the masks are looked up in tables.
+template <typename Lane>
+using PackTag = hn::CappedTag<Lane, NZCL_HAVE_AVX512 ? 64 / sizeof(Lane) : 8>;
+
+/// Where only the bits of an element matter: the lanes for elements of 1, 2, 4 and 8 bytes. Elements of 1 and
+/// 2 bytes are packed as 32-bit lanes, because few instruction sets can permute shorter ones by a mask.
+template <std::size_t kBytes>
+struct BitsOf {
+  using Element = std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>;
+  using Lane = Element;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* p) {
+    return hn::LoadU(d, p);
+  }
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* p) {
+    hn::StoreU(v, d, p);
+  }
+};
+template <>
+struct BitsOf<2> {
+  using Element = std::uint16_t;
+  using Lane = std::uint32_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* p) {
+    return load_u16(d, p);
+  }
+  template <class D>
+  static HWY_INLINE void store(D d, hn::Vec<D> v, Element* p) {
+    store_u16(d, v, p);
+  }
+};
+template <>
+struct BitsOf<1> {
+  using Element = std::uint8_t;
+  using Lane = std::int32_t;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> load(D d, const Element* p) {
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<Element, D>(), p));
+  }
+  template <class D>
+  static HWY_INLINE void store(D, hn::Vec<D> v, Element* p) {
+    const hn::Rebind<Element, D> d8;
+    hn::StoreU(hn::DemoteTo(d8, v), d8, p);
+  }
+};
+
+/// The lowest bits of `bits` as a mask, one for each lane; and back.
+template <class D>
+HWY_INLINE hn::Mask<D> to_mask([[maybe_unused]] D d, std::uint64_t bits) {
+#if NZCL_HAVE_AVX512
+  hn::Mask<D> mask;
+  mask.raw = static_cast<decltype(mask.raw)>(bits);
+  return mask;
+#elif HWY_TARGET == HWY_SCALAR
+  return hn::Ne(hn::Set(d, static_cast<hn::TFromD<D>>(bits & 1)), hn::Zero(d));
+#else
+  return hn::LoadMaskBits(d, reinterpret_cast<const std::uint8_t*>(&bits));
+#endif
+}
+
+template <class D>
+HWY_INLINE std::uint64_t to_bits([[maybe_unused]] D d, hn::Mask<D> mask) {
+#if NZCL_HAVE_AVX512
+  return std::uint64_t{mask.raw};
+#else
+  // Read back in the width that was written, since the CPU forwards no other store to a load.
+  using Bits = std::conditional_t<
+      hn::MaxLanes(D()) <= 8, std::uint8_t,
+      std::conditional_t<hn::MaxLanes(D()) <= 16, std::uint16_t,
+                         std::conditional_t<hn::MaxLanes(D()) <= 32, std::uint32_t, std::uint64_t>>>;
+  std::uint8_t bytes[hn::MaxLanes(D()) < 64 ? 8 : hn::MaxLanes(D()) / 8] = {};
+  hn::StoreMaskBits(d, mask, bytes);
+  Bits bits;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return bits;
+#endif
+}
+
+template <std::size_t kBytes>
+using Unsigned =
+    std::conditional_t<kBytes == 1, std::uint8_t,
+                       std::conditional_t<kBytes == 2, std::uint16_t,
+                                          std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>>>;
+
+/// Bit i of the result says that element i of the 64 elements at p is not zero.
+template <typename T>
+HWY_INLINE std::uint64_t nonzero_bits(const T* p) {
+  const hn::CappedTag<T, kWordElements> d;
+#if !NZCL_HAVE_AVX512
+  // Without registers for masks the bits cost more than this test, and most words are all zero.
+  auto all = hn::Zero(d);
+  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d))
+    all = hn::Or(all, hn::LoadU(d, p + lane));
+  if (hn::AllTrue(d, hn::Eq(all, hn::Zero(d)))) return 0;
+#endif
+  std::uint64_t bits = 0;
+  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d))
+    bits |= to_bits(d, hn::Ne(hn::LoadU(d, p + lane), hn::Zero(d))) << lane;
+  return bits;
+}
+
+/// The lanes in `bits`, moved together. What is in the lanes behind them is arbitrary.
+template <class D>
+HWY_INLINE hn::Vec<D> pack_lanes([[maybe_unused]] D d, hn::Vec<D> v, [[maybe_unused]] std::uint64_t bits) {
+#if NZCL_HAVE_AVX512
+  return hn::Compress(v, to_mask(d, bits));
+#elif HWY_TARGET == HWY_SCALAR
+  return v;
+#else
+  return hn::CompressBits(v, reinterpret_cast<const std::uint8_t*>(&bits));
+#endif
+}
+
+#if NZCL_HAVE_AVX512
+HWY_INLINE __m512i expand_raw(__mmask16 bits, __m512i v) { return _mm512_maskz_expand_epi32(bits, v); }
+HWY_INLINE __m512i expand_raw(__mmask8 bits, __m512i v) { return _mm512_maskz_expand_epi64(bits, v); }
+#endif
+
+/// The first values of `v`, moved to the lanes in `bits`; the other lanes become 0. The bits above the last
+/// lane are 0.
+template <class D>
+HWY_INLINE hn::Vec<D> expand_lanes(D d, hn::Vec<D> v, std::uint64_t bits) {
+#if NZCL_HAVE_AVX512
+  const hn::RebindToUnsigned<D> du;
+  hn::Vec<decltype(du)> u = hn::BitCast(du, v);
+  u.raw = expand_raw(to_mask(d, bits).raw, u.raw);
+  return hn::BitCast(d, u);
+#elif HWY_TARGET == HWY_SCALAR
+  return hn::IfThenElseZero(to_mask(d, bits), v);
+#else
+  const std::uint8_t* const row = kExpandTable[bits].data();
+  hn::Vec<hn::RebindToUnsigned<D>> indices;
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    const hn::Rebind<std::uint32_t, D> d32;
+    indices = hn::PromoteTo(hn::RebindToUnsigned<D>(),
+                            hn::PromoteTo(d32, hn::LoadU(hn::Rebind<std::uint8_t, D>(), row)));
+  } else {
+    indices = hn::PromoteTo(hn::RebindToUnsigned<D>(), hn::LoadU(hn::Rebind<std::uint8_t, D>(), row));
+  }
+  return hn::IfThenElseZero(to_mask(d, bits), hn::TableLookupLanes(v, hn::IndicesFromVec(d, indices)));
+#endif
+}
+
+/// The bits of `word` for the vector that begins at `lane`.
+template <class D>
+HWY_INLINE std::uint64_t bits_at(D d, std::uint64_t word, std::size_t lane) {
+  const std::uint64_t bits = word >> lane;
+  return hn::Lanes(d) >= 64 ? bits : bits & ((std::uint64_t{1} << hn::Lanes(d)) - 1);
+}
+
+HWY_INLINE std::size_t popcount(std::uint64_t bits) { return static_cast<std::size_t>(std::popcount(bits)); }
+
+/// Writes those of the 64 elements at `from` that are in `bits`, packed. May write 64.
+template <class Format>
+HWY_INLINE void pack_word(const typename Format::Element* from, std::uint64_t bits,
+                          typename Format::Element* to) {
+  const PackTag<typename Format::Lane> d;
+  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
+    const std::uint64_t mask = bits_at(d, bits, lane);
+    Format::store(d, pack_lanes(d, Format::load(d, from + lane), mask), to);
+    to += popcount(mask);
+  }
+}
+
+/// Calls each(lane, v) for the vectors of the 64 elements whose values in `bits` are packed at `from`, the
+/// others being 0. May read 64 elements.
+template <class Format, class Each>
+HWY_INLINE void expand_word(const typename Format::Element* from, std::uint64_t bits, Each each) {
+  const PackTag<typename Format::Lane> d;
+  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
+    const std::uint64_t mask = bits_at(d, bits, lane);
+    each(lane, expand_lanes(d, Format::load(d, from), mask));
+    from += popcount(mask);
+  }
+}
+
+}  // namespace nzcl::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // NZCL_KERNELS_PACK_INL_H

@@ -1,0 +1,360 @@
+// ElementAccumulator and merge_kernel(), compared with the plain sum of the dense slices.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "any_values.h"
+#include "each_target.h"
+#include "guarded.h"
+#include "reference.h"
+#include "runtime/base/bitmap.h"
+#include "runtime/kernels/element_accumulator.h"
+#include "runtime/kernels/merge.h"
+#include "runtime/kernels/offsets.h"
+
+namespace nzcl {
+namespace {
+
+using test::Guarded;
+using test::on_each_target;
+using Bytes = std::vector<std::byte>;
+using Words = std::vector<std::uint64_t>;
+
+const std::vector<DataType> kTypes{DataType::float32,  DataType::float64, DataType::float16,
+                                   DataType::bfloat16, DataType::int32,   DataType::int64,
+                                   DataType::uint8};
+const std::vector<ReduceOp> kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max};
+
+enum class Form { all, bitmap, offsets, nothing };
+
+/// One rank's part of a slice: what it holds, and the dense slice that this stands for.
+struct Contribution {
+  Form form;
+  Words bitmap;
+  std::vector<std::uint16_t> offsets;
+  Bytes values, dense;
+
+  std::span<const std::byte> part(std::size_t from, std::size_t to, std::size_t size) const {
+    return std::span(values).subspan(from * size, (to - from) * size);
+  }
+};
+
+struct Slice {
+  DataType type;
+  ReduceOp op;
+  std::size_t elements;
+  std::vector<Contribution> ranks;
+  Words any;
+  Bytes dense, packed;  // what must come out
+
+  std::size_t size() const { return element_bytes(type); }
+};
+
+/// Any values, and in one element of eight -0.0 or the least integer, on all ranks at once.
+void fill(std::span<std::byte> dense, DataType type, std::mt19937_64& random) {
+  test::fill_with_any_values(dense, type, random);
+  const std::size_t size = element_bytes(type);
+  for (std::size_t i = 0; i < dense.size() / size; i += 8) {
+    std::memset(&dense[i * size], 0, size);
+    dense[i * size + size - 1] = std::byte{0x80};
+  }
+}
+
+Contribution contribute(DataType type, Form form, std::size_t elements, double density,
+                        std::mt19937_64& random) {
+  const std::size_t size = element_bytes(type);
+  Contribution c{
+      .form = form, .bitmap = Words(words_for(elements)), .offsets = {}, .values = {}, .dense = {}};
+  c.dense.resize(elements * size);
+  fill(c.dense, type, random);
+  for (std::size_t i = 0; i < elements; ++i) {
+    const auto element = std::span(c.dense).subspan(i * size, size);
+    const bool held = form != Form::nothing && std::uniform_real_distribution()(random) < density;
+    if (held || form == Form::all) {
+      set_bit(c.bitmap, i);
+      c.offsets.push_back(static_cast<std::uint16_t>(i));
+      c.values.insert(c.values.end(), element.begin(), element.end());
+    } else {
+      std::ranges::fill(element, std::byte{0});
+    }
+  }
+  return c;
+}
+
+Slice make_slice(DataType type, ReduceOp op, std::size_t elements, const std::vector<Form>& forms,
+                 double density, std::mt19937_64& random) {
+  Slice s{.type = type, .op = op, .elements = elements, .ranks = {}, .any = {}, .dense = {}, .packed = {}};
+  s.any.resize(words_for(elements));
+  std::vector<const std::byte*> sources;
+  for (const Form form : forms) s.ranks.push_back(contribute(type, form, elements, density, random));
+  for (const Contribution& c : s.ranks) {
+    sources.push_back(c.dense.data());
+    for (std::size_t w = 0; w < s.any.size(); ++w) s.any[w] |= c.bitmap[w];
+  }
+  s.dense = test::reference_reduce(type, op, sources, elements,
+                                   {.ranks = static_cast<int>(forms.size()), .with_zero = false});
+  for (std::size_t i = 0; i < elements; ++i) {
+    if (test_bit(s.any, i))
+      s.packed.insert(s.packed.end(), &s.dense[i * s.size()], &s.dense[i * s.size()] + s.size());
+  }
+  return s;
+}
+
+struct Result {
+  Bytes packed, dense;
+  Words any;
+  bool operator==(const Result&) const = default;
+};
+
+Result expected(const Slice& s, bool packed, bool dense) {
+  return {packed ? s.packed : Bytes(), dense ? s.dense : Bytes(), s.any};
+}
+
+/// Memory that ends at an inaccessible page, for the outputs that are wanted.
+class Outputs {
+ public:
+  Outputs(const Slice& s, bool packed, bool dense)
+      : packed_(packed ? s.packed.size() : 0), dense_(dense ? s.dense.size() : 0) {
+    std::memset(dense_.data(), 0xa5, dense_.size());
+    if (packed) output.packed = packed_.bytes();
+    if (dense) output.dense = dense_.data();
+    output.ranks = static_cast<int>(s.ranks.size());
+  }
+  Result result(std::span<const std::uint64_t> any) const {
+    return {{packed_.bytes().begin(), packed_.bytes().end()},
+            {dense_.bytes().begin(), dense_.bytes().end()},
+            {any.begin(), any.end()}};
+  }
+  SumOutput output;
+
+ private:
+  Guarded packed_, dense_;
+};
+
+/// Values in memory that ends at an inaccessible page.
+class GuardedValues {
+ public:
+  explicit GuardedValues(std::span<const std::byte> values) : memory_(values.size()) {
+    std::ranges::copy(values, memory_.data());
+  }
+  std::span<const std::byte> bytes() const { return memory_.bytes(); }
+
+ private:
+  Guarded memory_;
+};
+
+/// In two parts, cut at the middle word or the middle value.
+void add_values(ElementAccumulator& sum, const Contribution& c, std::size_t elements, std::size_t size) {
+  switch (c.form) {
+    case Form::all: {
+      const std::size_t cut = elements / 3;
+      sum.add_all(GuardedValues(c.part(0, cut, size)).bytes());
+      sum.add_all(GuardedValues(c.part(cut, elements, size)).bytes(), cut);
+      break;
+    }
+    case Form::bitmap: {
+      const std::size_t word = c.bitmap.size() / 2;
+      const std::span bits(c.bitmap);
+      const std::size_t cut = count_bits(bits.first(word));
+      sum.add_bitmap(bits.first(word), GuardedValues(c.part(0, cut, size)).bytes());
+      sum.add_bitmap(bits.subspan(word), GuardedValues(c.part(cut, c.offsets.size(), size)).bytes(),
+                     word * 64);
+      break;
+    }
+    case Form::offsets: {
+      const std::size_t cut = c.offsets.size() / 2;
+      const std::span offsets(c.offsets);
+      sum.add_offsets(offsets.first(cut), GuardedValues(c.part(0, cut, size)).bytes());
+      sum.add_offsets(offsets.subspan(cut), GuardedValues(c.part(cut, offsets.size(), size)).bytes());
+      break;
+    }
+    case Form::nothing:
+      break;
+  }
+}
+
+void hold(ElementAccumulator& sum, const Contribution& c) {
+  switch (c.form) {
+    case Form::all:
+      return sum.hold_all();
+    case Form::bitmap:
+      return sum.hold_bitmap(c.bitmap);
+    case Form::offsets:
+      return sum.hold_offsets(c.offsets);
+    case Form::nothing:
+      return;
+  }
+}
+
+Result accumulate(ElementAccumulator& sum, const Slice& s, bool packed, bool dense) {
+  sum.start(s.type, s.op, static_cast<int>(s.ranks.size()), s.elements);
+  for (auto c = s.ranks.rbegin(); c != s.ranks.rend(); ++c) hold(sum, *c);  // in any order
+  for (const Contribution& c : s.ranks) add_values(sum, c, s.elements, s.size());
+  EXPECT_EQ(sum.union_count(), count_bits(s.any));
+  Outputs to(s, packed, dense);
+  sum.emit(to.output);
+  return to.result(sum.union_bitmap());
+}
+
+Result merge(const Slice& s, bool packed, bool dense) {
+  std::vector<std::unique_ptr<GuardedValues>> values;
+  std::vector<MergeSource> sources;
+  for (const Contribution& c : s.ranks) {
+    if (c.form == Form::nothing) continue;
+    values.push_back(std::make_unique<GuardedValues>(c.values));
+    sources.push_back({.bitmap = c.form == Form::all ? nullptr : c.bitmap.data(),
+                       .values = values.back()->bytes().data(),
+                       .count = c.offsets.size()});
+  }
+  Words any(s.any.size(), 7);
+  Outputs to(s, packed, dense);
+  const std::size_t count = merge_kernel(s.type, s.op)(sources, s.elements, any.data(), to.output);
+  EXPECT_EQ(count, count_bits(s.any));
+  return to.result(any);
+}
+
+class ElementSum : public ::testing::TestWithParam<std::tuple<DataType, ReduceOp>> {};
+
+const std::vector<std::vector<Form>> kForms{
+    {Form::bitmap, Form::bitmap},
+    {Form::offsets, Form::offsets, Form::offsets},
+    {Form::all, Form::all},
+    {Form::all, Form::bitmap, Form::offsets, Form::nothing},
+    {Form::offsets, Form::all, Form::bitmap},
+    {Form::bitmap, Form::nothing, Form::bitmap, Form::offsets, Form::offsets},
+    {Form::nothing, Form::nothing, Form::offsets},
+};
+
+TEST_P(ElementSum, EqualsADenseSum) {
+  const auto [type, op] = GetParam();
+  std::mt19937_64 random(1);
+  std::vector<Slice> slices;
+  for (const std::size_t elements : {1, 3, 63, 64, 65, 130, 1000, 5000}) {
+    for (const double density : {0.01, 0.1, 0.6, 1.0}) {
+      for (const auto& forms : kForms)
+        slices.push_back(make_slice(type, op, elements, forms, density, random));
+    }
+  }
+  on_each_target([&] {
+    ElementAccumulator sum(5000);  // the same for all slices, so that each must leave it cleared
+    for (const Slice& s : slices) {
+      const auto where = [&] {
+        std::string text = std::to_string(s.elements) + " elements, ranks";
+        for (const Contribution& c : s.ranks)
+          text += " " + std::to_string(static_cast<int>(c.form)) + ":" + std::to_string(c.offsets.size());
+        return text;
+      };
+      for (const auto& [packed, dense] : {std::pair(true, false), {false, true}, {true, true}}) {
+        const Result right = expected(s, packed, dense);
+        ASSERT_EQ(accumulate(sum, s, packed, dense), right) << where();
+        if (s.any == Words(s.any.size())) continue;  // no rank holds anything, and nothing is merged
+        ASSERT_EQ(merge(s, packed, dense), right) << where();
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ElementSum,
+                         ::testing::Combine(::testing::ValuesIn(kTypes), ::testing::ValuesIn(kOps)),
+                         [](const auto& param_info) {
+                           return std::string(name_of(std::get<0>(param_info.param))) + "_" +
+                                  std::string(name_of(std::get<1>(param_info.param)));
+                         });
+
+float sum_of(const std::vector<std::vector<float>>& ranks, ReduceOp op, const Words& holders) {
+  ElementAccumulator sum(1);
+  sum.start(DataType::float32, op, static_cast<int>(ranks.size()), 1);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (holders[rank] == 0) continue;
+    sum.hold_bitmap(std::span(holders).subspan(rank, 1));
+    sum.add_bitmap(std::span(holders).subspan(rank, 1), std::as_bytes(std::span(ranks[rank])));
+  }
+  float result = 99;
+  sum.emit({.packed = std::as_writable_bytes(std::span(&result, 1))});
+  return result;
+}
+
+// A rank that skips an element counts as +0.0.
+TEST(ElementSumByHand, SkippedElementsAreZeros) {
+  on_each_target([] {
+    EXPECT_TRUE(std::signbit(sum_of({{-0.0f}, {-0.0f}}, ReduceOp::sum, {1, 1})));
+    EXPECT_FALSE(std::signbit(sum_of({{-0.0f}, {-0.0f}}, ReduceOp::sum, {1, 0})));
+    EXPECT_FALSE(std::signbit(sum_of({{-0.0f}, {-0.0f}}, ReduceOp::sum, {0, 1})));
+    EXPECT_EQ(sum_of({{3.0f}, {2.0f}}, ReduceOp::min, {1, 1}), 2.0f);
+    EXPECT_EQ(sum_of({{3.0f}, {2.0f}}, ReduceOp::min, {1, 0}), 0.0f);
+    EXPECT_EQ(sum_of({{-3.0f}, {-2.0f}}, ReduceOp::max, {1, 1}), -2.0f);
+    EXPECT_EQ(sum_of({{-3.0f}, {-2.0f}}, ReduceOp::max, {0, 1}), 0.0f);
+    EXPECT_EQ(sum_of({{3.0f}, {2.0f}}, ReduceOp::avg, {1, 0}), 1.5f);
+  });
+}
+
+TEST(ElementSumByHand, AddsInRankOrder) {
+  on_each_target([] {
+    EXPECT_EQ(sum_of({{1e8f}, {1.0f}, {-1e8f}}, ReduceOp::sum, {1, 1, 1}), 0.0f);
+    EXPECT_EQ(sum_of({{1e8f}, {-1e8f}, {1.0f}}, ReduceOp::sum, {1, 1, 1}), 1.0f);
+  });
+}
+
+// A slice that fails half-way must not be seen in the next one.
+TEST(ElementSumByHand, AForgottenSliceLeavesNothing) {
+  std::mt19937_64 random(2);
+  const Slice s =
+      make_slice(DataType::float32, ReduceOp::max, 500, {Form::bitmap, Form::offsets}, 0.3, random);
+  on_each_target([&] {
+    ElementAccumulator sum(500);
+    sum.start(s.type, s.op, 2, s.elements);
+    add_values(sum, s.ranks[0], s.elements, s.size());
+    EXPECT_EQ(accumulate(sum, s, true, true), expected(s, true, true));
+  });
+}
+
+// The dense output is written past the caches where it begins at a cache line.
+TEST(ElementSumByHand, DenseOutputsToMemory) {
+  std::mt19937_64 random(3);
+  for (const DataType type : kTypes) {
+    const Slice s = make_slice(type, ReduceOp::sum, 1000, {Form::bitmap, Form::offsets}, 0.02, random);
+    alignas(64) static std::byte memory[8 * 1000 + 64];
+    on_each_target([&] {
+      for (const std::size_t at : {std::size_t{0}, s.size()}) {
+        ElementAccumulator sum(1000);
+        sum.start(type, s.op, 2, 1000);
+        for (const Contribution& c : s.ranks) hold(sum, c);
+        for (const Contribution& c : s.ranks) add_values(sum, c, 1000, s.size());
+        std::memset(memory, 0xa5, sizeof memory);
+        sum.emit({.dense = memory + at, .where = StoreTo::memory});
+        ASSERT_EQ(std::memcmp(memory + at, s.dense.data(), s.dense.size()), 0);
+        EXPECT_EQ(memory[at + s.dense.size()], std::byte{0xa5});
+      }
+    });
+  }
+}
+
+RC_GTEST_PROP(ElementSumProperty, EqualsADenseSum, ()) {
+  const auto type = *rc::gen::elementOf(kTypes);
+  const auto op = *rc::gen::elementOf(kOps);
+  const auto elements =
+      *rc::gen::oneOf(rc::gen::inRange<std::size_t>(1, 700), rc::gen::just(kMostSliceElements));
+  const auto ranks = *rc::gen::inRange<std::size_t>(2, 9);
+  const auto forms = *rc::gen::container<std::vector<Form>>(
+      ranks, rc::gen::element(Form::all, Form::bitmap, Form::offsets, Form::nothing));
+  const auto density = *rc::gen::element(0.001, 0.03, 0.2, 0.7);
+  std::mt19937_64 random(*rc::gen::arbitrary<std::uint64_t>());
+  const Slice s = make_slice(type, op, elements, forms, density, random);
+  const bool nothing = s.any == Words(s.any.size());
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    const ForcedTarget forced(target);
+    ElementAccumulator sum;
+    RC_ASSERT(accumulate(sum, s, true, false) == expected(s, true, false));
+    RC_ASSERT(accumulate(sum, s, true, true) == expected(s, true, true));
+    if (!nothing) RC_ASSERT(merge(s, true, true) == expected(s, true, true));
+  }
+}
+
+}  // namespace
+}  // namespace nzcl
