@@ -250,7 +250,9 @@ TEST_P(ElementSum, EqualsADenseSum) {
           text += " " + std::to_string(static_cast<int>(c.form)) + ":" + std::to_string(c.offsets.size());
         return text;
       };
-      for (const auto& [packed, dense] : {std::pair(true, false), {false, true}, {true, true}}) {
+      // The last one fetches single lanes where it can, and leaves the others in their words for the next
+      // slice.
+      for (const auto& [packed, dense] : {std::pair(false, true), {true, true}, {true, false}}) {
         const Result right = expected(s, packed, dense);
         ASSERT_EQ(accumulate(sum, s, packed, dense), right) << where();
         if (s.any == Words(s.any.size())) continue;  // no rank holds anything, and nothing is merged
