@@ -386,10 +386,11 @@ class StarControl final : public ControlPlane {
     const std::scoped_lock lock(mutex_);
     return flag;
   }
+  /// Gathers end before leave() returns, so that a gather that is begun afterwards finds nobody.
   void all_left() {
-    set_flag(all_bye_);
     board_.clear();
     calls_.close();
+    set_flag(all_bye_);
   }
   bool is_failed() const { return failed_.load(std::memory_order_relaxed); }
   void set_flag(bool& flag) {
