@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,9 +13,11 @@
 #include <utility>
 
 #include "nzcl/allgather.h"
+#include "nzcl/collectives.h"
 #include "nzcl/duration.h"
 #include "nzcl/error.h"
 #include "nzcl/export.h"
+#include "nzcl/indices.h"
 #include "nzcl/log.h"
 #include "nzcl/options.h"
 #include "nzcl/types.h"
@@ -24,6 +27,7 @@ namespace nzcl {
 
 class CommunicatorState;
 class LocalGroupState;
+struct CompressedAllreduceRequest;  // in nzcl/compress.h
 class WorkState;
 
 /// Memory that peers may write. The handle owns the registration, not the bytes. Movable; may be destroyed
@@ -76,29 +80,58 @@ struct AllreduceRequest {
   /// ranks, the communicator fails with ErrorCode::mismatch, instead of adding up what does not belong
   /// together.
   std::uint64_t tag = 0;
+  /// How float32 values travel: as they are, or rounded to a narrower type, to nearest even, on their way to
+  /// the sum and back. Sums are computed in float32. Every rank gets the same bits, and passes the same.
+  /// Other types travel as they are, and so does what fits one small message. It needs blocks of at most
+  /// kMostWireBlock elements.
+  WireType wire_type = WireType::by_option;
 };
 
-/// An allreduce of blocks given by value and index (the form of NCCLX's AllReduceSparseBlock). Indices count
-/// blocks of the dense tensor, are unique within a rank and may come in any order; every index is below the
-/// block count.
+/// The largest block of a tensor whose values travel in a narrower type.
+inline constexpr std::uint64_t kMostWireBlock = 256;
+
+/// Memory for a packed result: room for a number of blocks, and for their indices if these are wanted. It
+/// need not be registered.
+struct PackedMemory {
+  void* values = nullptr;
+  IndexBuffer indices = {};
+};
+
+/// An allreduce of blocks given by value and index: a sparse stream, the form of COO tensors, of top-k, and
+/// of NCCLX's AllReduceSparseBlock. Indices count blocks of the dense tensor; with block_elems 1 they are
+/// those of its elements. They may come in any order, but an ascending list is taken as it is, and any other
+/// one is sorted first, with a copy of the values. A rank without any block takes part with an empty list.
 struct SparseAllreduceRequest {
   const void* values = nullptr;  ///< block i: block_elems elements at values + i * block_elems, registered
-  std::span<const std::int64_t> indices = {};  ///< copied by the call
-  std::uint64_t count = 0;                     ///< elements of the dense tensor
+  /// int32, uint32 or int64, each below the number of blocks. Copied by the call.
+  IndexSpan indices = {};
+  std::uint64_t count = 0;  ///< elements of the dense tensor
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;
   /// The dense result: count elements inside a registered buffer; or nullptr for a packed result. Every rank
   /// must choose the same of the two. If count is 0 there is no result, and nullptr will do.
   void* output = nullptr;
-  /// The packed result: the blocks of the union in ascending order, one behind the other, inside a registered
-  /// buffer. Work::packed_indices() gives their indices. If the union has more than packed_capacity blocks,
-  /// the Work fails with ErrorCode::invalid_argument naming the number needed, and the communicator stays
-  /// usable.
+  /// The packed result: the blocks of the union in ascending order, one behind the other. If the union has
+  /// more than packed_capacity blocks and there is no packed_grow, the Work fails with
+  /// ErrorCode::invalid_argument naming the number needed, and the communicator stays usable.
   void* packed_values = nullptr;
-  std::uint64_t packed_capacity = 0;    ///< room in packed_values, in blocks
-  std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
-  std::uint64_t tag = 0;                ///< as in AllreduceRequest
+  std::uint64_t packed_capacity = 0;  ///< room in packed_values, and in packed_indices, in blocks
+  /// Where the indices of these blocks are written, in any of the three types. Work::packed_indices() reads
+  /// them there.
+  IndexBuffer packed_indices = {};
+  /// Makes room for a packed result that is larger than packed_capacity: returns memory for `blocks` blocks,
+  /// to which the whole result is copied. Called at most once if it returns, by the thread that finds out in
+  /// test() or wait() that the operation has ended, or that calls a callback of on_complete(); what it throws
+  /// comes out there. Meanwhile nzcl keeps in
+  /// memory of its own what did not fit.
+  std::function<PackedMemory(std::uint64_t blocks)> packed_grow = {};
+  /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
+  /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused.
+  bool sum_duplicates = false;
+  WireType wire_type = WireType::by_option;  ///< as in AllreduceRequest
+  std::chrono::nanoseconds timeout{0};       ///< as in AllreduceRequest
+  std::uint64_t tag = 0;                     ///< as in AllreduceRequest
 };
 
 /// What one operation moved, as seen by this rank.
@@ -143,9 +176,21 @@ class NZCL_API Work {
   [[nodiscard]] bool wait(std::chrono::duration<Rep, Period> timeout) {
     return wait_at_most(saturated_nanoseconds(timeout));
   }
+  /// Calls `callback` exactly once: when the operation has completed, with nullptr for success or with its
+  /// Error, which lives during the call. If it has completed already, that is on the calling thread and
+  /// before this returns. Otherwise it is on a thread of the communicator ("nzcl-notify"), which runs all of
+  /// its callbacks, one after the other. No thread needs to wait for the operation.
+  ///
+  /// A callback may take its time, which delays other callbacks only, and may make any call, also start and
+  /// wait for operations, but it must not close or destroy its communicator. What it throws is logged.
+  /// Callbacks of operations in flight are over when close() returns, or the destructor of the communicator.
+  void on_complete(std::function<void(const Error* error)> callback);
   /// A set bit b says that block b is in the result. It may be called after success, and the bitmap is valid
   /// as long as a handle lives.
   [[nodiscard]] std::span<const std::uint64_t> union_bitmap() const;
+  /// How many blocks the union bitmap covers: those of the tensor, or after a reduce-scatter of this rank's
+  /// chunk.
+  [[nodiscard]] std::uint64_t result_blocks() const;
   /// The indices of the blocks in packed_values, in ascending order. It may be called after success of a
   /// packed request.
   [[nodiscard]] std::span<const std::int64_t> packed_indices() const;
@@ -245,6 +290,17 @@ class NZCL_API Communicator {
   [[nodiscard]] Work allreduce(const AllreduceRequest& request);
   /// This call has a name of its own, so that either request can be written as a braced list.
   [[nodiscard]] Work allreduce_sparse(const SparseAllreduceRequest& request);
+  /// Compresses this rank's gradient by its state, and sums what all ranks send. The gradient is read before
+  /// the call returns; the state belongs to nzcl until the operation has completed. A call that throws leaves
+  /// the state as it was, or, if the communicator fails at that very moment, keeps the gradient in the
+  /// residual. If the operation itself fails, what was sent is lost, as with every failed communicator:
+  /// restore the state with the engine's checkpoint.
+  [[nodiscard]] Work allreduce_compressed(const CompressedAllreduceRequest& request);
+  /// Broadcast, reduce, reduce-scatter and allgather: see collectives.h for what the requests say.
+  [[nodiscard]] Work broadcast(const BroadcastRequest& request);
+  [[nodiscard]] Work reduce(const ReduceRequest& request);
+  [[nodiscard]] Work reduce_scatter(const ReduceScatterRequest& request);
+  [[nodiscard]] Work allgather(const AllgatherRequest& request);
   /// Returns when every rank has called it.
   void barrier();
 

@@ -55,6 +55,7 @@ typedef enum { nzclSum = 0, nzclAvg = 1, nzclMin = 2, nzclMax = 3 } nzclRedOp_t;
 typedef struct nzclComm* nzclComm_t;
 typedef struct nzclWork* nzclWork_t;
 typedef struct nzclBuffer* nzclBuffer_t;
+typedef struct nzclCompressorState* nzclCompressorState_t;
 
 /* One process makes it, and all ranks get it by any means. Any process that has it can join. */
 typedef struct {
@@ -125,6 +126,13 @@ NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer)
 NZCL_C_API nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type,
                                       nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work);
 
+typedef enum {
+  nzclWireByOption = 0, /* as NZCL_WIRE_TYPE says */
+  nzclWireAsIs = 1,
+  nzclWireFloat16 = 2,
+  nzclWireBfloat16 = 3
+} nzclWireType_t;
+
 /* The smallest allowed size ends with op. */
 typedef struct {
   size_t size; /* sizeof(nzclAllReduceArgs) */
@@ -140,8 +148,41 @@ typedef struct {
   int64_t timeout_ns; /* instead of the option's timeout, on this rank; 0: the option's. The other calls that
                          start operations go by the option. Rules: "Timeouts" in nzcl/communicator.h */
   uint64_t tag;       /* the caller's own number for the operation; ranks whose tags differ fail by name */
+  nzclWireType_t wire_type; /* how float32 values travel. Rules: AllreduceRequest in nzcl/communicator.h */
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
+
+typedef enum { nzclIndexInt32 = 0, nzclIndexUint32 = 1, nzclIndexInt64 = 2 } nzclIndexType_t;
+
+/* Makes room for a packed result of `blocks` blocks: sets *values, and *indices or leaves it null. Returns 0,
+ * or anything else for failure. Called in nzclWorkTest or nzclWorkWait. */
+typedef int (*nzclPackedGrow_t)(uint64_t blocks, void** values, void** indices, void* context);
+
+/* A sparse stream: values and indices. Rules: SparseAllreduceRequest in nzcl/communicator.h. The smallest
+ * allowed size ends with tag. */
+typedef struct {
+  size_t size;        /* sizeof(nzclAllReduceSparseArgs) */
+  const void* values; /* block i: block_elems elements, registered */
+  const void* indices;
+  nzclIndexType_t index_type; /* of indices and of packed_indices */
+  size_t index_count;
+  uint64_t count; /* elements of the dense tensor */
+  nzclDataType_t type;
+  nzclRedOp_t op;
+  uint64_t block_elems;     /* 0 = 1: single elements */
+  void* output;             /* a dense result, registered; or NULL for a packed one: */
+  void* packed_values;      /* room for packed_capacity blocks */
+  void* packed_indices;     /* NULL, or room for as many indices */
+  uint64_t packed_capacity; /* in blocks */
+  nzclPackedGrow_t packed_grow;
+  void* packed_grow_context;
+  int sum_duplicates; /* 1: an index may be there several times */
+  nzclWireType_t wire_type;
+  int64_t timeout_ns; /* as in nzclAllReduceArgs */
+  uint64_t tag;       /* as in nzclAllReduceArgs */
+} nzclAllReduceSparseArgs;
+NZCL_C_API nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t comm,
+                                            nzclWork_t* work);
 
 /* The form of NCCLX: block i is the block_length elements at send + i * block_length and belongs to block
  * indices[i] of the dense tensor of recv_count elements. Indices are unique within a rank. The result is
@@ -158,7 +199,90 @@ NZCL_C_API nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const i
                                                        size_t recv_block_capacity, size_t count,
                                                        nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
                                                        nzclWork_t* work);
+
+/* The other collectives. Rules, also of the fields that are not explained here: nzcl/collectives.h. The
+ * smallest allowed size of each structure ends with tag; what is zero has its default. */
+
+/* The root's data goes to all ranks, in place. Blocks of 256 elements. */
+NZCL_C_API nzclResult_t nzclBroadcast(void* data, size_t count, nzclDataType_t type, int root,
+                                      nzclComm_t comm, nzclWork_t* work);
+/* The sum goes to the root; recv is ignored elsewhere. Blocks of 256 elements. */
+NZCL_C_API nzclResult_t nzclReduce(const void* send, void* recv, size_t count, nzclDataType_t type,
+                                   nzclRedOp_t op, int root, nzclComm_t comm, nzclWork_t* work);
+/* Rank r gets the sum of the chunks number r, of recv_count elements each. Blocks of 256 elements, counted
+ * chunk by chunk. In place if recv == send + rank * recv_count elements. */
+NZCL_C_API nzclResult_t nzclReduceScatter(const void* send, void* recv, size_t recv_count,
+                                          nzclDataType_t type, nzclRedOp_t op, nzclComm_t comm,
+                                          nzclWork_t* work);
+/* Every rank gets the chunks of all ranks, of send_count elements each. Blocks of 256 elements, counted chunk
+ * by chunk. In place if send == recv + rank * send_count elements. */
+NZCL_C_API nzclResult_t nzclAllGather(const void* send, void* recv, size_t send_count, nzclDataType_t type,
+                                      nzclComm_t comm, nzclWork_t* work);
+
+/* Everything that a request may say. Fields that a collective does not have are ignored. */
+typedef struct {
+  size_t size;      /* sizeof(nzclCollectiveArgs) */
+  const void* send; /* of a broadcast: ignored, the data is recv */
+  void* recv;
+  uint64_t count; /* of every chunk, or of the tensor */
+  const uint64_t*
+      counts; /* reduce-scatter and allgather: NULL, or one number for each rank, instead of count */
+  nzclDataType_t type;
+  nzclRedOp_t op;
+  int root;
+  int dense;            /* 1: sparsity off */
+  uint64_t block_elems; /* 0 = 256 */
+  const uint64_t*
+      bitmap; /* NULL, or bit b (word b/64, bit b%64) = block b of this rank's input may be non-zero */
+  size_t bitmap_words;
+  int64_t timeout_ns;
+  uint64_t tag;
+} nzclCollectiveArgs;
+NZCL_C_API nzclResult_t nzclBroadcastEx(const nzclCollectiveArgs* args, nzclComm_t comm, nzclWork_t* work);
+NZCL_C_API nzclResult_t nzclReduceEx(const nzclCollectiveArgs* args, nzclComm_t comm, nzclWork_t* work);
+NZCL_C_API nzclResult_t nzclReduceScatterEx(const nzclCollectiveArgs* args, nzclComm_t comm,
+                                            nzclWork_t* work);
+NZCL_C_API nzclResult_t nzclAllGatherEx(const nzclCollectiveArgs* args, nzclComm_t comm, nzclWork_t* work);
+
 NZCL_C_API nzclResult_t nzclBarrier(nzclComm_t comm);
+
+/* --- Compression: what is sent of a dense gradient, and the state that a tensor keeps from step to step.
+ * Rules: nzcl/compress.h */
+
+/* Part of a tensor; layers lie one behind the other. */
+typedef struct {
+  uint64_t elements;
+  uint64_t bin; /* AdaComp's bin for this layer; 0: the compressor's */
+} nzclLayer_t;
+
+/* `compressor` is a text, such as "adacomp:500", "topk:0.01" or "qsgd:4": see compressor_from_text() in
+ * nzcl/compress.h. One state for each tensor and rank. */
+NZCL_C_API nzclResult_t nzclCompressorStateCreate(const char* compressor, const nzclLayer_t* layers,
+                                                  size_t layer_count, nzclCompressorState_t* state);
+/* Waits for the operation that uses it. Takes null. */
+NZCL_C_API nzclResult_t nzclCompressorStateDestroy(nzclCompressorState_t state);
+NZCL_C_API nzclResult_t nzclCompressorStateReset(nzclCompressorState_t state);
+/* For checkpoints. Sets *bytes to the size of the saved state, and writes it to `data` unless that is null.
+ * If *bytes was less than that, nothing is written and the call is an nzclInvalidArgument. */
+NZCL_C_API nzclResult_t nzclCompressorStateSave(nzclCompressorState_t state, void* data, size_t* bytes);
+NZCL_C_API nzclResult_t nzclCompressorStateRestore(nzclCompressorState_t state, const void* data,
+                                                   size_t bytes);
+
+/* The fields are those of CompressionReport in nzcl/compress.h. The smallest allowed size ends with steps. */
+typedef struct {
+  size_t size; /* sizeof(nzclCompressionReport) */
+  uint64_t steps, elements, sent, sent_total, non_finite, coded_bytes;
+  double element_ratio, coded_ratio, residual_norm, threshold, scale;
+} nzclCompressionReport;
+NZCL_C_API nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state,
+                                                     nzclCompressionReport* report);
+
+/* Sums (nzclSum or nzclAvg) what the states of all ranks send of their gradients. `send` has as many float32
+ * as the state's layers, anywhere, and is read before the call returns; `recv` has as many in a registered
+ * buffer, and may equal send. The state must not be used until the work has completed. */
+NZCL_C_API nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t count, nzclRedOp_t op,
+                                                nzclCompressorState_t state, nzclComm_t comm,
+                                                nzclWork_t* work);
 
 NZCL_C_API nzclResult_t nzclWorkTest(nzclWork_t work, int* done);
 /* A negative timeout_ns waits without a limit; the operation itself fails after the configured timeout. */
@@ -166,6 +290,12 @@ NZCL_C_API nzclResult_t nzclWorkWait(nzclWork_t work, int64_t timeout_ns);
 NZCL_C_API nzclResult_t nzclWorkUnionBitmap(nzclWork_t work, const uint64_t** words, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkPackedIndices(nzclWork_t work, const int64_t** indices, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkFree(nzclWork_t work);
+/* Calls `callback` once, when the operation has completed: with nzclSuccess and an empty text, or with its
+ * error and what went wrong, valid during the call. Which thread calls, and what a callback may do:
+ * Work::on_complete() in nzcl/communicator.h. The work may be freed before, and the communicator must not be
+ * destroyed by the callback. */
+typedef void (*nzclCallback_t)(nzclResult_t result, const char* text, void* context);
+NZCL_C_API nzclResult_t nzclWorkOnComplete(nzclWork_t work, nzclCallback_t callback, void* context);
 
 /* The smallest allowed size ends with operations. */
 typedef struct {

@@ -41,7 +41,7 @@ struct Options {
   /// NUMA node of the gradients (numa_node_of() finds it). Slots and device are chosen near it, and threads
   /// too where this process may run there. -1 = the node of the process's cores.
   int numa_node = -1;
-  /// Largest message, and the size of one slot of a channel. 0 = 132 KiB, or 68 KiB if there are several
+  /// Largest message, and the size of one slot of a channel. 0 = 136 KiB, or 68 KiB if there are several
   /// networks (hosts) and dedicated aggregators.
   std::uint64_t slot_bytes = 0;
   /// Slots per channel, which are the credits of a sender. 0 = 8, or with several networks (hosts) as many as
@@ -55,6 +55,13 @@ struct Options {
   /// A result whose runs have at least this average size is written in place. 0 = chosen from the costs
   /// of writes and copies.
   std::uint64_t direct_bytes = 0;
+
+  /// as_is | float16 | bfloat16: the type in which float32 values travel, unless a call says otherwise.
+  /// Tensors for which a call may not ask for it travel as they are.
+  std::string wire_type = "as_is";
+  /// auto | bitmap | offsets | gaps | runs: how this rank codes which single elements it sends. Results are
+  /// the same; it is for tests and measurements.
+  std::string format = "auto";
 
   // Timeouts, logging and tracing.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

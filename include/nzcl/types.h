@@ -29,6 +29,14 @@ inline constexpr int kReduceOps = 4;
 /// ErrorCode::unsupported.
 enum class MemoryKind : std::uint8_t { host, device };
 
+/// Type of the indices of a sparse stream.
+enum class IndexType : std::uint8_t { int32, uint32, int64 };
+inline constexpr int kIndexTypes = 3;
+
+/// The type in which float32 values travel. by_option: as Options::wire_type says.
+enum class WireType : std::uint8_t { by_option, as_is, float16, bfloat16 };
+inline constexpr int kWireTypes = 4;
+
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t element_bytes(DataType type) {
   switch (type) {

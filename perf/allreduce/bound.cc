@@ -40,9 +40,27 @@ MemorySpeed measure_memory(int ranks, const std::function<void()>& barrier) {
   return speed;
 }
 
+Shares shares_of(Collective collective, int ranks) {
+  const double others = static_cast<double>(ranks - 1) / ranks;
+  switch (collective) {
+    case Collective::allreduce:
+      return {others, others};
+    case Collective::broadcast:  // the root
+      return {ranks > 1 ? 1.0 : 0.0, 0};
+    case Collective::reduce:  // ranks that are not the root have a share of the sum, which they send to it
+      if (ranks <= 2) return {ranks > 1 ? 1.0 : 0.0, 0};
+      return {static_cast<double>(ranks - 2) / (ranks - 1), 1.0 / (ranks - 1)};
+    case Collective::reduce_scatter:
+    case Collective::allgather:
+      return {others, 0};
+  }
+  return {};
+}
+
 double wire_bound(const Load& l, double bytes_per_second) {
   const double n = l.ranks, d = l.density, u = l.union_density;
-  double share = (d + u) * (n - 1) / n;
+  const Shares shares = shares_of(l.collective, l.ranks);
+  double share = d * shares.own + u * shares.sums;
   if (l.aggregators > 0) share = std::max(d, u) * std::max(1.0, n / l.aggregators);
   return share * l.bytes / bytes_per_second;
 }
@@ -53,7 +71,8 @@ double entropy_bytes(const Load& l) {
     return density * l.bytes + l.blocks * (bits(density) + bits(1 - density)) / 8;
   };
   if (l.aggregators > 0) return of(l.density);
-  return (of(l.density) + of(l.union_density)) * (l.ranks - 1) / l.ranks;
+  const Shares shares = shares_of(l.collective, l.ranks);
+  return of(l.density) * shares.own + of(l.union_density) * shares.sums;
 }
 
 double memory_bound(const Load& l, const MemorySpeed& speed) {
@@ -63,7 +82,8 @@ double memory_bound(const Load& l, const MemorySpeed& speed) {
   const double copied = (others * d + others * u) * l.bytes;
   const double added = n * d * l.bytes;
   const double zeroed = l.in_place ? 0 : n * (1 - u) * l.bytes;
-  return read / speed.read + (copied + zeroed / 2) / speed.copy + added / speed.add;
+  const double kept = l.compresses ? n * l.bytes : 0;
+  return read / speed.read + kept / speed.add + (copied + zeroed / 2) / speed.copy + added / speed.add;
 }
 
 }  // namespace perf::allreduce

@@ -3,6 +3,8 @@
 
 #include <functional>
 
+#include "perf/allreduce/settings.h"
+
 namespace perf::allreduce {
 
 /// Bytes per second that all ranks of a host together read, copy and add, out of cache.
@@ -19,8 +21,17 @@ struct Load {
   double blocks = 0;  // of the dense tensor
   double density = 1, union_density = 1;
   int ranks = 1, aggregators = 0;
+  bool compresses = false;              // every rank adds the gradient to what it keeps, in one pass
   bool scans = true, in_place = false;  // in place, or packed: nothing is zeroed
+  Collective collective = Collective::allreduce;
 };
+
+/// The shares of a rank's own blocks, and of the sum's, that the rank which sends most sends: without
+/// dedicated aggregators, and of a whole tensor.
+struct Shares {
+  double own = 0, sums = 0;
+};
+Shares shares_of(Collective collective, int ranks);
 
 /// The least seconds that the links need, at `bytes_per_second` each way. perf/README.md has the formula.
 double wire_bound(const Load& load, double bytes_per_second);
@@ -30,7 +41,8 @@ double wire_bound(const Load& load, double bytes_per_second);
 /// sends the others' share of its own input and its share of the result, with dedicated ones its input alone.
 double entropy_bytes(const Load& load);
 
-/// The least seconds that memory needs, with all ranks on one host. Every rank's input is scanned once, what
+/// The least seconds that memory needs, with all ranks on one host. Every rank's input is scanned once (or
+/// added to what the rank keeps, if it is compressed), what
 /// goes to another process is copied once, all contributions are added, and out of place the blocks that no
 /// rank holds are zeroed.
 double memory_bound(const Load& load, const MemorySpeed& speed);

@@ -8,6 +8,7 @@
 
 #include "nzcl/communicator.h"
 #include "perf/allreduce/bound.h"
+#include "perf/allreduce/compressed.h"
 #include "perf/allreduce/measure.h"
 #include "perf/local_ranks.h"
 
@@ -19,8 +20,19 @@ using nlohmann::ordered_json;
 nzcl::Options communicator_options(const Settings& s) {
   nzcl::Options options = nzcl::options_from_environment();
   if (!s.transport.empty()) options.transport = s.transport;
+  if (!s.format.empty()) options.format = s.format;
   if (s.aggregators > 0) options.aggregators = s.aggregators;
   return options;
+}
+
+/// Every rank has a chunk of the same size, of whole blocks if it has any, so that blocks are where they are
+/// drawn.
+std::uint64_t count_of(const Settings& s, std::uint64_t bytes, nzcl::DataType type, int ranks) {
+  const std::uint64_t count = bytes / nzcl::element_bytes(type), n = static_cast<std::uint64_t>(ranks);
+  const bool chunks = s.collective == Collective::reduce_scatter || s.collective == Collective::allgather;
+  if (!chunks) return count;
+  const std::uint64_t chunk = count / n;
+  return (chunk < s.block ? chunk : chunk / s.block * s.block) * n;
 }
 
 struct Row {
@@ -42,8 +54,9 @@ class Output {
     if (silent_) return;
     fmt::print("# {}\n", communicator.describe());
     fmt::print(
-        "# ranks {}  aggregators {}  blocks of {}  overlap {}  input {}  output {}  iterations {} + {}\n",
-        ranks_, settings.aggregators ? std::to_string(settings.aggregators) : "colocated", settings.block,
+        "# {}  ranks {}  aggregators {}  blocks of {}  overlap {}  input {}  output {}  iterations {} + {}\n",
+        name_of(settings.collective), ranks_,
+        settings.aggregators ? std::to_string(settings.aggregators) : "colocated", settings.block,
         name_of(settings.overlap), settings.input(), settings.output(), settings.warm_up,
         settings.iterations);
     if (settings.link_gbits > 0) {
@@ -52,16 +65,16 @@ class Output {
       fmt::print("# bound: memory; this host's ranks together read {:.1f}, copy {:.1f} and add {:.1f} GB/s\n",
                  speed.read / 1e9, speed.copy / 1e9, speed.add / 1e9);
     }
-    const int forms = settings.stream_input ? 1 : 2;
+    if (!settings.compress.empty()) fmt::print("# compressor {}\n", settings.compress);
     fmt::print("#\n# {:>68}{:^40}", "", "out-of-place");
-    if (forms == 2) fmt::print("   {:^40}", "in-place");
+    if (forms() == 2) fmt::print("   {:^40}", "in-place");
     fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10} {:>6}", "size", "count", "type", "redop",
                "density", "union", "wire", "wire/H");
-    for (int i = 0; i < forms; ++i)
+    for (int i = 0; i < forms(); ++i)
       fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "time", "algbw", "busbw", "bound%", "#wrong");
     fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10} {:>6}", "(B)", "(elements)", "", "", "", "",
                "(B)", "");
-    for (int i = 0; i < forms; ++i)
+    for (int i = 0; i < forms(); ++i)
       fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "(us)", "(GB/s)", "(GB/s)", "", "");
     fmt::print("\n");
     std::fflush(stdout);
@@ -72,14 +85,23 @@ class Output {
     if (silent_) return;
     const Problem& p = row.problem;
     if (!row.in_place) {
-      fmt::print("  {:>11} {:>11} {:>8} {:>5} {:>7.4g} {:>6.3f} {:>10.0f} {:>6.3g}", p.bytes(), p.count,
-                 nzcl::name_of(p.type), nzcl::name_of(p.op), p.density, row.union_density,
+      fmt::print("  {:>11} {:>11} {:>8} {:>5} {:>7.3g} {:>6.3f} {:>10.0f} {:>6.3g}", p.bytes(), p.count,
+                 nzcl::name_of(p.type), nzcl::name_of(p.op),
+                 settings_.compress.empty() ? p.density : row.density, row.union_density,
                  row.measured.wire_bytes, over_entropy(row));
     }
     const double t = row.measured.median();
     fmt::print(" {:>10.1f} {:>7.2f} {:>7.2f} {:>6.1f} {:>7}", t * 1e6, algbw(row), busbw(row),
                100 * row.bound_s / t, settings_.check ? std::to_string(row.measured.wrong) : "N/A");
-    if (row.in_place || settings_.stream_input) fmt::print("\n");
+    if (row.in_place || forms() == 1) fmt::print("\n");
+    if (!settings_.compress.empty()) {
+      fmt::print(
+          "#   sent {:.4g} times fewer elements; coded they take {:.0f} B, {:.4g} times less; residual "
+          "{:.4g}\n",
+          row.density > 0 ? 1 / row.density : 0, row.measured.coded_bytes,
+          row.measured.coded_bytes > 0 ? static_cast<double>(p.bytes()) / row.measured.coded_bytes : 0,
+          row.measured.residual_norm);
+    }
     std::fflush(stdout);
   }
 
@@ -91,6 +113,8 @@ class Output {
   }
 
  private:
+  /// In how many forms each problem is timed: out of place and in place, or in a single one.
+  int forms() const { return settings_.one_form() ? 1 : 2; }
   static double algbw(const Row& r) {
     return static_cast<double>(r.problem.bytes()) / r.measured.median() / 1e9;
   }
@@ -98,18 +122,35 @@ class Output {
   static double over_entropy(const Row& r) {
     return r.entropy_bytes > 0 ? r.measured.wire_bytes / r.entropy_bytes : 0;
   }
-  double busbw(const Row& r) const { return algbw(r) * 2 * (ranks_ - 1) / ranks_; }
+  /// As nccl-tests define it.
+  double busbw(const Row& r) const {
+    const double others = static_cast<double>(ranks_ - 1) / ranks_;
+    switch (settings_.collective) {
+      case Collective::allreduce:
+        return algbw(r) * 2 * others;
+      case Collective::broadcast:
+      case Collective::reduce:
+        return algbw(r);
+      case Collective::reduce_scatter:
+      case Collective::allgather:
+        return algbw(r) * others;
+    }
+    return 0;
+  }
   ordered_json json_of(const Row& r) const {
     const auto& m = r.measured;
     const double gib = static_cast<double>(r.problem.bytes()) / (1 << 30);
-    return {{"bytes", r.problem.bytes()},
+    return {{"collective", name_of(settings_.collective)},
+            {"bytes", r.problem.bytes()},
             {"count", r.problem.count},
             {"type", nzcl::name_of(r.problem.type)},
             {"op", nzcl::name_of(r.problem.op)},
             {"density", r.density},
             {"union", r.union_density},
             {"overlap", name_of(settings_.overlap)},
-            {"block", settings_.block},
+            {"block", settings_.compress.empty() ? settings_.block : 1},
+            {"compress", settings_.compress},
+            {"coded_bytes", m.coded_bytes},
             {"ranks", ranks_},
             {"aggregators",
              settings_.aggregators ? ordered_json(settings_.aggregators) : ordered_json("colocated")},
@@ -154,7 +195,7 @@ int run(const Settings& settings) {
         for (const std::uint64_t bytes : settings.sizes()) {
           Row row{.problem = {.type = type,
                               .op = op,
-                              .count = bytes / nzcl::element_bytes(type),
+                              .count = count_of(settings, bytes, type, communicator.size()),
                               .block = settings.block,
                               .density = density,
                               .overlap = settings.overlap,
@@ -165,20 +206,32 @@ int run(const Settings& settings) {
                                        : bench.sum({row.problem.own_density(communicator.rank())})[0] /
                                              communicator.size();
           for (const bool in_place : {false, true}) {
-            if (in_place && settings.stream_input) continue;  // a stream has no in-place form
+            if (in_place && settings.one_form()) continue;
             row.in_place = in_place;
-            row.measured = bench.run(row.problem, in_place);
+            if (settings.compress.empty()) {
+              row.measured = bench.run(row.problem, in_place);
+            } else {
+              row.measured = run_compressed(communicator, settings, row.problem);
+              row.density = row.measured.density, row.union_density = row.measured.union_density;
+            }
             const Load load{.bytes = static_cast<double>(row.problem.bytes()),
-                            .blocks = static_cast<double>(row.problem.blocks()),
+                            .blocks = static_cast<double>(settings.compress.empty() ? row.problem.blocks()
+                                                                                    : row.problem.count),
                             .density = row.density,
                             .union_density = row.union_density,
                             .ranks = communicator.size(),
                             .aggregators = settings.aggregators,
-                            .scans = !settings.bitmap && !settings.dense && !settings.stream_input,
-                            .in_place = in_place || settings.packed_output};
+                            .compresses = !settings.compress.empty(),
+                            .scans = settings.compress.empty() && !settings.bitmap && !settings.dense &&
+                                     !settings.stream_input,
+                            .in_place = in_place || settings.packed_output,
+                            .collective = settings.collective};
             row.entropy_bytes = entropy_bytes(load);
-            row.bound_s = settings.link_gbits > 0 ? wire_bound(load, settings.link_gbits * 1e9 / 8)
-                                                  : memory_bound(load, speed);
+            if (settings.link_gbits > 0) {
+              row.bound_s = wire_bound(load, settings.link_gbits * 1e9 / 8);
+            } else if (settings.collective == Collective::allreduce) {
+              row.bound_s = memory_bound(load, speed);
+            }
             wrong += row.measured.wrong;
             output.add(row);
           }

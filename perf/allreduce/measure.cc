@@ -8,6 +8,23 @@
 
 namespace perf::allreduce {
 
+namespace {
+
+std::vector<std::byte> in_type(const std::vector<std::int64_t>& indices, nzcl::IndexType type) {
+  std::vector<std::byte> bytes(indices.size() * (type == nzcl::IndexType::int64 ? 8 : 4));
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (type == nzcl::IndexType::int64) {
+      std::memcpy(bytes.data() + i * 8, &indices[i], 8);
+    } else {
+      const auto index = static_cast<std::uint32_t>(indices[i]);  // the same bits for int32
+      std::memcpy(bytes.data() + i * 4, &index, 4);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
 Bench::Bench(nzcl::Communicator& communicator, const Settings& settings)
     : communicator_(communicator), settings_(settings) {
   // The last block of a stream takes the room of a whole one.
@@ -39,26 +56,76 @@ void Bench::prepare(const Problem& p) {
   p.fill(rank, pristine_);
   if (settings_.bitmap) bitmap_ = p.bitmap(rank);
   if (settings_.stream_input) {
-    indices_ = p.indices(rank);
-    p.pack(pristine_, indices_, input_);
+    const std::vector<std::int64_t> indices = p.indices(rank);
+    p.pack(pristine_, indices, input_);
+    indices_ = in_type(indices, settings_.index_type);
+    index_count_ = indices.size();
+    if (settings_.packed_output) packed_indices_.resize(p.blocks() * sizeof(std::int64_t));
   } else {
     std::memcpy(input_.data(), pristine_.data(), p.bytes());
   }
   std::memset(output_.data(), 0xff, output_.size());
 }
 
-nzcl::Work Bench::start(const Problem& p, bool in_place) {
-  const bool packed = settings_.packed_output;
-  if (settings_.stream_input) {
-    return communicator_.allreduce_sparse({.values = input_.data(),
-                                           .indices = indices_,
-                                           .count = p.count,
+/// The root is rank 0. A broadcast is always in place. Where each rank has a chunk, the problem's tensor is
+/// that of all chunks.
+nzcl::Work Bench::start_collective(const Problem& p, bool in_place) {
+  const std::uint64_t chunk = p.count / static_cast<std::uint64_t>(p.ranks);
+  const std::uint64_t own =
+      chunk * static_cast<std::uint64_t>(communicator_.rank()) * nzcl::element_bytes(p.type);
+  std::byte* const input = in_place ? output_.data() : input_.data();
+  switch (settings_.collective) {
+    case Collective::allreduce:
+      break;
+    case Collective::broadcast:
+      return communicator_.broadcast({.data = output_.data(),
+                                      .count = p.count,
+                                      .type = p.type,
+                                      .block_elems = p.block,
+                                      .dense = settings_.dense});
+    case Collective::reduce:
+      return communicator_.reduce({.input = input,
+                                   .output = output_.data(),
+                                   .count = p.count,
+                                   .type = p.type,
+                                   .op = p.op,
+                                   .block_elems = p.block,
+                                   .dense = settings_.dense});
+    case Collective::reduce_scatter:
+      return communicator_.reduce_scatter({.input = input,
+                                           .output = output_.data() + (in_place ? own : 0),
+                                           .count = chunk,
                                            .type = p.type,
                                            .op = p.op,
                                            .block_elems = p.block,
-                                           .output = packed ? nullptr : output_.data(),
-                                           .packed_values = packed ? output_.data() : nullptr,
-                                           .packed_capacity = packed ? p.blocks() : 0});
+                                           .dense = settings_.dense});
+    case Collective::allgather:
+      return communicator_.allgather({.input = input + own,
+                                      .output = output_.data(),
+                                      .count = chunk,
+                                      .type = p.type,
+                                      .block_elems = p.block,
+                                      .dense = settings_.dense});
+  }
+  return {};
+}
+
+nzcl::Work Bench::start(const Problem& p, bool in_place) {
+  if (settings_.collective != Collective::allreduce) return start_collective(p, in_place);
+  const bool packed = settings_.packed_output;
+  if (settings_.stream_input) {
+    return communicator_.allreduce_sparse(
+        {.values = input_.data(),
+         .indices = {indices_.data(), index_count_, settings_.index_type},
+         .count = p.count,
+         .type = p.type,
+         .op = p.op,
+         .block_elems = p.block,
+         .output = packed ? nullptr : output_.data(),
+         .packed_values = packed ? output_.data() : nullptr,
+         .packed_capacity = packed ? p.blocks() : 0,
+         .packed_indices = {packed ? packed_indices_.data() : nullptr, settings_.index_type},
+         .wire_type = settings_.wire_type});
   }
   return communicator_.allreduce({.input = in_place ? output_.data() : input_.data(),
                                   .output = output_.data(),
@@ -67,11 +134,31 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
                                   .op = p.op,
                                   .block_elems = p.block,
                                   .bitmap = bitmap_,
-                                  .dense = settings_.dense});
+                                  .dense = settings_.dense,
+                                  .wire_type = settings_.wire_type});
 }
 
 /// The number of wrong elements in the result of `work`.
-std::uint64_t Bench::wrong(const Problem& p, const nzcl::Work& work) {
+std::uint64_t Bench::wrong(const Problem& p, const nzcl::Work& work, bool in_place) {
+  const auto rank = static_cast<std::uint64_t>(communicator_.rank());
+  const std::uint64_t chunk = p.count / static_cast<std::uint64_t>(p.ranks);
+  const std::uint64_t chunk_bytes = chunk * nzcl::element_bytes(p.type);
+  const std::span<const std::byte> out(output_);
+  std::uint64_t bad = 0;
+  switch (settings_.collective) {
+    case Collective::allreduce:
+      break;
+    case Collective::broadcast:
+      return p.wrong(out, 0, p.count, 0);
+    case Collective::reduce:
+      return rank == 0 ? p.wrong(out) : 0;
+    case Collective::reduce_scatter:
+      return p.wrong(out.subspan(in_place ? rank * chunk_bytes : 0), rank * chunk, (rank + 1) * chunk, -1);
+    case Collective::allgather:
+      for (std::uint64_t r = 0; r < static_cast<std::uint64_t>(p.ranks); ++r)
+        bad += p.wrong(out.subspan(r * chunk_bytes), r * chunk, (r + 1) * chunk, static_cast<int>(r));
+      return bad;
+  }
   if (!settings_.packed_output) return p.wrong(output_);
   const std::uint64_t misplaced = p.unpack(output_, work.packed_indices(), pristine_);
   return misplaced + p.wrong(pristine_);
@@ -81,16 +168,15 @@ Measurement Bench::run(const Problem& p, bool in_place) {
   prepare(p);
   Measurement m;
   double sent = 0, bad = 0, cpu = 0;
+  const bool broadcast = settings_.collective == Collective::broadcast;
   for (int i = -settings_.warm_up; i < settings_.iterations; ++i) {
-    if (in_place) std::memcpy(output_.data(), pristine_.data(), p.bytes());
+    if (in_place || broadcast) std::memcpy(output_.data(), pristine_.data(), p.bytes());
     communicator_.barrier();
     const double cpu_before = cpu_seconds();
     const auto bytes_before = communicator_.statistics().bytes_sent;
     const auto begin = std::chrono::steady_clock::now();
     nzcl::Work work = start(p, in_place);
     work.wait();
-    // Without its indices a packed result is none.
-    if (settings_.packed_output) (void)work.packed_indices();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     if (i >= 0) {
       m.seconds.push_back(took.count());
@@ -98,7 +184,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
       cpu += cpu_seconds() - cpu_before;
     }
     communicator_.barrier();  // the rest must not take a core from ranks that still work
-    if (i == 0 && settings_.check) bad = static_cast<double>(wrong(p, work));
+    if (i == 0 && settings_.check) bad = static_cast<double>(wrong(p, work, in_place));
   }
   std::vector<double> most = m.seconds;
   most.push_back(sent / settings_.iterations);

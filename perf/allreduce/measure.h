@@ -12,6 +12,9 @@ struct Measurement {
   double wire_bytes = 0;        // sent per operation by the rank that sent most
   double cpu_seconds = 0;       // per operation, of all ranks
   std::uint64_t wrong = 0;      // elements, on all ranks
+  /// Of compressed operations, the mean over the ranks: the share of the elements that is sent, the share in
+  /// the result, the bytes that the codes would take, and the norm of what is kept.
+  double density = 0, union_density = 0, coded_bytes = 0, residual_norm = 0;
 
   double median() const { return seconds[seconds.size() / 2]; }
 };
@@ -31,7 +34,8 @@ class Bench {
   std::vector<double> gather(std::vector<double> values, nzcl::ReduceOp op);
   void prepare(const Problem& problem);
   nzcl::Work start(const Problem& problem, bool in_place);
-  std::uint64_t wrong(const Problem& problem, const nzcl::Work& work);
+  nzcl::Work start_collective(const Problem& problem, bool in_place);
+  std::uint64_t wrong(const Problem& problem, const nzcl::Work& work, bool in_place);
 
   nzcl::Communicator& communicator_;
   const Settings& settings_;
@@ -40,7 +44,9 @@ class Bench {
   std::vector<std::byte> output_;    // the tensor, or the packed values
   std::vector<double> exchanged_;
   std::vector<std::uint64_t> bitmap_;
-  std::vector<std::int64_t> indices_;  // of the stream
+  std::vector<std::byte> indices_;  // of the stream, in the type that was asked for
+  std::size_t index_count_ = 0;
+  std::vector<std::byte> packed_indices_;  // of the result
   nzcl::RegisteredBuffer registered_input_, registered_output_, registered_exchanged_;
 };
 

@@ -175,29 +175,31 @@ double Problem::own_density(int rank) const {
   return blocks() ? static_cast<double>(n) / static_cast<double>(blocks()) : 0;
 }
 
-std::uint64_t Problem::wrong(std::span<const std::byte> data) const {
+std::uint64_t Problem::wrong(std::span<const std::byte> data, std::uint64_t first, std::uint64_t end,
+                             int from) const {
   std::uint64_t bad = 0;
-  const double allowed = tolerance(type, op);
+  const ReduceOp reduced_by = from < 0 ? op : ReduceOp::sum;
+  const double allowed = tolerance(type, reduced_by);
   const bool relative = type != DataType::int32 && type != DataType::int64 && type != DataType::uint8;
   std::vector<int> holders;
   as_type(type, [&](auto element, auto, auto decode) {
-    for (std::uint64_t b = 0; b < blocks(); ++b) {
+    for (std::uint64_t b = first / block; b * block < end; ++b) {
       holders.clear();
       for (int r = 0; r < ranks; ++r) {
-        if (holds(r, b)) holders.push_back(r);
+        if ((from < 0 || r == from) && holds(r, b)) holders.push_back(r);
       }
       const bool some_zero = holders.size() < static_cast<std::size_t>(ranks);
-      for (std::uint64_t i = b * block; i < std::min(count, (b + 1) * block); ++i) {
+      for (std::uint64_t i = std::max(first, b * block); i < std::min(end, (b + 1) * block); ++i) {
         int sum = 0, least = some_zero || holders.empty() ? 0 : value(holders[0], i), most = 0;
         for (const int r : holders) {
           const int v = value(r, i);
           sum += v, least = std::min(least, v), most = std::max(most, v);
         }
-        const double expected = op == ReduceOp::sum   ? sum
-                                : op == ReduceOp::avg ? static_cast<double>(sum) / ranks
-                                : op == ReduceOp::min ? least
-                                                      : most;
-        std::memcpy(&element, data.data() + i * sizeof element, sizeof element);
+        const double expected = reduced_by == ReduceOp::sum   ? sum
+                                : reduced_by == ReduceOp::avg ? static_cast<double>(sum) / ranks
+                                : reduced_by == ReduceOp::min ? least
+                                                              : most;
+        std::memcpy(&element, data.data() + (i - first) * sizeof element, sizeof element);
         const double off = std::fabs(decode(element) - expected);
         bad += relative ? off > allowed * expected : allowed == 0 ? off != 0 : off >= allowed;
       }

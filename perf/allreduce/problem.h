@@ -45,7 +45,11 @@ struct Problem {
   double union_density() const;
   double own_density(int rank) const;
   /// The number of elements of `data` that are not the expected ones.
-  std::uint64_t wrong(std::span<const std::byte> data) const;
+  std::uint64_t wrong(std::span<const std::byte> data) const { return wrong(data, 0, count, -1); }
+  /// The same for the elements from `first` to before `end`, which are all that `data` holds. They are the
+  /// sum over all ranks, or the elements of rank `from` if that is not -1.
+  std::uint64_t wrong(std::span<const std::byte> data, std::uint64_t first, std::uint64_t end,
+                      int from) const;
 };
 
 }  // namespace perf::allreduce

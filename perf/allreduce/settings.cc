@@ -3,6 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "nzcl/compress.h"
+#include "nzcl/error.h"
+
 namespace perf::allreduce {
 namespace {
 
@@ -45,6 +48,22 @@ const char* name_of(Overlap overlap) {
   return "?";
 }
 
+const char* name_of(Collective collective) {
+  switch (collective) {
+    case Collective::allreduce:
+      return "allreduce";
+    case Collective::broadcast:
+      return "broadcast";
+    case Collective::reduce:
+      return "reduce";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::allgather:
+      return "allgather";
+  }
+  return "?";
+}
+
 std::vector<std::uint64_t> Settings::sizes() const {
   std::vector<std::uint64_t> all;
   for (std::uint64_t s = min_bytes; s <= max_bytes; s = step_bytes > 0 ? s + step_bytes : s * step_factor) {
@@ -55,6 +74,7 @@ std::vector<std::uint64_t> Settings::sizes() const {
 }
 
 const char* Settings::input() const {
+  if (!compress.empty()) return "compress";
   if (stream_input) return "stream";
   if (dense) return "dense";
   return bitmap ? "bitmap" : "scan";
@@ -63,11 +83,13 @@ const char* Settings::input() const {
 CommandLine parse_command_line(int argc, char** argv) {
   Settings s;
   std::vector<std::string> types{"float32"}, ops{"sum"};
-  std::string aggregators = "colocated", overlap = "random", input = "dense", output = "dense";
+  std::string aggregators = "colocated", overlap = "random", collective = "allreduce", input = "dense",
+              output = "dense", index_type = "int32", wire_type;
   int check = 1;
   bool ignored = false;
   CLI::App app(
-      "Times nzcl's allreduce, with nccl-tests' habits: every size out of place and in place, checked "
+      "Times nzcl's allreduce and other collectives, with nccl-tests' habits: every size out of place and in "
+      "place, checked "
       "against a plain "
       "sum.\nThe time is the slowest rank's, per operation; the table shows the median.",
       "nzcl_allreduce_perf");
@@ -88,6 +110,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_option("--density", s.densities, "Shares of non-zero blocks, such as 1,0.1,0.01")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option(
+         "--collective", collective,
+         "What is timed; the size is that of the whole tensor, of which each rank has or gets a chunk")
+      ->check(CLI::IsMember({"allreduce", "broadcast", "reduce", "reduce_scatter", "allgather"}));
   app.add_option("--overlap", overlap, "Whether ranks' non-zero blocks coincide")
       ->check(CLI::IsMember({"random", "all", "none"}));
   app.add_option("--block", s.block, "Elements per block")->check(CLI::PositiveNumber);
@@ -107,6 +133,15 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_option("--output", output,
                  "dense: the whole tensor; packed: the blocks of the union, and their indices")
       ->check(CLI::IsMember({"dense", "packed"}));
+  app.add_option("--compress", s.compress,
+                 "Compress dense gradients: adacomp:500, topk:0.01, qsgd:4 and others (nzcl/compress.h)");
+  app.add_option("--index", index_type, "Type of the indices of a stream")
+      ->check(CLI::IsMember({"int32", "uint32", "int64"}));
+  app.add_option("--format", s.format, "How single elements are coded; default: nzcl's settings")
+      ->check(CLI::IsMember({"auto", "bitmap", "offsets", "gaps", "runs"}));
+  app.add_option("--wire_type", wire_type,
+                 "The type in which float32 values travel; default: nzcl's settings")
+      ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
   app.add_flag("--reproducible", ignored,
                "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
   app.add_option("--link", s.link_gbits,
@@ -119,6 +154,9 @@ CommandLine parse_command_line(int argc, char** argv) {
     s.ops = choose<nzcl::ReduceOp>(ops, nzcl::kReduceOps, "-o");
     for (const Overlap o : {Overlap::random, Overlap::all, Overlap::none})
       if (overlap == name_of(o)) s.overlap = o;
+    for (const Collective c : {Collective::allreduce, Collective::broadcast, Collective::reduce,
+                               Collective::reduce_scatter, Collective::allgather})
+      if (collective == name_of(c)) s.collective = c;
     if (aggregators != "colocated") {
       if (aggregators.empty() || aggregators.find_first_not_of("0123456789") != aggregators.npos)
         throw CLI::ValidationError("--aggregators", aggregators + " is neither colocated nor a number");
@@ -126,11 +164,37 @@ CommandLine parse_command_line(int argc, char** argv) {
     }
     if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
     if (s.max_bytes < s.min_bytes) throw CLI::ValidationError("-e", "less than -b");
+    s.index_type = index_type == "int32"    ? nzcl::IndexType::int32
+                   : index_type == "uint32" ? nzcl::IndexType::uint32
+                                            : nzcl::IndexType::int64;
+    s.wire_type = wire_type.empty()         ? nzcl::WireType::by_option
+                  : wire_type == "float16"  ? nzcl::WireType::float16
+                  : wire_type == "bfloat16" ? nzcl::WireType::bfloat16
+                                            : nzcl::WireType::as_is;
     s.stream_input = input == "stream", s.packed_output = output == "packed";
     if (s.stream_input && (s.bitmap || s.dense))
       throw CLI::ValidationError("--input", "stream excludes --bitmap and --dense");
     if (s.packed_output && !s.stream_input)
       throw CLI::ValidationError("--output", "packed needs --input stream");
+    if (!s.compress.empty()) {
+      if (s.bitmap || s.dense || s.stream_input)
+        throw CLI::ValidationError("--compress", "excludes --bitmap, --dense and --input stream");
+      if (app.count("-d") > 0 && s.types != std::vector{nzcl::DataType::float32})
+        throw CLI::ValidationError("--compress", "takes float32 only");
+      for (const nzcl::ReduceOp op : s.ops) {
+        if (op != nzcl::ReduceOp::sum && op != nzcl::ReduceOp::avg)
+          throw CLI::ValidationError("--compress", "takes -o sum and avg only");
+      }
+      try {
+        (void)nzcl::compressor_from_text(s.compress);
+      } catch (const nzcl::Error& error) {
+        throw CLI::ValidationError("--compress", error.what());
+      }
+    }
+    if (s.collective != Collective::allreduce &&
+        (s.stream_input || s.bitmap || !wire_type.empty() || !s.compress.empty()))
+      throw CLI::ValidationError("--collective",
+                                 collective + " excludes --bitmap, --input stream, --wire_type and --compress");
     if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
   } catch (const CLI::ParseError& error) {
     return {s, app.exit(error) == 0 ? 0 : 2};

@@ -11,8 +11,10 @@
 namespace perf::allreduce {
 
 enum class Overlap { random, all, none };
+enum class Collective { allreduce, broadcast, reduce, reduce_scatter, allgather };
 
 struct Settings {
+  Collective collective = Collective::allreduce;
   std::uint64_t min_bytes = 32 << 20, max_bytes = 32 << 20;
   std::uint64_t step_factor = 2;     // -f
   std::uint64_t step_bytes = 0;      // -i; above 0 it replaces the factor
@@ -30,10 +32,18 @@ struct Settings {
   bool dense = false;          // every block is sent
   bool stream_input = false;   // values and the indices of their blocks, instead of the whole tensor
   bool packed_output = false;  // the union's blocks and their indices, instead of the whole tensor
+  std::string compress;        // the compressor as text; empty: none
+  nzcl::IndexType index_type = nzcl::IndexType::int32;  // of streams
+  std::string format;                                   // Options::format; empty: the environment's
+  nzcl::WireType wire_type = nzcl::WireType::by_option;
   std::string transport;
   double link_gbits = 0;  // of every rank's link, each way; 0: the limit is the memory of one host
   std::string json_file;
 
+  /// Whether there is no in-place form: a stream is no tensor, and a compressed gradient is read before.
+  bool one_form() const {
+    return stream_input || !compress.empty() || collective == Collective::broadcast;
+  }
   std::vector<std::uint64_t> sizes() const;
   /// The names that the table and the JSON use.
   const char* input() const;
@@ -47,5 +57,6 @@ struct CommandLine {
 CommandLine parse_command_line(int argc, char** argv);
 
 const char* name_of(Overlap overlap);
+const char* name_of(Collective collective);
 
 }  // namespace perf::allreduce

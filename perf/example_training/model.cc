@@ -39,6 +39,14 @@ std::uint64_t hash_of(std::span<const float> values, std::uint64_t hash) {
 Table::Table(std::size_t row_count, std::size_t dimension)
     : rows(row_count), dim(dimension), weights(rows * dim), gradient(rows * dim), touched((rows + 63) / 64) {}
 
+void Table::mark_nonzero_rows() {
+  std::fill(touched.begin(), touched.end(), 0);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto row = gradient_row(r);
+    if (std::any_of(row.begin(), row.end(), [](float v) { return v != 0; })) mark(r);
+  }
+}
+
 /// As in the authors' program: input rows small and random, output rows zero.
 Model::Model(std::size_t vocabulary, std::size_t dim, std::uint64_t seed)
     : input(vocabulary, dim), output(vocabulary, dim) {

@@ -20,6 +20,8 @@ struct Table {
   std::span<float> row(std::size_t r) { return std::span(weights).subspan(r * dim, dim); }
   std::span<float> gradient_row(std::size_t r) { return std::span(gradient).subspan(r * dim, dim); }
   void mark(std::size_t r) { touched[r / 64] |= std::uint64_t{1} << (r % 64); }
+  /// Marks the rows whose gradient is not zero, and no others.
+  void mark_nonzero_rows();
 
   std::size_t rows;
   std::size_t dim;

@@ -21,6 +21,8 @@ std::string_view name_of(Exchange exchange) {
       return "scan";
     case Exchange::dense:
       return "dense";
+    case Exchange::compressed:
+      return "compressed";
   }
   return "?";
 }

@@ -21,6 +21,7 @@ nlohmann::ordered_json to_json(const RunResult& result, int ranks) {
           {"input_density", c.input_density()},
           {"union_density", c.union_density()},
           {"bytes_sent_per_rank_and_step", c.wire_bytes / c.steps / ranks},
+          {"coded_bytes_per_rank_and_step", c.coded_bytes / c.steps / ranks},
           {"training_loss", c.mean_loss()},
           {"held_out_loss_before", q.initial_loss},
           {"held_out_loss_after", q.final_loss},
@@ -41,6 +42,7 @@ void write_json(const Settings& settings, int ranks, std::size_t vocabulary,
                                  {"dim", settings.trainer.dim},
                                  {"words_per_rank_and_step", settings.trainer.batch.words},
                                  {"seed", settings.trainer.seed},
+                                 {"compressor", settings.trainer.compressor},
                                  {"failures", failures}};
   for (const RunResult& result : results) root["runs"].push_back(to_json(result, ranks));
   std::ofstream file(settings.json);

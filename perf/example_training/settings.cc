@@ -50,6 +50,9 @@ CommandLine parse_command_line(int argc, char** argv) {
       ->check(CLI::IsMember({"sparse", "dense", "both"}));
   app.add_flag("--scan", scan,
                "Let nzcl find the non-zero rows, instead of telling it the rows that were touched");
+  app.add_option("--compress", trainer.compressor,
+                 "One run with compressed gradients instead: adacomp:500, topk:0.01, qsgd:4 and others "
+                 "(nzcl/compress.h)");
   app.add_option("--transport", settings.transport,
                  "shm, tcp, or a libfabric provider; default: nzcl's settings");
   app.add_option("--text", settings.text, "The text, plain or gzip; default: Debian's package dict-gcide");
@@ -83,6 +86,7 @@ CommandLine parse_command_line(int argc, char** argv) {
 
   settings.check = !no_check;
   settings.exchanges = exchanges(algorithm, scan);
+  if (!trainer.compressor.empty()) settings.exchanges = {Exchange::compressed};
   if (settings.quick) apply_quick(app, settings);
   return {settings, std::nullopt};
 }

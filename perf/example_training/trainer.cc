@@ -30,7 +30,12 @@ Trainer::Trainer(nzcl::Communicator& communicator, BatchStream& batches, std::si
       output_optimizer_(vocabulary, settings.rate),
       input_gradient_(register_gradient(communicator, model_.input)),
       output_gradient_(register_gradient(communicator, model_.output)),
-      consensus_(communicator) {}
+      consensus_(communicator) {
+  if (exchange != Exchange::compressed) return;
+  const nzcl::Compressor compressor = nzcl::compressor_from_text(settings.compressor);
+  input_state_.emplace(compressor, model_.input.gradient.size());
+  output_state_.emplace(compressor, model_.output.gradient.size());
+}
 
 Counters Trainer::run(const OnReport& on_report) {
   Counters last_report;
@@ -55,16 +60,16 @@ void Trainer::step() {
 
   // 2. Sum both tables' gradients over the ranks, in place. Both are in flight at once.
   const double started = seconds_now();
-  nzcl::Work input = start_allreduce(model_.input);
-  nzcl::Work output = start_allreduce(model_.output);
+  nzcl::Work input = start_allreduce(model_.input, input_state_);
+  nzcl::Work output = start_allreduce(model_.output, output_state_);
 
   // 3. Update the union's rows and zero their gradient. The input table's update overlaps the output table's
   // exchange.
-  const auto input_rows = wait_for_union(input);
+  const auto input_rows = wait_for_union(input, model_.input, input_state_);
   const double input_done = seconds_now();
   input_optimizer_.apply(model_.input, input_rows, rate_factor());
   const double input_updated = seconds_now();
-  const auto output_rows = wait_for_union(output);
+  const auto output_rows = wait_for_union(output, model_.output, output_state_);
   const double output_done = seconds_now();
   output_optimizer_.apply(model_.output, output_rows, rate_factor());
 
@@ -76,7 +81,11 @@ void Trainer::step() {
 }
 
 /// A row is a block. The gradient belongs to nzcl from here until the work is done.
-nzcl::Work Trainer::start_allreduce(Table& table) {
+nzcl::Work Trainer::start_allreduce(Table& table, std::optional<nzcl::CompressorState>& state) {
+  if (state) {
+    return communicator_.allreduce_compressed(
+        {.state = &*state, .input = table.gradient.data(), .output = table.gradient.data()});
+  }
   nzcl::AllreduceRequest request{.input = table.gradient.data(),
                                  .output = table.gradient.data(),
                                  .count = table.gradient.size(),
@@ -89,12 +98,19 @@ nzcl::Work Trainer::start_allreduce(Table& table) {
 }
 
 /// The rows of the sum. Valid as long as `work` lives.
-std::span<const std::uint64_t> Trainer::wait_for_union(nzcl::Work& work) {
+std::span<const std::uint64_t> Trainer::wait_for_union(nzcl::Work& work, Table& table,
+                                                       std::optional<nzcl::CompressorState>& state) {
   work.wait();
   const nzcl::OperationStatistics statistics = work.statistics();
   mine_.blocks += static_cast<double>(statistics.blocks);
   mine_.input_blocks += static_cast<double>(statistics.input_blocks);
   mine_.union_blocks += static_cast<double>(statistics.union_blocks);
+  if (state) {
+    // The union is one of elements here, or of blocks that are no rows. What was marked is in the state.
+    mine_.coded_bytes += static_cast<double>(state->report().coded_bytes);
+    table.mark_nonzero_rows();
+    return table.touched;
+  }
   return work.union_bitmap();
 }
 

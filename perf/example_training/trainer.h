@@ -3,8 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "nzcl/communicator.h"
+#include "nzcl/compress.h"
 #include "perf/example_training/batches.h"
 #include "perf/example_training/consensus.h"
 #include "perf/example_training/counters.h"
@@ -13,11 +17,13 @@
 
 namespace train {
 
-/// How the gradients are summed. The sums, and so the weights, are the same to the last bit in all three.
+/// How the gradients are summed. The sums, and so the weights, are the same to the last bit in the first
+/// three.
 enum class Exchange {
-  bitmap,  ///< sparse; the trainer tells nzcl which rows it touched
-  scan,    ///< sparse; nzcl looks for the rows that are not zero
-  dense,   ///< every row, zero or not
+  bitmap,     ///< sparse; the trainer tells nzcl which rows it touched
+  scan,       ///< sparse; nzcl looks for the rows that are not zero
+  dense,      ///< every row, zero or not
+  compressed  ///< what a compressor sends of them
 };
 
 struct TrainerSettings {
@@ -26,6 +32,7 @@ struct TrainerSettings {
   std::uint64_t seed = 1;
   std::uint64_t steps = 0;
   std::uint64_t report_every = 0;  ///< steps
+  std::string compressor;          ///< as nzcl/compress.h describes it, for Exchange::compressed
   BatchSettings batch;
 };
 
@@ -47,8 +54,9 @@ class Trainer {
 
  private:
   void step();
-  nzcl::Work start_allreduce(Table& table);
-  std::span<const std::uint64_t> wait_for_union(nzcl::Work& work);
+  nzcl::Work start_allreduce(Table& table, std::optional<nzcl::CompressorState>& state);
+  std::span<const std::uint64_t> wait_for_union(nzcl::Work& work, Table& table,
+                                                std::optional<nzcl::CompressorState>& state);
   float rate_factor() const;
   Counters report();
 
@@ -60,6 +68,8 @@ class Trainer {
   RowAdagrad input_optimizer_, output_optimizer_;
   // These keep both gradients registered. They stand behind the model, into which they point.
   nzcl::RegisteredBuffer input_gradient_, output_gradient_;
+  // Each rank has its own, and keeps in it what it has not sent yet.
+  std::optional<nzcl::CompressorState> input_state_, output_state_;
   Consensus consensus_;
   Counters mine_;  // this rank's, since the start
 };

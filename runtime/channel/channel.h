@@ -4,11 +4,13 @@
 // here.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "runtime/channel/staging.h"
+#include "runtime/plan/tuning.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
@@ -117,8 +119,11 @@ class ReceiveChannel {
     }
   }
   /// Returns true if half of the ring has been released since the sender was last told. That is worth a write
-  /// of its own.
-  bool credit_due() const { return released_ - told_ >= (slots_ + 1) / 2; }
+  /// of its own. Of messages that are lent no more than kLentUntold stay untold, because they hold buffers.
+  bool credit_due() const {
+    const std::uint32_t half = (slots_ + 1) / 2;
+    return released_ - told_ >= (borrows_ ? std::min(half, kLentUntold + 1) : half);
+  }
   /// Returns the total of released slots, modulo 2^16, with which the caller tells the sender.
   std::uint16_t take_credit() {
     told_ = released_;

@@ -71,7 +71,8 @@ std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p
     if (aggregates && members.is_worker(other)) (lent ? lent_down : rings_down) = true;
   }
   const std::uint32_t slots = config.channel(p).slots;
-  return lent_up * slots + (lent_down ? slots : 0) + (rings_down ? kWaitingResults : 0) + kStagingBuffers;
+  return lent_up * slots + (lent_down ? slots + kLentDifferent : 0) + (rings_down ? kWaitingResults : 0) +
+         kStagingBuffers;
 }
 
 std::uint64_t staging_offset(const EngineConfig& config, int member, Priority p) {

@@ -33,11 +33,13 @@ class MessageBuilder {
   bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
            std::uint64_t left) {
     const std::size_t free_segments = limits_.segments - count_;
-    // A long run gets an entry of its own, unless the entries would run out at this rate before half of the
-    // remaining bytes are in the message.
-    if (free_segments > 0 && bytes >= limits_.gather_bytes && bytes * free_segments >= left / 2) {
+    // A long run of registered memory gets an entry of its own, unless the entries would run out at this rate
+    // before half of the remaining bytes are in the message.
+    if (region != nullptr && free_segments > 0 && bytes >= limits_.gather_bytes &&
+        bytes * free_segments >= left / 2) {
       segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
       last_is_staged_ = false;
+      gathered_ += bytes;
       return true;
     }
     if (!last_is_staged_ && free_segments == 0) return false;
@@ -45,11 +47,23 @@ class MessageBuilder {
     copied_ += bytes;
     return true;
   }
+  /// Takes back the last `bytes` that were reserved, behind which nothing was added.
+  void take_back(std::uint32_t bytes) {
+    segments_[count_ - 1].bytes -= bytes;
+    staged_ -= bytes;
+  }
   /// Returns true if everything so far lies in the staging buffer, so that another section can be composed
   /// behind it.
   bool in_one_piece() const { return count_ == 1 && last_is_staged_; }
   const Limits& limits() const { return limits_; }
   std::uint64_t staged() const { return staged_; }
+  /// Bytes of the whole message so far, how many more it takes, and how many entries its gather list has
+  /// left.
+  std::uint64_t bytes() const { return staged_ + gathered_; }
+  std::uint64_t room() const { return limits_.bytes - bytes(); }
+  std::size_t free_segments() const { return limits_.segments - count_; }
+  /// Where reserve() will return room next.
+  std::byte* next() const { return staging_ + staged_; }
   std::span<const verbs::Segment> segments() const { return {segments_.data(), count_}; }
   std::uint64_t copied() const { return copied_; }  // bytes of runs that were copied
 
@@ -69,7 +83,7 @@ class MessageBuilder {
   const verbs::MemoryRegion* staging_region_;
   std::array<verbs::Segment, verbs::kMaxSegments> segments_{};
   std::size_t count_ = 0;
-  std::uint64_t staged_ = 0, copied_ = 0;
+  std::uint64_t staged_ = 0, gathered_ = 0, copied_ = 0;
   bool last_is_staged_ = false;
 };
 

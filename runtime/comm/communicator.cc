@@ -99,6 +99,10 @@ class CommunicatorState {
     return buffer;
   }
   static Core& core_of(Communicator& communicator) { return *communicator.state().core; }
+  template <typename Request>
+  Work run(const Request& request) {
+    return work(core->run(comm::request_of(request, core->members().self, core->members().workers)));
+  }
   Work work(std::shared_ptr<engine::Operation> operation) {
     return Work(std::make_shared<WorkState>(core, std::move(operation)));
   }
@@ -148,10 +152,46 @@ bool Work::wait_at_most(std::chrono::nanoseconds timeout) {
   return true;
 }
 
+namespace {
+
+/// Ends a finished operation on a thread that nobody waits on. Returns its error, or nothing for success.
+std::optional<Error> outcome(Core& core, engine::Operation& operation) {
+  operation.verify_input();
+  operation.release_regions();
+  try {
+    operation.complete_packed();
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::exception& e) {
+    return Error(ErrorCode::system, std::string("packed_grow: ") + e.what());
+  }
+  const auto failure = operation.failure();
+  if (!failure) return std::nullopt;
+  core.told(*failure);
+  return Error(failure->code, failure->text);
+}
+
+}  // namespace
+
+void Work::on_complete(std::function<void(const Error* error)> callback) {
+  const WorkState& work = state();
+  Core* const core = work.core.get();  // which owns the thread that makes the call
+  work.core->on_complete(work.operation, [core, operation = work.operation, call = std::move(callback)] {
+    const auto error = outcome(*core, *operation);
+    try {
+      call(error ? &*error : nullptr);
+    } catch (const std::exception& e) {
+      log().error("a completion callback of operation {} has thrown: {}", operation->epoch, e.what());
+    }
+  });
+}
+
 std::span<const std::uint64_t> Work::union_bitmap() const {
   state().require_success("union_bitmap");
   return state().operation->union_bitmap();
 }
+
+std::uint64_t Work::result_blocks() const { return state().operation->result_blocks(); }
 
 std::span<const std::int64_t> Work::packed_indices() const {
   state().require_success("packed_indices");
@@ -223,6 +263,10 @@ Work Communicator::allreduce(const AllreduceRequest& request) {
 Work Communicator::allreduce_sparse(const SparseAllreduceRequest& request) {
   return state().work(state().core->allreduce(request));
 }
+Work Communicator::broadcast(const BroadcastRequest& request) { return state().run(request); }
+Work Communicator::reduce(const ReduceRequest& request) { return state().run(request); }
+Work Communicator::reduce_scatter(const ReduceScatterRequest& request) { return state().run(request); }
+Work Communicator::allgather(const AllgatherRequest& request) { return state().run(request); }
 void Communicator::barrier() { allreduce(AllreduceRequest{}).wait(); }
 Communicator Communicator::split(int color, int key) {
   auto core = state().core->split(color, key);
@@ -244,6 +288,20 @@ void Communicator::close() { state().core->close(); }
 
 void comm::refuse_operation(Communicator& communicator, const Error& refusal) {
   CommunicatorState::core_of(communicator).refuse_operation(refusal);
+}
+void comm::refuse_operation(Communicator& communicator, const AllreduceRequest& request,
+                            const Error& refusal) {
+  CommunicatorState::core_of(communicator).refuse_operation(request, refusal);
+}
+void comm::refuse_operation(Communicator& communicator, const SparseAllreduceRequest& request,
+                            const Error& refusal) {
+  CommunicatorState::core_of(communicator).refuse_operation(request, refusal);
+}
+void comm::check_request(Communicator& communicator, const AllreduceRequest& request) {
+  CommunicatorState::core_of(communicator).check(request);
+}
+void comm::check_request(Communicator& communicator, const SparseAllreduceRequest& request) {
+  CommunicatorState::core_of(communicator).check(request);
 }
 
 // --- Dedicated aggregators

@@ -31,6 +31,11 @@ int choose_scan_streams(const Options& o, const engine::Members& members) {
   return members.is_worker(members.self) ? fastest_scan_streams() : 1;
 }
 
+WireType wire_type_of(const std::string& option) {
+  if (option == "float16") return WireType::float16;
+  return option == "bfloat16" ? WireType::bfloat16 : WireType::as_is;
+}
+
 std::string in_place_from(std::uint64_t direct_bytes) {
   return direct_bytes < 1ull << 40 ? fmt::format("results of {:.1f} KiB a run written in place",
                                                  static_cast<double>(direct_bytes) / 1024)
@@ -63,6 +68,7 @@ Core::Core(Introduction introduction, std::shared_ptr<Session> session)
     : introduction_(std::move(introduction)),
       session_(std::move(session)),
       scan_streams_(choose_scan_streams(options(), members())),
+      wire_type_(wire_type_of(options().wire_type)),
       config_(engine::plan_engine(options(), introduction_.membership, introduction_.placement.node,
                                   session_->device()->limits())),
       lanes_({.config = config_,
@@ -168,10 +174,22 @@ std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request
   return start_request(request);
 }
 
-void Core::refuse_operation(const Error& refusal) {
+std::shared_ptr<Operation> Core::run(const CollectiveRequest& request) { return start_request(request); }
+
+void Core::refuse_operation(const Error& refusal) { refuse_shape(shape_of(AllreduceRequest{}), refusal); }
+
+void Core::refuse_operation(const AllreduceRequest& request, const Error& refusal) {
+  refuse_shape(shape_of(request), refusal);
+}
+
+void Core::refuse_operation(const SparseAllreduceRequest& request, const Error& refusal) {
+  refuse_shape(shape_of(request), refusal);
+}
+
+void Core::refuse_shape(const wire::OperationRecord& shape, const Error& refusal) {
   require_own_process("allreduce");
   Prepared nothing;
-  nothing.record = shape_of(AllreduceRequest{});
+  nothing.record = shape;
   try {
     start(std::move(nothing), refusal);
   } catch (const Error& e) {
@@ -179,22 +197,39 @@ void Core::refuse_operation(const Error& refusal) {
   }
 }
 
+void Core::check(const AllreduceRequest& request) { check_request(request); }
+void Core::check(const SparseAllreduceRequest& request) { check_request(request); }
+
+template <typename Request>
+void Core::check_request(const Request& request) {
+  require_own_process("allreduce");
+  const Prepared p = prepare(request, shape_of(request), session_->registrations());
+  const std::unique_lock lock(operations_.mutex());
+  if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
+  throw_if_failed();
+  operations_.check_conflicts("allreduce", p.input_bytes, p.output_bytes);
+}
+
 /// Starts what the caller asks for. A request that is refused takes its place in the order all the same,
 /// since otherwise this rank's next operation would meet the other ranks' present one. What is wrong with it
 /// is told to them in the place of a contribution.
 template <typename Request>
 std::shared_ptr<Operation> Core::start_request(const Request& request) {
-  require_own_process("allreduce");
+  require_own_process("starting an operation");
   try {
     Prepared p;
     p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
+    std::vector<std::uint64_t> chunk_begins;
     std::optional<Error> refusal;
     try {
-      p.record = shape_of(request);
+      p.record = shape_of(request, wire_type_);
+      chunk_begins = chunk_begins_of(request, p.record);
+      if (p.record.value_code != 0) check_wire_type(request.wire_type, p.record);
       p = prepare(request, p.record, session_->registrations());
     } catch (const Error& e) {
       refusal = e;
     }
+    p.chunk_begins = std::move(chunk_begins);
     return start(std::move(p), std::move(refusal));
   } catch (const Error&) {
     throw;
@@ -203,6 +238,28 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
         {ErrorCode::system, fmt::format("{} could not start an operation: {}", name(), e.what())});
     throw;
   }
+}
+
+/// Takes back that values are to travel in a narrower type if the tensor's blocks are too large for it.
+/// Refuses the request if it was the caller who asked.
+void Core::check_wire_type(WireType asked, wire::OperationRecord& record) const {
+  const auto fits = [this](const wire::OperationRecord& r) {
+    const engine::SliceLayout layout = engine::layout_of(config_, 0, r);
+    return layout.tiled() || layout.express();
+  };
+  if (members().workers == 1 || fits(record)) return;
+  if (asked == WireType::by_option) {
+    record.value_code = 0;
+    return;
+  }
+  wire::OperationRecord smaller = record;
+  smaller.block_elems = std::min<std::uint64_t>(record.block_elems, wire::kMostTileElements / 64);
+  while (smaller.block_elems > 1 && !fits(smaller)) --smaller.block_elems;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("allreduce: block_elems is {}; with a wire_type, and slots of {} bytes, blocks may have at "
+                  "most {} elements",
+                  record.block_elems, config_.channel(wire::Priority::bulk).slot_bytes, smaller.block_elems));
 }
 
 void Core::abort(Failure failure) {
@@ -231,20 +288,24 @@ std::shared_ptr<Operation> Core::start(Prepared p, std::optional<Error> refusal)
   std::unique_ptr<const engine::InputCheck> check;
   if (!refusal) {
     try {
-      operations_.check_conflicts(p.input_bytes, p.output_bytes);
+      operations_.check_conflicts(wire::name_of(p.record.collective), p.input_bytes, p.output_bytes);
       check = check_input(p);
     } catch (const Error& e) {
       refusal = e;
     }
   }
-  if (refusal) p = refused(p.record, members().self, *refusal);
+  if (refusal) {
+    auto chunk_begins = std::move(p.chunk_begins);  // without them it would have other slices
+    p = refused(p.record, members().self, *refusal);
+    p.chunk_begins = std::move(chunk_begins);
+  }
   auto operation = make_operation(p);
   operation->input_check = std::move(check);
   operations_.add(operation, p.input_bytes, p.output_bytes);
   if (!refusal) operations_started_.fetch_add(1, std::memory_order_relaxed);
   if (p.known == Prepared::Input::scan) {
-    blocks_scanned_.fetch_add(operation->layout.blocks(), std::memory_order_relaxed);
-    if (!operation->layout.express()) threads_.scan_pool().submit(operation);
+    blocks_scanned_.fetch_add(operation->contributed_blocks(), std::memory_order_relaxed);
+    if (!operation->layout.express() && !operation->layout.tiled()) threads_.scan_pool().submit(operation);
   }
   lanes_.submit(*operation);
   lock.unlock();
@@ -254,15 +315,16 @@ std::shared_ptr<Operation> Core::start(Prepared p, std::optional<Error> refusal)
 }
 
 std::unique_ptr<const engine::InputCheck> Core::check_input(const Prepared& p) const {
-  if (options().check == 0 || p.input_bytes.empty()) return nullptr;
+  // The blocks of chunks do not lie at regular distances, so inputs and outputs of chunks are not looked at.
+  if (options().check == 0 || p.input_bytes.empty() || wire::is_chunked(p.record.collective)) return nullptr;
   const std::uint64_t block_bytes =
       p.record.block_elems * element_bytes(static_cast<DataType>(p.record.type));
   if (p.known == Prepared::Input::bitmap && !p.input.sparse) {
     if (const auto block = engine::first_hidden_block(p.input_bytes, block_bytes, p.bitmap)) {
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("allreduce: block {} of the input is not all zero bytes, and its bit in the "
+                  fmt::format("{}: block {} of the input is not all zero bytes, and its bit in the "
                               "bitmap is not set; -0.0 is no zero here",
-                              *block));
+                              wire::name_of(p.record.collective), *block));
     }
   }
   return std::make_unique<const engine::InputCheck>(p.input_bytes, block_bytes);
@@ -271,7 +333,7 @@ std::unique_ptr<const engine::InputCheck> Core::check_input(const Prepared& p) c
 /// Waits until fewer than kMaxOperations are in flight. It unlocks the lock while it waits.
 void Core::wait_for_room(std::unique_lock<std::mutex>& lock) {
   while (true) {
-    if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
+    if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "the communicator is closed");
     throw_if_failed();
     const auto oldest = operations_.blocker();
     if (!oldest) return;
@@ -283,9 +345,14 @@ void Core::wait_for_room(std::unique_lock<std::mutex>& lock) {
 
 std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   const std::uint64_t epoch = operations_.next_epoch();
-  const engine::SliceLayout layout = engine::layout_of(config_, epoch, p.record);
+  const engine::SliceLayout layout =
+      engine::layout_of(config_, epoch, p.record, p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
+  if (p.known == Prepared::Input::indices) cut_indices(p, layout);
   auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
                                                static_cast<int>(lanes_.size()));
+  operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them
+  operation->set_rank(members().self, members().workers);
+  operation->bell = &notifier_.bell();
   operation->epoch = epoch;
   operation->begun_ns = trace::now();
   operation->scan_streams = scan_streams_;
@@ -293,6 +360,7 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   operation->table_index = operations_.next_index();
   operation->regions = std::move(p.regions);
   operation->refusal = std::move(p.refusal);
+  operation->own_values = std::move(p.own_values);
   switch (p.known) {
     case Prepared::Input::scan:
       break;
@@ -301,6 +369,9 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
       break;
     case Prepared::Input::bitmap:
       operation->set_input_bitmap(p.bitmap);
+      break;
+    case Prepared::Input::indices:
+      operation->set_input_stream(std::move(p.stream));
       break;
     case Prepared::Input::none:
       operation->set_no_input();
@@ -314,6 +385,7 @@ bool Core::test(Operation& operation) {
   if (!operation.finished()) lanes_.drive();
   if (!operation.finished()) return false;
   operation.release_regions();
+  operation.complete_packed();
   return true;
 }
 
@@ -321,7 +393,13 @@ bool Core::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
   require_own_process("wait");
   if (!lanes_.drive_until(operation, deadline)) return false;
   operation.release_regions();
+  operation.complete_packed();
   return true;
+}
+
+void Core::on_complete(std::shared_ptr<Operation> operation, std::function<void()> call) {
+  require_own_process("on_complete");
+  notifier_.add(std::move(operation), std::move(call));
 }
 
 Statistics Core::statistics() const {
@@ -375,6 +453,7 @@ void Core::come_to_rest() {
 
 void Core::stop_threads() {
   threads_.stop(lanes_);
+  notifier_.stop();
   try {
     trace::write();
   } catch (const Error& e) {
@@ -385,6 +464,8 @@ void Core::stop_threads() {
 
 void Core::close() {
   if (!process_.is_current()) return;
+  if (notifier_.is_own_thread())
+    throw Error(ErrorCode::invalid_usage, "close: a completion callback must not close its communicator");
   std::vector<std::shared_ptr<Operation>> pending;
   {
     const std::scoped_lock lock(operations_.mutex());

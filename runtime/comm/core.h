@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,9 +13,11 @@
 #include "runtime/base/own_process.h"
 #include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/control.h"
+#include "runtime/comm/collective_requests.h"
 #include "runtime/comm/engine_threads.h"
 #include "runtime/comm/join.h"
 #include "runtime/comm/lane_set.h"
+#include "runtime/comm/notifier.h"
 #include "runtime/comm/operation_table.h"
 #include "runtime/comm/requests.h"
 #include "runtime/comm/session.h"
@@ -24,7 +27,8 @@ namespace nzcl::comm {
 
 /// Shared by the Communicator and its Works. Thread-safe.
 ///
-/// Threads: one for each lane, as many scan threads as planned, and the control plane's own.
+/// Threads: one for each lane, as many scan threads as planned, the control plane's own, and one that runs
+/// the callers' callbacks, if there are any.
 ///
 /// How a communicator ends:
 ///  - In success, close() waits for the operations in flight, then for all members to leave. Each member
@@ -57,15 +61,27 @@ class Core {
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
   std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request);
   std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request);
+  std::shared_ptr<engine::Operation> run(const CollectiveRequest& request);
   /// Takes the place, in the order of operations, of a call that was refused before it could say anything of
   /// its operation. Throws only if the communicator has failed or is closed.
   void refuse_operation(const Error& refusal);
+  /// The same for a call of which more is known than that: the operation fails on all ranks, and the
+  /// communicator stays usable.
+  void refuse_operation(const AllreduceRequest& request, const Error& refusal);
+  void refuse_operation(const SparseAllreduceRequest& request, const Error& refusal);
+  /// Throws the Error by which allreduce(request) would be refused now, as far as that can be told without
+  /// the operations that other threads start meanwhile.
+  void check(const AllreduceRequest& request);
+  void check(const SparseAllreduceRequest& request);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
   /// more.
   bool test(engine::Operation& operation);
   /// The same, but drives the lanes until the operation has finished or the deadline comes.
   bool wait(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
+
+  /// Calls `call` once, when the operation has finished; see Notifier.
+  void on_complete(std::shared_ptr<engine::Operation> operation, std::function<void()> call);
 
   Statistics statistics() const;
   std::optional<Failure> failure() const { return control_->failure(); }
@@ -86,8 +102,12 @@ class Core {
   verbs::Deadline meeting_deadline() const;
   bool is_worker() const { return members().is_worker(members().self); }
 
+  void check_wire_type(WireType asked, wire::OperationRecord& record) const;
   template <typename Request>
   std::shared_ptr<engine::Operation> start_request(const Request& request);
+  template <typename Request>
+  void check_request(const Request& request);
+  void refuse_shape(const wire::OperationRecord& shape, const Error& refusal);
   std::shared_ptr<engine::Operation> start(Prepared prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
@@ -109,8 +129,10 @@ class Core {
   const OwnProcess process_;
   const Introduction introduction_;
   const std::shared_ptr<Session> session_;
-  const int scan_streams_;  // how many streams scan_blocks() reads in turn
+  const int scan_streams_;    // how many streams scan_blocks() reads in turn
+  const WireType wire_type_;  // the option's
   const engine::EngineConfig config_;
+  Notifier notifier_;  // before lanes_, which finish operations
   LaneSet lanes_;
   OperationTable operations_;
   Splitter splitter_;

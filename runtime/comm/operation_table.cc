@@ -27,16 +27,16 @@ void OperationTable::forget_finished() {
   }
 }
 
-void OperationTable::check_conflicts(std::span<const std::byte> input, std::span<const std::byte> output) {
+void OperationTable::check_conflicts(std::string_view call, std::span<const std::byte> input,
+                                     std::span<const std::byte> output) {
   forget_finished();
   for (std::uint64_t epoch = oldest_; epoch < next_epoch_; ++epoch) {
     const Entry& other = entries_[index_of(epoch)];
     if (other.operation->finished()) continue;
     if (overlap(output, other.output) || overlap(output, other.input) || overlap(input, other.output)) {
-      throw Error(
-          ErrorCode::invalid_usage,
-          fmt::format("allreduce: a buffer overlaps a buffer of operation {}, which has not completed",
-                      epoch));
+      throw Error(ErrorCode::invalid_usage,
+                  fmt::format("{}: a buffer overlaps a buffer of operation {}, which has not completed", call,
+                              epoch));
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/failure.h"
@@ -32,8 +33,9 @@ class OperationTable {
   /// Returns the operation that has to finish before another one can start, or nullptr if there is room.
   std::shared_ptr<engine::Operation> blocker() const;
   /// Throws Error{invalid_usage} if an operation in flight reads or writes the memory that is to be written,
-  /// or writes the memory that is to be read.
-  void check_conflicts(std::span<const std::byte> input, std::span<const std::byte> output);
+  /// or writes the memory that is to be read. The text begins with the name of the `call`.
+  void check_conflicts(std::string_view call, std::span<const std::byte> input,
+                       std::span<const std::byte> output);
   /// Precondition: blocker() is nullptr, and the operation has the next epoch.
   void add(std::shared_ptr<engine::Operation> operation, std::span<const std::byte> input,
            std::span<const std::byte> output);

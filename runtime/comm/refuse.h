@@ -1,4 +1,4 @@
-// What the C API needs beside the C++ API.
+// What calls that are made of other calls, and the C API, need beside the C++ API.
 #pragma once
 
 #include "nzcl/communicator.h"
@@ -9,5 +9,15 @@ namespace nzcl::comm {
 /// its operation. Without it the next operation of this rank would meet the other ranks' present one. Throws
 /// Error if the communicator has failed or is closed.
 void refuse_operation(Communicator& communicator, const Error& refusal);
+/// The same for a call of which it is known what the request would have been: the other ranks' operations
+/// fail, and the communicator stays usable.
+void refuse_operation(Communicator& communicator, const AllreduceRequest& request, const Error& refusal);
+void refuse_operation(Communicator& communicator, const SparseAllreduceRequest& request,
+                      const Error& refusal);
+
+/// Throws the Error by which the communicator would refuse the request now. Nothing takes a place in the
+/// order of operations.
+void check_request(Communicator& communicator, const AllreduceRequest& request);
+void check_request(Communicator& communicator, const SparseAllreduceRequest& request);
 
 }  // namespace nzcl::comm

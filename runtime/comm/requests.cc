@@ -3,80 +3,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <tuple>
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
-#include "runtime/plan/tuning.h"
+#include "runtime/comm/request_checks.h"
 #include "runtime/wire/checks.h"
 
 namespace nzcl::comm {
 namespace {
 
 /// What errors of requests begin with.
-constexpr std::string_view kCall = "allreduce: ";
+constexpr std::string_view kCall = "allreduce";
 
-[[noreturn]] void refuse(const std::string& text) {
-  throw Error(ErrorCode::invalid_argument, std::string(kCall) + text);
+[[noreturn]] void refuse(const std::string& text) { refuse_request(kCall, text); }
+
+/// Returns the wire::ValueCode that a call or the option asks for. What only the option asks for does not
+/// concern other types than float32.
+std::uint8_t value_code(WireType wire_type, DataType type, WireType by_option) {
+  if (static_cast<int>(wire_type) >= kWireTypes)
+    refuse(fmt::format("wire_type {} does not exist", static_cast<int>(wire_type)));
+  const bool asked = wire_type != WireType::by_option && wire_type != WireType::as_is;
+  if (asked && type != DataType::float32)
+    refuse(fmt::format("wire_type is for float32, and the type is {}", name_of(type)));
+  if (wire_type == WireType::by_option && type == DataType::float32) wire_type = by_option;
+  const auto code = wire_type == WireType::float16    ? wire::ValueCode::float16
+                    : wire_type == WireType::bfloat16 ? wire::ValueCode::bfloat16
+                                                      : wire::ValueCode::as_is;
+  return static_cast<std::uint8_t>(code);
 }
 
 /// Checks element type, operation and block size.
-wire::OperationRecord make_shape(std::uint64_t count, DataType type, ReduceOp op, std::uint64_t block_elems,
-                                 std::uint64_t tag) {
-  if (static_cast<int>(type) >= kDataTypes)
-    refuse(fmt::format("type {} does not exist", static_cast<int>(type)));
-  if (static_cast<int>(op) >= kReduceOps) refuse(fmt::format("op {} does not exist", static_cast<int>(op)));
-  if (block_elems == 0) refuse("block_elems is 0; a block has at least one element");
-  if (!wire::can_be_laid_out(count, block_elems, element_bytes(type)))
-    refuse(fmt::format("a tensor of {} elements in blocks of {} is larger than memory can be", count,
-                       block_elems));
-  return {.count = count,
-          .block_elems = block_elems,
-          .type = static_cast<std::uint8_t>(type),
-          .op = static_cast<std::uint8_t>(op),
-          .tag = tag};
-}
-
-/// Checks that a timeout is in the range of the option, or 0, which stands for the option's value.
-std::chrono::nanoseconds check_timeout(std::chrono::nanoseconds timeout) {
-  using namespace std::chrono_literals;
-  if (timeout != 0ns && (timeout < engine::kShortestTimeout || timeout > 24h)) {
-    refuse(fmt::format("timeout is {:g} s; it may be 0.001 to 86400 s, or 0 for the option's",
-                       std::chrono::duration<double>(timeout).count()));
-  }
-  return timeout;
+template <typename Request>
+wire::OperationRecord make_shape(const Request& r, WireType by_option) {
+  wire::OperationRecord shape = check_shape(kCall, r.count, r.type, r.op, r.block_elems, r.tag);
+  shape.value_code = value_code(r.wire_type, r.type, by_option);
+  return shape;
 }
 
 std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block_elems) {
   return count / block_elems + (count % block_elems != 0);
-}
-
-/// The end of the sentence that says that a range is not registered.
-const char* why_not_registered(const Registrations& registrations, std::span<const std::byte> range) {
-  if (registrations.was_released(range)) {
-    return " any more: its RegisteredBuffer is gone; keep the handle as long as operations use the buffer";
-  }
-  if (registrations.is_covered_elsewhere(range)) {
-    return " of this communicator, but in one of another communicator; register it with this one as well "
-           "(only communicators that are split from one another share their buffers)";
-  }
-  return " of this communicator; call its register_buffer first";
-}
-
-/// Returns the region that contains [data, data + bytes), or refuses the argument `name`.
-SharedRegion covered(const Registrations& registrations, const void* data, std::uint64_t bytes,
-                     std::size_t alignment, const char* name) {
-  if (data == nullptr) refuse(fmt::format("{} is null", name));
-  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
-    refuse(fmt::format("{} is not aligned to its element's {} bytes", name, alignment));
-  }
-  const std::span range{static_cast<const std::byte*>(data), bytes};
-  auto region = registrations.find(range);
-  if (!region) {
-    refuse(fmt::format("{} ({} bytes at {}) is not inside a registered buffer{}", name, bytes, data,
-                       why_not_registered(registrations, range)));
-  }
-  return region;
 }
 
 std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
@@ -89,12 +55,12 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
-wire::OperationRecord shape_of(const AllreduceRequest& r) {
-  return make_shape(r.count, r.type, r.op, r.block_elems, r.tag);
+wire::OperationRecord shape_of(const AllreduceRequest& r, WireType wire_type) {
+  return make_shape(r, wire_type);
 }
 
-wire::OperationRecord shape_of(const SparseAllreduceRequest& r) {
-  wire::OperationRecord shape = make_shape(r.count, r.type, r.op, r.block_elems, r.tag);
+wire::OperationRecord shape_of(const SparseAllreduceRequest& r, WireType wire_type) {
+  wire::OperationRecord shape = make_shape(r, wire_type);
   // A tensor without elements has no result, so the form of its result is the same on all ranks whatever the
   // pointers are: data() of an empty vector may be null on one rank and not on another.
   shape.packed_result = r.count > 0 && r.output == nullptr ? 1 : 0;
@@ -106,7 +72,8 @@ Prepared refused(const wire::OperationRecord& shape, int rank, const Error& erro
   p.record = shape;
   p.known = Prepared::Input::none;
   std::string_view text = error.what();
-  if (text.starts_with(kCall)) text.remove_prefix(kCall.size());
+  const std::string call = std::string(wire::name_of(shape.collective)) + ": ";
+  if (text.starts_with(call)) text.remove_prefix(call.size());
   p.refusal = std::make_unique<wire::Refusal>(static_cast<std::uint16_t>(rank),
                                               static_cast<std::uint16_t>(error.code()), text);
   return p;
@@ -117,20 +84,16 @@ Prepared prepare(const AllreduceRequest& r, const wire::OperationRecord& shape,
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
   Prepared p;
   p.record = shape;
-  p.timeout = check_timeout(r.timeout);
-  if (r.dense && !r.bitmap.empty()) refuse("dense and a bitmap exclude each other");
-  const std::uint64_t words = words_for(blocks_of(r.count, r.block_elems));
-  if (!r.bitmap.empty() && r.bitmap.size() != words) {
-    refuse(fmt::format("bitmap has {} words; {} blocks need {}", r.bitmap.size(),
-                       blocks_of(r.count, r.block_elems), words));
-  }
+  p.timeout = check_timeout(kCall, r.timeout);
+  check_bitmap(kCall, r.bitmap.size(), blocks_of(r.count, r.block_elems), r.dense);
   if (r.count == 0) {
     p.known = Prepared::Input::all;
     return p;
   }
-  auto in = covered(registrations, r.input, bytes, element_bytes(r.type), "input");
-  auto out =
-      r.output == r.input ? in : covered(registrations, r.output, bytes, element_bytes(r.type), "output");
+  auto in = covered(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
+  auto out = r.output == r.input
+                 ? in
+                 : covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
   p.input_bytes = bytes_at(r.input, bytes);
   p.output_bytes = bytes_at(r.output, bytes);
   if (r.input != r.output && overlap(p.input_bytes, p.output_bytes))
@@ -157,36 +120,20 @@ Prepared prepare(const SparseAllreduceRequest& r, const wire::OperationRecord& s
   const std::uint64_t blocks = blocks_of(r.count, r.block_elems);
   Prepared p;
   p.record = shape;
-  p.timeout = check_timeout(r.timeout);
+  p.timeout = check_timeout(kCall, r.timeout);
   if (r.output != nullptr && r.packed_values != nullptr)
     refuse("output and packed_values exclude each other");
-  if (r.count > 0 && r.output == nullptr && r.packed_values == nullptr)
+  if (r.count > 0 && r.output == nullptr && r.packed_values == nullptr && !r.packed_grow)
     refuse(
         "no memory is given for the result: set output for a dense result, or packed_values for a packed "
         "one");
 
-  // Blocks are sent in ascending order of their indices, so indices in another order are sorted.
-  p.known = Prepared::Input::bitmap;
-  p.bitmap.assign(words_for(blocks), 0);
-  for (const std::int64_t index : r.indices) {
-    if (index < 0 || static_cast<std::uint64_t>(index) >= blocks) {
-      refuse(fmt::format("block index {} is not below the block count {}", index, blocks));
-    }
-    if (test_bit(std::span<const std::uint64_t>(p.bitmap), static_cast<std::uint64_t>(index))) {
-      refuse(fmt::format("block index {} is there twice; every index may occur once", index));
-    }
-    set_bit(std::span(p.bitmap), static_cast<std::uint64_t>(index));
-  }
+  p.known = Prepared::Input::indices;
+  p.indices = IndexList(r.indices, blocks, r.sum_duplicates);
   p.input.sparse = true;
-  if (!std::is_sorted(r.indices.begin(), r.indices.end())) {
-    p.input.order.resize(r.indices.size());
-    std::iota(p.input.order.begin(), p.input.order.end(), std::uint64_t{0});
-    std::sort(p.input.order.begin(), p.input.order.end(),
-              [&](std::uint64_t a, std::uint64_t b) { return r.indices[a] < r.indices[b]; });
-  }
   if (!r.indices.empty()) {
     const std::uint64_t n = r.indices.size() * block_bytes;
-    auto in = covered(registrations, r.values, n, element_bytes(r.type), "values");
+    auto in = covered(kCall, registrations, r.values, n, element_bytes(r.type), "values");
     p.input.base = static_cast<const std::byte*>(r.values);
     p.input.region = in.get();
     p.input_bytes = bytes_at(r.values, n);
@@ -194,19 +141,19 @@ Prepared prepare(const SparseAllreduceRequest& r, const wire::OperationRecord& s
   }
 
   if (p.record.packed_result != 0) {
-    p.output = {.base = nullptr, .region = nullptr, .packed = true, .capacity = r.packed_capacity};
+    p.output = {
+        .packed = true, .capacity = r.packed_capacity, .indices = r.packed_indices, .grow = r.packed_grow};
+    if (static_cast<int>(r.packed_indices.type()) >= kIndexTypes)
+      refuse(fmt::format("index type {} does not exist", static_cast<int>(r.packed_indices.type())));
     if (p.output.capacity > wire::kMostBytes / block_bytes)
       refuse("packed_capacity is larger than memory can be");
     if (p.output.capacity > 0) {
-      const std::uint64_t n = p.output.capacity * block_bytes;
-      auto out = covered(registrations, r.packed_values, n, element_bytes(r.type), "packed_values");
+      if (r.packed_values == nullptr) refuse("packed_values is null, and packed_capacity is not 0");
       p.output.base = static_cast<std::byte*>(r.packed_values);
-      p.output.region = out.get();
-      p.output_bytes = bytes_at(r.packed_values, n);
-      p.regions[1] = std::move(out);
+      p.output_bytes = bytes_at(r.packed_values, p.output.capacity * block_bytes);
     }
   } else if (r.count > 0) {
-    auto out = covered(registrations, r.output, bytes, element_bytes(r.type), "output");
+    auto out = covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
     p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
     p.output_bytes = bytes_at(r.output, bytes);
     const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
@@ -216,6 +163,32 @@ Prepared prepare(const SparseAllreduceRequest& r, const wire::OperationRecord& s
   }
   if (overlap(p.input_bytes, p.output_bytes)) refuse("values and the result overlap");
   return p;
+}
+
+void cut_indices(Prepared& p, const engine::SliceLayout& layout) {
+  const auto type = static_cast<DataType>(p.record.type);
+  const auto op = static_cast<ReduceOp>(p.record.op);
+  const auto sorted = [&] { return p.indices.sorted_values(p.input.base, p.record.block_elems, type, op); };
+  if (layout.tiled()) {
+    p.stream = p.indices.tiles(layout);
+    p.stream.values = p.input.base;
+    p.stream.region = p.input.region;
+    if (!p.indices.order().empty()) {
+      p.stream.own_values = sorted();
+      p.stream.values = p.stream.own_values.data();
+      p.stream.region = nullptr;
+    }
+    return;
+  }
+  p.known = Prepared::Input::bitmap;
+  p.bitmap = p.indices.bitmap(layout.blocks());
+  if (p.indices.has_duplicates()) {
+    p.own_values = sorted();
+    p.input.base = p.own_values.data();
+    p.input.region = nullptr;
+  } else {
+    p.input.order = p.indices.order();
+  }
 }
 
 }  // namespace nzcl::comm

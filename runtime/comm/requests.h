@@ -10,6 +10,7 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/error.h"
+#include "runtime/comm/index_list.h"
 #include "runtime/comm/registrations.h"
 #include "runtime/operation/operation.h"
 #include "runtime/wire/message.h"
@@ -17,16 +18,20 @@
 
 namespace nzcl::comm {
 
-/// A checked request. It has a copy of the caller's bitmap or indices, because the caller may change these
-/// after the call.
+/// A checked request, from which the operation is made before the call returns.
 struct Prepared {
   wire::OperationRecord record;
+  std::vector<std::uint64_t> chunk_begins;  // see LayoutRequest::begins; empty if chunks are equal
   engine::InputView input;
   engine::OutputView output;
   std::chrono::nanoseconds timeout{};  // 0: the value of the option
-  /// Which blocks are non-zero: those that a scan finds, all of them, those of `bitmap`, or none.
-  enum class Input { scan, all, bitmap, none } known = Input::scan;
+  /// Which blocks are non-zero: those that a scan finds, all of them, those of `bitmap`, those of `indices`,
+  /// or none.
+  enum class Input { scan, all, bitmap, indices, none } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
+  IndexList indices;                  // views the caller's list, if that ascends, so for the call only
+  std::vector<std::byte> own_values;  // of a list that had duplicates, for a tensor that is not tiled
+  engine::ElementStream stream;       // the same as `indices`, for a tiled tensor
   std::span<const std::byte> input_bytes, output_bytes;  // to find conflicts with operations in flight
   std::array<SharedRegion, 2> regions;                   // those of input and output
   std::unique_ptr<const wire::Refusal> refusal;          // why the request was refused, if it was
@@ -37,8 +42,12 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b);
 
 /// Returns what the request says of the tensor and of the operation, without its memory. Throws an
 /// Error{invalid_argument} that names the argument if there cannot be such a tensor.
-wire::OperationRecord shape_of(const AllreduceRequest& request);
-wire::OperationRecord shape_of(const SparseAllreduceRequest& request);
+/// `wire_type` is the option's.
+wire::OperationRecord shape_of(const AllreduceRequest& request, WireType wire_type = WireType::as_is);
+wire::OperationRecord shape_of(const SparseAllreduceRequest& request, WireType wire_type = WireType::as_is);
+
+/// The tensor of an allreduce has no chunks.
+inline std::vector<std::uint64_t> chunk_begins_of(const auto&, const wire::OperationRecord&) { return {}; }
 
 /// Check everything else, and return what the operation is made from. `shape` is the request's own. Both
 /// throw an Error{invalid_argument} that names the argument.
@@ -46,6 +55,10 @@ Prepared prepare(const AllreduceRequest& request, const wire::OperationRecord& s
                  const Registrations& registrations);
 Prepared prepare(const SparseAllreduceRequest& request, const wire::OperationRecord& shape,
                  const Registrations& registrations);
+
+/// Puts Input::indices into the form that the layout of the operation asks for: a bitmap of blocks, or a
+/// stream of elements. To be called while the caller's list is there.
+void cut_indices(Prepared& p, const engine::SliceLayout& layout);
 
 /// Returns what takes the place of a request that was refused on `rank` with `error`.
 Prepared refused(const wire::OperationRecord& shape, int rank, const Error& error);

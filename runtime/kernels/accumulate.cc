@@ -79,8 +79,6 @@ struct Emit {
   using Adds = Accumulate<Format, op == ReduceOp::avg ? ReduceOp::sum : op>;
 
   static constexpr Lane kIdentity = identity<op, Lane>();
-  /// Below one element in so many, single lanes are fetched instead of whole words.
-  static constexpr std::size_t kSparse = 24;
 
   static void words(Lane* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
                     const SumOutput& to) {
@@ -113,24 +111,13 @@ struct Emit {
     }
   }
 
-  /// Words whose offsets are listed together. For each word alone the loop over its few elements would end at
-  /// a mispredicted branch.
-  static constexpr std::size_t kTogether = 64;
-
-  static void single(Lane* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
-                     const SumOutput& to) {
+  /// The same as words() for a union that is given as a list, of which the packed output is wanted alone.
+  static void listed(std::byte* lanes, std::span<const std::uint16_t> offsets, const std::uint64_t* all,
+                     const SumOutput& to) noexcept {
     PackedWriter<Element> out(to.packed.data(), to.packed.size() / sizeof(Element));
-    std::uint16_t offsets[kTogether * kWordElements];
-    for (std::size_t first = 0; first < words_for(elements); first += kTogether) {
-      std::size_t count = 0;
-      for_each_nonzero_word(any + first, std::min(kTogether, words_for(elements) - first),
-                            [&](std::size_t word) HWY_ATTR {
-                              const std::uint64_t bits = any[first + word];
-                              write_offsets(bits, first + word, offsets + count);
-                              count += popcount(bits);
-                            });
-      for (std::size_t i = 0; i < count; i += kWordElements)
-        put(lanes, all, offsets + i, std::min(kWordElements, count - i), to.ranks, out);
+    for (std::size_t i = 0; i < offsets.size(); i += kWordElements) {
+      put(reinterpret_cast<Lane*>(lanes), all, offsets.data() + i,
+          std::min(kWordElements, offsets.size() - i), to.ranks, out);
     }
   }
 
@@ -147,13 +134,7 @@ struct Emit {
 
   static void emit(std::byte* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
                    const SumOutput& to) noexcept {
-    const bool sparse = count_bits({any, words_for(elements)}) < elements / kSparse;
-    auto* const first = reinterpret_cast<Lane*>(lanes);
-    if (sparse && to.dense == nullptr) {
-      single(first, any, all, elements, to);
-    } else {
-      words(first, any, all, elements, to);
-    }
+    words(reinterpret_cast<Lane*>(lanes), any, all, elements, to);
   }
 };
 
@@ -167,6 +148,7 @@ const AccumulateKernels* kernels() {
       .add_bitmap = &Adds::add_bitmap,
       .add_offsets = &Adds::add_offsets,
       .emit = &Emit<Format, op>::emit,
+      .emit_offsets = &Emit<Format, op>::listed,
   };
   return &kKernels;
 }

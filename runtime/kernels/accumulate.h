@@ -31,6 +31,9 @@ struct AccumulateKernels {
   /// are not in `all` are first combined with a zero. Both bitmaps have words_for(elements) words.
   void (*emit)(std::byte* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
                const SumOutput& to) noexcept;
+  /// The same for the elements in a list, packed; to.dense is null.
+  void (*emit_offsets)(std::byte* lanes, std::span<const std::uint16_t> offsets, const std::uint64_t* all,
+                       const SumOutput& to) noexcept;
 };
 
 /// The kernels for the best instruction set of this CPU. Null only for values outside the enums.

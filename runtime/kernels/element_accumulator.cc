@@ -10,6 +10,12 @@
 #include "runtime/kernels/offsets.h"
 
 namespace nzcl {
+namespace {
+
+/// Up to so many elements of a rank are entered one by one, instead of word by word for the whole slice.
+constexpr std::size_t kFew = 512;
+
+}  // namespace
 
 void ElementAccumulator::FreeLanes::operator()(std::byte* lanes) const { std::free(lanes); }
 
@@ -19,7 +25,8 @@ ElementAccumulator::ElementAccumulator(std::size_t most_elements)
           kCacheLine, std::max<std::size_t>(most_words_, 1) * 64 * sizeof(std::uint64_t)))),
       any_(new std::uint64_t[most_words_]),
       all_(new std::uint64_t[most_words_]),
-      scratch_(new std::uint64_t[most_words_]) {
+      scratch_(new std::uint64_t[most_words_]),
+      in_all_(new std::uint16_t[kFew]) {
   assert(most_elements <= kMostSliceElements);
   if (!lanes_) throw std::bad_alloc();
 }
@@ -31,16 +38,51 @@ void ElementAccumulator::start(DataType type, ReduceOp op, int ranks, std::size_
   clear_ = true;
   type_ = type, op_ = op, ranks_ = ranks, elements_ = elements, words_ = words_for(elements), held_ = 0;
   std::fill_n(any_.get(), words_, 0);
-  std::fill_n(all_.get(), words_, ~std::uint64_t{0});
+  few_ = true, common_ = 0;
+}
+
+/// Enters the elements of a rank that holds few, if that is so of all ranks before it.
+void ElementAccumulator::count_few(std::span<const std::uint16_t> offsets) {
+  std::uint64_t* const any = any_.get();
+  if (held_ == 0) {
+    std::copy(offsets.begin(), offsets.end(), in_all_.get());
+    common_ = offsets.size();
+  } else {
+    // Both lists ascend: what is in both is found by walking them side by side.
+    std::size_t kept = 0;
+    const std::uint16_t *a = in_all_.get(), *const a_end = a + common_;
+    for (auto b = offsets.begin(); a != a_end && b != offsets.end();) {
+      const std::uint16_t mine = *a, theirs = *b;
+      if (mine == theirs) in_all_[kept++] = mine;
+      a += mine <= theirs;
+      b += theirs <= mine;
+    }
+    common_ = kept;
+  }
+  for (const std::uint16_t offset : offsets) any[offset / 64] |= std::uint64_t{1} << offset % 64;
+  ++held_;
+}
+
+/// Puts the list of elements that all ranks hold into all_.
+void ElementAccumulator::end_few() {
+  if (!few_) return;
+  few_ = false;
+  if (held_ == 0) {
+    fill_ones({all_.get(), words_}, elements_);
+  } else {
+    bitmap_of({in_all_.get(), common_}, {all_.get(), words_});
+  }
 }
 
 void ElementAccumulator::count_rank(std::span<const std::uint64_t> bitmap) {
+  end_few();
   assert(bitmap.size() == words_);
   unite(bitmap, {any_.get(), words_}, {all_.get(), words_});
   ++held_;
 }
 
 void ElementAccumulator::hold_all() {
+  end_few();
   fill_ones({any_.get(), words_}, elements_);
   ++held_;
 }
@@ -48,6 +90,7 @@ void ElementAccumulator::hold_all() {
 void ElementAccumulator::hold_bitmap(std::span<const std::uint64_t> bitmap) { count_rank(bitmap); }
 
 void ElementAccumulator::hold_offsets(std::span<const std::uint16_t> offsets) {
+  if (few_ && offsets.size() <= kFew) return count_few(offsets);
   const std::span<std::uint64_t> scratch(scratch_.get(), words_);
   bitmap_of(offsets, scratch);
   count_rank(scratch);
@@ -76,15 +119,30 @@ void ElementAccumulator::add_offsets(std::span<const std::uint16_t> offsets,
   kernels_->add_offsets(lanes_.get(), offsets, values.data());
 }
 
-std::size_t ElementAccumulator::union_count() const { return count_bits(union_bitmap()); }
+std::size_t ElementAccumulator::union_count() const { return set_size(union_bitmap()); }
 
 void ElementAccumulator::emit(SumOutput to) {
   assert(held_ <= ranks_);
   assert(to.packed.data() == nullptr || to.packed.size() >= union_count() * element_bytes(type_));
   to.ranks = ranks_;
-  if (held_ < ranks_) std::fill_n(all_.get(), words_, 0);  // some rank holds nothing
+  prepare_all();
   kernels_->emit(lanes_.get(), any_.get(), all_.get(), elements_, to);
   clear_ = true;
+}
+
+void ElementAccumulator::emit(std::span<const std::uint16_t> union_offsets, SumOutput to) {
+  assert(held_ <= ranks_ && union_offsets.size() == union_count() && to.dense == nullptr);
+  assert(to.packed.size() >= union_offsets.size() * element_bytes(type_));
+  to.ranks = ranks_;
+  prepare_all();
+  kernels_->emit_offsets(lanes_.get(), union_offsets, all_.get(), to);
+  clear_ = true;
+}
+
+/// Makes all_ right, now that all ranks are known.
+void ElementAccumulator::prepare_all() {
+  end_few();
+  if (held_ < ranks_) std::fill_n(all_.get(), words_, 0);  // some rank holds nothing
 }
 
 }  // namespace nzcl

@@ -75,8 +75,8 @@ std::size_t gaps_bytes(std::span<const std::uint16_t> offsets) noexcept {
   return bytes;
 }
 
-std::size_t runs_bytes(std::span<const std::uint64_t> bitmap, std::size_t elements) noexcept {
-  return count_runs(bitmap, elements) * sizeof(Run);
+std::size_t runs_bytes(std::span<const std::uint64_t> bitmap) noexcept {
+  return set_runs(bitmap) * sizeof(Run);
 }
 
 void encode_bitmap(std::span<const std::uint64_t> bitmap, std::span<std::byte> bytes) noexcept {
@@ -126,7 +126,7 @@ bool decode_bitmap(std::span<const std::byte> bytes, std::size_t elements, std::
   if (bytes.size() != bitmap.size_bytes()) return false;
   if (bitmap.empty()) return count == 0;
   std::memcpy(bitmap.data(), bytes.data(), bytes.size());
-  return (bitmap.back() & ~low_bits(elements - 64 * (bitmap.size() - 1))) == 0 && count_bits(bitmap) == count;
+  return (bitmap.back() & ~low_bits(elements - 64 * (bitmap.size() - 1))) == 0 && set_size(bitmap) == count;
 }
 
 bool decode_offsets(std::span<const std::byte> bytes, std::size_t elements,

@@ -27,7 +27,7 @@ std::size_t gaps_bytes(std::span<const std::uint16_t> offsets) noexcept;
 constexpr std::size_t most_gaps_bytes(std::size_t elements, std::size_t count) {
   return count + (elements - count) / 255;
 }
-std::size_t runs_bytes(std::span<const std::uint64_t> bitmap, std::size_t elements) noexcept;
+std::size_t runs_bytes(std::span<const std::uint64_t> bitmap) noexcept;
 
 /// Each writes exactly as many bytes as the function above says, which is the size of `bytes`.
 void encode_bitmap(std::span<const std::uint64_t> bitmap, std::span<std::byte> bytes) noexcept;

@@ -54,6 +54,46 @@ void unite_words(const std::uint64_t* bits, std::uint64_t* any, std::uint64_t* a
   for (; i < words; ++i) any[i] |= bits[i], all[i] &= bits[i];
 }
 
+std::size_t count_all(const std::uint64_t* words, std::size_t count) {
+  const hn::ScalableTag<std::uint64_t> d;
+  auto sums = hn::Zero(d);
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
+    sums = hn::Add(sums, hn::PopulationCount(hn::LoadU(d, words + i)));
+  std::size_t total = static_cast<std::size_t>(hn::GetLane(hn::SumOfLanes(d, sums)));
+  for (; i < count; ++i) total += popcount(words[i]);
+  return total;
+}
+
+/// A run begins where a bit is set and the one before it is not.
+std::size_t count_beginnings(const std::uint64_t* words, std::size_t count) {
+  if (count == 0) return 0;
+  const hn::ScalableTag<std::uint64_t> d;
+  auto sums = hn::Zero(d);
+  std::size_t total = popcount(words[0] & ~(words[0] << 1));
+  std::size_t i = 1;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto here = hn::LoadU(d, words + i), before = hn::LoadU(d, words + i - 1);
+    const auto shifted = hn::Or(hn::ShiftLeft<1>(here), hn::ShiftRight<63>(before));
+    sums = hn::Add(sums, hn::PopulationCount(hn::AndNot(shifted, here)));
+  }
+  total += static_cast<std::size_t>(hn::GetLane(hn::SumOfLanes(d, sums)));
+  for (; i < count; ++i) total += popcount(words[i] & ~(words[i] << 1 | words[i - 1] >> 63));
+  return total;
+}
+
+std::size_t count_gaps(const std::uint16_t* p, std::size_t count) {
+  const hn::ScalableTag<std::uint16_t> d;
+  const auto one = hn::Set(d, 1);
+  std::size_t gaps = 0, i = 1;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto next = hn::Add(hn::LoadU(d, p + i - 1), one);
+    gaps += hn::Lanes(d) - hn::CountTrue(d, hn::Eq(next, hn::LoadU(d, p + i)));
+  }
+  for (; i < count; ++i) gaps += p[i] != p[i - 1] + 1;
+  return gaps;
+}
+
 }  // namespace nzcl::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -63,6 +103,19 @@ namespace nzcl {
 HWY_EXPORT(list_offsets);
 HWY_EXPORT(ascend);
 HWY_EXPORT(unite_words);
+HWY_EXPORT(count_all);
+HWY_EXPORT(count_beginnings);
+HWY_EXPORT(count_gaps);
+
+std::size_t set_size(std::span<const std::uint64_t> bitmap) noexcept {
+  return HWY_DYNAMIC_DISPATCH(count_all)(bitmap.data(), bitmap.size());
+}
+std::size_t set_runs(std::span<const std::uint64_t> bitmap) noexcept {
+  return HWY_DYNAMIC_DISPATCH(count_beginnings)(bitmap.data(), bitmap.size());
+}
+std::size_t set_runs(std::span<const std::uint16_t> offsets) noexcept {
+  return offsets.empty() ? 0 : 1 + HWY_DYNAMIC_DISPATCH(count_gaps)(offsets.data(), offsets.size());
+}
 
 std::size_t offsets_of(std::span<const std::uint64_t> bitmap, std::span<std::uint16_t> offsets) noexcept {
   return HWY_DYNAMIC_DISPATCH(list_offsets)(bitmap, offsets);

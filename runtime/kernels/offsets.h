@@ -18,6 +18,12 @@ void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> 
 /// Whether the offsets ascend, so that none is there twice, and all are below `elements`.
 bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept;
 
+/// How many bits are set, and how many runs of neighbours they make. count_bits() and count_runs() are for
+/// bitmaps that are too small for it to matter how long this takes.
+std::size_t set_size(std::span<const std::uint64_t> bitmap) noexcept;
+std::size_t set_runs(std::span<const std::uint64_t> bitmap) noexcept;
+std::size_t set_runs(std::span<const std::uint16_t> offsets) noexcept;
+
 /// any |= bits and all &= bits, word by word. The three spans have the same length.
 void unite(std::span<const std::uint64_t> bits, std::span<std::uint64_t> any,
            std::span<std::uint64_t> all) noexcept;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 
 #include "runtime/base/bitmap.h"
@@ -12,6 +13,24 @@
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
+namespace {
+
+void write_indices(const IndexBuffer& to, std::span<const std::int64_t> indices) {
+  const auto write = [&](auto* at) {
+    for (const std::int64_t index : indices)
+      *at++ = static_cast<std::remove_reference_t<decltype(*at)>>(index);
+  };
+  switch (to.type()) {
+    case IndexType::int32:
+      return write(static_cast<std::int32_t*>(to.data()));
+    case IndexType::uint32:
+      return write(static_cast<std::uint32_t*>(to.data()));
+    case IndexType::int64:
+      return write(static_cast<std::int64_t*>(to.data()));
+  }
+}
+
+}  // namespace
 
 Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecord& operation_record,
                      InputView in, OutputView out, int lanes)
@@ -19,22 +38,67 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
       record(operation_record),
       input(std::move(in)),
       output(out),
-      words_(2 * layout.slices() * layout.words_per_slice()),
+      words_(layout.tiled() ? 0 : 2 * layout.slices() * layout.words_per_slice()),
       scan_(std::make_unique<std::atomic<std::uint8_t>[]>(layout.slices())),
       parts_left_(layout.slices()) {
-  if (output.packed) {
+  if (output.packed && output.grow) overflow_ = std::make_unique<PackedOverflow>();
+  if (layout.tiled()) {
+    tile_input_.emplace(input.base, input.region);
+    if (output.packed) {
+      tile_output_.emplace(layout, output.base, output.capacity, output.indices, overflow_.get(), lanes);
+    } else {
+      tile_output_.emplace(layout, output.base, in_place(0));
+    }
+  } else if (output.packed) {
     union_counts_ = std::make_unique<std::atomic<std::int64_t>[]>(layout.slices());
     for (std::uint64_t s = 0; s < layout.slices(); ++s) union_counts_[s].store(-1, std::memory_order_relaxed);
     cursors_.resize(static_cast<std::size_t>(lanes));
   }
 }
 
+void Operation::set_rank(int rank, int workers) {
+  rank_ = rank;
+  workers_ = workers;
+  if (record.collective == wire::Collective::allreduce) return;
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {  // what it does not contribute is not read
+    if (!contributes(s)) scan_[s].store(kScanned, std::memory_order_relaxed);
+  }
+}
+
+wire::OperationRecord Operation::record_of(std::uint64_t slice) const {
+  wire::OperationRecord r = record;
+  if (wire::is_chunked(r.collective)) r.chunk_count = layout.chunk_elements(layout.chunk_of(slice));
+  r.output_address += output_offset(slice);
+  return r;
+}
+
+std::uint64_t Operation::first_block(Side side, std::uint64_t slice) const {
+  const bool all_chunks = record.collective == (side == Side::input ? wire::Collective::reduce_scatter
+                                                                    : wire::Collective::allgather);
+  return (all_chunks ? layout.blocks_before(layout.chunk_of(slice)) : 0) + layout.first_block(slice);
+}
+
+std::uint64_t Operation::own_chunk_blocks() const {
+  const auto chunk = static_cast<std::uint32_t>(rank_);
+  return layout.blocks_before(chunk + 1) - layout.blocks_before(chunk);
+}
+
+std::uint64_t Operation::contributed_blocks() const {
+  return record.collective == wire::Collective::allgather ? own_chunk_blocks() : layout.blocks();
+}
+
+std::uint64_t Operation::result_blocks() const {
+  return record.collective == wire::Collective::reduce_scatter ? own_chunk_blocks() : layout.blocks();
+}
+void Operation::set_input_stream(ElementStream stream) { tile_input_->set_stream(std::move(stream)); }
+
 void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
+  if (tile_input_) return tile_input_->set_bitmap(bits);
   if (input.sparse) blocks_before_.resize(layout.slices());
   std::uint64_t total = 0;
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
     const auto words = bits_of(Side::input, s);
-    copy_bits(words, 0, bits, layout.first_block(s), layout.blocks_of(s));
+    if (contributes(s)) copy_bits(words, 0, bits, first_block(Side::input, s), layout.blocks_of(s));
     scan_[s].store(kScanned, std::memory_order_relaxed);
     if (input.sparse) blocks_before_[s] = total;
     total += count_bits(words);
@@ -43,18 +107,22 @@ void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
 }
 
 void Operation::set_all_input() {
+  if (tile_input_) return tile_input_->set_all();
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
-    fill_ones(bits_of(Side::input, s), layout.blocks_of(s));
     scan_[s].store(kScanned, std::memory_order_relaxed);
+    if (!contributes(s)) continue;
+    fill_ones(bits_of(Side::input, s), layout.blocks_of(s));
+    input_blocks += layout.blocks_of(s);
   }
-  input_blocks = layout.blocks();
 }
 
 void Operation::set_no_input() {
+  if (tile_input_) return tile_input_->set_none();
   for (std::uint64_t s = 0; s < layout.slices(); ++s) scan_[s].store(kScanned, std::memory_order_relaxed);
 }
 
 bool Operation::ensure_scanned(std::uint64_t slice) {
+  if (layout.tiled()) return true;  // tiles are scanned when they are sent
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
   if (state == kScanning ||
@@ -63,7 +131,7 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
   }
   const trace::Span span(trace::What::scan, epoch, slice);
   const auto words = bits_of(Side::input, slice);
-  scan_blocks(input.base + layout.offset_of(slice, 0),
+  scan_blocks(input.base + input_offset(slice) + layout.offset_of(slice, 0),
               layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words,
               scan_streams);
   input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
@@ -78,7 +146,7 @@ std::span<std::uint64_t> Operation::bits_of(Side side, std::uint64_t slice) {
 
 RunWalk Operation::input_walk(std::uint64_t slice) {
   const SliceView view = input_slice(slice);
-  if (!input.sparse) return {view, {}};
+  if (!input.sparse) return {view, {.base = input_offset(slice)}};
   if (input.order.empty()) return {view, {.kind = BlockOrder::Kind::stream, .first = blocks_before_[slice]}};
   return {view,
           {.kind = BlockOrder::Kind::indexed, .first = blocks_before_[slice], .order = input.order.data()}};
@@ -91,7 +159,7 @@ void Operation::union_known(std::uint64_t slice) {
 }
 
 void Operation::slice_refused(std::uint64_t slice, const wire::Refusal& why) {
-  union_known(slice);  // its bitmap is all zero
+  if (!layout.tiled()) union_known(slice);  // its bitmap is all zero
   const std::scoped_lock lock(failure_mutex_);
   if (failure_) return;
   failure_ = {static_cast<ErrorCode>(why.code()), fmt::format("operation {}: rank {} refused its request: {}",
@@ -100,7 +168,7 @@ void Operation::slice_refused(std::uint64_t slice, const wire::Refusal& why) {
 
 std::optional<RunWalk> Operation::output_walk(std::uint64_t slice, int lane) {
   const SliceView view = union_slice(slice);
-  if (!output.packed) return RunWalk(view, {});
+  if (!output.packed) return RunWalk(view, {.base = output_offset(slice)});
   const auto before = packed_blocks_before(slice, lane);
   if (!before) return std::nullopt;
   return RunWalk(view, {.kind = BlockOrder::Kind::stream, .first = *before});
@@ -112,15 +180,20 @@ std::uint64_t Operation::writable(std::uint64_t offset, std::uint64_t bytes) con
   return offset < end ? std::min(bytes, end - offset) : 0;
 }
 
+void Operation::keep_overflow(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (overflow_) overflow_->write(offset - output.capacity * layout.block_bytes(), bytes);
+}
+
 void Operation::zero_absent(std::uint64_t slice) {
-  if (output.packed || in_place()) return;
+  if (output.packed || in_place(slice)) return;
   const trace::Span span(trace::What::zero, epoch, slice);
   const SliceView view = union_slice(slice);
+  std::byte* const base = output.base + output_offset(slice);
   for (std::uint64_t b = view.next_absent(0), next = b; b < view.blocks(); b = next) {
     const std::uint64_t end = view.next(b);
     next = view.next_absent(end);
-    if (next < view.blocks()) prefetch_to_write(output.base + view.tensor_offset(next), view.bytes(next, 1));
-    zero_cold(output.base + view.tensor_offset(b), view.bytes(b, end - b));
+    if (next < view.blocks()) prefetch_to_write(base + view.tensor_offset(next), view.bytes(next, 1));
+    zero_cold(base + view.tensor_offset(b), view.bytes(b, end - b));
   }
 }
 
@@ -145,7 +218,7 @@ void Operation::part_done() {
 void Operation::finish() {
   trace::record(trace::What::operation, begun_ns, epoch, 0);
   const std::uint64_t blocks = union_blocks.load(std::memory_order_relaxed);
-  if (output.packed && blocks > output.capacity) {
+  if (output.packed && blocks > output.capacity && !output.grow) {
     const std::scoped_lock lock(failure_mutex_);
     if (!failure_) {
       failure_ = {ErrorCode::invalid_argument,
@@ -153,8 +226,14 @@ void Operation::finish() {
                               blocks, output.capacity)};
     }
   }
-  // This comes last, because the operation may be deleted from here on.
-  finished_.store(true, std::memory_order_release);
+  set_finished();  // last, because the operation may be deleted from here on
+}
+
+void Operation::set_finished() {
+  CompletionBell* const its_bell = bell;
+  if (its_bell == nullptr) return finished_.store(true, std::memory_order_release);
+  finished_.store(true, std::memory_order_seq_cst);
+  its_bell->finished();
 }
 
 void Operation::fail(const Failure& failure) {
@@ -171,8 +250,7 @@ void Operation::fail(const Failure& failure) {
     if (finished() || failure_) return;
     failure_ = failure;
   }
-  // This comes last, because the operation may be deleted from here on.
-  finished_.store(true, std::memory_order_release);
+  set_finished();  // last, because the operation may be deleted from here on
 }
 
 void Operation::release_regions() {
@@ -189,7 +267,7 @@ void Operation::verify_input() {
   std::call_once(verified_once_, [this] {
     if (failure()) return;
     const auto block =
-        input_check->first_change(in_place() ? union_bitmap() : std::span<const std::uint64_t>());
+        input_check->first_change(in_place(0) ? union_bitmap() : std::span<const std::uint64_t>());
     if (!block) return;
     const std::scoped_lock lock(failure_mutex_);
     failure_ = {ErrorCode::invalid_usage,
@@ -199,15 +277,47 @@ void Operation::verify_input() {
   });
 }
 
+void Operation::complete_packed() {
+  if (!output.packed || failure()) return;
+  std::call_once(packed_once_, [this] {
+    const std::uint64_t blocks = union_blocks.load(std::memory_order_relaxed);
+    if (blocks > output.capacity) {
+      grow_packed(blocks);
+    } else if (!layout.tiled() && output.indices.data() != nullptr) {  // tiles have written theirs
+      write_indices(output.indices, packed_indices());
+    }
+  });
+}
+
+void Operation::grow_packed(std::uint64_t blocks) {
+  const PackedMemory memory = output.grow(blocks);
+  if (memory.values == nullptr) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("operation {}: packed_grow gave no memory for {} blocks", epoch, blocks));
+  }
+  auto* const values = static_cast<std::byte*>(memory.values);
+  const std::uint64_t fitted = output.capacity * layout.block_bytes();
+  if (fitted > 0) std::memcpy(values, output.base, fitted);
+  const auto rest = overflow_->bytes();
+  std::memcpy(values + fitted, rest.data(), rest.size());
+  if (memory.indices.data() != nullptr) write_indices(memory.indices, packed_indices());
+}
+
 std::span<const std::uint64_t> Operation::union_bitmap() {
+  if (tile_output_) {
+    std::call_once(bitmap_once_, [this] { tile_bitmap_ = tile_output_->union_bitmap(); });
+    return tile_bitmap_;
+  }
   // If slices have whole words of bits, the bitmaps of all slices together are that of the tensor.
-  if (layout.slices() == 1 || layout.slice_blocks() % 64 == 0) {
+  const bool plain = record.collective == wire::Collective::allreduce;
+  if (plain && (layout.slices() == 1 || layout.slice_blocks() % 64 == 0)) {
     return {bits_of(Side::result, 0).data(), words_for(layout.blocks())};
   }
   std::call_once(bitmap_once_, [this] {
-    bitmap_.resize(words_for(layout.blocks()));
+    bitmap_.resize(words_for(result_blocks()));
     for (std::uint64_t s = 0; s < layout.slices(); ++s) {
-      copy_bits(bitmap_, layout.first_block(s), union_bits(s), 0, layout.blocks_of(s));
+      if (!receives(s)) continue;
+      copy_bits(bitmap_, first_block(Side::result, s), union_bits(s), 0, layout.blocks_of(s));
     }
   });
   return bitmap_;
@@ -216,6 +326,10 @@ std::span<const std::uint64_t> Operation::union_bitmap() {
 std::span<const std::int64_t> Operation::packed_indices() {
   if (!output.packed) return {};
   std::call_once(indices_once_, [this] {
+    if (tile_output_) {
+      indices_ = tile_output_->packed_indices();
+      return;
+    }
     const auto bits = union_bitmap();
     indices_.reserve(union_blocks.load(std::memory_order_relaxed));
     for (auto b = next_set(bits, 0, layout.blocks()); b < layout.blocks();

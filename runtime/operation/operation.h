@@ -6,16 +6,21 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "nzcl/communicator.h"
 #include "nzcl/types.h"
 #include "runtime/base/failure.h"
+#include "runtime/operation/completion_bell.h"
 #include "runtime/operation/input_check.h"
 #include "runtime/operation/run_walk.h"
+#include "runtime/operation/tile_input.h"
+#include "runtime/operation/tile_output.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/refusal.h"
@@ -40,6 +45,9 @@ struct OutputView {
   const verbs::MemoryRegion* region = nullptr;
   bool packed = false;
   std::uint64_t capacity = 0;  // of a packed output, in blocks
+  IndexBuffer indices = {};    // of a packed output
+  /// Makes room for a packed result that is larger; see SparseAllreduceRequest::packed_grow.
+  std::function<PackedMemory(std::uint64_t blocks)> grow = {};
 };
 
 /// One collective on one rank, shared by the caller and all lanes. The bitmaps of each slice begin at a word
@@ -57,35 +65,74 @@ class Operation {
   int scan_streams = 1;                // how many streams scan_blocks() reads in turn
   std::chrono::nanoseconds timeout{};  // the operation fails after this long without progress
   const SliceLayout layout;
-  const wire::OperationRecord record;
+  const wire::OperationRecord record;  // of a slice, see record_of()
   const InputView input;
   const OutputView output;
   /// The registered memory that input and output lie in, kept until release_regions().
   std::array<std::shared_ptr<const verbs::MemoryRegion>, 2> regions;
+  /// The caller's values in another order, if input.base leads there.
+  std::vector<std::byte> own_values;
   /// Set if this rank has refused its caller's request. The operation then has neither input nor output. It
   /// only takes the request's place in the order, and tells the other ranks.
   std::unique_ptr<const wire::Refusal> refusal;
+  CompletionBell* bell = nullptr;  // rung when it has finished; it outlives the lanes
   /// Set only with NZCL_CHECK=1.
   std::unique_ptr<const InputCheck> input_check;
+  std::vector<std::uint64_t> chunk_begins;  // what `layout` refers to, if chunks differ in size
+  /// Says which of how many ranks this is. Only collectives other than allreduce need it, and before anything
+  /// below.
+  void set_rank(int rank, int workers);
   /// Sets which blocks this rank contributes, so that nothing is scanned: those that are set in `bits`, which
-  /// covers all blocks of the tensor, all of them, or none.
+  /// covers all blocks of its input, all of them, or none.
   void set_input_bitmap(std::span<const std::uint64_t> bits);
   void set_all_input();
   void set_no_input();
+  /// For tiled operations: sets which elements this rank contributes, and their values.
+  void set_input_stream(ElementStream stream);
+
+  // --- This rank's part in a slice.
+  /// Whether it may contribute blocks, and whether it receives the result.
+  bool contributes(std::uint64_t slice) const {
+    return wire::contributors(record.collective, record.root, layout.chunk_of(slice)).has(rank_);
+  }
+  bool receives(std::uint64_t slice) const {
+    return !layout.is_meeting(slice) &&
+           wire::receivers(record.collective, record.root, layout.chunk_of(slice), workers_).has(rank_);
+  }
+  /// Where the slice's chunk begins in input and output, in bytes.
+  std::uint64_t input_offset(std::uint64_t slice) const {
+    return record.collective == wire::Collective::reduce_scatter ? chunk_offset(slice) : 0;
+  }
+  std::uint64_t output_offset(std::uint64_t slice) const {
+    return record.collective == wire::Collective::allgather ? chunk_offset(slice) : 0;
+  }
+  /// Returns what this rank says about the operation where it is about this slice.
+  wire::OperationRecord record_of(std::uint64_t slice) const;
 
   // --- Input side.
-  bool in_place() const { return input.base == output.base; }
+  /// Whether this slice's result overwrites this rank's contribution to it.
+  bool in_place(std::uint64_t slice) const {
+    return contributes(slice) && input.base + input_offset(slice) == output.base + output_offset(slice);
+  }
   DataType type() const { return static_cast<DataType>(record.type); }
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(record.op); }
   /// Scans the slice, unless that has been done already. Returns false if another thread is scanning it right
   /// now.
   bool ensure_scanned(std::uint64_t slice);
+  /// Input and output of a tiled operation. The functions about a slice's blocks, and about the walk over
+  /// them, are for all other operations.
+  const TileInput& tile_input() const { return *tile_input_; }
+  TileOutput& tile_output() { return *tile_output_; }
   /// Returns this rank's contribution to a slice that has been scanned.
   SliceView input_slice(std::uint64_t slice) { return {layout, slice, bits_of(Side::input, slice)}; }
   /// Walks over the contribution's bytes, as offsets from input.base.
   RunWalk input_walk(std::uint64_t slice);
 
   // --- Result side.
+  /// Number of blocks that this rank's input covers.
+  std::uint64_t contributed_blocks() const;
+  /// Number of blocks that the result on this rank covers, whether it receives them or not.
+  std::uint64_t result_blocks() const;
   /// Returns the memory for the slice's union bitmap. union_known() says that it has been written there.
   std::span<std::uint64_t> union_bits(std::uint64_t slice) { return bits_of(Side::result, slice); }
   SliceView union_slice(std::uint64_t slice) { return {layout, slice, union_bits(slice)}; }
@@ -96,11 +143,14 @@ class Operation {
   /// Returns how many of `bytes` bytes of the output, from `offset` on, may be written. A dense output has
   /// room for all of them, a packed one only for those within its capacity.
   std::uint64_t writable(std::uint64_t offset, std::uint64_t bytes) const;
+  /// Keeps what lies at this offset of a packed output, beyond its capacity, for an output that may grow.
+  bool keeps_overflow() const { return overflow_ != nullptr; }
+  void keep_overflow(std::uint64_t offset, std::span<const std::byte> bytes);
   /// Notes that a rank has refused its request. The slice has no result, and the operation will fail when all
   /// of its slices are over. Only the first refusal counts.
   void slice_refused(std::uint64_t slice, const wire::Refusal& why);
-  /// Sets the blocks of the slice that no rank contributes to zero, if the output is dense and not also the
-  /// input. Precondition: the slice's union is known.
+  /// Sets the blocks of the slice that no rank contributes to zero, if the output is dense and not also this
+  /// rank's contribution. Precondition: the slice's union is known.
   void zero_absent(std::uint64_t slice);
   void slice_done() { part_done(); }
   /// Counts a write that reads from input or output. The operation does not finish before local_write_done()
@@ -121,7 +171,12 @@ class Operation {
   /// called before the caller learns that the operation has finished, because from then on the caller may
   /// change or free the input. Precondition: finished().
   void verify_input();
-  /// Return the union bitmap of the whole tensor, and the indices of a packed result. Both are made on first
+  /// Does what is left of a packed result: makes the output larger if it has to be, and writes the indices
+  /// that have not been written. It must be called before the caller learns that the operation has succeeded,
+  /// on the caller's thread. Throws what the caller's own function throws, and Error{invalid_argument} if
+  /// that gives no memory. Precondition: finished().
+  void complete_packed();
+  /// Return the union bitmap of the whole result, and the indices of a packed one. Both are made on first
   /// use. Precondition: the operation has succeeded.
   std::span<const std::uint64_t> union_bitmap();
   std::span<const std::int64_t> packed_indices();
@@ -137,10 +192,21 @@ class Operation {
   };
   enum class Side : std::uint8_t { input, result };
   std::span<std::uint64_t> bits_of(Side side, std::uint64_t slice);
+  std::uint64_t chunk_offset(std::uint64_t slice) const {
+    return layout.chunk_begin(layout.chunk_of(slice)) * element_bytes(type());
+  }
+  std::uint64_t own_chunk_blocks() const;
+  /// The number of the slice's first block among those of this rank's input or result.
+  std::uint64_t first_block(Side side, std::uint64_t slice) const;
   std::optional<std::uint64_t> packed_blocks_before(std::uint64_t slice, int lane);
   void part_done();
+  void grow_packed(std::uint64_t blocks);
   void finish();
+  void set_finished();
 
+  int rank_ = 0, workers_ = 1;
+  std::optional<TileInput> tile_input_;
+  std::optional<TileOutput> tile_output_;
   std::vector<std::uint64_t> words_;  // bitmaps of all slices of the input, then of the union
   std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
   /// By slice, for sparse input: contributed blocks of earlier slices.
@@ -152,8 +218,10 @@ class Operation {
   std::atomic<bool> finished_{false}, released_{false};
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;
-  std::once_flag bitmap_once_, indices_once_, verified_once_;
+  std::once_flag bitmap_once_, indices_once_, verified_once_, packed_once_;
+  std::unique_ptr<PackedOverflow> overflow_;  // of an output that may grow
   std::vector<std::uint64_t> bitmap_;
+  std::span<const std::uint64_t> tile_bitmap_;
   std::vector<std::int64_t> indices_;
 };
 

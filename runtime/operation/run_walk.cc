@@ -32,7 +32,7 @@ std::uint64_t RunWalk::offset_of(std::uint64_t block, std::uint64_t ordinal) con
     case BlockOrder::Kind::tensor:
       break;
   }
-  return slice_.tensor_offset(block);
+  return order_.base + slice_.tensor_offset(block);
 }
 
 void RunWalk::enter(std::uint64_t block) {

@@ -39,16 +39,16 @@ class SliceView {
   /// Returns the first absent block from `block` on, or blocks() if there is none.
   std::uint64_t next_absent(std::uint64_t block) const { return next_clear(bits_, block, blocks_); }
 
-  /// Offset of a block in the tensor, in bytes.
+  /// Offset of a block in the tensor or the slice's chunk, in bytes.
   std::uint64_t tensor_offset(std::uint64_t block) const { return layout_->offset_of(slice_, block); }
-  /// Bytes of `n` blocks from `block` on. Only the tensor's last block may be shorter than the others.
+  /// Bytes of `n` blocks from `block` on. Only a chunk's last block may be shorter than the others.
   std::uint64_t bytes(std::uint64_t block, std::uint64_t n) const {
     return layout_->bytes_of_blocks(slice_, block, n);
   }
   /// Bytes of all present blocks.
   std::uint64_t stream_bytes() const {
     const std::uint64_t whole = count() * layout_->block_bytes();
-    const bool cut = blocks_ > 0 && slice_ + 1 == layout_->slices() && test_bit(bits_, blocks_ - 1);
+    const bool cut = blocks_ > 0 && test_bit(bits_, blocks_ - 1);  // the last one may be shorter
     return cut ? whole - layout_->block_bytes() + bytes(blocks_ - 1, 1) : whole;
   }
 

@@ -71,7 +71,7 @@ constexpr std::array kSettings = {
         "numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
         "NUMA node of the gradients: slots, device and threads are chosen near it; -1: that of the cores"},
     Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
-            "Largest message, and size of a channel's slots; 0: 132K, or over several networks (hosts) with "
+            "Largest message, and size of a channel's slots; 0: 136K, or over several networks (hosts) with "
             "dedicated aggregators 68K",
             true},
     Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 0, 1024, "",
@@ -87,6 +87,11 @@ constexpr std::array kSettings = {
     Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
             "Results with runs from this size up on average are written in place; 0: from what writes and "
             "copies cost"},
+    Setting{"wire_type", &Options::wire_type, SettingKind::choice, 0, 0, "as_is|float16|bfloat16",
+            "The type in which float32 values travel, unless a call says otherwise; sums are computed in "
+            "float32"},
+    Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs",
+            "How this rank codes which single elements it sends; for tests and measurements"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/plan/members.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/tile.h"
 
 namespace nzcl::engine {
 
@@ -48,6 +50,13 @@ struct EngineConfig {
   /// How many bytes of a worker's cache its incomplete slices may take, divided evenly between the owners.
   /// With 0, only kWindow bounds them.
   std::uint64_t ahead_bytes = 0;
+  /// Tensors whose blocks have fewer bytes are exchanged as tiles of single elements. All members have the
+  /// same. 0: none are.
+  std::uint64_t tile_block_bytes = 0;
+  /// How this member codes the index sets of its tiles. None: as is cheapest.
+  std::optional<wire::IndexCode> index_code;
+  /// Fewer bytes are worth more than the time it takes to find the shortest code of an index set.
+  bool short_codes = false;
   int numa_node = -1;  // where channels and staging buffers lie; -1: anywhere
 
   const ChannelConfig& channel(wire::Priority priority) const {

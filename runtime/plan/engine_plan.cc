@@ -1,6 +1,10 @@
 #include "runtime/plan/engine_plan.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "runtime/plan/cost_model.h"
 
@@ -30,6 +34,18 @@ ChannelConfig plan_express(const Options& o, std::uint64_t bulk_slot_bytes, bool
   return express;
 }
 
+/// Returns the code that the option forces, if it does.
+std::optional<wire::IndexCode> index_code_of(const std::string& format) {
+  constexpr std::pair<std::string_view, wire::IndexCode> kCodes[] = {{"bitmap", wire::IndexCode::bitmap},
+                                                                     {"offsets", wire::IndexCode::offsets},
+                                                                     {"gaps", wire::IndexCode::gaps},
+                                                                     {"runs", wire::IndexCode::runs}};
+  for (const auto& [name, code] : kCodes) {
+    if (format == name) return code;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 EngineConfig plan_engine(const Options& o, const Membership& membership, int numa_node,
@@ -54,6 +70,9 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.direct_bytes = o.direct_bytes ? o.direct_bytes : direct_from(limits.costs, members.workers);
   config.slice_bytes = o.slice_bytes;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
+  config.tile_block_bytes = kTileBlockBytes;
+  config.short_codes = !one_network;
+  config.index_code = index_code_of(o.format);
   config.numa_node = numa_node;
   return config;
 }

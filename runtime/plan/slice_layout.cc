@@ -1,6 +1,7 @@
 #include "runtime/plan/slice_layout.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "nzcl/types.h"
 
@@ -28,6 +29,12 @@ std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor
   return std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner), kLeastPipelinedSliceBytes, most);
 }
 
+std::uint64_t wanted_tiled_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
+  if (r.slice_bytes > 0) return r.slice_bytes;
+  return std::clamp(ceil_div(tensor_bytes, r.owners * kTiledSlicesPerOwner), kLeastSliceBytes,
+                    kMaxTiledSliceBytes);
+}
+
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
                                   std::uint64_t block_bytes) {
   const std::uint64_t shared = std::max(ceil_div(tensor_bytes, r.owners), kLeastSliceBytes);
@@ -45,59 +52,186 @@ std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_b
 
 SliceLayout::SliceLayout(const LayoutRequest& r)
     : epoch_(r.epoch),
-      tensor_bytes_(r.count * r.element_bytes),
+      element_bytes_(r.element_bytes),
+      tensor_bytes_(0),
       block_bytes_(std::min(r.block_elems, std::max<std::uint64_t>(r.count, 1)) * r.element_bytes),
-      blocks_(ceil_div(tensor_bytes_, block_bytes_)),
-      owners_(r.owners) {
+      blocks_(0),
+      owners_(r.owners),
+      meets_(r.meets ? 1 : 0),
+      chunks_(r.chunks),
+      aggregator_(r.aggregator),
+      lanes_(r.lanes),
+      chunk_count_(r.chunks > 1 || r.meets ? r.chunk_count : r.count),
+      begins_(r.begins),
+      dealt_to_(r.dealt_to) {
+  tensor_bytes_ = chunk_begin(chunks_) * element_bytes_;
+  blocks_ = blocks_before(chunks_);
+  const std::uint64_t most_blocks = blocks_in(r.count);  // of a chunk
   const std::uint64_t bitmap_bytes = ceil_div(blocks_, 64) * 8;
-  express_ = tensor_bytes_ <= r.express_bytes && tensor_bytes_ + bitmap_bytes <= r.express_bytes;
-  slice_blocks_ =
-      express_ ? std::max<std::uint64_t>(blocks_, 1) : choose_slice_blocks(r, tensor_bytes_, block_bytes_);
-  slices_ = std::max<std::uint64_t>(1, ceil_div(blocks_, slice_blocks_));
+  express_ = !r.meets && tensor_bytes_ <= r.express_bytes && tensor_bytes_ + bitmap_bytes <= r.express_bytes;
+  slice_blocks_ = express_ ? std::max<std::uint64_t>(blocks_, 1)
+                           : choose_slice_blocks(r, r.count * r.element_bytes * chunks_, block_bytes_);
+  if (!express_ && block_bytes_ < r.tile_block_bytes) cut_into_tiles(r);
+  chunk_slices_ = std::max<std::uint64_t>(1, ceil_div(most_blocks, slice_blocks_));
+  slices_ = meets_ + chunks_ * chunk_slices_;
+}
+
+std::uint64_t SliceLayout::blocks_in(std::uint64_t elements) const {
+  return ceil_div(elements * element_bytes_, block_bytes_);
+}
+
+std::uint64_t SliceLayout::blocks_before(std::uint32_t chunk) const {
+  if (begins_ == nullptr) return chunk * blocks_in(chunk_count_);
+  std::uint64_t blocks = 0;
+  for (std::uint32_t c = 0; c < chunk; ++c) blocks += blocks_in(chunk_elements(c));
+  return blocks;
+}
+
+/// Makes the tensor tiled, if slots are large enough for a tile.
+void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
+  const std::uint64_t room = r.slot_bytes - std::min(r.slot_bytes, wire::kMaxOverhead + wire::kTileOverhead);
+  // A tile fits a message with all of its values and a bitmap.
+  const std::uint64_t elements =
+      std::min<std::uint64_t>(wire::kMostTileElements, 8 * room / (8 * element_bytes_ + 1));
+  // Tiles consist of whole words of the bitmap of blocks, a power of two of them.
+  const std::uint64_t most = std::bit_floor(elements / (64 * block_elements()));
+  if (most == 0) return;
+  const std::uint64_t wanted =
+      std::max<std::uint64_t>(1, wanted_tiled_slice_bytes(r, tensor_bytes_) / (64 * block_bytes_));
+  tile_blocks_ = 64 * std::min(most, std::bit_floor(wanted));
+  slice_blocks_ = 64 * wanted / tile_blocks_ * tile_blocks_;
 }
 
 std::uint64_t SliceLayout::blocks_of(std::uint64_t slice) const {
-  return std::min(slice_blocks_, blocks_ - first_block(slice));
+  if (is_meeting(slice)) return 0;
+  const std::uint64_t all = blocks_in(chunk_elements(chunk_of(slice))), first = first_block(slice);
+  return first < all ? std::min(slice_blocks_, all - first) : 0;
 }
 
 std::uint64_t SliceLayout::bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const {
   const std::uint64_t begin = offset_of(slice, block);
-  return std::min(begin + n * block_bytes_, tensor_bytes_) - begin;
+  const std::uint64_t all = chunk_elements(chunk_of(slice)) * element_bytes_;
+  return begin < all && !is_meeting(slice) ? std::min(begin + n * block_bytes_, all) - begin : 0;
+}
+
+// --- Owners
+
+std::uint32_t SliceLayout::rotation(std::uint64_t row, std::uint32_t size) const {
+  return static_cast<std::uint32_t>(mix(epoch_ + mix(row)) % size);
+}
+
+std::uint32_t SliceLayout::column(std::uint32_t place, std::uint32_t size, std::uint64_t row) const {
+  return (place + size - rotation(row, size)) % size;
+}
+
+SliceLayout::Pool SliceLayout::pool_of(std::uint32_t chunk) const {
+  const std::uint64_t all = chunks_ * chunk_slices_;
+  switch (dealt_to_) {
+    case LayoutRequest::Owners::all:
+      break;
+    case LayoutRequest::Owners::of_chunk:
+      return {.begin = chunk * lanes_,
+              .size = lanes_,
+              .first = meets_ + chunk * chunk_slices_,
+              .slices = chunk_slices_};
+    case LayoutRequest::Owners::only:
+      return {.begin = aggregator_ * lanes_, .size = lanes_, .first = meets_, .slices = all};
+    case LayoutRequest::Owners::all_but:
+      return {.size = owners_ - lanes_,
+              .hole_at = aggregator_ * lanes_,
+              .hole = lanes_,
+              .first = meets_,
+              .slices = all};
+  }
+  return {.size = owners_, .first = meets_, .slices = all};
+}
+
+SliceLayout::Pool SliceLayout::pool_with(std::uint32_t owner, std::uint32_t& place) const {
+  const std::uint32_t aggregator = owner / lanes_;
+  Pool pool = pool_of(dealt_to_ == LayoutRequest::Owners::of_chunk ? aggregator : 0);
+  const bool in_hole = pool.hole > 0 && owner >= pool.hole_at && owner < pool.hole_at + pool.hole;
+  place = owner - pool.begin - (pool.hole > 0 && owner >= pool.hole_at ? pool.hole : 0);
+  if (in_hole || owner < pool.begin || place >= pool.size) pool.slices = 0;
+  return pool;
 }
 
 std::uint32_t SliceLayout::owner(std::uint64_t slice) const {
-  const std::uint64_t row = slice / owners_;
-  return static_cast<std::uint32_t>((slice % owners_ + mix(epoch_ + mix(row)) % owners_) % owners_);
+  if (is_meeting(slice)) return meeting_owner();
+  const Pool pool = pool_of(chunk_of(slice));
+  const std::uint64_t i = slice - pool.first, row = i / pool.size;
+  const auto place = static_cast<std::uint32_t>((i % pool.size + rotation(row, pool.size)) % pool.size);
+  const std::uint32_t owner = pool.begin + place;
+  return pool.hole > 0 && owner >= pool.hole_at ? owner + pool.hole : owner;
 }
 
 bool SliceLayout::on_lane(std::uint32_t lane, std::uint32_t lanes) const {
-  if (lanes == 1 || slices_ >= owners_) return true;  // there is only one lane, or every owner has a slice
-  for (std::uint64_t s = 0; s < slices_; ++s) {
+  // There is only one lane, or every owner that slices are dealt to has one.
+  const Pool pool = pool_of(0);
+  if (lanes == 1 || pool.slices >= pool.size) return true;
+  if (meets_ != 0 && meeting_owner() % lanes == lane) return true;
+  for (std::uint64_t s = pool.first; s < pool.first + pool.slices; ++s) {
     if (owner(s) % lanes == lane) return true;
   }
-  return false;
-}
-
-std::uint32_t SliceLayout::column(std::uint32_t owner, std::uint64_t row) const {
-  const auto rotation = static_cast<std::uint32_t>(mix(epoch_ + mix(row)) % owners_);
-  return (owner + owners_ - rotation) % owners_;
+  return false;  // rows are rotated in the same way for all chunks, so chunk 0 stands for the others
 }
 
 std::uint64_t SliceLayout::owned(std::uint32_t owner) const {
-  const std::uint64_t full_rows = slices_ / owners_;
-  return full_rows + (column(owner, full_rows) < slices_ % owners_ ? 1 : 0);
+  std::uint32_t place = 0;
+  const Pool pool = pool_with(owner, place);
+  const std::uint64_t meeting = meets_ != 0 && meeting_owner() == owner ? 1 : 0;
+  if (pool.slices == 0) return meeting;
+  const std::uint64_t full_rows = pool.slices / pool.size;
+  const bool one_more = column(place, pool.size, full_rows) < pool.slices % pool.size;
+  return meeting + full_rows + (one_more ? 1 : 0);
 }
 
-SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record) {
-  return SliceLayout({.epoch = epoch,
-                      .count = record.count,
-                      .element_bytes = element_bytes(static_cast<DataType>(record.type)),
-                      .block_elems = record.block_elems,
-                      .owners = config.owners(),
-                      .slice_bytes = config.slice_bytes,
-                      .ahead_bytes = config.ahead_bytes,
-                      .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
-                      .express_bytes = express_bytes(config)});
+std::uint64_t SliceLayout::owned_slice(std::uint32_t owner, std::uint64_t k) const {
+  if (meets_ != 0 && meeting_owner() == owner && k-- == 0) return 0;
+  std::uint32_t place = 0;
+  const Pool pool = pool_with(owner, place);
+  return pool.first + k * pool.size + column(place, pool.size, k);
+}
+
+namespace {
+
+/// Returns LayoutRequest::tile_block_bytes. One rank alone has nothing to sum, the other collectives have no
+/// tiles, and only tiles have values of a
+/// narrower type.
+std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (config.members.workers == 1 || record.collective != wire::Collective::allreduce) return 0;
+  return record.value_code == 0 ? config.tile_block_bytes : kMostTiledBlockBytes + 1;
+}
+
+}  // namespace
+
+SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
+                      const std::uint64_t* begins) {
+  LayoutRequest request{.epoch = epoch,
+                        .count = record.count,
+                        .element_bytes = element_bytes(static_cast<DataType>(record.type)),
+                        .block_elems = record.block_elems,
+                        .owners = config.owners(),
+                        .slice_bytes = config.slice_bytes,
+                        .ahead_bytes = config.ahead_bytes,
+                        .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
+                        .express_bytes = express_bytes(config),
+                        .tile_block_bytes = tile_block_bytes(config, record),
+                        .meets = record.collective != wire::Collective::allreduce,
+                        .chunk_count = record.count,
+                        .aggregator = record.root,
+                        .lanes = static_cast<std::uint32_t>(config.lanes)};
+  const Members& members = config.members;
+  if (wire::is_chunked(record.collective)) {
+    request.chunks = static_cast<std::uint32_t>(members.workers);
+    request.begins = begins;
+    request.chunk_count = record.chunk_count;
+    if (members.dedicated == 0) request.dealt_to = LayoutRequest::Owners::of_chunk;
+  } else if (wire::has_root(record.collective) && members.dedicated == 0 && members.workers > 1) {
+    // The links of the root carry all of the data once. As an owner it would carry a part of it again.
+    const bool root_alone = record.collective == wire::Collective::reduce && members.workers == 2;
+    request.dealt_to = root_alone ? LayoutRequest::Owners::only : LayoutRequest::Owners::all_but;
+  }
+  return SliceLayout(request);
 }
 
 }  // namespace nzcl::engine

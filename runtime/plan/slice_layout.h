@@ -2,6 +2,7 @@
 // ranks agree on, so no messages are needed for it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "runtime/plan/engine_config.h"
@@ -12,7 +13,7 @@ namespace nzcl::engine {
 /// An owner is one lane of one aggregator. Owner o is lane o % lanes of aggregator o / lanes.
 struct LayoutRequest {
   std::uint64_t epoch = 0;
-  std::uint64_t count = 0;  // elements
+  std::uint64_t count = 0;  // elements, of the largest chunk if there are chunks
   std::uint64_t element_bytes = 4;
   std::uint64_t block_elems = 256;
   std::uint32_t owners = 1;
@@ -20,35 +21,102 @@ struct LayoutRequest {
   std::uint64_t ahead_bytes = 0;    // see EngineConfig::ahead_bytes
   std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot
   std::uint64_t express_bytes = 0;  // the most bytes of a tensor and its bitmap in one express slice
+  /// Tensors with blocks of fewer bytes are cut into tiles, unless they are express. 0: none are.
+  std::uint64_t tile_block_bytes = 0;
+
+  // --- Of collectives other than allreduce.
+  bool meets = false;        // slice 0 has no blocks, and all ranks meet there
+  std::uint32_t chunks = 1;  // each rank has one, or there is a single one
+  /// Elements of the chunks before each chunk and, at the end, of all; it must outlive the layout. If it is
+  /// nullptr, all chunks have `chunk_count` elements. An aggregator knows only the chunk of the slice that it
+  /// asks for.
+  const std::uint64_t* begins = nullptr;
+  std::uint64_t chunk_count = 0;
+  /// Which owners the slices are dealt to. `lanes` is the number of lanes of an aggregator.
+  enum class Owners : std::uint8_t {
+    all,
+    of_chunk,  // those of aggregator number c for chunk c
+    only,      // those of `aggregator`
+    all_but,   // all but those of `aggregator`
+  };
+  Owners dealt_to = Owners::all;
+  std::uint32_t aggregator = 0, lanes = 1;
 };
 
 /// Slices are dealt to owners in rows of `owners` consecutive slices. Every row is rotated by a hash of epoch
 /// and row. So each owner gets one slice of every row, and neither a hot region nor a stride of the tensor
 /// lands on one owner. The owner of slice 0 depends on the epoch alone, so that ranks which disagree about an
 /// operation still meet at one owner and find out.
+///
+/// Collectives other than allreduce have one more slice in front, number 0, which has no blocks and belongs
+/// to that owner, because their other slices belong to owners that depend on the request. Those with chunks
+/// are cut chunk by chunk. All chunks have as many slices as the largest one, and where another one has ended
+/// its slices have no blocks.
+///
+/// The slices of a *tiled* tensor, whose blocks are small, are cut further into tiles of at most
+/// kMostSliceElements elements. A tile holds whole blocks, and in its dense form it fits a message.
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
 
-  std::uint64_t tensor_bytes() const { return tensor_bytes_; }
+  std::uint64_t tensor_bytes() const { return tensor_bytes_; }  // of all chunks
   std::uint64_t block_bytes() const { return block_bytes_; }
   std::uint64_t blocks() const { return blocks_; }
   std::uint64_t slices() const { return slices_; }  // at least 1, also for an empty tensor
   std::uint64_t slice_bytes() const { return slice_blocks_ * block_bytes_; }
-  std::uint64_t slice_blocks() const { return slice_blocks_; }  // blocks of every slice but the last
+  std::uint64_t slice_blocks() const { return slice_blocks_; }  // blocks of every slice but the last ones
   bool express() const { return express_; }
 
-  std::uint64_t first_block(std::uint64_t slice) const { return slice * slice_blocks_; }
+  /// Whether slice 0 is a mere meeting, and the chunk that any other slice is of.
+  bool is_meeting(std::uint64_t slice) const { return meets_ && slice == 0; }
+  std::uint32_t chunk_of(std::uint64_t slice) const {
+    return slice < meets_ ? 0 : static_cast<std::uint32_t>((slice - meets_) / chunk_slices_);
+  }
+  std::uint32_t chunks() const { return chunks_; }
+  /// Elements, and blocks, of the chunks before this one. `chunk` may be chunks(), which asks for all.
+  std::uint64_t chunk_begin(std::uint32_t chunk) const {
+    return begins_ != nullptr ? begins_[chunk] : chunk * chunk_count_;
+  }
+  std::uint64_t chunk_elements(std::uint32_t chunk) const {
+    return begins_ != nullptr ? begins_[chunk + 1] - begins_[chunk] : chunk_count_;
+  }
+  std::uint64_t blocks_before(std::uint32_t chunk) const;
+
+  /// The number of the slice's first block within its chunk.
+  std::uint64_t first_block(std::uint64_t slice) const {
+    return slice < meets_ ? 0 : (slice - meets_) % chunk_slices_ * slice_blocks_;
+  }
   std::uint64_t blocks_of(std::uint64_t slice) const;  // blocks of this slice
   std::uint64_t words_per_slice() const { return (slice_blocks_ + 63) / 64; }
   std::uint64_t words_of(std::uint64_t slice) const { return (blocks_of(slice) + 63) / 64; }
-  /// Offset of a slice's block in the tensor, in bytes.
+  /// Offset of a slice's block in its chunk, in bytes.
   std::uint64_t offset_of(std::uint64_t slice, std::uint64_t block) const {
     return (first_block(slice) + block) * block_bytes_;
   }
-  /// Bytes of `n` blocks of a slice from `block` on. Only the tensor's last block may be shorter than the
+  /// Bytes of `n` blocks of a slice from `block` on. Only a chunk's last block may be shorter than the
   /// others.
   std::uint64_t bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const;
+
+  bool tiled() const { return tile_blocks_ > 0; }
+  /// Elements of every tile but the tensor's last one: a multiple of 64 blocks.
+  std::uint64_t tile_elements() const { return tile_blocks_ * block_elements(); }
+  std::uint64_t block_elements() const { return block_bytes_ / element_bytes_; }
+  std::uint64_t element_bytes() const { return element_bytes_; }
+  std::uint64_t tile_blocks() const { return tile_blocks_; }
+  /// Tiles of a slice. Precondition of this and of the following functions: tiled().
+  std::uint64_t tiles_of(std::uint64_t slice) const {
+    return (blocks_of(slice) + tile_blocks_ - 1) / tile_blocks_;
+  }
+  /// A slice's tile, counted over the whole tensor, and the number of all tiles.
+  std::uint64_t tile_number(std::uint64_t slice, std::uint64_t tile) const {
+    return slice * (slice_blocks_ / tile_blocks_) + tile;
+  }
+  std::uint64_t tiles() const { return (blocks_ + tile_blocks_ - 1) / tile_blocks_; }
+  /// First element of a tile that is counted over the whole tensor, and how many it has.
+  std::uint64_t tile_begin(std::uint64_t number) const { return number * tile_elements(); }
+  std::uint64_t elements_of_tile(std::uint64_t number) const {
+    return std::min(tile_elements(), tensor_bytes_ / element_bytes_ - tile_begin(number));
+  }
 
   std::uint32_t owners() const { return owners_; }
   std::uint32_t owner(std::uint64_t slice) const;
@@ -57,21 +125,39 @@ class SliceLayout {
   bool on_lane(std::uint32_t lane, std::uint32_t lanes) const;
   /// Number of slices that `owner` has, and its k-th one in ascending order.
   std::uint64_t owned(std::uint32_t owner) const;
-  std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const {
-    return k * owners_ + column(owner, k);
-  }
+  std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const;
 
  private:
-  /// Position of the owner's slice within a row.
-  std::uint32_t column(std::uint32_t owner, std::uint64_t row) const;
+  /// The owners that a chunk's slices are dealt to: `size` of them, counted from `begin` on without the
+  /// `hole` owners from `hole_at` on. The slices are numbered from `first`.
+  struct Pool {
+    std::uint32_t begin = 0, size = 1, hole_at = 0, hole = 0;
+    std::uint64_t first = 0, slices = 0;
+  };
+  Pool pool_of(std::uint32_t chunk) const;
+  /// The pool that the owner is in, or one without slices.
+  Pool pool_with(std::uint32_t owner, std::uint32_t& place) const;
+  std::uint64_t blocks_in(std::uint64_t elements) const;
+  std::uint32_t rotation(std::uint64_t row, std::uint32_t size) const;
+  std::uint32_t meeting_owner() const { return rotation(0, owners_); }
+  /// Position within a row of the slice that belongs to number `place` of `size` owners.
+  std::uint32_t column(std::uint32_t place, std::uint32_t size, std::uint64_t row) const;
 
-  std::uint64_t epoch_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
-  std::uint32_t owners_;
+  void cut_into_tiles(const LayoutRequest& request);
+
+  std::uint64_t epoch_, element_bytes_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
+  std::uint64_t tile_blocks_ = 0;  // 0: not tiled
+  std::uint32_t owners_, meets_, chunks_, aggregator_, lanes_;
+  std::uint64_t chunk_slices_, chunk_count_;
+  const std::uint64_t* begins_;
+  LayoutRequest::Owners dealt_to_;
   bool express_;
 };
 
 /// Returns the layout of one operation. Workers and aggregators both call this, so that they come to the same
-/// one.
-SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record);
+/// one. A worker gives `begins` if its chunks differ in size (LayoutRequest::begins); an aggregator gets the
+/// layout as far as it concerns the chunk that the record is about.
+SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
+                      const std::uint64_t* begins = nullptr);
 
 }  // namespace nzcl::engine

@@ -16,11 +16,14 @@ inline constexpr std::uint32_t kMaxOperations = 64;
 
 // --- Slices
 
-/// The most slices that a worker may have started with one owner at one priority and not seen complete. It
+/// The most slices whose contributions an owner takes from one worker at one priority and has not summed. It
 /// bounds the memory for the aggregator's bitmaps, and is enough for the next bitmaps to be there before the
 /// current slice has been summed.
 inline constexpr std::uint64_t kWindow = 16;
 static_assert(65536 % kWindow == 0, "immediates of direct writes name a slice by its sequence modulo 2^16");
+/// The most slices that a worker may have started with one owner and not seen complete. It is one less,
+/// because an owner may tell some ranks that a slice is over a moment before it has told all and goes on.
+inline constexpr std::uint64_t kWorkerWindow = kWindow - 1;
 /// The window is never smaller than this, whatever `ahead_bytes` says, so that one slice is sent while
 /// another one is summed.
 inline constexpr std::uint64_t kLeastWindow = 2;
@@ -46,6 +49,27 @@ inline constexpr std::uint64_t kMaxSliceBytes = 4 << 20;
 /// Every owner gets a slice of a small tensor, unless the slice would be smaller than this.
 inline constexpr std::uint64_t kLeastSliceBytes = 32 << 10;
 
+// --- Tiles of single elements
+
+/// Tensors whose blocks are smaller than this are exchanged as tiles: what is said of an element (one bit, or
+/// 16) is worth less than what can be left out within a block.
+inline constexpr std::uint64_t kTileBlockBytes = 64;
+/// No block of a tiled tensor is larger: a tile has at least 64 of them, and at most 65,536 elements. Those
+/// of more than 4 bytes are only in tiles if their blocks have fewer than kTileBlockBytes.
+inline constexpr std::uint64_t kMostTiledBlockBytes = 4 * 65536 / 64;
+/// A tiled tensor is cut into about this many slices for each owner. It is fewer than otherwise, because each
+/// tile of a slice travels and is summed as soon as it is there, and each slice costs a header.
+inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
+/// Tiled slices are at most this large.
+inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
+
+/// Up to so many ranks, the index sets of a tile are kept side by side, so that all ranks' values are merged
+/// in one pass.
+inline constexpr std::size_t kMergeRanks = 16;
+/// A tile is merged in one pass if ranks hold more than one in so many of its elements between them.
+/// Otherwise values are added one by one.
+inline constexpr std::uint64_t kMergeShare = 20;
+
 // --- Messages
 
 /// A bulk message of this size is worth its fixed cost. A smaller one takes further slices along.
@@ -58,9 +82,9 @@ inline constexpr std::uint64_t kMessageCoversBytes = 2 << 20;
 inline constexpr std::uint64_t kCacheWeight = 8;
 /// Size of the slots of express channels. It is small enough that many channels cost little memory.
 inline constexpr std::uint64_t kExpressSlotBytes = 8 << 10;
-/// Size of the slots of bulk channels: a page more than a power of two, so that a slice whose size is a power
-/// of two fits together with its header.
-inline constexpr std::uint64_t kBulkSlotBytes = 132 << 10;
+/// Size of the slots of bulk channels: two pages more than a power of two, so that a slice or a tile whose
+/// size is a power of two fits together with its header and a bitmap of its elements.
+inline constexpr std::uint64_t kBulkSlotBytes = 136 << 10;
 /// Size of the slots of bulk channels to dedicated aggregators behind links. A sum waits for a message from
 /// every worker, so smaller messages keep fast workers from running far ahead of slow ones.
 inline constexpr std::uint64_t kDedicatedSlotBytes = 68 << 10;
@@ -89,6 +113,12 @@ inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy
 /// meanwhile, and few enough to stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;
+/// A receiver may keep so many lent messages after it has read them, until it tells of more together.
+inline constexpr std::uint32_t kLentUntold = 3;
+/// Where results differ between receivers, each may keep others than the rest. With roots that change from
+/// operation to operation these are the last three of one rank, of the root before it two others, of the one
+/// before that one more, and the last three that all others got.
+inline constexpr std::uint32_t kLentDifferent = 9;
 /// The most results that an aggregator keeps in staging buffers for receivers without a credit. It bounds how
 /// far one receiver falls behind before the others wait for it.
 inline constexpr std::uint32_t kWaitingResults = 8;

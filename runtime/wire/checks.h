@@ -8,6 +8,7 @@
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/refusal.h"
+#include "runtime/wire/tile.h"
 
 namespace nzcl::wire {
 
@@ -26,15 +27,22 @@ inline const char* wrong_with(const Header& h, Direction direction, std::uint64_
                               std::uint64_t slot_bytes) {
   const bool up = direction == Direction::up;
   const bool with_bitmap = (h.flags & kHasBitmap) != 0, direct = (h.flags & kDirect) != 0,
-             refused = (h.flags & kRefused) != 0;
+             refused = (h.flags & kRefused) != 0, tiles = (h.flags & kTiles) != 0,
+             over = (h.flags & kOver) != 0;
   const std::uint64_t fixed = sizeof h + (up && with_bitmap ? sizeof(OperationRecord) : 0);
   if (h.magic != kMagic) return "it does not begin with nzcl's magic number";
   if (h.version != kVersion) return "it is of another version";
-  if ((h.flags & ~(kHasBitmap | kDirect | kMore | kRefused)) != 0) return "it has unknown flags";
-  if (up && direct) return "it has a flag that only results have";
+  if ((h.flags & ~(kHasBitmap | kDirect | kMore | kRefused | kTiles | kOver)) != 0)
+    return "it has unknown flags";
+  if (up && (direct || over)) return "it has a flag that only results have";
+  if (over && (with_bitmap || direct || refused || tiles || h.payload_bytes != 0))
+    return "it says that its result is for others, and brings one";
   if (!with_bitmap && h.bitmap_bytes != 0) return "it has bytes of a bitmap and none is announced";
   if (direct && h.payload_bytes != 0) return "it says that its data was written in place, and carries some";
   if (!direct && h.direct_writes != 0) return "it counts direct writes, and announces none";
+  if (tiles != (h.tiles > 0)) return "its flags and its number of tiles contradict each other";
+  if (tiles && (direct || refused || h.bitmap_bytes > 0 || (with_bitmap && !up)))
+    return "it cannot have tiles with its other flags";
   if (refused && (direct || with_bitmap != up)) return "it cannot be a refusal with its other flags";
   if (refused && h.payload_bytes > kMostRefusalText) return "its reason for a refusal is too long";
   if (refused && !is_error_code(h.refusal_code)) return "its error code does not exist";
@@ -49,8 +57,16 @@ inline const char* wrong_with(const OperationRecord& r) {
   if (r.type >= kDataTypes) return "its element type does not exist";
   if (r.op >= kReduceOps) return "its reduction does not exist";
   if (r.packed_result > 1) return "its form of result does not exist";
+  if (static_cast<int>(r.collective) >= kCollectives) return "its collective does not exist";
+  if (r.chunk_count > r.count) return "its chunk is larger than the largest one";
+  if (r.value_code >= kValueCodes) return "its code of values does not exist";
+  if (r.value_code != 0 && static_cast<DataType>(r.type) != DataType::float32)
+    return "its values cannot be coded as narrower floats";
   const std::uint64_t element = element_bytes(static_cast<DataType>(r.type));
   if (!can_be_laid_out(r.count, r.block_elems, element)) return "its tensor is larger than memory can be";
+  if (r.collective != Collective::allreduce && r.value_code != 0) return "its values cannot be coded";
+  if (is_chunked(r.collective) && r.count > kMostBytes / kMaxMembers / element)
+    return "its chunks are larger than memory can be";
   if (r.output_address > ~std::uint64_t{0} - r.count * element) return "its output goes beyond all addresses";
   return nullptr;
 }

@@ -9,21 +9,25 @@
 #include <cstring>
 #include <type_traits>
 
+#include "runtime/wire/collective.h"
+
 namespace nzcl::wire {
 
 static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
 enum Flags : std::uint16_t {
-  kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow the header
+  kHasBitmap = 1,  // an OperationRecord (upwards) and the slice's bitmap follow; that of a tiled one is empty
   kDirect = 2,     // downwards: the payload was written in place, by `direct_writes` separate writes
   kMore = 4,       // another section begins at the next multiple of 8 behind this one
   kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
+  kTiles = 16,     // the payload is a number of tiles (wire/tile.h)
+  kOver = 32,      // downwards: the slice is over, and its result is not for this rank
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A
@@ -36,7 +40,8 @@ struct Header {
   std::uint64_t epoch = 0;     // the operation
   std::uint64_t slice = 0;     // the slice of its tensor
   std::uint64_t sequence = 0;  // position of the slice in the channel pair's order, over all operations
-  /// Where the payload starts in the slice's stream of non-zero blocks, in bytes.
+  /// Where the payload starts in the slice's stream of non-zero blocks, in bytes. With kTiles: how many tiles
+  /// of the slice come before.
   std::uint64_t stream_offset = 0;
   std::uint32_t bitmap_bytes = 0;  // a multiple of 8
   std::uint32_t payload_bytes = 0;
@@ -45,7 +50,8 @@ struct Header {
   std::uint32_t direct_writes = 0;
   std::uint16_t refused_by = 0;    // kRefused: the rank
   std::uint16_t refusal_code = 0;  // kRefused: an nzcl::ErrorCode
-  std::uint64_t reserved = 0;
+  std::uint32_t tiles = 0;         // kTiles: their number, at least 1
+  std::uint32_t reserved = 0;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
@@ -59,27 +65,34 @@ inline void add_flag(std::byte* at, Flags flag) {
 
 /// Upwards, with kHasBitmap: what the rank believes the operation to be, and where its result is to go.
 struct OperationRecord {
-  std::uint64_t count = 0;  // elements
+  std::uint64_t count = 0;  // elements of the tensor, or of the largest chunk
   std::uint64_t block_elems = 0;
   std::uint8_t type = 0;           // nzcl::DataType
   std::uint8_t op = 0;             // nzcl::ReduceOp
   std::uint8_t packed_result = 0;  // 1: union indices and packed values; 0: dense output
-  std::uint8_t reserved[5] = {};
-  std::uint64_t output_address = 0;  // dense output: the tensor's first byte (verbs::RemoteMemory)
+  std::uint8_t value_code = 0;     // wire::ValueCode of a tiled tensor's values
+  Collective collective = Collective::allreduce;
+  std::uint8_t reserved = 0;
+  std::uint16_t root = 0;            // of a broadcast or reduce: the rank
+  std::uint64_t output_address = 0;  // dense output: the first byte of the tensor, or of the slice's chunk
   std::uint64_t output_key = 0;
-  std::uint64_t tag = 0;  // the caller's own name for the operation
+  std::uint64_t tag = 0;          // the caller's own name for the operation
+  std::uint64_t chunk_count = 0;  // of a collective with chunks: elements of the slice's chunk
+  std::uint64_t counts = 0;       // a checksum of all chunks' counts, or 0 if they are equal
 
   /// Returns true if two ranks agree on everything but where the output lies.
   bool same_operation(const OperationRecord& other) const {
-    return same_layout(other) && op == other.op && packed_result == other.packed_result && tag == other.tag;
+    return same_layout(other) && op == other.op && packed_result == other.packed_result &&
+           value_code == other.value_code && tag == other.tag;
   }
   /// Whether the tensors are cut into the same slices. It is all that has to agree if a rank has refused its
   /// request, because nothing is summed then.
   bool same_layout(const OperationRecord& other) const {
-    return count == other.count && block_elems == other.block_elems && type == other.type;
+    return count == other.count && block_elems == other.block_elems && type == other.type &&
+           collective == other.collective && root == other.root && counts == other.counts;
   }
 };
-static_assert(sizeof(OperationRecord) == 48 && std::is_trivially_copyable_v<OperationRecord>);
+static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);
 
 /// The most sections of a message. It bounds the memory in which a receiver keeps track of them.
 inline constexpr std::uint32_t kMaxSections = 16;

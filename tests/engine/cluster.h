@@ -30,6 +30,10 @@ struct ClusterOptions {
   /// Links between groups are treated as unordered.
   int group_size = 0;
   bool one_hop = false;  // of express operations
+  std::uint64_t tile_block_bytes = 0;
+  /// The index code of member m's tiles is number m of these, modulo their number. Empty: as is cheapest.
+  std::vector<wire::IndexCode> index_codes = {};
+  bool short_codes = false;
   verbs::LoopbackOptions loopback;
 };
 
@@ -47,6 +51,8 @@ class Cluster {
     config.direct_bytes = options.direct_bytes;
     config.slice_bytes = options.slice_bytes;
     config.ahead_bytes = options.ahead_bytes;
+    config.tile_block_bytes = options.tile_block_bytes;
+    config.short_codes = options.short_codes;
     config_ = config;
     const int members = config.members.count();
     for (int m = 0; m < members; ++m) {
@@ -61,6 +67,9 @@ class Cluster {
         lane.config.members.self = m;
         lane.config.lane = l;
         cut_into_groups(lane.config, m);
+        if (!options.index_codes.empty())
+          lane.config.index_code =
+              options.index_codes[static_cast<std::size_t>(m) % options.index_codes.size()];
         lanes_.push_back(std::make_unique<engine::Lane>(lane, devices_.back()));
       }
     }
@@ -90,7 +99,8 @@ class Cluster {
                                 .slice_bytes = config_.slice_bytes,
                                 .ahead_bytes = config_.ahead_bytes,
                                 .slot_bytes = config_.channel(wire::Priority::bulk).slot_bytes,
-                                .express_bytes = engine::express_bytes(config_)});
+                                .express_bytes = engine::express_bytes(config_),
+                                .tile_block_bytes = config_.tile_block_bytes});
   }
   void submit(int rank, engine::Operation& operation) {
     for (int l = 0; l < options_.lanes; ++l) lane(rank, l).submit(&operation);

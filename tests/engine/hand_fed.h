@@ -43,6 +43,7 @@ class HandFed {
     bool one_hop = false;
     std::uint64_t direct_bytes = 1 << 20, ahead_bytes = 0;
     bool ordered = false;
+    std::uint64_t tile_block_bytes = 0;
     int unordered_member = -1;  // with `ordered`, the link to this member is unordered all the same
   };
 
@@ -183,6 +184,7 @@ class HandFed {
       config.links[static_cast<std::size_t>(setup.unordered_member)].ordered = false;
     config.direct_bytes = setup.direct_bytes;
     config.ahead_bytes = setup.ahead_bytes;
+    config.tile_block_bytes = setup.tile_block_bytes;
     return config;
   }
   static void parse(const std::vector<std::byte>& bytes, Sent& sent) {

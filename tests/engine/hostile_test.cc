@@ -70,6 +70,44 @@ TEST(HostileRank, RecordsOfNothingThatExistsAreRefused) {
   EXPECT_EQ(refused([](Message& m) { m.record.output_address = ~std::uint64_t{0} - 80; }), "");
 }
 
+TEST(HostileRank, CollectivesThatCannotBeAreRefused) {
+  const auto malformed = StartsWith("rank 1 sent a malformed bitmap (sequence 0): ");
+  EXPECT_THAT(refused([](Message& m) { m.record.collective = static_cast<wire::Collective>(5); }),
+              AllOf(malformed, HasSubstr("its collective does not exist")));
+  EXPECT_THAT(refused([](Message& m) { m.record.root = 2; }),
+              AllOf(malformed, HasSubstr("its root is no rank")));
+  EXPECT_THAT(refused([](Message& m) { m.record.chunk_count = 21; }),
+              AllOf(malformed, HasSubstr("its chunk")));
+  EXPECT_THAT(refused([](Message& m) {
+                m.record.collective = wire::Collective::allgather;
+                m.record.count = m.record.chunk_count = std::uint64_t{1} << 50;
+              }),
+              AllOf(malformed, HasSubstr("chunks are larger than memory")));
+}
+
+/// What rank 1 sends to slice 1 of a collective in which rank 0 alone contributes to that slice.
+std::string refused_in(wire::Collective collective, bool with_blocks) {
+  HandFed fed({.self = 2});
+  Aggregator aggregator(fed.context(), Priority::bulk);
+  Message m = contribution();
+  m.header.slice = m.header.sequence = 1;  // slice 0 is the meeting
+  m.record.collective = collective;
+  m.record.chunk_count = collective == wire::Collective::allgather ? m.record.count : 0;
+  if (!with_blocks) m.bitmap = {0}, m.payload.clear();
+  fed.feed(1, Direction::up, m, Priority::bulk);
+  aggregator.step();
+  return fed.failure();
+}
+
+TEST(HostileRank, BlocksOfARankThatDoesNotContributeAreRefused) {
+  for (const auto collective : {wire::Collective::broadcast, wire::Collective::allgather}) {
+    EXPECT_EQ(refused_in(collective, false), "");
+    EXPECT_THAT(refused_in(collective, true), AllOf(StartsWith("rank 1 contributes blocks to operation 0, "),
+                                                    HasSubstr("slice 1, which is not its part in it")));
+  }
+  EXPECT_EQ(refused_in(wire::Collective::reduce, true), "") << "to which every rank contributes";
+}
+
 TEST(HostileRank, BitsBehindTheLastBlockAreRefused) {
   for (const int bit : {5, 63}) {
     EXPECT_EQ(refused([bit](Message& m) { m.bitmap[0] |= std::uint64_t{1} << bit; }),
@@ -79,8 +117,10 @@ TEST(HostileRank, BitsBehindTheLastBlockAreRefused) {
 
 TEST(HostileRank, HeadersThatContradictThemselvesAreRefused) {
   const auto malformed = StartsWith("rank 1 sent a malformed contribution (sequence 0): ");
-  EXPECT_THAT(refused([](Message& m) { m.header.flags |= 16; }),
+  EXPECT_THAT(refused([](Message& m) { m.header.flags |= 64; }),
               AllOf(malformed, HasSubstr("unknown flags")));
+  EXPECT_THAT(refused([](Message& m) { m.header.flags |= wire::kOver; }),
+              AllOf(malformed, HasSubstr("a flag that only results have")));
   EXPECT_THAT(refused([](Message& m) { m.header.flags |= wire::kDirect; }),
               AllOf(malformed, HasSubstr("only results have")));
   EXPECT_THAT(refused([](Message& m) { m.header.direct_writes = 1; }),
@@ -274,8 +314,16 @@ TEST(HostileAggregator, BitsBehindTheLastBlockAreRefused) {
 TEST(HostileAggregator, HeadersThatContradictThemselvesAreRefused) {
   const auto malformed = StartsWith("aggregator 0 sent a malformed result (sequence 0): ");
   EXPECT_EQ(refused_result([](Message&) {}), "");
-  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= 16; }),
+  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= 64; }),
               AllOf(malformed, HasSubstr("unknown flags")));
+  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= wire::kOver; }),
+              AllOf(malformed, HasSubstr("its result is for others, and brings one")));
+  EXPECT_THAT(refused_result([](Message& m) {
+                m.header.flags = wire::kOver;
+                m.bitmap.clear();
+                m.payload.clear();
+              }),
+              "aggregator 0 sent no result of operation 0 slice 0");
   EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= wire::kDirect; }),
               AllOf(malformed, HasSubstr("written in place, and carries some")));
   EXPECT_THAT(refused_result([](Message& m) { m.header.direct_writes = 3; }),

@@ -160,11 +160,11 @@ TEST(WorkerAhead, StartsNoMoreThanItMayHaveIncomplete) {
     return first + t.step().size();
   };
   constexpr std::uint64_t kTensor = 80;  // bytes of an operation, which is one slice
-  EXPECT_EQ(started(0), engine::kWindow);
+  EXPECT_EQ(started(0), engine::kWorkerWindow);
   EXPECT_EQ(started(5 * kTensor), 5u);
   EXPECT_EQ(started(5 * kTensor + 1), 6u) << "a slice starts as long as there is any room";
   EXPECT_EQ(started(1), engine::kLeastWindow) << "a slice is sent while another one is summed";
-  EXPECT_EQ(started(1000 * kTensor), engine::kWindow);
+  EXPECT_EQ(started(1000 * kTensor), engine::kWorkerWindow);
 }
 
 TEST(WorkerAhead, StartsTheNextWhenTheOldestIsComplete) {

@@ -33,8 +33,39 @@ std::string message(std::uint8_t rank, Priority c, std::uint64_t sequence, std::
   return text + body;
 }
 
-void run(FuzzInput input, bool colocated) {
-  HandFed fed({.self = colocated ? 0 : 2, .dedicated = colocated ? 0 : 1, .direct_bytes = 32});
+/// One message with tiles of every code, for a tensor of 1024 elements in tiles of 256.
+std::string tile_message(std::uint8_t rank) {
+  using wire::IndexCode;
+  wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
+  header.tiles = 4;
+  std::string payload;
+  const auto tile = [&](std::uint32_t count, IndexCode code, const std::vector<std::uint16_t>& index) {
+    append(payload, wire::TileDescriptor{count, code, wire::ValueCode::as_is}.encode());
+    for (std::uint32_t i = 0; i < count; ++i) append(payload, 1.0f);
+    for (const std::uint16_t v : index) append(payload, v);
+    payload.resize((payload.size() + 3) / 4 * 4);
+  };
+  tile(2, IndexCode::offsets, {3, 60});
+  tile(2, IndexCode::gaps, {2, 0x0503});
+  tile(3, IndexCode::runs, {4, 7, 2});
+  tile(1, IndexCode::bitmap, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  std::string body;
+  append(body, header);
+  append(body, HandMade::record(1024));
+  body += payload;
+  std::string text;
+  append(text,
+         Step{rank, static_cast<std::uint8_t>(Priority::bulk), static_cast<std::uint16_t>(body.size())});
+  return text + body;
+}
+
+void run(FuzzInput input, bool colocated, bool tiled) {
+  HandFed fed({.self = colocated ? 0 : 2,
+               .dedicated = colocated ? 0 : 1,
+               .slot_bytes = tiled ? 2048u : 1024u,
+               .direct_bytes = 32,
+               .tile_block_bytes = tiled ? 64u : 0u});
   std::vector<std::unique_ptr<engine::Worker>> workers;
   std::vector<std::unique_ptr<engine::Aggregator>> aggregators;
   std::vector<std::unique_ptr<HandMade>> operations;
@@ -81,6 +112,7 @@ std::vector<std::string> fuzz_seeds() {
       small(0, 0) + message(1, Priority::express, 0, {0}, 5, 20, wire::kHasBitmap | wire::kRefused) +
           small(0, 1) + small(1, 1),
       message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
+      tile_message(0) + tile_message(1),
       // The tensor's size in bytes wraps to zero.
       message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};
 }
@@ -88,7 +120,8 @@ std::vector<std::string> fuzz_seeds() {
 }  // namespace nzcl::test
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  nzcl::test::run({data, size}, false);
-  nzcl::test::run({data, size}, true);
+  for (const bool colocated : {false, true}) {
+    for (const bool tiled : {false, true}) nzcl::test::run({data, size}, colocated, tiled);
+  }
   return 0;
 }

@@ -3,14 +3,19 @@
 set(fuzzed_sources
   runtime/base/json_text.cc runtime/base/log.cc runtime/base/names.cc runtime/base/own_process.cc
   runtime/kernels/scan.cc runtime/kernels/scan_streams.cc runtime/kernels/reduce.cc runtime/kernels/targets.cc
-  runtime/kernels/offsets.cc runtime/kernels/index_codec.cc
+  runtime/kernels/offsets.cc runtime/kernels/index_codec.cc runtime/kernels/elements.cc runtime/kernels/accumulate.cc
+  runtime/kernels/element_accumulator.cc runtime/kernels/merge.cc runtime/kernels/narrow.cc runtime/kernels/packed_output.cc
+  runtime/compress/bin_code.cc runtime/compress/qsgd.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
   runtime/plan/membership.cc runtime/plan/slice_layout.cc
+  runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc
   runtime/channel/lane_memory.cc
   runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/run_walk.cc
+  runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
-  runtime/exchange/contributions/slice_sum.cc runtime/exchange/one_hop/one_hop_exchange.cc
+  runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
+  runtime/exchange/contributions/tile_writer.cc runtime/exchange/one_hop/one_hop_exchange.cc
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
   runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc

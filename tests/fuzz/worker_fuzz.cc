@@ -36,8 +36,30 @@ std::string message(Priority c, std::uint16_t flags, std::vector<std::uint64_t> 
   return text + body;
 }
 
-void run(FuzzInput input) {
-  HandFed fed({.self = 0});
+/// A result of two sections of tiles.
+std::string tile_message() {
+  std::string text;
+  for (const std::uint64_t first : {0, 1}) {
+    wire::Header header{.flags = wire::kTiles, .stream_offset = first};
+    header.tiles = first == 0 ? 1 : 3;
+    std::string payload;
+    for (std::uint32_t i = 0; i < header.tiles; ++i) {
+      append(payload, wire::TileDescriptor{2, wire::IndexCode::offsets, wire::ValueCode::as_is}.encode());
+      append(payload, 1.0f);
+      append(payload, 2.0f);
+      append(payload, std::uint32_t{3 | 60 << 16});
+    }
+    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+    append(text, Step{static_cast<std::uint8_t>(Priority::bulk), 0,
+                      static_cast<std::uint16_t>(sizeof header + payload.size())});
+    append(text, header);
+    text += payload;
+  }
+  return text;
+}
+
+void run(FuzzInput input, bool tiled) {
+  HandFed fed({.self = 0, .slot_bytes = tiled ? 2048u : 1024u, .tile_block_bytes = tiled ? 64u : 0u});
   std::vector<std::unique_ptr<engine::Worker>> workers;
   std::vector<std::unique_ptr<HandMade>> operations;
   for (const Priority c : {Priority::bulk, Priority::express}) {
@@ -76,12 +98,13 @@ std::vector<std::string> fuzz_seeds() {
           message(Priority::bulk, kUnion, dense, 200) + message(Priority::bulk, 0, {}, 200),
           direct + message(Priority::express, kUnion | wire::kDirect, {0b00011}, 0, 1),
           message(Priority::express, wire::kRefused, {}, 5),
+          tile_message(),
           message(Priority::express, kUnion, {1u << 5}, 4)};  // a bit behind the last block
 }
 
 }  // namespace nzcl::test
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  nzcl::test::run({data, size});
+  for (const bool tiled : {false, true}) nzcl::test::run({data, size}, tiled);
   return 0;
 }

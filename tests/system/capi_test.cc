@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <cstdint>
 #include <cstring>
@@ -164,6 +166,75 @@ TEST_F(CApiTest, SparseBlocksDenseAndPacked) {
   });
 }
 
+/// Room for a packed result that grows.
+struct Grown {
+  std::vector<float> values;
+  std::vector<std::uint32_t> indices;
+  int calls = 0;
+};
+int grow(std::uint64_t blocks, void** values, void** indices, void* context) {
+  auto& grown = *static_cast<Grown*>(context);
+  ++grown.calls;
+  grown.values.resize(blocks);
+  grown.indices.resize(blocks);
+  *values = grown.values.data();
+  *indices = grown.indices.data();
+  return 0;
+}
+
+TEST_F(CApiTest, SparseStreams) {
+  run([](nzclComm_t comm, int rank) {
+    constexpr std::uint64_t kElements = 100000;
+    // Index 50 is in the list twice, and the list does not ascend.
+    std::vector<float> values{1.0f, 2.0f, 3.0f, 4.0f}, dense(kElements, -1.0f);
+    const std::array<std::uint32_t, 4> indices{99999, 50, 50, static_cast<std::uint32_t>(1000 + rank)};
+    nzclBuffer_t in = nullptr, out = nullptr;
+    NZCL_OK(nzclCommRegister(comm, values.data(), values.size() * sizeof(float), &in));
+    NZCL_OK(nzclCommRegister(comm, dense.data(), dense.size() * sizeof(float), &out));
+    nzclAllReduceSparseArgs args{};
+    args.size = sizeof args;
+    args.values = values.data();
+    args.indices = indices.data();
+    args.index_type = nzclIndexUint32;
+    args.index_count = indices.size();
+    args.count = kElements;
+    args.type = nzclFloat32;
+    args.op = nzclSum;
+    args.output = dense.data();
+    nzclWork_t work = nullptr;
+    EXPECT_EQ(nzclAllReduceSparse(&args, comm, &work), nzclInvalidArgument);
+    EXPECT_THAT(nzclGetLastError(), HasSubstr("block index 50 is there twice"));
+    args.sum_duplicates = 1;
+    NZCL_OK(nzclAllReduceSparse(&args, comm, &work));
+    wait_and_free(work);
+    std::vector<float> expected(kElements);
+    expected[50] = 5.0f * kRanks;
+    expected[99999] = 1.0f * kRanks;
+    for (int r = 0; r < kRanks; ++r) expected[1000 + static_cast<std::size_t>(r)] = 4.0f;
+    EXPECT_EQ(dense, expected);
+
+    Grown grown;
+    args.output = nullptr;
+    args.packed_grow = grow;
+    args.packed_grow_context = &grown;
+    args.wire_type = nzclWireFloat16;
+    NZCL_OK(nzclAllReduceSparse(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_EQ(grown.calls, 1);
+    ASSERT_EQ(grown.indices.size(), kRanks + 2u);
+    EXPECT_EQ(grown.indices.front(), 50u);
+    EXPECT_EQ(grown.indices[1], 1000u);
+    EXPECT_EQ(grown.indices.back(), 99999u);
+    EXPECT_EQ(grown.values.front(), 5.0f * kRanks);
+    EXPECT_EQ(grown.values[1], 4.0f);
+    EXPECT_EQ(grown.values.back(), 1.0f * kRanks);
+    args.size = 8;
+    EXPECT_EQ(nzclAllReduceSparse(&args, comm, &work), nzclInvalidArgument);
+    NZCL_OK(nzclCommDeregister(comm, in));
+    NZCL_OK(nzclCommDeregister(comm, out));
+  });
+}
+
 TEST_F(CApiTest, BarrierTimedWaitAndAbort) {
   std::barrier<> together(kRanks);
   run([&](nzclComm_t comm, int rank) {
@@ -284,6 +355,93 @@ TEST(CApiErrors, EveryStatusHasAText) {
     EXPECT_NE(std::string(nzclGetErrorString(static_cast<nzclResult_t>(code))), "?");
   }
   EXPECT_THAT(nzclGetVersion(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+}
+
+TEST_F(CApiTest, Collectives) {
+  run([](nzclComm_t comm, int rank) {
+    constexpr std::size_t kChunk = 1001;
+    std::vector<float> one(kRanks * kChunk), two(kRanks * kChunk);
+    nzclBuffer_t first = nullptr, second = nullptr;
+    NZCL_OK(nzclCommRegister(comm, one.data(), one.size() * 4, &first));
+    NZCL_OK(nzclCommRegister(comm, two.data(), two.size() * 4, &second));
+    const auto is = [](const float* data, std::size_t n, float value) {
+      return std::all_of(data, data + n, [value](float x) { return x == value; });
+    };
+    nzclWork_t work = nullptr;
+    std::fill(one.begin(), one.end(), static_cast<float>(rank + 1));
+    NZCL_OK(nzclReduceScatter(one.data(), two.data(), kChunk, nzclFloat32, nzclSum, comm, &work));
+    const uint64_t* words = nullptr;
+    std::size_t blocks = 0;
+    NZCL_OK(nzclWorkWait(work, -1));
+    NZCL_OK(nzclWorkUnionBitmap(work, &words, &blocks));
+    EXPECT_EQ(blocks, 4u) << "of this rank's chunk";
+    EXPECT_EQ(*words, 0xfu);
+    NZCL_OK(nzclWorkFree(work));
+    EXPECT_TRUE(is(two.data(), kChunk, 6));
+
+    NZCL_OK(nzclReduce(one.data(), two.data(), kChunk, nzclFloat32, nzclMax, 2, comm, &work));
+    wait_and_free(work);
+    EXPECT_TRUE(is(two.data(), kChunk, rank == 2 ? 3.0f : 6.0f));
+
+    NZCL_OK(nzclBroadcast(one.data(), kChunk, nzclFloat32, 1, comm, &work));
+    wait_and_free(work);
+    EXPECT_TRUE(is(one.data(), kChunk, 2));
+
+    float* const own = two.data() + static_cast<std::size_t>(rank) * kChunk;
+    std::fill_n(own, kChunk, static_cast<float>(10 + rank));
+    NZCL_OK(nzclAllGather(own, two.data(), kChunk, nzclFloat32, comm, &work));
+    wait_and_free(work);
+    for (std::size_t r = 0; r < kRanks; ++r)
+      EXPECT_TRUE(is(two.data() + r * kChunk, kChunk, static_cast<float>(10 + r)));
+
+    const uint64_t counts[kRanks] = {5, 0, 700};
+    nzclCollectiveArgs args{};
+    args.size = sizeof args;
+    args.send = one.data();
+    args.recv = two.data();
+    args.counts = counts;
+    args.block_elems = 64;
+    args.dense = 1;
+    args.tag = 9;
+    std::fill(one.begin(), one.end(), static_cast<float>(rank + 1));
+    NZCL_OK(nzclAllGatherEx(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_TRUE(is(two.data(), 5, 1));
+    EXPECT_TRUE(is(two.data() + 5, 700, 3));
+    EXPECT_EQ(two[705], static_cast<float>(10)) << "nothing is written behind the last chunk";
+    NZCL_OK(nzclReduceScatterEx(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_TRUE(is(two.data(), counts[rank], 6));
+    args.count = 99;
+    args.root = 1;
+    NZCL_OK(nzclReduceEx(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_TRUE(rank != 1 || is(two.data(), 99, 6));
+    NZCL_OK(nzclBroadcastEx(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_TRUE(is(two.data(), 99, 6));
+
+    std::fill_n(two.data(), 99, 0.5f);
+    std::pair<std::atomic<int>, std::string> told{-1, "?"};
+    NZCL_OK(nzclBroadcastEx(&args, comm, &work));
+    NZCL_OK(nzclWorkOnComplete(
+        work,
+        [](nzclResult_t result, const char* text, void* context) {
+          auto& to = *static_cast<decltype(told)*>(context);
+          to.second = text;
+          to.first = static_cast<int>(result);
+        },
+        &told));
+    NZCL_OK(nzclWorkFree(work));
+    while (told.first < 0) std::this_thread::yield();
+    EXPECT_EQ(told.first, static_cast<int>(nzclSuccess));
+    EXPECT_EQ(told.second, "");
+
+    EXPECT_EQ(nzclBroadcastEx(nullptr, comm, &work), nzclInvalidArgument);
+    EXPECT_EQ(nzclWorkOnComplete(nullptr, nullptr, nullptr), nzclInvalidArgument);
+    NZCL_OK(nzclCommDeregister(comm, first));
+    NZCL_OK(nzclCommDeregister(comm, second));
+  });
 }
 
 }  // namespace

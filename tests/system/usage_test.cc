@@ -195,8 +195,10 @@ TEST(BadRequest, SparseWithoutAnyOutputIsRefusedAtTheCall) {
 
 TEST(BadRequest, MemoryThatIsNotMappedIsRefusedAtTheCall) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  auto* mapped = static_cast<std::byte*>(
-      ::mmap(nullptr, 8 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  // Far below everything else, so that no thread's stack or heap is mapped into the hole meanwhile.
+  auto* const far = reinterpret_cast<void*>(std::uintptr_t{0x2000'0000'0000});
+  auto* mapped = static_cast<std::byte*>(::mmap(far, 8 * page, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
   ASSERT_NE(static_cast<void*>(mapped), MAP_FAILED);
   ASSERT_EQ(::munmap(mapped + 4 * page, page), 0);  // the range now has a hole
   const auto errors = run_ranks(quick(1), [&](Communicator& c) {

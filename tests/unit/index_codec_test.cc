@@ -60,8 +60,7 @@ Bytes as_gaps(const Set& s) {
   return encoded(gaps_bytes(s.offsets), [&](auto bytes) { encode_gaps(s.offsets, bytes); });
 }
 Bytes as_runs(const Set& s) {
-  return encoded(runs_bytes(s.bitmap, s.elements),
-                 [&](auto bytes) { encode_runs(s.bitmap, s.elements, bytes); });
+  return encoded(runs_bytes(s.bitmap), [&](auto bytes) { encode_runs(s.bitmap, s.elements, bytes); });
 }
 
 /// Decodes from and into memory that ends at an inaccessible page. Empty: refused.

@@ -44,6 +44,66 @@ RC_GTEST_PROP(SliceLayout, SlicesCoverEveryBlockOnceInOrder, ()) {
   RC_ASSERT(bytes == r.count * r.element_bytes);
 }
 
+/// The layouts of collectives other than allreduce: with a meeting, and with chunks or owners that are
+/// chosen.
+RC_GTEST_PROP(SliceLayout, EverySliceOfACollectiveHasOneOwner, ()) {
+  LayoutRequest r = any_request();
+  r.lanes = *rc::gen::inRange<std::uint32_t>(1, 4);
+  const auto aggregators = *rc::gen::inRange<std::uint32_t>(1, 6);
+  r.owners = aggregators * r.lanes;
+  r.meets = true;
+  r.count = *rc::gen::inRange<std::uint64_t>(0, 300'000);
+  r.aggregator = *rc::gen::inRange<std::uint32_t>(0, aggregators);
+  using Owners = LayoutRequest::Owners;
+  r.dealt_to = *rc::gen::element(Owners::all, Owners::of_chunk, Owners::only, Owners::all_but);
+  if (aggregators == 1 && r.dealt_to == Owners::all_but) r.dealt_to = Owners::all;
+  if (r.dealt_to == Owners::all || r.dealt_to == Owners::of_chunk) r.chunks = aggregators;
+  std::vector<std::uint64_t> begins{0};
+  for (std::uint32_t c = 0; c < r.chunks; ++c)
+    begins.push_back(begins.back() + *rc::gen::inRange<std::uint64_t>(0, r.count + 1));
+  r.chunk_count = r.count;
+  if (*rc::gen::arbitrary<bool>()) r.begins = begins.data();
+  const SliceLayout layout(r);
+
+  std::vector<int> seen(layout.slices(), 0);
+  for (std::uint32_t o = 0; o < r.owners; ++o) {
+    for (std::uint64_t k = 0; k < layout.owned(o); ++k) {
+      const std::uint64_t slice = layout.owned_slice(o, k);
+      RC_ASSERT(slice < layout.slices());
+      RC_ASSERT(layout.owner(slice) == o);
+      RC_ASSERT(k == 0 || slice > layout.owned_slice(o, k - 1));
+      RC_ASSERT(layout.on_lane(o % r.lanes, r.lanes));
+      ++seen[slice];
+    }
+  }
+  RC_ASSERT(std::ranges::all_of(seen, [](int n) { return n == 1; }));
+  RC_ASSERT(layout.owner(0) == SliceLayout({.epoch = r.epoch, .owners = r.owners}).owner(0));
+  RC_ASSERT(layout.blocks_of(0) == 0u);
+
+  std::uint64_t blocks = 0, bytes = 0;
+  for (std::uint64_t s = 1; s < layout.slices(); ++s) {
+    const std::uint32_t chunk = layout.chunk_of(s), owner = layout.owner(s);
+    if (r.dealt_to == Owners::of_chunk) RC_ASSERT(owner / r.lanes == chunk);
+    if (r.dealt_to == Owners::only) RC_ASSERT(owner / r.lanes == r.aggregator);
+    if (r.dealt_to == Owners::all_but) RC_ASSERT(owner / r.lanes != r.aggregator);
+    if (layout.blocks_of(s) > 0) RC_ASSERT(layout.blocks_before(chunk) + layout.first_block(s) == blocks);
+    blocks += layout.blocks_of(s);
+    bytes += layout.bytes_of_blocks(s, 0, layout.blocks_of(s));
+
+    // An aggregator knows only the length of the chunk that a slice is of, and sees the same slice.
+    LayoutRequest theirs = r;
+    theirs.begins = nullptr;
+    theirs.chunk_count = layout.chunk_elements(chunk);
+    const SliceLayout other(theirs);
+    RC_ASSERT(other.slices() == layout.slices());
+    RC_ASSERT(other.owner(s) == owner);
+    RC_ASSERT(other.blocks_of(s) == layout.blocks_of(s));
+    RC_ASSERT(other.offset_of(s, 0) == layout.offset_of(s, 0));
+  }
+  RC_ASSERT(blocks == layout.blocks());
+  RC_ASSERT(bytes == layout.tensor_bytes());
+}
+
 RC_GTEST_PROP(SliceLayout, EverySliceHasOneOwnerWhoFindsItInItsList, ()) {
   const SliceLayout layout(any_request());
   std::vector<std::uint64_t> seen(layout.slices(), 0);

@@ -1,13 +1,16 @@
 // Compares the description of the wire format, runtime/wire/README.md, with the code.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <regex>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "nzcl/types.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/tile.h"
 
 namespace nzcl::wire {
 namespace {
@@ -57,20 +61,19 @@ TEST(WireDocument, Header) {
       NZCL_FIELD(Header, credit),        NZCL_FIELD(Header, epoch),         NZCL_FIELD(Header, slice),
       NZCL_FIELD(Header, sequence),      NZCL_FIELD(Header, stream_offset), NZCL_FIELD(Header, bitmap_bytes),
       NZCL_FIELD(Header, payload_bytes), NZCL_FIELD(Header, direct_writes), NZCL_FIELD(Header, refused_by),
-      NZCL_FIELD(Header, refusal_code),  NZCL_FIELD(Header, reserved)};
+      NZCL_FIELD(Header, refusal_code),  NZCL_FIELD(Header, tiles),         NZCL_FIELD(Header, reserved)};
   EXPECT_EQ(documented("Header"), code);
 }
 
 TEST(WireDocument, OperationRecord) {
-  const std::map<std::string, Place> code{NZCL_FIELD(OperationRecord, count),
-                                          NZCL_FIELD(OperationRecord, block_elems),
-                                          NZCL_FIELD(OperationRecord, type),
-                                          NZCL_FIELD(OperationRecord, op),
-                                          NZCL_FIELD(OperationRecord, packed_result),
-                                          NZCL_FIELD(OperationRecord, reserved),
-                                          NZCL_FIELD(OperationRecord, output_address),
-                                          NZCL_FIELD(OperationRecord, output_key),
-                                          NZCL_FIELD(OperationRecord, tag)};
+  const std::map<std::string, Place> code{
+      NZCL_FIELD(OperationRecord, count),         NZCL_FIELD(OperationRecord, block_elems),
+      NZCL_FIELD(OperationRecord, type),          NZCL_FIELD(OperationRecord, op),
+      NZCL_FIELD(OperationRecord, packed_result), NZCL_FIELD(OperationRecord, value_code),
+      NZCL_FIELD(OperationRecord, collective),    NZCL_FIELD(OperationRecord, root),
+      NZCL_FIELD(OperationRecord, reserved),      NZCL_FIELD(OperationRecord, output_address),
+      NZCL_FIELD(OperationRecord, output_key),    NZCL_FIELD(OperationRecord, tag),
+      NZCL_FIELD(OperationRecord, chunk_count),   NZCL_FIELD(OperationRecord, counts)};
   EXPECT_EQ(documented("Operation record"), code);
 }
 
@@ -128,6 +131,72 @@ TEST(WireDocument, Example) {
   EXPECT_THAT(text, testing::HasSubstr(hex.str()));
 }
 
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    text += fmt::format("{:02x}{}", static_cast<unsigned>(bytes[i]), i % 16 == 15 ? '\n' : ' ');
+  return text;
+}
+
+TEST(WireDocument, TileExample) {
+  std::string expected;
+  for (const std::string& line : section("Tiles")) {
+    if (std::regex_match(line, std::regex("([0-9a-f]{2} ?){1,16}"))) expected += line + "\n";
+  }
+  const std::array<std::uint16_t, 2> offsets{3, 60};
+  const std::array<float, 2> values{1.5f, -2.0f};
+  std::array<std::byte, 16> bytes{};
+  const std::uint32_t descriptor = TileDescriptor{2, IndexCode::offsets, ValueCode::as_is}.encode();
+  std::memcpy(bytes.data(), &descriptor, 4);
+  std::memcpy(bytes.data() + 4, values.data(), 8);
+  std::memcpy(bytes.data() + 12, offsets.data(), 4);
+  EXPECT_EQ(hex(bytes), expected);
+  const char* wrong = nullptr;
+  const auto tile = read_tile(bytes, 0, DataType::float32, 64, wrong);
+  ASSERT_TRUE(tile) << wrong;
+  EXPECT_EQ(tile->count, 2u);
+  EXPECT_EQ(tile->values.data(), bytes.data() + 4);
+  EXPECT_EQ(tile->index.data(), bytes.data() + 12);
+  EXPECT_EQ(tile->end, 16u);
+}
+
+TEST(WireDocument, IndexCodes) {
+  std::map<std::string, int> documented_codes;
+  const std::regex row(R"(\| (\d) (\w+) \|.*)");
+  for (const std::string& line : section("Tiles")) {
+    std::smatch m;
+    if (std::regex_match(line, m, row)) documented_codes[m[2]] = std::stoi(m[1]);
+  }
+  const std::map<std::string, int> code{
+      {"none", static_cast<int>(IndexCode::none)},     {"all", static_cast<int>(IndexCode::all)},
+      {"bitmap", static_cast<int>(IndexCode::bitmap)}, {"offsets", static_cast<int>(IndexCode::offsets)},
+      {"gaps", static_cast<int>(IndexCode::gaps)},     {"runs", static_cast<int>(IndexCode::runs)}};
+  EXPECT_EQ(documented_codes, code);
+}
+
+RC_GTEST_PROP(Tile, AnyBytesAreATileWithinThemOrAreRefused, (std::vector<std::uint8_t> bytes)) {
+  const auto elements = *rc::gen::inRange<std::uint64_t>(1, 300);
+  const auto type = static_cast<DataType>(*rc::gen::inRange(0, kDataTypes));
+  if (bytes.size() >= 4 && *rc::gen::arbitrary<bool>()) {  // a descriptor that is more likely to be right
+    const std::uint32_t descriptor =
+        TileDescriptor{*rc::gen::inRange<std::uint32_t>(0, 6),
+                       static_cast<IndexCode>(*rc::gen::inRange(0, 6)), ValueCode::as_is}
+            .encode();
+    std::memcpy(bytes.data(), &descriptor, 4);
+  }
+  const std::span<const std::byte> payload = std::as_bytes(std::span(bytes));
+  const char* wrong = nullptr;
+  const auto tile = read_tile(payload, 0, type, elements, wrong);
+  RC_ASSERT(tile.has_value() == (wrong == nullptr));
+  if (!tile) return;
+  const auto inside = [&](std::span<const std::byte> part) {
+    return part.empty() ||
+           (part.data() >= payload.data() && part.data() + part.size() <= payload.data() + payload.size());
+  };
+  RC_ASSERT(inside(tile->values) && inside(tile->index) && tile->end <= payload.size() && tile->end >= 4);
+  RC_ASSERT(tile->values.size() == tile->count * value_bytes(type, tile->value_code));
+}
+
 TEST(Immediate, BitsAreWhereTheDocumentSays) {
   EXPECT_EQ(encode({Immediate::Kind::credit, {0, Direction::up, Priority::bulk}, 0}), 2u << 30);
   EXPECT_EQ(encode({Immediate::Kind::message, {0xfff, Direction::up, Priority::bulk}, 0}), 0xfffu << 18);
@@ -159,7 +228,9 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
   for (const auto change :
        {+[](OperationRecord& r) { ++r.count; }, +[](OperationRecord& r) { ++r.block_elems; },
         +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
-        +[](OperationRecord& r) { ++r.packed_result; }}) {
+        +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root; },
+        +[](OperationRecord& r) { ++r.counts; },
+        +[](OperationRecord& r) { r.collective = Collective::reduce; }}) {
     OperationRecord c = a;
     change(c);
     EXPECT_FALSE(a.same_operation(c));

@@ -16,12 +16,24 @@ using wire::Priority;
 
 namespace {
 
+/// What is particular to the collective and the request.
+std::string details_of(const OperationRecord& r) {
+  std::string text;
+  if (r.counts != 0) text += fmt::format(", counts that differ (checksum {:016x})", r.counts);
+  if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root);
+  if (r.packed_result != 0) text += ", packed result";
+  if (r.value_code == static_cast<int>(wire::ValueCode::float16)) text += ", values as float16";
+  if (r.value_code == static_cast<int>(wire::ValueCode::bfloat16)) text += ", values as bfloat16";
+  if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
+  return text;
+}
+
 std::string text_of(const OperationRecord& r) {
-  return fmt::format("allreduce(count {}, {}, {}, blocks of {}{})", r.count,
-                     name_of(static_cast<DataType>(r.type)), name_of(static_cast<ReduceOp>(r.op)),
-                     r.block_elems,
-                     (r.packed_result != 0 ? ", packed result" : "") +
-                         (r.tag != 0 ? fmt::format(", tag {}", r.tag) : std::string()));
+  const bool copies = wire::copies(r.collective);
+  return fmt::format("{}(count {}{}, {}{}{}, blocks of {}{})", wire::name_of(r.collective),
+                     r.counts != 0 ? "at most " : "", r.count, name_of(static_cast<DataType>(r.type)),
+                     copies ? "" : ", ", copies ? "" : name_of(static_cast<ReduceOp>(r.op)), r.block_elems,
+                     details_of(r));
 }
 
 /// What a rank said about an operation, for people.
@@ -116,17 +128,23 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
   if ((header.flags & wire::kHasBitmap) != 0) {
     const auto refusal = refusal_in(rank, section);
     const IncomingSlice* s = enter(rank, header, section.record, refusal ? &*refusal : nullptr);
-    if (s == nullptr || !take_bitmap(rank, *s, section.bitmap)) return false;
+    if (s == nullptr) return false;
+    if (s->layout->tiled()) {
+      source_of(rank).promised[s->sequence % kWindow] = {refusal ? 0 : s->layout->tiles_of(s->slice), 0};
+    } else if (!take_bitmap(rank, *s, section.bitmap)) {
+      return false;
+    }
   }
   if ((header.flags & wire::kRefused) != 0) {
-    const bool empty = source_of(rank).promised[header.sequence % kWindow].bytes == 0;
+    const bool empty = source_of(rank).promised[header.sequence % kWindow].total == 0;
     return empty || refuse(ErrorCode::transport,
                            fmt::format("rank {} refused operation {} slice {}, and contributes blocks to it",
                                        rank, header.epoch, header.slice));
   }
   if (header.payload_bytes == 0) return true;
   if (!expects(rank, header)) return false;
-  source_of(rank).sections.push_back({slot, section.payload, header.payload_bytes, header.sequence, false});
+  source_of(rank).sections.push_back(
+      {slot, section.payload, header.payload_bytes, header.sequence, header.tiles, false});
   return true;
 }
 
@@ -140,6 +158,11 @@ bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitm
         ErrorCode::transport,
         fmt::format("rank {} sent a bitmap with bits behind the last block of operation {} slice {}", rank,
                     s.epoch, s.slice));
+  }
+  if (view.count() > 0 && !s.contributors().has(rank)) {
+    return refuse(ErrorCode::transport,
+                  fmt::format("rank {} contributes blocks to {}, slice {}, which is not its part in it", rank,
+                              describe(s), s.slice));
   }
   source_of(rank).promised[s.sequence % kWindow] = {view.stream_bytes(), 0};
   return true;
@@ -159,15 +182,19 @@ bool Intake::expects(int rank, const Header& header) {
   Source& source = source_of(rank);
   Promise& promise = source.promised[header.sequence % kWindow];
   const char* wrong = nullptr;
+  const std::uint64_t data = header.tiles > 0 ? header.tiles : header.payload_bytes;
   if (!s.active || s.sequence != header.sequence || !source.seen[header.sequence % kWindow]) {
     wrong = "no bitmap came before it";
   } else if (s.epoch != header.epoch || s.slice != header.slice) {
     wrong = "its bitmap was of another slice";
+  } else if (s.layout->tiled() != (header.tiles > 0)) {
+    wrong = "its tensor is not exchanged in that form";
   } else if (header.stream_offset != promise.received) {
     wrong = "it is out of order";
-  } else if (header.payload_bytes > promise.bytes - promise.received) {
-    wrong = "it is more than its bitmap says";
-  } else if (header.payload_bytes % element_bytes(static_cast<DataType>(s.record.type)) != 0) {
+  } else if (data > promise.total - promise.received) {
+    wrong = header.tiles > 0 ? "it is more than its slice has" : "it is more than its bitmap says";
+  } else if (header.tiles == 0 &&
+             header.payload_bytes % element_bytes(static_cast<DataType>(s.record.type)) != 0) {
     wrong = "it ends within an element";
   }
   if (wrong != nullptr) {
@@ -175,20 +202,21 @@ bool Intake::expects(int rank, const Header& header) {
                   fmt::format("rank {} sent data of operation {} slice {} (sequence {}) that can't be: {}",
                               rank, header.epoch, header.slice, header.sequence, wrong));
   }
-  promise.received += header.payload_bytes;
+  promise.received += data;
   return true;
 }
 
 void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice) {
   const int rank = context_.config.members.self;
-  const auto bits = operation->input_slice(slice).bits();
+  const bool tiled = operation->layout.tiled();
+  const auto bits = tiled ? std::span<const std::uint64_t>() : operation->input_slice(slice).bits();
   Header header{.epoch = operation->epoch, .slice = slice, .sequence = sequence};
   header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
-  IncomingSlice* s = enter(rank, header, operation->record, operation->refusal.get());
+  IncomingSlice* s = enter(rank, header, operation->record_of(slice), operation->refusal.get());
   if (s == nullptr) return;
   if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
   s->local = operation;
-  s->local_walk = operation->input_walk(slice);
+  if (!tiled) s->local_walk = operation->input_walk(slice);
 }
 
 /// Enters a rank's contribution into its slice, which the first rank's bitmap opens. Returns nullptr if it
@@ -196,6 +224,7 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
 IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record,
                              const wire::Refusal* refusal) {
   const char* wrong = wire::wrong_with(record);
+  if (wrong == nullptr && record.root >= ranks_) wrong = "its root is no rank";
   if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
   if (wrong != nullptr) {
     refuse(ErrorCode::transport,
@@ -212,7 +241,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
                                             describe(s), header.epoch, text_of(record, refusal), rank));
     return nullptr;
   }
-  if (const char* misfit = wrong_with_slice(s, rank, header)) {
+  if (const char* misfit = wrong_with_slice(s, rank, header, record)) {
     refuse(ErrorCode::transport,
            fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank, s.epoch,
                        s.slice, misfit));
@@ -235,11 +264,14 @@ const char* Intake::wrong_with_sequence(std::uint64_t sequence) const {
   return sequence >= head_ + kWindow ? "that slice may not have begun yet" : nullptr;
 }
 
-const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Header& header) const {
+const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Header& header,
+                                     const OperationRecord& record) const {
   if (s.slice != header.slice) return "it is of another slice than that of the ranks before";
   if (s.misplaced != nullptr) return s.misplaced;
+  if (s.record.chunk_count != record.chunk_count) return "its chunk has another length";
   if (source_of(rank).seen[s.sequence % kWindow]) return "it came before";
-  if (header.bitmap_bytes != s.layout->words_of(s.slice) * 8) return "its length is another";
+  const std::uint64_t bitmap_bytes = s.layout->tiled() ? 0 : s.layout->words_of(s.slice) * 8;
+  if (header.bitmap_bytes != bitmap_bytes) return "its length is another";
   return nullptr;
 }
 
@@ -326,11 +358,62 @@ void Intake::consume(IncomingSlice& s, int rank, std::uint64_t bytes) {
   Source& source = source_of(rank);
   const Section& section = source.sections.front();
   source.used += bytes;
-  if (source.used < section.bytes) return;
+  if (source.used == section.bytes) pop_section(rank);
+}
+
+void Intake::pop_section(int rank) {
+  Source& source = source_of(rank);
+  const Section& section = source.sections.front();
   if (section.last_in_slot)
     context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(section.slot);
   source.sections.pop_front();
   source.used = 0;
+}
+
+bool Intake::has_tile(const IncomingSlice& s, int rank) {
+  if (context_.is_self(rank)) return true;
+  const Source& source = source_of(rank);
+  if (source.sections.empty()) return false;
+  if (source.sections.front().sequence == s.sequence) return true;
+  refuse_tile(s, rank, "it is missing, and one of a later slice is here");
+  return false;
+}
+
+std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, std::uint64_t elements) {
+  const Source& source = source_of(rank);
+  const Section& section = source.sections.front();
+  const char* wrong = nullptr;
+  const auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
+                                    static_cast<DataType>(s.record.type), elements, wrong);
+  if (tile && tile->count > 0 && static_cast<std::uint8_t>(tile->value_code) != s.record.value_code) {
+    refuse_tile(s, rank, "its values are coded in another way than the operation says");
+    return std::nullopt;
+  }
+  if (!tile) refuse_tile(s, rank, wrong);
+  return tile;
+}
+
+void Intake::consume_tile(int rank, const wire::Tile& tile) {
+  Source& source = source_of(rank);
+  source.used = tile.end;
+  if (--source.sections.front().tiles == 0) pop_section(rank);
+}
+
+void Intake::refuse_tile(const IncomingSlice& s, int rank, const char* wrong) {
+  refuse(ErrorCode::transport, fmt::format("rank {} sent a tile of operation {} slice {} that can't be: {}",
+                                           rank, s.epoch, s.slice, wrong));
+}
+
+bool Intake::drop_tiles(const IncomingSlice& s) {
+  bool all = true;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    if (context_.is_self(rank)) continue;
+    auto& sections = source_of(rank).sections;
+    while (!sections.empty() && sections.front().sequence == s.sequence) pop_section(rank);
+    const Promise& promise = source_of(rank).promised[s.sequence % kWindow];
+    all &= promise.received == promise.total;
+  }
+  return all;
 }
 
 void Intake::return_credits() {

@@ -31,6 +31,10 @@ struct IncomingSlice {
   const wire::Refusal* refusal = nullptr;
 
   SliceView view(std::span<const std::uint64_t> bits) const { return {*layout, slice, bits}; }
+  /// The ranks that may contribute to it.
+  wire::Audience contributors() const {
+    return wire::contributors(record.collective, record.root, layout->chunk_of(slice));
+  }
 };
 
 /// Holds the contributions to the next kWindow slices of one lane at one priority, until they have been
@@ -69,7 +73,21 @@ class Intake {
   std::span<const std::byte> next(const IncomingSlice& s, int rank);
   /// Marks the next `bytes` of a rank's contribution as summed. The last byte of a slot releases it.
   void consume(IncomingSlice& s, int rank, std::uint64_t bytes);
-  /// Returns where the slice's tensor begins in the memory of a rank that wants the result written in place.
+  // --- Tiles, in place of the bitmaps and bytes of other slices.
+  /// Returns true if the rank's next tile of the slice is here. That of the local rank is always here.
+  bool has_tile(const IncomingSlice& s, int rank);
+  /// Returns a remote rank's next tile, which has `elements` elements, or nothing if it is malformed, which
+  /// is a failure. Precondition: has_tile().
+  std::optional<wire::Tile> tile(const IncomingSlice& s, int rank, std::uint64_t elements);
+  /// Marks a tile as summed. The last tile of a slot releases it.
+  void consume_tile(int rank, const wire::Tile& tile);
+  /// Fails because the tile that a rank sent is `wrong`.
+  void refuse_tile(const IncomingSlice& s, int rank, const char* wrong);
+  /// Drops the tiles that have arrived. Returns true when all ranks' tiles of the slice were dropped.
+  bool drop_tiles(const IncomingSlice& s);
+
+  /// Returns where the slice's tensor or chunk begins in the memory of a rank that wants the result written
+  /// in place.
   verbs::RemoteMemory output_of(const IncomingSlice& s, int rank) const {
     return sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow];
   }
@@ -86,17 +104,18 @@ class Intake {
   std::string describe(std::uint64_t epoch) const;
 
  private:
-  /// A part of a rank's stream, in the slot of its message.
+  /// A part of a rank's stream, or some of its tiles, in the slot of its message.
   struct Section {
     std::uint32_t slot = 0;
     const std::byte* payload = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t sequence = 0;
+    std::uint32_t tiles = 0;    // that have not been consumed
     bool last_in_slot = false;  // consuming this section frees the slot
   };
-  /// How many bytes a rank's bitmap says will come, and how many of them have come.
+  /// How many bytes a rank's bitmap says will come, or how many tiles, and how many of them have come.
   struct Promise {
-    std::uint64_t bytes = 0, received = 0;
+    std::uint64_t total = 0, received = 0;
   };
   /// What is kept of one rank. The vectors are indexed by sequence, modulo kWindow.
   struct Source {
@@ -112,11 +131,13 @@ class Intake {
   bool take_section(int rank, std::uint32_t slot, const wire::Section& section);
   bool take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap);
   bool expects(int rank, const wire::Header& header);
+  void pop_section(int rank);
   IncomingSlice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record,
                        const wire::Refusal* refusal);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
   const char* wrong_with_sequence(std::uint64_t sequence) const;
-  const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header) const;
+  const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header,
+                               const wire::OperationRecord& record) const;
   const char* wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const;
   bool owns(const SliceLayout& layout, std::uint64_t slice) const;
   bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record,

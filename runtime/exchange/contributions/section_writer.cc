@@ -9,24 +9,12 @@
 namespace nzcl::engine {
 namespace {
 
-/// Writes the operation's record and the slice's bitmap. Returns the size of the bitmap in bytes.
+/// Writes the slice's bitmap. Returns its size in bytes.
 std::uint32_t write_bitmap(MessageBuilder& message, const Contribution& c) {
-  Operation& op = *c.operation;
-  std::memcpy(message.reserve(sizeof(op.record)), &op.record, sizeof(op.record));
-  const auto bits = op.input_slice(c.slice).bits();
+  const auto bits = c.operation->input_slice(c.slice).bits();
   const auto bytes = static_cast<std::uint32_t>(bits.size_bytes());
   if (bytes > 0) std::memcpy(message.reserve(bytes), bits.data(), bytes);
   return bytes;
-}
-
-/// Writes why this rank takes part without data. Returns the number of bytes written.
-std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
-  header.flags |= wire::kRefused;
-  header.refused_by = refusal.rank();
-  header.refusal_code = refusal.code();
-  const std::string_view text = refusal.text();
-  if (!text.empty()) std::memcpy(message.reserve(refusal.bytes()), text.data(), text.size());
-  return refusal.bytes();
 }
 
 /// Writes as much of the stream as `room` bytes and the gather list take. Returns the number of bytes
@@ -48,20 +36,39 @@ std::uint64_t write_data(MessageBuilder& message, Contribution& c, std::uint64_t
 
 }  // namespace
 
+std::byte* begin_section(MessageBuilder& message, const Contribution& c, wire::Header& header,
+                         const SectionParts& parts) {
+  const Operation& op = *c.operation;
+  header = {.credit = parts.credit,
+            .epoch = op.epoch,
+            .slice = c.slice,
+            .sequence = c.sequence,
+            .stream_offset = op.layout.tiled() ? c.sent_tiles : c.sent_bytes};
+  std::byte* const at = message.reserve(sizeof header);
+  if (parts.bitmap) {
+    header.flags = wire::kHasBitmap;
+    const wire::OperationRecord record = op.record_of(c.slice);
+    std::memcpy(message.reserve(sizeof record), &record, sizeof record);
+  }
+  return at;
+}
+
+std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
+  header.flags |= wire::kRefused;
+  header.refused_by = refusal.rank();
+  header.refusal_code = refusal.code();
+  const std::string_view text = refusal.text();
+  if (!text.empty()) std::memcpy(message.reserve(refusal.bytes()), text.data(), text.size());
+  return refusal.bytes();
+}
+
 WrittenSection write_section(MessageBuilder& message, Contribution& c, const SectionParts& parts) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
   const std::uint64_t begin = message.staged();
-  wire::Header header{.credit = parts.credit,
-                      .epoch = op.epoch,
-                      .slice = c.slice,
-                      .sequence = c.sequence,
-                      .stream_offset = c.sent_bytes};
-  std::byte* header_at = message.reserve(sizeof header);
-  if (parts.bitmap) {
-    header.flags = wire::kHasBitmap;
-    header.bitmap_bytes = write_bitmap(message, c);
-  }
+  wire::Header header;
+  std::byte* header_at = begin_section(message, c, header, parts);
+  if (parts.bitmap) header.bitmap_bytes = write_bitmap(message, c);
   const std::uint64_t fixed = message.staged() - begin;
   if (op.refusal) {
     header.payload_bytes = write_refusal(message, header, *op.refusal);

@@ -15,19 +15,25 @@ struct Contribution {
   Contribution() = default;
   /// Precondition: the slice has been scanned.
   Contribution(Operation& op, std::uint64_t slice_number, std::uint64_t sequence_number)
-      : operation(&op),
-        slice(slice_number),
-        sequence(sequence_number),
-        walk(op.input_walk(slice_number)),
-        stream_bytes(op.input_slice(slice_number).stream_bytes()) {}
+      : operation(&op), slice(slice_number), sequence(sequence_number) {
+    if (op.layout.tiled()) {
+      tiles = op.layout.tiles_of(slice_number);
+    } else {
+      walk = op.input_walk(slice_number);
+      stream_bytes = op.input_slice(slice_number).stream_bytes();
+    }
+  }
 
-  bool sent() const { return sent_bytes == stream_bytes; }
+  bool sent() const { return sent_bytes == stream_bytes && sent_tiles == tiles; }
+  /// Notes that nothing of it has to be sent any more.
+  void set_sent() { sent_bytes = stream_bytes, sent_tiles = tiles; }
 
   Operation* operation = nullptr;
   std::uint64_t slice = 0;
   std::uint64_t sequence = 0;
   RunWalk walk;
   std::uint64_t stream_bytes = 0, sent_bytes = 0;
+  std::uint64_t tiles = 0, sent_tiles = 0;  // of a tiled operation, in place of the stream
 };
 
 /// Returns the size of a section that holds the whole contribution to this slice, in bytes. Precondition: the
@@ -51,6 +57,14 @@ struct WrittenSection {
   std::byte* header = nullptr;  // in the staging buffer
   std::uint64_t bytes = 0;      // of the whole section, with data that is gathered
 };
+
+/// Begins a section with a header, and the operation's record if it is the slice's first one.
+/// Returns where the header has to be written when the rest of the section is known.
+std::byte* begin_section(MessageBuilder& message, const Contribution& contribution, wire::Header& header,
+                         const SectionParts& parts);
+
+/// Writes why this rank takes part without data. Returns the number of bytes written.
+std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal);
 
 /// Appends a section to the message. Short runs are copied, and long ones become entries of its gather list.
 WrittenSection write_section(MessageBuilder& message, Contribution& contribution, const SectionParts& parts);

@@ -18,8 +18,14 @@ SliceSum::SliceSum(LaneContext& context, wire::Priority priority, Intake& intake
 
 void SliceSum::start(IncomingSlice& s) {
   slice_ = &s;
+  if (s.layout->tiled()) {
+    walk_ = {};
+    result_bytes_ = summed_bytes_ = 0;
+    return;
+  }
   const auto type = static_cast<DataType>(s.record.type);
-  reduce_ = reduce_kernel(type, static_cast<ReduceOp>(s.record.op));
+  copies_ = wire::copies(s.record.collective);
+  reduce_ = reduce_kernel(type, copies_ ? ReduceOp::sum : static_cast<ReduceOp>(s.record.op));
   element_bytes_ = element_bytes(type);
   const std::uint64_t words = s.layout->words_of(s.slice);
   unite(words);
@@ -74,7 +80,8 @@ SliceSum::Step SliceSum::sum_into(std::byte* to, std::uint64_t room) {
     if (const auto ahead = slice_->local_walk.ahead())
       prefetch_to_read(slice_->local->input.base + ahead->offset, ahead->bytes);
   }
-  const int ranks = context_.config.members.workers;
+  if (copies_ && pointers_.front() == to) return advance(bytes);  // in place, so it is there already
+  const int ranks = copies_ ? 1 : context_.config.members.workers;
   const bool with_zero = static_cast<int>(pointers_.size()) < ranks;
   reduce_(to, pointers_.data(), pointers_.size(), bytes / element_bytes_,
           {.ranks = ranks, .with_zero = with_zero});

@@ -21,7 +21,7 @@ class SliceSum {
   SliceSum(LaneContext& context, wire::Priority priority, Intake& intake);
 
   /// Begins with slice `s`. Precondition: the intake has all bitmaps of `s`, and keeps the slice until the
-  /// sum is done.
+  /// sum is done. Of a tiled slice there is nothing to sum here: TileSum does that.
   void start(IncomingSlice& s);
   /// Returns true between start() and stop().
   bool started() const { return slice_ != nullptr; }
@@ -34,7 +34,7 @@ class SliceSum {
   std::uint64_t result_bytes() const { return result_bytes_; }
   std::uint64_t summed_bytes() const { return summed_bytes_; }
   bool done() const { return walk_.at_end(); }
-  /// Returns where the next byte of the result belongs, as an offset in the tensor.
+  /// Returns where the next byte of the result belongs, as an offset in the tensor or chunk.
   std::uint64_t tensor_offset() const { return walk_.offset(); }
 
   struct Step {
@@ -60,6 +60,7 @@ class SliceSum {
   Intake& intake_;
   IncomingSlice* slice_ = nullptr;
   ReduceFn reduce_ = nullptr;
+  bool copies_ = false;  // one rank contributes, and its bytes stay what they are
   std::uint64_t element_bytes_ = 1;
   // Bitmaps of the current slice: the blocks of the result, and the last blocks of the runs that the same
   // ranks hold.

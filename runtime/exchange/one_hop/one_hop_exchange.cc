@@ -29,7 +29,8 @@ OneHopExchange::OneHopExchange(LaneContext& context)
     : context_(context),
       others_(all_but(context.config.members)),
       intake_(context, kPriority),
-      sum_(context, kPriority, intake_) {}
+      sum_(context, kPriority, intake_),
+      overflow_(context.slot_bytes(kPriority)) {}
 
 void OneHopExchange::submit(Operation& operation) {
   const auto lane = static_cast<std::uint32_t>(context_.config.lane);
@@ -105,15 +106,18 @@ bool OneHopExchange::sum() {
 /// output is too small, nothing is written behind its end, and the operation reports that when it finishes.
 /// If a rank has refused the operation, nothing is written at all.
 bool OneHopExchange::sum_some() {
-  const Operation& op = *sum_.slice().local;
+  Operation& op = *sum_.slice().local;
   bool any = false;
   while (!sum_.done()) {
     const std::uint64_t offset = op.output.packed ? sum_.summed_bytes() : sum_.tensor_offset();
     const std::uint64_t rest = sum_.result_bytes() - sum_.summed_bytes();
     const std::uint64_t room = sum_.slice().refusal ? 0 : op.writable(offset, rest);
-    const SliceSum::Step step =
-        room > 0 ? sum_.sum_into(op.output.base + offset, room) : sum_.skip(sum_.result_bytes());
+    const bool kept = room == 0 && !sum_.slice().refusal && op.keeps_overflow();
+    const SliceSum::Step step = room > 0 ? sum_.sum_into(op.output.base + offset, room)
+                                : kept   ? sum_.sum_into(overflow_.data(), overflow_.size())
+                                         : sum_.skip(sum_.result_bytes());
     if (step.bytes == 0) break;
+    if (kept) op.keep_overflow(offset, std::span(overflow_).first(step.bytes));
     any = true;
   }
   return any;

@@ -52,6 +52,7 @@ class OneHopExchange final : public Exchange {
   std::vector<std::uint16_t> others_;  // all ranks but this one
   Intake intake_;
   SliceSum sum_;
+  std::vector<std::byte> overflow_;                   // sums that do not fit a packed output
   std::array<Operation*, kMaxOperations> waiting_{};  // submitted, but not sent yet
   std::uint32_t first_waiting_ = 0, waiting_count_ = 0;
   std::uint64_t sent_ = 0, finished_ = 0;  // how many operations; also the sequence of the next one

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "runtime/channel/lane_context.h"
 #include "runtime/exchange/contributions/intake.h"
 #include "runtime/exchange/contributions/slice_sum.h"
+#include "runtime/exchange/contributions/tile_sum.h"
 #include "runtime/exchange/push/result_sender.h"
 
 namespace nzcl::engine {
@@ -50,12 +52,18 @@ class Aggregator {
   enum class Progress : std::uint8_t { waiting, summed, sent, slice_over };
   Progress sum_slice();
   Progress sum_some();
+  Progress sum_tile();
+  bool summed() const;
+  /// Grows with everything that is summed of a slice.
+  std::uint64_t amount_summed() const { return sum_.summed_bytes() + tiles_.summed(); }
+  std::span<const int> holders() const;
   Progress drop_some();
   Progress close_slice();
 
   LaneContext& context_;
   Intake intake_;
   SliceSum sum_;
+  TileSum tiles_;  // of tiled slices, in place of sum_
   ResultSender results_;
 };
 

@@ -1,41 +1,53 @@
 // A queue of results for several receivers, each of which takes them at its own pace.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/channel/staging.h"
+#include "runtime/wire/collective.h"
 
 namespace nzcl::engine {
 
-/// Every receiver takes every result, in the order in which the results were added. A result leaves the queue
-/// when its last receiver has taken it. The queue is bounded, and does not allocate after construction. For
-/// one thread.
+/// Every receiver takes the results that are for it, in the order in which they were added. A result leaves
+/// the queue when its last receiver has taken it, and all before it have left. The queue is bounded, and does
+/// not allocate after construction. For one thread.
 class ResultQueue {
  public:
   struct Result {
     StagingPool::Index staging = 0;  // holds the message; the queue owns one reference to it
     std::uint32_t bytes = 0;         // of the message
     std::uint64_t epoch = 0;
+    wire::Audience audience = {};
   };
 
-  ResultQueue(std::size_t capacity, std::size_t receivers) : entries_(capacity), taken_(receivers, 0) {}
+  /// `receivers` are the ranks that may be in an audience. Below they are numbered by their place in it.
+  ResultQueue(std::size_t capacity, std::vector<std::uint16_t> receivers)
+      : entries_(capacity), receivers_(std::move(receivers)), taken_(receivers_.size(), 0) {}
 
   bool empty() const { return oldest_ == end_; }
-  bool full() const { return end_ - oldest_ == entries_.size(); }
-  /// Preconditions: the queue is not full, and there is at least one receiver.
-  void push_back(const Result& result) { entries_[end_++ % entries_.size()] = {result, taken_.size()}; }
+  std::size_t room() const { return entries_.size() - (end_ - oldest_); }
+  /// Preconditions: the queue has room, and at least one receiver is in the audience.
+  void push_back(const Result& result) {
+    std::size_t wanted_by = 0;
+    for (const std::uint16_t rank : receivers_) wanted_by += result.audience.has(rank) ? 1 : 0;
+    entries_[end_++ % entries_.size()] = {result, wanted_by};
+  }
   /// Returns the result that the receiver takes next, or nullptr if it has taken all of them.
   const Result* next(std::size_t receiver) const {
-    return taken_[receiver] == end_ ? nullptr : &entries_[taken_[receiver] % entries_.size()].result;
+    const std::uint64_t at = skip(receiver);
+    return at == end_ ? nullptr : &entries_[at % entries_.size()].result;
   }
   /// Marks the receiver's next result as taken. Returns true if this was the last receiver to take it. Then
   /// the queue's reference to the staging buffer passes to the caller.
   bool take(std::size_t receiver) {
-    Entry& entry = entries_[taken_[receiver]++ % entries_.size()];
-    if (--entry.wanted_by > 0) return false;
-    ++oldest_;  // results leave in order, because every receiver takes them in order
+    const std::uint64_t at = skip(receiver);
+    taken_[receiver] = at + 1;
+    if (--entries_[at % entries_.size()].wanted_by > 0) return false;
+    while (oldest_ < end_ && entries_[oldest_ % entries_.size()].wanted_by == 0) ++oldest_;
     return true;
   }
 
@@ -44,7 +56,16 @@ class ResultQueue {
     Result result;
     std::size_t wanted_by = 0;
   };
+  /// Returns the position of the receiver's next result, behind those for others. Entries behind which a
+  /// receiver has not looked may have left, and their places may be in use again.
+  std::uint64_t skip(std::size_t receiver) const {
+    std::uint64_t at = std::max(taken_[receiver], oldest_);
+    while (at < end_ && !entries_[at % entries_.size()].result.audience.has(receivers_[receiver])) ++at;
+    return at;
+  }
+
   std::vector<Entry> entries_;
+  std::vector<std::uint16_t> receivers_;
   std::vector<std::uint64_t> taken_;  // by receiver
   std::uint64_t oldest_ = 0, end_ = 0;
 };

@@ -26,6 +26,13 @@ std::vector<std::uint16_t> remote_receivers(const Members& members) {
   return receivers;
 }
 
+/// The same, and behind them this member, if it is a rank.
+std::vector<std::uint16_t> all_receivers(const Members& members) {
+  auto receivers = remote_receivers(members);
+  if (members.is_worker(members.self)) receivers.push_back(static_cast<std::uint16_t>(members.self));
+  return receivers;
+}
+
 }  // namespace
 
 ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake& intake, SliceSum& sum)
@@ -34,13 +41,24 @@ ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake
       intake_(intake),
       sum_(sum),
       receivers_(remote_receivers(context.config.members)),
-      results_(kWaitingResults,
-               receivers_.size() + (context.config.members.is_worker(context.self()) ? 1 : 0)) {}
+      results_(kWaitingResults, all_receivers(context.config.members)) {}
 
 void ResultSender::start() {
+  direct_ = result_sent_ = false;
+  const IncomingSlice& s = sum_.slice();
+  audience_ = {};
+  if (s.layout->is_meeting(s.slice)) audience_ = {.kind = wire::Audience::Kind::none};
+  if (s.refusal) audience_ = {};  // which concerns everybody
+  if (!s.refusal && !s.layout->is_meeting(s.slice))
+    audience_ = wire::receivers(s.record.collective, s.record.root, s.layout->chunk_of(s.slice),
+                                context_.config.members.workers);
+  if (s.layout->tiled()) return;
   const std::uint64_t runs = sum_.result().runs();
-  direct_ = !sum_.slice().refusal && sum_.slice().record.packed_result == 0 && runs > 0 &&
-            sum_.result_bytes() / runs >= context_.config.direct_bytes && fits_announcements(runs);
+  const bool stays_here = local_receives() && audience_ == wire::Audience{.kind = wire::Audience::Kind::only,
+                                                                          .rank = context_.self()};
+  direct_ = !s.refusal && s.record.packed_result == 0 && runs > 0 &&
+            (stays_here ||
+             (sum_.result_bytes() / runs >= context_.config.direct_bytes && fits_announcements(runs)));
   direct_writes_ = 0;
 }
 
@@ -58,13 +76,27 @@ std::uint64_t ResultSender::bitmap_bytes() const {
   return piece_.with_union ? sum_.result().bits().size_bytes() : 0;
 }
 
-bool ResultSender::open_piece(Form form) {
+bool ResultSender::open_for_tile(std::uint64_t bytes) {
+  if (!piece_.open) return open_piece(Form::tiles, bytes);
+  if (piece_.room >= bytes) return true;
+  send();
+  return false;
+}
+
+void ResultSender::filled_with_tile(std::uint64_t first, std::uint64_t bytes) {
+  if (piece_.tiles++ == 0) piece_.stream_offset = first;
+  piece_.bytes += bytes;
+  piece_.room -= bytes;
+}
+
+bool ResultSender::open_piece(Form form, std::uint64_t tile_bytes) {
   Piece piece;
   piece.form = form;
-  piece.stream_offset = form == Form::notice || form == Form::refusal ? 0 : sum_.summed_bytes();
+  piece.stream_offset = form == Form::in_message || form == Form::direct ? sum_.summed_bytes() : 0;
   piece.with_union = form == Form::notice || (form == Form::in_message && sum_.summed_bytes() == 0);
+  const std::uint64_t rest = form == Form::tiles ? tile_bytes : rest_of(form);
   piece.open =
-      form == Form::direct && sum_.slice().local != nullptr ? open_in_output(piece) : open_in_staging(piece);
+      form == Form::direct && local_receives() ? open_in_output(piece) : open_in_staging(piece, rest);
   if (piece.open) piece_ = piece;
   return piece.open;
 }
@@ -73,27 +105,29 @@ bool ResultSender::open_piece(Form form) {
 /// other ranks.
 bool ResultSender::open_in_output(Piece& piece) {
   piece.tensor_offset = sum_.tensor_offset();
-  piece.begin = sum_.slice().local->output.base + piece.tensor_offset;
+  const Operation& local = *sum_.slice().local;
+  piece.begin = local.output.base + local.output_offset(sum_.slice().slice) + piece.tensor_offset;
   piece.room = context_.slot_bytes(priority_);
   return true;
 }
 
-bool ResultSender::open_in_staging(Piece& piece) {
+/// Opens a piece behind the sections that a message has already, if the `rest` of the slice fits there, and
+/// otherwise in a message of its own.
+bool ResultSender::open_in_staging(Piece& piece, std::uint64_t rest) {
   const std::uint64_t slot = context_.slot_bytes(priority_);
   StagingPool& pool = context_.pool(priority_);
   const bool direct = piece.form == Form::direct;
   const std::uint64_t bitmap = piece.with_union ? sum_.result().bits().size_bytes() : 0;
   const std::uint64_t fixed = direct ? 0 : sizeof(Header) + bitmap;
-  const std::uint64_t rest = rest_of(piece.form);
   std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
-  if (message_ && (direct || begin + fixed + rest > slot)) {
-    send_message();
+  if (message_ && (direct || message_->audience != audience_ || begin + fixed + rest > slot)) {
+    queue(message_);
     begin = 0;
   }
   if (message_) {
     piece.staging = message_->staging;
   } else {
-    if (pool.available() == 0 || results_.full()) return false;
+    if (!may_open_message(over_)) return false;
     piece.staging = pool.acquire();
   }
   piece.header = pool.buffer(*piece.staging) + begin;
@@ -105,6 +139,12 @@ bool ResultSender::open_in_staging(Piece& piece) {
     piece.bytes = rest;
   }
   return true;
+}
+
+/// Returns true if there is a buffer for another message, and room for it in the queue even if the `other`
+/// open message goes there first.
+bool ResultSender::may_open_message(const std::optional<ResultMessage>& other) const {
+  return context_.pool(priority_).available() > 0 && results_.room() > (other ? 1u : 0u);
 }
 
 /// How many bytes are still to follow the header, and the bitmap if there is one.
@@ -131,16 +171,43 @@ bool ResultSender::send() {
   // A small message waits for the results of the next slices, if these come within this step.
   const bool may_grow = priority_ == Priority::bulk && sum_.done() && message_->bytes < kFullMessageBytes &&
                         message_->sections < wire::kMaxSections;
-  if (!may_grow) send_message();
+  if (!may_grow) queue(message_);
   return true;
 }
 
 bool ResultSender::finish() {
   if (piece_.open && piece_.form == Form::direct && !send()) return false;
+  if (sum_.slice().layout->tiled() && !sum_.slice().refusal) return !piece_.open || send();
   // A result in messages is over with its last section. An empty one has no section yet, a direct one needs a
   // notice, and that of a refused operation is the refusal.
-  if (!piece_.open && !open_piece(last_form())) return false;
-  return send();
+  if (!result_sent_ && audience_.kind != wire::Audience::Kind::none) {
+    if (!piece_.open && !open_piece(last_form())) return false;
+    send();
+  }
+  result_sent_ = true;
+  return audience_.kind == wire::Audience::Kind::all || tell_others();
+}
+
+/// Tells the ranks that are no receivers that the slice is over. Returns false if there is no buffer for it
+/// now.
+bool ResultSender::tell_others() {
+  const IncomingSlice& s = sum_.slice();
+  StagingPool& pool = context_.pool(priority_);
+  const wire::Audience others = audience_.others();
+  if (over_ && over_->audience != others) queue(over_);
+  if (!over_) {
+    if (!may_open_message(message_)) return false;
+    over_ = {.staging = pool.acquire(), .epoch = s.epoch, .audience = others};
+  } else {
+    wire::add_flag(over_->last_header, wire::kMore);
+  }
+  const Header header{.flags = wire::kOver, .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence};
+  over_->last_header = pool.buffer(over_->staging) + over_->bytes;
+  std::memcpy(over_->last_header, &header, sizeof header);
+  over_->bytes += sizeof header;
+  const bool full = over_->bytes + sizeof header > context_.slot_bytes(priority_);
+  if (++over_->sections == wire::kMaxSections || full) queue(over_);
+  return true;
 }
 
 ResultSender::Form ResultSender::last_form() const {
@@ -160,6 +227,10 @@ void ResultSender::close_section() {
     header.flags |= wire::kDirect;
     header.direct_writes = direct_writes_;
   }
+  if (piece_.form == Form::tiles) {
+    header.flags |= wire::kTiles;
+    header.tiles = piece_.tiles;
+  }
   if (piece_.form == Form::refusal) {
     header.flags |= wire::kRefused;
     header.refused_by = s.refusal->rank();
@@ -172,7 +243,7 @@ void ResultSender::close_section() {
 
   const std::byte* buffer = context_.pool(priority_).buffer(*piece_.staging);
   if (!message_) {
-    message_ = {.staging = *piece_.staging, .epoch = s.epoch};
+    message_ = {.staging = *piece_.staging, .epoch = s.epoch, .audience = audience_};
   } else {
     wire::add_flag(message_->last_header, wire::kMore);
   }
@@ -189,6 +260,7 @@ void ResultSender::close_section() {
 /// has room. The next call goes on with the next rank, so there may be more ranks than the outbox has places.
 bool ResultSender::write_direct() {
   for (; piece_.written_to < receivers_.size(); ++piece_.written_to) {
+    if (!audience_.has(receivers_[piece_.written_to])) continue;
     if (context_.outbox.room() == 0) return false;
     write_direct_to(receivers_[piece_.written_to]);
   }
@@ -225,11 +297,17 @@ void ResultSender::write_direct_to(std::uint16_t rank) {
 
 // --- Messages
 
-void ResultSender::send_message() {
-  if (!message_) return;
-  results_.push_back({message_->staging, static_cast<std::uint32_t>(message_->bytes), message_->epoch});
-  message_.reset();
+void ResultSender::queue(std::optional<ResultMessage>& message) {
+  if (!message) return;
+  results_.push_back(
+      {message->staging, static_cast<std::uint32_t>(message->bytes), message->epoch, message->audience});
+  message.reset();
   deliver();
+}
+
+void ResultSender::send_messages() {
+  queue(message_);
+  queue(over_);
 }
 
 bool ResultSender::deliver() {

@@ -14,15 +14,19 @@ namespace nzcl::engine {
 
 class Worker;
 
-/// Gives SliceSum memory to sum into, piece by piece, and sends each piece to all ranks when it is full.
+/// Gives SliceSum memory to sum into, piece by piece, and sends each piece to its receivers when it is full.
 /// Owned by the aggregator and used by one thread.
 ///
-/// A slice's result takes one of two forms:
+/// The result of a tiled slice goes in messages, in sections of tiles. That of any other slice takes one of
+/// two forms:
 /// - In messages. A piece is a section of a message, and the slice's first section carries the union bitmap.
 ///   A small message takes the results of the next slices along, if they are ready within the same step.
 /// - Direct, where runs are long. A piece is a stretch of the tensor, which is written to its position in
 ///   every rank's output. If this member is a rank too, the piece is summed in its own output. A *notice*
 ///   follows the pieces: a section with the union bitmap and the number of direct writes.
+///
+/// Ranks that are no receivers of the slice get a section that says that it is over. Sections for different
+/// audiences travel in different messages, of which two may be open at a time.
 ///
 /// Invariant: a receiver without a credit delays only itself. The others get this result and the next ones
 /// meanwhile, as long as no more than kWaitingResults are waiting.
@@ -33,8 +37,16 @@ class ResultSender {
   /// function, and only if there is such a worker.
   void connect(Worker* local) { local_ = local; }
 
-  /// Called when the sum has started another slice. Decides on the form of its result.
+  /// Called when the sum has started another slice. Decides on its receivers and the form of its result.
   void start();
+  /// For tiled slices: opens a section unless one is open, with room for a tile of `bytes`. Returns false if
+  /// no buffer is free for it now, or if the section has to be sent first.
+  bool open_for_tile(std::uint64_t bytes);
+  /// How many bytes of the open section's payload are filled; 0 if none is open.
+  std::uint64_t filled_bytes() const { return piece_.open ? piece_.bytes : 0; }
+  /// Called when a tile of `bytes` has been written to at(). `first` is its number in the slice.
+  void filled_with_tile(std::uint64_t first, std::uint64_t bytes);
+
   /// Opens a piece unless one is open. Returns false if no buffer is free for it now.
   bool open() { return piece_.open || open_piece(direct_ ? Form::direct : Form::in_message); }
   /// Where the next bytes of the sum belong, and how many of them there is room for.
@@ -42,7 +54,7 @@ class ResultSender {
   std::uint64_t room() const { return piece_.room; }
   /// Called when a step of the sum has written to at().
   void filled(const SliceSum::Step& step);
-  /// Sends the piece to every rank. Returns false if the outbox has no room for all of its writes now. The
+  /// Sends the piece to its receivers. Returns false if the outbox has no room for all of its writes now. The
   /// caller must call it again then, and it goes on where it stopped.
   bool send();
   /// Sends what is left of the slice, and tells the ranks that the slice is over. Returns false if it must be
@@ -55,8 +67,8 @@ class ResultSender {
   void flush_others() {
     if (message_) close_section();
   }
-  /// Queues the message, if there is one, for all receivers.
-  void send_message();
+  /// Queues the messages that are open for their receivers.
+  void send_messages();
   /// Sends queued messages to the ranks that can take them now. Returns true if it sent any.
   bool deliver();
 
@@ -66,7 +78,7 @@ class ResultSender {
   std::string waiting_for() const;
 
  private:
-  enum class Form : std::uint8_t { in_message, direct, notice, refusal };
+  enum class Form : std::uint8_t { in_message, direct, notice, refusal, tiles };
   /// A part of the result that is being filled.
   struct Piece {
     bool open = false;
@@ -74,6 +86,7 @@ class ResultSender {
     std::byte* header = nullptr;  // of the section; unused in a direct piece
     std::byte* begin = nullptr;
     std::uint64_t bytes = 0, room = 0;
+    std::uint32_t tiles = 0;
     std::uint64_t stream_offset = 0;
     std::uint64_t tensor_offset = 0;            // of a direct piece
     std::optional<StagingPool::Index> staging;  // none if the piece lies in the local output
@@ -87,13 +100,18 @@ class ResultSender {
     std::uint32_t sections = 0;
     std::byte* last_header = nullptr;
     std::uint64_t epoch = 0;  // of the first section
+    wire::Audience audience = {};
   };
 
   bool fits_announcements(std::uint64_t runs) const;
-  bool open_piece(Form form);
+  bool open_piece(Form form, std::uint64_t tile_bytes = 0);
   void close_section();
   bool open_in_output(Piece& piece);
-  bool open_in_staging(Piece& piece);
+  bool open_in_staging(Piece& piece, std::uint64_t rest);
+  bool may_open_message(const std::optional<ResultMessage>& other) const;
+  void queue(std::optional<ResultMessage>& message);
+  bool tell_others();
+  bool local_receives() const { return local_ != nullptr && audience_.has(context_.self()); }
   bool write_direct();
   void write_direct_to(std::uint16_t rank);
   Form last_form() const;
@@ -109,10 +127,14 @@ class ResultSender {
   SliceSum& sum_;
   Worker* local_ = nullptr;
   const std::vector<std::uint16_t> receivers_;  // ranks that get results, without this member
-  bool direct_ = false;                         // the current slice's result is written directly
-  std::uint32_t direct_writes_ = 0;             // of the current slice, to each receiver
+  // Of the current slice: who receives its result, whether it is written directly, and whether its last
+  // section has been put into a message.
+  wire::Audience audience_;
+  bool direct_ = false, result_sent_ = false;
+  std::uint32_t direct_writes_ = 0;  // of the current slice, to each receiver
   Piece piece_;
   std::optional<ResultMessage> message_;  // an open section is composed behind those that it has
+  std::optional<ResultMessage> over_;     // sections for ranks that are no receivers
   /// How far the local worker has got in its next result: the offset of the first section that it has not
   /// taken.
   std::uint64_t local_at_ = 0;

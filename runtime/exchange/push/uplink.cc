@@ -13,7 +13,7 @@ std::uint64_t Uplink::submit(Operation& operation) {
 bool Uplink::may_start(std::uint64_t ahead_bytes) const {
   if (!has_next() || started_ - sending_ > kBitmapsAhead) return false;
   const std::uint64_t incomplete = started_ - oldest_;
-  if (incomplete >= kWindow) return false;
+  if (incomplete >= kWorkerWindow) return false;
   return ahead_bytes == 0 || incomplete < kLeastWindow || weight_ < ahead_bytes;
 }
 

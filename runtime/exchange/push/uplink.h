@@ -20,19 +20,23 @@ struct Transfer {
   bool have_union = false;      // the result's bitmap has arrived
   std::optional<RunWalk> down;  // set when it is known where in the output the result begins
   std::uint64_t union_bytes = 0, received_bytes = 0;
+  /// Of a tiled operation, in place of the union: how many tiles of the result are in place, and where in the
+  /// payload of the section that holds the next one it begins.
+  std::uint64_t placed_tiles = 0, section_at = 0;
   /// The owner writes the result in place, and its notice says how many writes there were.
   bool direct = false;
   std::uint32_t direct_expected = 0, direct_seen = 0;
 
   Operation& operation() { return *up.operation; }
   bool complete() const {
+    if (up.tiles > 0) return placed_tiles == up.tiles;
     return have_union && (direct ? direct_seen == direct_expected : received_bytes == union_bytes);
   }
 };
 
 /// Keeps track of the slices of one owner; the worker sends them. Slices are numbered by their *sequence*,
-/// over all operations. They are started in this order, at most kWindow ahead of the oldest slice that is not
-/// complete.
+/// over all operations. They are started in this order, at most kWorkerWindow ahead of the oldest slice that
+/// is not complete.
 class Uplink {
  public:
   Uplink(std::uint16_t member, std::uint32_t owner) : member_(member), owner_(owner) {}

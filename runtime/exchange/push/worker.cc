@@ -15,7 +15,11 @@ using wire::Direction;
 using wire::Header;
 using wire::Priority;
 
-Worker::Worker(LaneContext& context, Priority priority) : context_(context), priority_(priority) {
+Worker::Worker(LaneContext& context, Priority priority)
+    : context_(context),
+      priority_(priority),
+      tile_writer_(context, priority),
+      tile_scratch_(context.slot_bytes(priority)) {
   const Members& members = context.config.members;
   for (int i = 0; i < members.aggregators(); ++i) {
     // Every worker begins with another aggregator, so that not all of them send to the same one at once.
@@ -49,7 +53,12 @@ bool Worker::refuse(const Uplink& uplink, const std::string& what) {
 bool Worker::push(Uplink& uplink) {
   if (start_slices(uplink)) return true;
   if (uplink.all_sent() || !may_compose(uplink)) return false;
-  compose(uplink, uplink.sending(), false, true);
+  Transfer& t = uplink.sending();
+  if (t.operation().layout.tiled()) {
+    compose_tiles(uplink, t);
+  } else {
+    compose(uplink, t, false, true);
+  }
   return true;
 }
 
@@ -74,6 +83,11 @@ bool Worker::start_slices(Uplink& uplink) {
     return true;
   }
   const bool its_turn = uplink.all_sent();
+  if (uplink.next_operation().layout.tiled()) {
+    if (!its_turn || !may_compose(uplink)) return false;
+    compose_tiles(uplink, uplink.start());
+    return true;
+  }
   const bool fits_one_message =
       whole_section_bytes(uplink.next_operation(), uplink.next_slice()) <= context_.slot_bytes(priority_);
   // In its turn, the slice is sent with bitmap and data in one message.
@@ -91,7 +105,7 @@ void Worker::offer_slices(Uplink& uplink) {
     Transfer& t = uplink.start();
     covered += t.operation().layout.slice_bytes();
     bytes += t.up.stream_bytes;
-    t.up.sent_bytes = t.up.stream_bytes;
+    t.up.set_sent();
     uplink.skip_sent();
     local_->offer_local(t.up.sequence, t.up.operation, t.up.slice);
   } while (takes_next_along(uplink, covered, bytes));
@@ -104,17 +118,20 @@ bool Worker::takes_next_along(const Uplink& uplink, std::uint64_t covered, std::
          may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
 }
 
-void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
+MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index staging) {
   StagingPool& pool = context_.pool(priority_);
-  const auto staging = pool.acquire();
   // The receiver of a lent message reads it in the staging buffer, so all of it has to lie there.
   const bool lent = context_.channels(priority_, uplink.member()).send_up.lends();
-  MessageBuilder message({.segments = lent ? 1 : context_.config.max_segments,
-                          .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
-                          .bytes = context_.slot_bytes(priority_)},
-                         pool.buffer(staging), pool.region());
-  std::byte* header = add_section(uplink, message, t, with_bitmap, with_data);
-  const Transfer& last = take_along(uplink, message, t, header);
+  return {{.segments = lent ? 1 : context_.config.max_segments,
+           .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
+           .bytes = context_.slot_bytes(priority_)},
+          pool.buffer(staging),
+          pool.region()};
+}
+
+/// Puts a message into the outbox, whose last section is that of `last`.
+void Worker::push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
+                          const Transfer& last) {
   LaneStatistics::add(context_.statistics.bytes_copied, message.copied());
   // Only the last section can have gather entries. The transport reads its operation's input until the write
   // is over, which may be after the result has arrived, so the operation has to wait for the write too.
@@ -126,6 +143,45 @@ void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_da
   context_.push_message(priority_, Direction::up, uplink.member(), staging, message.segments(), gathers_from);
 }
 
+void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
+  const auto staging = context_.pool(priority_).acquire();
+  MessageBuilder message = begin_message(uplink, staging);
+  std::byte* header = add_section(uplink, message, t, with_bitmap, with_data);
+  push_message(uplink, message, staging, take_along(uplink, message, t, header));
+}
+
+void Worker::compose_tiles(Uplink& uplink, Transfer& t) {
+  const auto staging = context_.pool(priority_).acquire();
+  MessageBuilder message = begin_message(uplink, staging);
+  const Transfer* last = add_tiles(uplink, message, t);
+  push_message(uplink, message, staging, *last);
+}
+
+/// Appends a section with the next tiles of `first`, and sections of the slices behind it, as long as the
+/// message is too small to be worth its cost. Returns the transfer of the last section.
+Transfer* Worker::add_tiles(Uplink& uplink, MessageBuilder& message, Transfer& first) {
+  ReceiveChannel& results = context_.channels(priority_, uplink.member()).receive_down;
+  Transfer *t = &first, *last = &first;
+  std::byte* header = nullptr;
+  std::uint64_t covered = 0;
+  for (std::uint32_t sections = 0; sections < wire::kMaxSections; ++sections) {
+    while (message.bytes() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
+    const auto section = tile_writer_.write_section(message, t->up, results.take_credit());
+    if (!section) break;
+    if (header != nullptr) wire::add_flag(header, wire::kMore);
+    header = section->header;
+    last = t;
+    uplink.skip_sent();
+    t->operation().bytes_sent.fetch_add(section->bytes, std::memory_order_relaxed);
+    if (!t->operation().tile_input().needs_no_scan()) covered += t->operation().layout.slice_bytes();
+    if (!uplink.all_sent() || !message.in_one_piece()) break;
+    if (!takes_next_along(uplink, covered, message.bytes())) break;
+    if (!uplink.next_operation().layout.tiled()) break;
+    t = &uplink.start();
+  }
+  return last;
+}
+
 /// Adds the slices behind that of the first section, as long as the message is too small to be worth its cost
 /// and takes them whole. Returns the transfer of the last section.
 const Transfer& Worker::take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
@@ -135,6 +191,7 @@ const Transfer& Worker::take_along(Uplink& uplink, MessageBuilder& message, cons
   for (std::uint32_t sections = 1; sections < wire::kMaxSections; ++sections) {
     if (!uplink.all_sent() || !message.in_one_piece()) break;
     if (!takes_next_along(uplink, covered, message.staged())) break;
+    if (uplink.next_operation().layout.tiled()) break;
     const std::uint64_t whole = whole_section_bytes(uplink.next_operation(), uplink.next_slice());
     if (wire::aligned_section(message.staged()) + whole > context_.slot_bytes(priority_)) break;
     wire::add_flag(header, wire::kMore);
@@ -166,8 +223,11 @@ bool Worker::pull(Uplink& uplink) {
   ReceiveChannel& channel = context_.channels(priority_, uplink.member()).receive_down;
   bool any = false;
   while (!context_.failure) {
-    if (uplink.held.data == nullptr) uplink.held = channel.pop(), uplink.held_at = 0;
-    if (uplink.held.data == nullptr) break;
+    if (uplink.held.data == nullptr) {
+      uplink.held = channel.pop(), uplink.held_at = 0;
+      if (uplink.held.data == nullptr) break;
+      note_tiles(uplink);
+    }
     const std::uint64_t before = uplink.held_at;
     const bool consumed = consume_held(uplink);
     any |= consumed || uplink.held_at != before;
@@ -206,7 +266,14 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section) {
                                       header.epoch, header.slice));
   }
   if ((header.flags & wire::kRefused) != 0) return take_refusal(uplink, *t, section);
+  if (t->operation().layout.tiled()) return take_tiles(uplink, *t, section);
   Operation& op = t->operation();
+  const bool over = (header.flags & wire::kOver) != 0;
+  if (over == op.receives(t->up.slice)) {
+    return refuse(uplink, fmt::format("sent {} of operation {} slice {}",
+                                      over ? "no result" : "this rank a result", header.epoch, header.slice));
+  }
+  if (over) return take_end(uplink, *t, section);
   if ((header.flags & wire::kHasBitmap) != 0 && !t->have_union && !take_union(uplink, *t, section))
     return false;
   if (const char* wrong = wrong_with_result(uplink, *t, header)) {
@@ -222,20 +289,115 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section) {
   return true;
 }
 
+/// Takes the owner's word that a slice is over whose result is for other ranks.
+bool Worker::take_end(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  count_received(uplink, t, section);
+  t.have_union = true;
+  finish_if_complete(uplink, t);
+  return true;
+}
+
 /// Takes the owner's answer that a rank has refused the operation, so that the slice has no result.
 bool Worker::take_refusal(Uplink& uplink, Transfer& t, const wire::Section& section) {
   const Header& header = section.header;
-  if (t.have_union || t.direct_seen > 0 || header.refused_by >= context_.config.members.workers) {
+  if (t.have_union || t.direct_seen > 0 || t.placed_tiles > 0 || t.section_at > 0 ||
+      header.refused_by >= context_.config.members.workers) {
     return refuse(uplink, fmt::format("sent a refusal that can't be for operation {} slice {}", header.epoch,
                                       header.slice));
   }
   count_received(uplink, t, section);
   t.have_union = true;
+  t.placed_tiles = t.up.tiles;
   t.operation().slice_refused(t.up.slice,
                               {header.refused_by,
                                header.refusal_code,
                                {reinterpret_cast<const char*>(section.payload), header.payload_bytes}});
   finish_if_complete(uplink, t);
+  return true;
+}
+
+// --- Down, of tiled operations
+
+/// Makes known how many blocks of a packed result the tiles of the held message have, so that tiles behind
+/// them can be placed, although these may have to wait themselves.
+void Worker::note_tiles(const Uplink& uplink) {
+  wire::SectionReader sections(uplink.held.data, context_.slot_bytes(priority_), Direction::down, 0);
+  while (const auto section = sections.next()) {
+    if (section->header.tiles == 0) continue;
+    const Transfer* t = const_cast<Uplink&>(uplink).find(section->header.sequence);
+    if (t != nullptr && wrong_with_tiles(*t, section->header) == nullptr) note_tiles(*t, *section);
+  }
+}
+
+void Worker::note_tiles(const Transfer& t, const wire::Section& section) {
+  Operation& op = *t.up.operation;
+  if (!op.output.packed) return;
+  const SliceLayout& layout = op.layout;
+  std::uint64_t at = 0;
+  for (std::uint32_t i = 0; i < section.header.tiles; ++i) {
+    const std::uint64_t number = layout.tile_number(t.up.slice, section.header.stream_offset + i);
+    const char* wrong = nullptr;
+    const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, at, op.type(),
+                                      layout.elements_of_tile(number), wrong);
+    if (!tile) return;  // it is refused when it is to be placed
+    at = tile->end;
+    if (!op.tile_output().needs_note(number)) continue;
+    const auto blocks = op.tile_output().count(number, *tile, tile_scratch_);
+    if (!blocks) return;
+    op.tile_output().note(number, *blocks);
+  }
+}
+
+const char* Worker::wrong_with_tiles(const Transfer& t, const Header& header) const {
+  const Operation& op = *t.up.operation;
+  if (!op.layout.tiled()) return "its tensor is not exchanged in tiles";
+  if (op.epoch != header.epoch || t.up.slice != header.slice) return "it is of another slice";
+  if (header.stream_offset > t.up.tiles || header.tiles > t.up.tiles - header.stream_offset)
+    return "its slice has not so many tiles";
+  return nullptr;
+}
+
+/// Takes the tiles of one section of a result. Returns false if one of them cannot be placed yet, or was
+/// refused; those before it are in place then.
+bool Worker::take_tiles(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  const Header& header = section.header;
+  const char* wrong = wrong_with_tiles(t, header);
+  if (wrong == nullptr && header.tiles == 0) wrong = "its tensor is exchanged in tiles";
+  if (wrong == nullptr && t.section_at == 0 && header.stream_offset != t.placed_tiles)
+    wrong = "it is not what follows";
+  if (wrong != nullptr) {
+    return refuse(uplink, fmt::format("sent a result out of order for operation {} slice {}: {}",
+                                      header.epoch, header.slice, wrong));
+  }
+  if (t.section_at == 0) note_tiles(t, section);
+  const trace::Span span(trace::What::result, header.epoch, header.slice);
+  while (t.placed_tiles < header.stream_offset + header.tiles) {
+    if (!place_tile(uplink, t, section)) return false;
+  }
+  t.section_at = 0;
+  count_received(uplink, t, section);
+  finish_if_complete(uplink, t);
+  return true;
+}
+
+/// Places the next tile. Returns false if it cannot be placed yet, or was refused.
+bool Worker::place_tile(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  Operation& op = t.operation();
+  const std::uint64_t number = op.layout.tile_number(t.up.slice, t.placed_tiles);
+  const auto refuse_it = [&](const char* why) {
+    return refuse(uplink, fmt::format("sent a tile of operation {} slice {} that can't be: {}",
+                                      section.header.epoch, section.header.slice, why));
+  };
+  const char* wrong = nullptr;
+  const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
+                                    op.layout.elements_of_tile(number), wrong);
+  if (!tile) return refuse_it(wrong);
+  if (!op.tile_output().placeable(number, context_.config.lane)) return false;
+  const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, tile_scratch_);
+  if (!blocks) return refuse_it("its index set is malformed");
+  op.union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
+  ++t.placed_tiles;
+  t.section_at = tile->end;
   return true;
 }
 
@@ -305,7 +467,9 @@ void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes)
   while (bytes > 0) {
     const std::uint64_t n = std::min(down.run_bytes(), bytes);
     if (const auto ahead = down.ahead()) prefetch_to_write(op.output.base + ahead->offset, ahead->bytes);
-    copy_cold(op.output.base + down.offset(), payload, op.writable(down.offset(), n));
+    const std::uint64_t fit = op.writable(down.offset(), n);
+    copy_cold(op.output.base + down.offset(), payload, fit);
+    if (fit < n) op.keep_overflow(down.offset() + fit, {payload + fit, n - fit});
     down.advance(n);
     payload += n, bytes -= n;
   }
@@ -322,6 +486,8 @@ void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
     wrong = ", but sums nothing for this rank";
   } else if (t = uplink->find_short(sequence); t == nullptr) {
     wrong = " for a slice that is not running";
+  } else if (!t->operation().receives(t->up.slice)) {
+    wrong = " of a result that is not for this rank";
   } else if (t->direct_seen == (t->direct ? t->direct_expected : most)) {
     wrong = " too many";
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/channel/lane_context.h"
+#include "runtime/exchange/contributions/tile_writer.h"
 #include "runtime/exchange/push/uplink.h"
 #include "runtime/wire/section.h"
 
@@ -56,6 +57,11 @@ class Worker {
   bool may_start(const Uplink& uplink) const;
   bool takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const;
   void compose(Uplink& uplink, Transfer& transfer, bool with_bitmap, bool with_data);
+  void compose_tiles(Uplink& uplink, Transfer& transfer);
+  Transfer* add_tiles(Uplink& uplink, MessageBuilder& message, Transfer& first);
+  MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging);
+  void push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
+                    const Transfer& last);
   std::byte* add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer, bool with_bitmap,
                          bool with_data);
   const Transfer& take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
@@ -67,7 +73,13 @@ class Worker {
   const char* wrong_with_result(const Uplink& uplink, const Transfer& transfer,
                                 const wire::Header& header) const;
   bool take_union(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  bool take_end(Uplink& uplink, Transfer& transfer, const wire::Section& section);
   bool take_refusal(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  bool take_tiles(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  bool place_tile(Uplink& uplink, Transfer& transfer, const wire::Section& section);
+  const char* wrong_with_tiles(const Transfer& transfer, const wire::Header& header) const;
+  void note_tiles(const Uplink& uplink);
+  void note_tiles(const Transfer& transfer, const wire::Section& section);
   bool announced(const Uplink& uplink) const;
   void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
   void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);
@@ -81,6 +93,8 @@ class Worker {
   Aggregator* local_ = nullptr;
   std::vector<Uplink> uplinks_;  // one for each aggregator; the local one's is the first
   std::uint64_t busy_slices_ = 0;
+  TileWriter tile_writer_;
+  TileScratch tile_scratch_;  // for results
 };
 
 }  // namespace nzcl::engine

@@ -1,0 +1,202 @@
+// Compression of dense gradients: what is sent of a tensor, and the state that a tensor keeps from step to
+// step. runtime/compress/README.md has the formulas and their sources.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "nzcl/export.h"
+#include "nzcl/types.h"
+
+namespace nzcl {
+
+// ---- Selections: which elements are sent. G is the gradient plus what was kept from earlier steps.
+
+/// Adaptive residual compression (Chen et al., AAAI 2018). In each bin of `bin` consecutive elements, an
+/// element is sent if adding the latest gradient once more would bring it to the largest |G| of the bin.
+/// There is nothing to tune but the bin: 50 for convolutions, 500 for other layers.
+struct AdaComp {
+  std::uint32_t bin = 500;  ///< elements, 4 to 16,383; a layer may have its own
+  /// The scale of Ternary values. true: the mean of the largest |G| of all bins of the layer, which needs
+  /// another pass over gradient and residual. false: the mean over the bins of each slice.
+  bool exact_scale = true;
+};
+/// The elements with the largest |G| of the tensor.
+struct TopK {
+  double ratio = 0.01;  ///< share of the elements, above 0 and at most 1
+  /// true: exactly that share, or all that are not zero if these are fewer. false: a threshold is carried
+  /// from step to step and corrected by counts, which takes one pass.
+  bool exact = false;
+  std::uint32_t refresh = 64;  ///< steps after which the threshold is found anew; at least 1
+};
+/// The elements with |G| >= value.
+struct Threshold {
+  float value = 1e-3f;  ///< at least 0, finite
+};
+/// Elements drawn at random, the same on every rank, because all have the same seed (Compressor::seed).
+struct RandomK {
+  double ratio = 0.01;  ///< above 0 and at most 1; the number that is drawn varies around it
+};
+/// All elements of the blocks with the largest max |G|.
+struct BlockTopK {
+  double ratio = 0.01;        ///< share of the blocks, above 0 and at most 1
+  std::uint32_t block = 256;  ///< elements, 4 to 16,383
+};
+/// Every element that is not zero.
+struct Everything {};
+
+using Selection = std::variant<AdaComp, TopK, Threshold, RandomK, BlockTopK, Everything>;
+
+// ---- Value codecs: how coarsely they are sent.
+
+/// float32, unchanged.
+struct AsIs {};
+/// A sign and a scale that is common to a layer or slice.
+struct Ternary {};
+/// float16 or bfloat16, rounded to nearest even. Beyond the range of float16 it becomes an infinity.
+struct Narrow {
+  DataType type = DataType::bfloat16;
+};
+/// Stochastic and unbiased (QSGD, Alistarh et al., NeurIPS 2017).
+struct Qsgd {
+  int bits = 4;                 ///< 2, 4 or 8
+  std::uint32_t bucket = 1024;  ///< consecutive values with a common scale, 16 to 65,536
+  /// Keep the rounding errors in the residual. They need not become smaller from step to step, so this can
+  /// diverge with few bits and large buckets.
+  bool feedback = false;
+};
+
+using ValueCodec = std::variant<AsIs, Ternary, Narrow, Qsgd>;
+
+/// What becomes of a gradient with NaNs or infinities.
+enum class NonFinite : std::uint8_t {
+  pass,  ///< They are always sent, so that the result has them on every rank; they never enter the residual.
+  error  ///< The call throws Error{invalid_argument} and changes nothing. Takes another pass over the
+         ///< gradient.
+};
+
+/// What to send of a tensor. The same on every rank.
+struct Compressor {
+  Selection selection = AdaComp{};
+  ValueCodec values = AsIs{};
+  /// Momentum correction (DGC, Lin et al., arXiv 1712.01887): momentum is applied here, before the selection,
+  /// and what is sent loses it. The optimizer must then use none. 0: off; below 1.
+  float momentum = 0;
+  /// Local gradient clipping (DGC): a gradient with a 2-norm above clip / sqrt(ranks) is scaled down to it
+  /// before it is added to the residual. 0: off.
+  float clip = 0;
+  /// Steps in which the ratio comes down to its value, in four stages (DGC). Only for selections that have a
+  /// ratio. 0: off.
+  std::uint32_t warm_up = 0;
+  /// false: what is not sent is dropped. Only to show what the residual is good for.
+  bool residual = true;
+  NonFinite non_finite = NonFinite::pass;
+  std::uint64_t seed = 1;
+};
+
+/// Reads a compressor from text: SELECTION[+VALUES][,NAME=NUMBER]..., for example "adacomp:500",
+/// "topk:0.01+qsgd:4" or "topk:0.001:exact,momentum=0.9,warm_up=1000".
+/// Selections: adacomp[:BIN[:slice]] (with +ternary unless VALUES are given; "slice" is exact_scale = false),
+/// topk[:RATIO[:exact]], threshold:VALUE, randomk[:RATIO], blocktopk[:RATIO[:BLOCK]], all,
+/// and qsgd:..., fp16 and bf16 alone, which stand for all+...
+/// Values: asis, ternary, fp16, bf16, qsgd[:BITS[:BUCKET[:feedback]]].
+/// Names: momentum, clip, warm_up, residual (0 or 1), error (1 for NonFinite::error), seed, refresh (topk).
+/// Throws Error{invalid_argument} that says what it did not understand.
+[[nodiscard]] NZCL_API Compressor compressor_from_text(std::string_view text);
+/// The other way: a text that gives the same compressor.
+[[nodiscard]] NZCL_API std::string to_text(const Compressor& compressor);
+
+/// A part of a tensor. Layers lie one behind the other, without gaps.
+struct Layer {
+  std::uint64_t elements = 0;
+  std::uint32_t bin = 0;  ///< AdaComp's bin for this layer; 0: the compressor's
+};
+
+/// What a state has done. Figures are those of the last step unless said otherwise.
+struct CompressionReport {
+  std::uint64_t steps = 0;       ///< since the state was made or reset
+  std::uint64_t elements = 0;    ///< of the tensor
+  std::uint64_t sent = 0;        ///< elements that were sent
+  std::uint64_t sent_total = 0;  ///< in all steps
+  std::uint64_t non_finite = 0;  ///< NaNs and infinities among what was sent
+  /// Bytes of the index sets and the coded values, in the shortest index code for each slice, without
+  /// headers of messages. Values travel as float32 for now, so the bytes on the wire are those of
+  /// Work::statistics().
+  std::uint64_t coded_bytes = 0;
+  double element_ratio = 0;  ///< elements / sent; 0 if nothing was sent
+  double coded_ratio = 0;    ///< 4 * elements / coded_bytes; 0 if nothing was sent
+  double residual_norm = 0;  ///< 2-norm of the residual, as it is now
+  float threshold = 0;       ///< TopK, Threshold, BlockTopK: the |G| from which elements or blocks were sent
+  float scale = 0;           ///< Ternary: the mean over layers or slices
+};
+
+/// A gradient as it is sent: values[i] belongs to element indices[i]; indices ascend.
+struct CompressedGradient {
+  std::span<const std::int64_t> indices;
+  std::span<const float> values;
+};
+
+class CompressorStateAccess;
+
+/// What one rank keeps of one tensor from step to step: the residual, momentum, thresholds and the number of
+/// the step. Movable. One thread at a time may use it. The memory is that of the residual, 4 bytes for each
+/// element (twice that with momentum), and buffers that grow to what a step sends.
+///
+/// A state that an allreduce uses belongs to nzcl until that has completed: calls that would change it throw
+/// Error{invalid_usage}, and the destructor waits.
+class NZCL_API CompressorState {
+ public:
+  /// Throws Error{invalid_argument} if the compressor is out of its ranges.
+  CompressorState(const Compressor& compressor, std::span<const Layer> layers);
+  /// A tensor that is one layer.
+  CompressorState(const Compressor& compressor, std::uint64_t elements);
+  ~CompressorState();
+  CompressorState(CompressorState&&) noexcept;
+  CompressorState& operator=(CompressorState&&) noexcept;
+
+  [[nodiscard]] const Compressor& compressor() const;
+  [[nodiscard]] std::uint64_t elements() const;
+
+  /// Compresses one gradient without sending it, for callers who have their own way to sum. This is a step:
+  /// what is not in the result is in the residual. The result is valid until the next call. `gradient` has
+  /// elements() elements; `rank` gives ranks different random numbers for Qsgd; `ranks` is for clipping.
+  CompressedGradient compress(std::span<const float> gradient, int rank = 0, int ranks = 1);
+
+  /// Everything that lives from step to step, to be kept with an engine's checkpoint. The bytes are those of
+  /// this machine (little-endian), for a state with the same compressor and layers.
+  [[nodiscard]] std::vector<std::byte> save() const;
+  /// Continues where save() was called, bit by bit. Throws Error{invalid_argument}, and changes nothing, for
+  /// bytes that are not those of such a state.
+  void restore(std::span<const std::byte> saved);
+  /// As newly made: no residual, no momentum, step 0.
+  void reset();
+
+  [[nodiscard]] CompressionReport report() const;  ///< reads the whole residual
+  [[nodiscard]] std::span<const float> residual() const;
+
+ private:
+  friend class CompressorStateAccess;
+  class Impl;
+  Impl& impl() const;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// An allreduce of what the ranks' states send of their gradients. Every rank passes the same count, op and
+/// compressor.
+struct CompressedAllreduceRequest {
+  CompressorState* state = nullptr;  ///< this rank's for this tensor
+  const float* input = nullptr;      ///< state->elements() elements, anywhere; read before the call returns
+  float* output = nullptr;           ///< as many, inside a registered buffer; may equal input
+  ReduceOp op = ReduceOp::sum;       ///< sum or avg: over all ranks, of what was sent
+  std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
+  std::uint64_t tag = 0;                ///< as in AllreduceRequest
+};
+
+}  // namespace nzcl

@@ -1,0 +1,143 @@
+#include "perf/allreduce/compressed.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <random>
+
+#include "nzcl/compress.h"
+#include "perf/cpu_seconds.h"
+#include "perf/plain_compressor.h"
+
+namespace perf::allreduce {
+namespace {
+
+/// One rank's buffers and states.
+class CompressedBench {
+ public:
+  CompressedBench(nzcl::Communicator& communicator, const Settings& settings, const Problem& p)
+      : communicator_(communicator),
+        settings_(settings),
+        problem_(p),
+        state_(nzcl::compressor_from_text(settings.compress), p.count),
+        gradient_(p.count),
+        output_(std::max<std::uint64_t>(1, p.count)),
+        some_(999'983),
+        exchanged_(static_cast<std::size_t>(settings.iterations) + 8),
+        registered_output_(communicator.register_buffer(output_.data(), output_.size() * sizeof(float))),
+        registered_exchanged_(
+            communicator.register_buffer(exchanged_.data(), exchanged_.size() * sizeof(double))) {
+    std::mt19937 random(static_cast<unsigned>(communicator.rank()) + 1);
+    for (float& v : some_) v = static_cast<float>(std::normal_distribution<double>()(random));
+    if (settings.check) plain_.emplace(state_.compressor(), p.count);
+  }
+
+  Measurement run();
+
+ private:
+  /// Every element gets another of the drawn values in each step.
+  void make_gradient(int step) {
+    const std::size_t first = static_cast<std::size_t>(step + settings_.warm_up) * 7919;
+    for (std::size_t i = 0; i < gradient_.size(); ++i) gradient_[i] = some_[(first + i) % some_.size()];
+  }
+  nzcl::Work start() {
+    return communicator_.allreduce_compressed(
+        {.state = &state_, .input = gradient_.data(), .output = output_.data(), .op = problem_.op});
+  }
+  std::uint64_t wrong(std::vector<float> expected);
+  std::vector<double> gather(const std::vector<double>& values, nzcl::ReduceOp op);
+
+  nzcl::Communicator& communicator_;
+  const Settings& settings_;
+  const Problem& problem_;
+  nzcl::CompressorState state_;
+  std::optional<PlainCompressor> plain_;
+  std::vector<float> gradient_, output_, some_;
+  std::vector<double> exchanged_;
+  nzcl::RegisteredBuffer registered_output_, registered_exchanged_;
+};
+
+std::vector<double> CompressedBench::gather(const std::vector<double>& values, nzcl::ReduceOp op) {
+  std::copy(values.begin(), values.end(), exchanged_.begin());
+  communicator_
+      .allreduce({.input = exchanged_.data(),
+                  .output = exchanged_.data(),
+                  .count = values.size(),
+                  .type = nzcl::DataType::float64,
+                  .op = op,
+                  .dense = true})
+      .wait();
+  return {exchanged_.begin(), exchanged_.begin() + static_cast<std::ptrdiff_t>(values.size())};
+}
+
+/// `expected` is what this rank must have sent. The dense allreduce makes of it what the result must be.
+std::uint64_t CompressedBench::wrong(std::vector<float> expected) {
+  if (expected.empty()) return 0;
+  const auto registered = communicator_.register_buffer(expected.data(), expected.size() * sizeof(float));
+  communicator_
+      .allreduce(
+          {.input = expected.data(), .output = expected.data(), .count = expected.size(), .op = problem_.op})
+      .wait();
+  std::uint64_t bad = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    bad += std::bit_cast<std::uint32_t>(expected[i]) != std::bit_cast<std::uint32_t>(output_[i]) ? 1 : 0;
+  return bad;
+}
+
+Measurement CompressedBench::run() {
+  Measurement m;
+  double sent_bytes = 0, bad = 0, cpu = 0, density = 0, union_density = 0, coded = 0;
+  for (int i = -settings_.warm_up; i < settings_.iterations; ++i) {
+    make_gradient(i);
+    std::vector<float> expected;
+    if (plain_ && i <= 0) expected = plain_->step(gradient_, communicator_.rank(), communicator_.size());
+    communicator_.barrier();
+    const double cpu_before = cpu_seconds();
+    const auto bytes_before = communicator_.statistics().bytes_sent;
+    const auto begin = std::chrono::steady_clock::now();
+    nzcl::Work work = start();
+    work.wait();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    if (i >= 0) {
+      m.seconds.push_back(took.count());
+      sent_bytes += static_cast<double>(communicator_.statistics().bytes_sent - bytes_before);
+      cpu += cpu_seconds() - cpu_before;
+      const auto of_work = work.statistics();
+      const double blocks = std::max(1.0, static_cast<double>(of_work.blocks));
+      union_density += static_cast<double>(of_work.union_blocks) / blocks;
+    }
+    communicator_.barrier();  // the rest must not take a core from ranks that still work
+    if (i >= 0) {
+      const nzcl::CompressionReport report = state_.report();
+      coded += static_cast<double>(report.coded_bytes);
+      if (report.sent > 0) density += 1 / report.element_ratio;
+    }
+    if (i == 0 && settings_.check) bad = static_cast<double>(wrong(std::move(expected)));
+  }
+  std::vector<double> most = m.seconds;
+  most.push_back(sent_bytes / settings_.iterations);
+  most = gather(most, nzcl::ReduceOp::max);
+  m.wire_bytes = most.back();
+  most.pop_back();
+  m.seconds = std::move(most);
+  std::sort(m.seconds.begin(), m.seconds.end());
+  const double n = communicator_.size(), times = settings_.iterations;
+  const auto sums = gather({bad, cpu / times, density / times / n, union_density / times / n,
+                            coded / times / n, state_.report().residual_norm / n},
+                           nzcl::ReduceOp::sum);
+  m.wrong = static_cast<std::uint64_t>(sums[0]);
+  m.cpu_seconds = sums[1];
+  m.density = sums[2], m.union_density = sums[3], m.coded_bytes = sums[4], m.residual_norm = sums[5];
+  return m;
+}
+
+}  // namespace
+
+Measurement run_compressed(nzcl::Communicator& communicator, const Settings& settings,
+                           const Problem& problem) {
+  return CompressedBench(communicator, settings, problem).run();
+}
+
+}  // namespace perf::allreduce

@@ -1,0 +1,133 @@
+// How compressed gradients travel for now: the whole tensor is compressed on the caller's thread, and the
+// values go with their indices into the sparse allreduce of single elements, as float32. Where everything is
+// sent, indices would be most of it, so the decoded values go into the dense allreduce. This file is all that
+// knows of that.
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "nzcl/communicator.h"
+#include "nzcl/compress.h"
+#include "runtime/comm/refuse.h"
+#include "runtime/compress/state_impl.h"
+
+namespace nzcl {
+namespace {
+
+using StateImpl = CompressorStateAccess::Impl;
+
+/// Registers `data`, which has room for `capacity` floats, for the first `count` of them or more. The
+/// registered part doubles as it grows, so that few steps register anything.
+void register_at_least(Communicator& communicator, StateImpl& state, float* data, std::size_t count,
+                       std::size_t capacity) {
+  constexpr std::size_t kLeast = 1024;
+  const std::size_t room = std::min(capacity, std::bit_ceil(std::max(count, kLeast)));
+  // This costs nearly nothing where the memory is registered already, and the state may have been used with
+  // another communicator before.
+  auto registered = communicator.register_buffer(data, room * sizeof(float));
+  state.registered = std::move(registered);
+}
+
+/// What is sent, as a dense tensor.
+float* expand(StateImpl& state, const CompressedGradient& sent, std::size_t elements) {
+  if (!state.dense) state.dense = std::make_unique_for_overwrite<float[]>(elements);
+  std::fill_n(state.dense.get(), elements, 0.0f);
+  for (std::size_t i = 0; i < sent.indices.size(); ++i)
+    state.dense[static_cast<std::size_t>(sent.indices[i])] = sent.values[i];
+  return state.dense.get();
+}
+
+/// One way in which what is sent travels: what is asked of the communicator, first to see whether it would
+/// take it, and then with the values.
+struct DenseWay {
+  using Request = AllreduceRequest;
+  /// In place, because there is no input yet.
+  static Request shape(const CompressedAllreduceRequest& r) {
+    return {.input = r.output,
+            .output = r.output,
+            .count = r.state->elements(),
+            .op = r.op,
+            .timeout = r.timeout,
+            .tag = r.tag};
+  }
+  static Work start(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
+                    Request request) {
+    float* const values = expand(state, sent, request.count);
+    if (request.count > 0) register_at_least(communicator, state, values, request.count, request.count);
+    request.input = values;
+    return communicator.allreduce(request);
+  }
+};
+
+struct SparseWay {
+  using Request = SparseAllreduceRequest;
+  static Request shape(const CompressedAllreduceRequest& r) {
+    // Without an output, this would be the shape of a packed result. Any address will do, as such a request
+    // is refused before it is used.
+    void* const output = r.output != nullptr ? static_cast<void*>(r.output) : r.state;
+    return {.count = r.state->elements(),
+            .op = r.op,
+            .block_elems = 1,
+            .output = output,
+            .timeout = r.timeout,
+            .tag = r.tag};
+  }
+  static Work start(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
+                    Request request) {
+    if (!sent.values.empty())
+      register_at_least(communicator, state, state.whole.values(), sent.values.size(), request.count);
+    request.values = sent.values.data();
+    request.indices = sent.indices;
+    return communicator.allreduce_sparse(request);
+  }
+};
+
+void check(const CompressedAllreduceRequest& r, StateImpl& state) {
+  state.require_idle("allreduce");
+  if (r.op != ReduceOp::sum && r.op != ReduceOp::avg)
+    throw Error(ErrorCode::invalid_argument,
+                "allreduce: op is " + std::string(name_of(r.op)) + "; a compressed one may be sum or avg");
+  if (r.state->elements() == 0) return;
+  if (r.input == nullptr) throw Error(ErrorCode::invalid_argument, "allreduce: input is null");
+  if (r.output == nullptr) throw Error(ErrorCode::invalid_argument, "allreduce: output is null");
+}
+
+/// What could be refused is refused before the gradient is compressed, because that cannot be undone.
+template <class Way>
+Work run(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
+  const typename Way::Request request = Way::shape(r);
+  CompressedGradient sent;
+  try {
+    check(r, state);
+    comm::check_request(communicator, request);
+    sent = state.whole.compress(state.tensor, {r.input, r.state->elements()}, communicator.rank(),
+                                communicator.size());
+  } catch (const Error& e) {
+    comm::refuse_operation(communicator, request, e);
+    throw;
+  }
+  try {
+    state.work = Way::start(communicator, state, sent, request);
+  } catch (...) {
+    state.tensor.take_back(sent);
+    throw;
+  }
+  return state.work;
+}
+
+}  // namespace
+
+Work Communicator::allreduce_compressed(const CompressedAllreduceRequest& r) {
+  if (r.state == nullptr) {
+    const Error refusal(ErrorCode::invalid_argument, "allreduce: no state is given");
+    comm::refuse_operation(*this, refusal);
+    throw refusal;
+  }
+  StateImpl& inside = CompressorStateAccess::of(*r.state);
+  const bool everything = std::holds_alternative<Everything>(r.state->compressor().selection);
+  return everything ? run<DenseWay>(*this, inside, r) : run<SparseWay>(*this, inside, r);
+}
+
+}  // namespace nzcl

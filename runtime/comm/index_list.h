@@ -1,0 +1,48 @@
+// The indices of a caller's sparse stream: checked, in ascending order, and without duplicates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "nzcl/indices.h"
+#include "nzcl/types.h"
+#include "runtime/operation/tile_input.h"
+#include "runtime/plan/slice_layout.h"
+
+namespace nzcl::comm {
+
+/// A list that ascends is used where the caller has it. Any other one is sorted into memory of its own.
+class IndexList {
+ public:
+  IndexList() = default;
+  /// `blocks`: what every index is below of. Throws Error{invalid_argument} for an index that is not, and for
+  /// one that is there twice unless `duplicates` are allowed. The caller's list must outlive this one.
+  IndexList(const IndexSpan& indices, std::uint64_t blocks, bool duplicates);
+
+  /// The ascending indices, without duplicates.
+  const IndexSpan& ascending() const { return ascending_; }
+  /// For a list that did not ascend: which of the caller's indices each place of the sorted list has,
+  /// duplicates beside each other in the order in which they came. Otherwise empty.
+  const std::vector<std::uint64_t>& order() const { return order_; }
+  bool has_duplicates() const { return order_.size() > ascending_.size(); }
+
+  /// Copies the caller's blocks of values in ascending order, and combines those of the same index.
+  std::vector<std::byte> sorted_values(const void* values, std::uint64_t block_elems, DataType type,
+                                       ReduceOp op) const;
+  /// Sets the bits of the indices.
+  std::vector<std::uint64_t> bitmap(std::uint64_t blocks) const;
+  /// Cuts the list into the tiles of a layout. The caller has to set where the values are.
+  engine::ElementStream tiles(const engine::SliceLayout& layout) const;
+
+ private:
+  void sort(const IndexSpan& indices, bool duplicates);
+
+  IndexSpan ascending_;
+  std::vector<std::int64_t> own_;
+  std::vector<std::uint64_t> order_;
+  std::vector<std::uint64_t> group_ends_;  // by ascending index: the end of its places in order_
+};
+
+}  // namespace nzcl::comm

@@ -1,0 +1,85 @@
+#include "runtime/compress/check.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "nzcl/error.h"
+#include "runtime/compress/bin_code.h"
+
+namespace nzcl::compress {
+namespace {
+
+constexpr std::uint32_t kSmallestBin = 4;
+
+void require(bool good, std::string_view field, auto value, std::string_view range) {
+  if (good) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("compressor: {} is {}; it may be {}", field, value, range));
+}
+
+void check_ratio(double ratio, std::string_view field) {
+  require(ratio > 0 && ratio <= 1, field, ratio, "above 0 and at most 1");
+}
+void check_bin(std::uint32_t bin, std::string_view field) {
+  require(bin >= kSmallestBin && bin <= kLargestBin, field, bin,
+          fmt::format("{} to {} elements", kSmallestBin, kLargestBin));
+}
+
+struct CheckSelection {
+  void operator()(const AdaComp& s) const { check_bin(s.bin, "the bin of AdaComp"); }
+  void operator()(const TopK& s) const {
+    check_ratio(s.ratio, "the ratio of TopK");
+    require(s.refresh > 0, "refresh of TopK", s.refresh, "1 or more steps");
+  }
+  void operator()(const Threshold& s) const {
+    require(s.value >= 0 && std::isfinite(s.value), "the value of Threshold", s.value, "0 or more");
+  }
+  void operator()(const RandomK& s) const { check_ratio(s.ratio, "the ratio of RandomK"); }
+  void operator()(const BlockTopK& s) const {
+    check_ratio(s.ratio, "the ratio of BlockTopK");
+    check_bin(s.block, "the block of BlockTopK");
+  }
+  void operator()(const Everything&) const {}
+};
+
+struct CheckValues {
+  void operator()(const AsIs&) const {}
+  void operator()(const Ternary&) const {}
+  void operator()(const Narrow& v) const {
+    require(v.type == DataType::float16 || v.type == DataType::bfloat16, "the type of Narrow",
+            name_of(v.type), "float16 or bfloat16");
+  }
+  void operator()(const Qsgd& v) const {
+    require(v.bits == 2 || v.bits == 4 || v.bits == 8, "bits of Qsgd", v.bits, "2, 4 or 8");
+    require(v.bucket >= 16 && v.bucket <= 65536, "the bucket of Qsgd", v.bucket, "16 to 65536 values");
+  }
+};
+
+bool has_ratio(const Selection& s) {
+  return std::holds_alternative<TopK>(s) || std::holds_alternative<RandomK>(s) ||
+         std::holds_alternative<BlockTopK>(s);
+}
+
+}  // namespace
+
+void check_compressor(const Compressor& c) {
+  std::visit(CheckSelection(), c.selection);
+  std::visit(CheckValues(), c.values);
+  require(c.momentum >= 0 && c.momentum < 1, "momentum", c.momentum, "0 or more and below 1");
+  require(c.clip >= 0 && std::isfinite(c.clip), "clip", c.clip, "0 or more");
+  require(c.warm_up == 0 || has_ratio(c.selection), "warm_up", c.warm_up,
+          "above 0 only for selections that have a ratio");
+}
+
+void check_layers(const Compressor& c, std::span<const Layer> layers) {
+  for (const Layer& layer : layers) {
+    if (layer.bin == 0) continue;
+    require(std::holds_alternative<AdaComp>(c.selection), "the bin of a layer", layer.bin,
+            "set only for AdaComp");
+    check_bin(layer.bin, "the bin of a layer");
+  }
+}
+
+}  // namespace nzcl::compress

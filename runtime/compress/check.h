@@ -1,0 +1,15 @@
+// Whether a compressor is within its ranges.
+#pragma once
+
+#include <span>
+
+#include "nzcl/compress.h"
+
+namespace nzcl::compress {
+
+/// Throws Error{invalid_argument} that names the field and its range.
+void check_compressor(const Compressor& compressor);
+/// The same for the layers of a tensor.
+void check_layers(const Compressor& compressor, std::span<const Layer> layers);
+
+}  // namespace nzcl::compress

@@ -1,0 +1,113 @@
+// What TensorState writes for checkpoints, and how it reads it back.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "nzcl/error.h"
+#include "runtime/compress/tensor_state.h"
+
+namespace nzcl::compress {
+namespace {
+
+/// What the bytes begin with. The texts and arrays follow: the compressor, layers, residual, velocity.
+struct Header {
+  char magic[8] = {'n', 'z', 'c', 'l', 's', 't', 'a', 't'};
+  std::uint32_t version = 1;
+  std::uint32_t since_exact = 0;
+  std::uint64_t compressor_bytes = 0, layers = 0, residual = 0, velocity = 0;
+  std::uint64_t steps = 0, sent_total = 0, wanted = 0;
+  float next_threshold = 0, last_threshold = 0, drift = 0;
+  std::uint32_t unused = 0;
+};
+static_assert(sizeof(Header) == 88);
+
+void append(std::vector<std::byte>& bytes, const void* data, std::size_t size) {
+  const auto* const from = static_cast<const std::byte*>(data);
+  bytes.insert(bytes.end(), from, from + size);
+}
+
+/// Reads parts of fixed sizes one behind the other.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  std::span<const std::byte> take(std::uint64_t size) {
+    if (size > left_.size()) refuse("it is cut off");
+    const auto part = left_.first(size);
+    left_ = left_.subspan(size);
+    return part;
+  }
+  bool at_end() const { return left_.empty(); }
+  [[noreturn]] static void refuse(std::string_view why) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("restore: this is not a saved state of this tensor: {}", why));
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+}  // namespace
+
+std::vector<std::byte> TensorState::save() const {
+  const std::string text = to_text(compressor_);
+  Header header;
+  header.since_exact = state_.since_exact;
+  header.compressor_bytes = text.size();
+  header.layers = layout_.layers().size();
+  header.residual = residual_.size();
+  header.velocity = velocity_.size();
+  header.steps = state_.steps, header.sent_total = state_.sent_total, header.wanted = state_.wanted;
+  header.next_threshold = state_.threshold.next;
+  header.last_threshold = state_.threshold.last;
+  header.drift = state_.threshold.drift;
+  std::vector<std::byte> bytes;
+  bytes.reserve(sizeof header + text.size() + 16 * header.layers + 4 * (header.residual + header.velocity));
+  append(bytes, &header, sizeof header);
+  append(bytes, text.data(), text.size());
+  for (const Layer& layer : layout_.layers()) {
+    const std::uint64_t words[2] = {layer.elements, layer.bin};
+    append(bytes, words, sizeof words);
+  }
+  append(bytes, residual_.data(), residual_.size() * sizeof(float));
+  append(bytes, velocity_.data(), velocity_.size() * sizeof(float));
+  return bytes;
+}
+
+void TensorState::restore(std::span<const std::byte> saved) {
+  Reader in(saved);
+  Header header;
+  std::memcpy(&header, in.take(sizeof header).data(), sizeof header);
+  const Header expected;
+  if (!std::ranges::equal(header.magic, expected.magic)) Reader::refuse("it does not begin as one");
+  if (header.version != expected.version) Reader::refuse(fmt::format("its version is {}", header.version));
+  const std::string own = to_text(compressor_);
+  const auto text = in.take(header.compressor_bytes);
+  const std::string theirs(reinterpret_cast<const char*>(text.data()), text.size());
+  if (theirs != own) Reader::refuse(fmt::format("its compressor is {}, and not {}", theirs, own));
+  if (header.layers != layout_.layers().size())
+    Reader::refuse(fmt::format("it has {} layers", header.layers));
+  for (const Layer& layer : layout_.layers()) {
+    std::uint64_t words[2];
+    std::memcpy(words, in.take(sizeof words).data(), sizeof words);
+    if (words[0] != layer.elements || words[1] != layer.bin) Reader::refuse("its layers are others");
+  }
+  if (header.residual != residual_.size() || header.velocity != velocity_.size())
+    Reader::refuse("its sizes are others");
+  const auto residual = in.take(header.residual * sizeof(float));
+  const auto velocity = in.take(header.velocity * sizeof(float));
+  if (!in.at_end()) Reader::refuse("something follows it");
+  // Nothing can fail from here on.
+  if (!residual.empty()) std::memcpy(residual_.data(), residual.data(), residual.size());
+  if (!velocity.empty()) std::memcpy(velocity_.data(), velocity.data(), velocity.size());
+  std::ranges::fill(outcomes_, SliceOutcome());
+  state_ = {
+      .steps = header.steps,
+      .sent_total = header.sent_total,
+      .wanted = header.wanted,
+      .since_exact = header.since_exact,
+      .threshold = {.next = header.next_threshold, .last = header.last_threshold, .drift = header.drift}};
+}
+
+}  // namespace nzcl::compress

@@ -1,0 +1,126 @@
+// How TensorState codes the values of a slice, and what stays in the residual.
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/compress/bin_code.h"
+#include "runtime/compress/qsgd.h"
+#include "runtime/compress/random.h"
+#include "runtime/compress/tensor_state.h"
+#include "runtime/kernels/index_codec.h"
+#include "runtime/kernels/narrow.h"
+
+namespace nzcl::compress {
+namespace {
+
+QsgdFormat format_of(const Qsgd& codec) { return {.bits = codec.bits, .bucket = codec.bucket}; }
+
+void make_narrow(const Narrow& codec, SliceBuffers& buffers, std::span<float> values) {
+  auto* const halves = reinterpret_cast<std::uint16_t*>(buffers.codes.data());
+  narrow(codec.type, values.data(), values.size(), halves);
+  widen(codec.type, halves, values.size(), values.data());
+}
+
+void make_qsgd(const Qsgd& codec, std::uint64_t key, SliceBuffers& buffers, std::span<float> values) {
+  const auto coded = std::span(buffers.codes).first(qsgd_bytes(format_of(codec), values.size()));
+  qsgd_encode(format_of(codec), values, key, coded);
+  [[maybe_unused]] const bool good = qsgd_decode(format_of(codec), coded, values);
+  assert(good);
+}
+
+/// Calls each(segment, first, last): its values are those from the first to the last of `sent`.
+template <class Each>
+void for_each_segment(const Layout& layout, const Slice& slice, const SliceBuffers& buffers, std::size_t sent,
+                      Each each) {
+  std::size_t first = 0;
+  for (const Segment& segment : layout.segments(slice)) {
+    const bool to_the_end = segment.end == slice.elements;
+    const std::size_t last =
+        to_the_end ? sent : first + count_bits(buffers.bitmap, segment.begin, segment.end);
+    each(segment, first, last);
+    first = last;
+  }
+}
+
+}  // namespace
+
+double TensorState::scale_of(const Slice& slice, const Segment& segment,
+                             std::span<const float> values) const noexcept {
+  double sum = 0;
+  std::size_t count = 0;
+  if (const auto* adacomp = std::get_if<AdaComp>(&compressor_.selection)) {
+    if (adacomp->exact_scale) return layer_scales_[segment.layer];
+    for (const MagnitudeBits maximum :
+         std::span(bin_thresholds_).subspan(slice.first_bin + segment.first_bin, segment.bins))
+      sum += double{std::bit_cast<float>(maximum)};
+    count = segment.bins;
+  } else {
+    for (const float value : values) {
+      if (!std::isfinite(value)) continue;
+      sum += std::fabs(double{value});
+      ++count;
+    }
+  }
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
+
+void TensorState::make_ternary(const Slice& slice, const SliceBuffers& buffers, std::span<float> values,
+                               SliceOutcome& outcome) const noexcept {
+  for_each_segment(layout_, slice, buffers, values.size(),
+                   [&](const Segment& segment, std::size_t first, std::size_t last) {
+                     if (first == last) return;
+                     const auto of_segment = values.subspan(first, last - first);
+                     const auto scale = static_cast<float>(scale_of(slice, segment, of_segment));
+                     for (float& value : of_segment)
+                       value = std::isfinite(value) ? std::copysign(scale, value) : value;
+                     outcome.scales += double{scale};
+                     ++outcome.scale_count;
+                   });
+}
+
+void TensorState::code_values(const Slice& slice, std::size_t index, SliceBuffers& buffers,
+                              std::span<float> values, SliceOutcome& outcome) noexcept {
+  std::ranges::copy(values, buffers.before.begin());
+  bool feedback = !residual_.empty();
+  if (std::holds_alternative<Ternary>(compressor_.values)) {
+    make_ternary(slice, buffers, values, outcome);
+  } else if (const auto* thin = std::get_if<Narrow>(&compressor_.values)) {
+    make_narrow(*thin, buffers, values);
+  } else if (const auto* qsgd = std::get_if<Qsgd>(&compressor_.values)) {
+    const std::uint64_t key =
+        make_key(compressor_.seed, state_.steps, index, 1 + static_cast<std::uint64_t>(rank_));
+    make_qsgd(*qsgd, key, buffers, values);
+    feedback = feedback && qsgd->feedback;
+  }
+  if (feedback) {
+    feed_back(std::span(buffers.offsets).first(values.size()), buffers.before, values,
+              residual_.data() + slice.begin);
+  }
+}
+
+std::size_t TensorState::coded_bytes(const Slice& slice, const SliceBuffers& buffers,
+                                     const SliceOutcome& outcome) const noexcept {
+  if (outcome.sent == 0) return 0;
+  const auto offsets = std::span(buffers.offsets).first(outcome.sent);
+  std::size_t scales = 0;
+  for_each_segment(
+      layout_, slice, buffers, outcome.sent,
+      [&](const Segment&, std::size_t first, std::size_t last) { scales += last > first ? 4 : 0; });
+  const bool ternary = std::holds_alternative<Ternary>(compressor_.values);
+  if (ternary && std::holds_alternative<AdaComp>(compressor_.selection))
+    return scales + bin_code_bytes(layout_.bin_ends(slice), buffers.bitmap, outcome.sent);
+
+  std::size_t indices = std::min(bitmap_bytes(slice.elements), offsets_bytes(outcome.sent));
+  if (outcome.sent < slice.elements / 8) indices = std::min(indices, gaps_bytes(offsets));
+  const bool all_know = std::holds_alternative<RandomK>(compressor_.selection) && outcome.non_finite == 0;
+  if (outcome.sent == slice.elements || all_know) indices = 0;
+  if (ternary) return indices + scales + (outcome.sent + 7) / 8;
+  if (std::holds_alternative<Narrow>(compressor_.values)) return indices + 2 * outcome.sent;
+  if (const auto* qsgd = std::get_if<Qsgd>(&compressor_.values))
+    return indices + qsgd_bytes(format_of(*qsgd), outcome.sent);
+  return indices + 4 * outcome.sent;
+}
+
+}  // namespace nzcl::compress

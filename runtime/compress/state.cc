@@ -1,0 +1,75 @@
+// CompressorState, as users see it.
+#include <exception>
+#include <string>
+
+#include "nzcl/error.h"
+#include "runtime/compress/check.h"
+#include "runtime/compress/state_impl.h"
+
+namespace nzcl {
+
+CompressorState::Impl::~Impl() {
+  if (!work.valid()) return;
+  try {
+    work.wait();
+  } catch (const std::exception&) {
+    // It has ended, which is all that matters here. Whoever holds the Work is told why.
+  }
+}
+
+void CompressorState::Impl::require_idle(const char* call) {
+  if (!work.valid()) return;
+  bool done = true;
+  try {
+    done = work.test();
+  } catch (const Error&) {
+    // It has ended. Whoever holds the Work is told why.
+  }
+  if (!done)
+    throw Error(ErrorCode::invalid_usage,
+                std::string(call) + ": an allreduce still uses this state; wait for its Work first");
+  work = Work();
+}
+
+CompressorState::CompressorState(const Compressor& compressor, std::span<const Layer> layers) {
+  compress::check_compressor(compressor);
+  compress::check_layers(compressor, layers);
+  impl_ = std::make_unique<Impl>(compressor, layers);
+}
+
+CompressorState::CompressorState(const Compressor& compressor, std::uint64_t elements) {
+  compress::check_compressor(compressor);
+  const Layer layer{.elements = elements};
+  impl_ = std::make_unique<Impl>(compressor, std::span(&layer, 1));
+}
+
+CompressorState::~CompressorState() = default;
+CompressorState::CompressorState(CompressorState&&) noexcept = default;
+CompressorState& CompressorState::operator=(CompressorState&&) noexcept = default;
+
+CompressorState::Impl& CompressorState::impl() const {
+  if (!impl_) throw Error(ErrorCode::invalid_usage, "this CompressorState is empty: it was moved from");
+  return *impl_;
+}
+
+const Compressor& CompressorState::compressor() const { return impl().tensor.compressor(); }
+std::uint64_t CompressorState::elements() const { return impl().tensor.layout().elements(); }
+
+CompressedGradient CompressorState::compress(std::span<const float> gradient, int rank, int ranks) {
+  impl().require_idle("compress");
+  return impl().whole.compress(impl().tensor, gradient, rank, ranks);
+}
+
+std::vector<std::byte> CompressorState::save() const { return impl().tensor.save(); }
+void CompressorState::restore(std::span<const std::byte> saved) {
+  impl().require_idle("restore");
+  impl().tensor.restore(saved);
+}
+void CompressorState::reset() {
+  impl().require_idle("reset");
+  impl().tensor.reset();
+}
+CompressionReport CompressorState::report() const { return impl().tensor.report(); }
+std::span<const float> CompressorState::residual() const { return impl().tensor.residual(); }
+
+}  // namespace nzcl

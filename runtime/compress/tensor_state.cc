@@ -1,0 +1,347 @@
+#include "runtime/compress/tensor_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "nzcl/error.h"
+#include "runtime/base/bitmap.h"
+#include "runtime/compress/random.h"
+#include "runtime/kernels/offsets.h"
+
+namespace nzcl::compress {
+namespace {
+
+constexpr std::size_t kSliceWords = kMostSliceElements / 64;
+/// So many words are selected after the maxima of their bins were found: both arrays stay in the first-level
+/// cache meanwhile.
+constexpr std::size_t kChunkWords = 16;
+/// The warm-up has so many stages.
+constexpr int kWarmUpStages = 4;
+
+MagnitudeBits bits_of(float magnitude) { return std::bit_cast<MagnitudeBits>(std::fabs(magnitude)); }
+/// The threshold as a rule wants it: at least the smallest number that is not 0.
+MagnitudeBits threshold_bits(float threshold) { return std::max<MagnitudeBits>(1, bits_of(threshold)); }
+
+std::uint32_t bin_of(const Selection& selection) {
+  if (const auto* adacomp = std::get_if<AdaComp>(&selection)) return adacomp->bin;
+  if (const auto* blocks = std::get_if<BlockTopK>(&selection)) return blocks->block;
+  return 0;
+}
+
+std::uint64_t share_of(double ratio, std::uint64_t count) {
+  const auto share = static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(count)));
+  return std::clamp<std::uint64_t>(share, std::min<std::uint64_t>(1, count), count);
+}
+
+}  // namespace
+
+SliceBuffers::SliceBuffers()
+    : bitmap(kSliceWords),
+      offsets(kMostSliceElements),
+      before(kMostSliceElements),
+      codes(2 * kMostSliceElements),
+      no_residual(kMostSliceElements) {}
+
+TensorState::TensorState(const Compressor& compressor, std::span<const Layer> layers)
+    : compressor_(compressor),
+      layout_(layers, bin_of(compressor.selection)),
+      residual_(compressor.residual ? layout_.elements() : 0),
+      velocity_(compressor.momentum > 0 ? layout_.elements() : 0),
+      outcomes_(layout_.slices().size()),
+      bin_thresholds_(layout_.bins()),
+      layer_scales_(layout_.layers().size()),
+      magnitudes_(std::min<std::uint64_t>(kMostSliceElements, layout_.elements())) {}
+
+void TensorState::reset() noexcept {
+  std::ranges::fill(residual_, 0.0f);
+  std::ranges::fill(velocity_, 0.0f);
+  std::ranges::fill(outcomes_, SliceOutcome());
+  state_ = {};
+}
+
+/// The slice's part of gradient, residual and velocity. A state without a residual gets zeros.
+SliceData TensorState::data_of(const Slice& slice, SliceBuffers& buffers) noexcept {
+  SliceData data{.gradient = gradient_.data() + slice.begin,
+                 .elements = slice.elements,
+                 .factor = factor_,
+                 .momentum = compressor_.momentum};
+  if (residual_.empty()) {
+    std::ranges::fill(buffers.no_residual, 0.0f);
+    data.residual = buffers.no_residual.data();
+  } else {
+    data.residual = residual_.data() + slice.begin;
+  }
+  if (!velocity_.empty()) data.velocity = velocity_.data() + slice.begin;
+  return data;
+}
+
+// ---- Before the slices
+
+void TensorState::begin_step(std::span<const float> gradient, int rank, int ranks) {
+  if (gradient.size() != layout_.elements()) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("the gradient has {} elements, and the state was made for {}", gradient.size(),
+                            layout_.elements()));
+  }
+  if (compressor_.non_finite == NonFinite::error) {
+    const std::size_t bad = find_non_finite(gradient);
+    if (bad < gradient.size())
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("element {} of the gradient is {}", bad, gradient[bad]));
+  }
+  gradient_ = gradient;
+  rank_ = rank;
+  factor_ = 1;
+  if (compressor_.clip > 0) factor_ = static_cast<float>(clipping(ranks));
+  std::visit([this](const auto& selection) { prepare(selection); }, compressor_.selection);
+}
+
+/// A gradient whose norm is not a number is left as it is, so that this can be seen in the result.
+double TensorState::clipping(int ranks) const {
+  const double norm = std::sqrt(sum_of_squares(gradient_));
+  const double most = static_cast<double>(compressor_.clip) / std::sqrt(static_cast<double>(ranks));
+  return std::isfinite(norm) && norm > most ? most / norm : 1.0;
+}
+
+double TensorState::ratio_now(double ratio) const {
+  if (state_.steps >= compressor_.warm_up) return ratio;
+  const auto stage = static_cast<double>(state_.steps * kWarmUpStages / compressor_.warm_up);
+  return std::pow(ratio, (stage + 1) / (kWarmUpStages + 1));
+}
+
+void TensorState::prepare(const AdaComp& selection) {
+  if (!selection.exact_scale) return;
+  measure_bins();
+  sum_layer_scales();
+}
+
+void TensorState::prepare(const TopK& selection) {
+  wanted_ = share_of(ratio_now(selection.ratio), layout_.elements());
+  found_exactly_ = selection.exact || state_.steps < kSettlingSteps || state_.threshold.next == 0 ||
+                   state_.since_exact >= selection.refresh || state_.wanted != wanted_;
+  tie_slice_ = layout_.slices().size();
+  if (found_exactly_) {
+    find_exact_threshold(wanted_, selection.exact);
+  } else {
+    threshold_ = threshold_bits(state_.threshold.next);
+  }
+  if (!selection.exact) lower_threshold_ = threshold_bits(std::bit_cast<float>(threshold_) * kLowerShare);
+}
+
+void TensorState::prepare(const Threshold& selection) { threshold_ = threshold_bits(selection.value); }
+
+void TensorState::prepare(const RandomK& selection) {
+  draw_below_ = static_cast<std::uint64_t>(std::llround(ratio_now(selection.ratio) * 0x1p32));
+}
+
+/// The blocks that are chosen get a threshold that every number but 0 reaches, and the others one that only
+/// NaN and infinity reach.
+void TensorState::prepare(const BlockTopK& selection) {
+  measure_bins();
+  const std::uint64_t wanted = share_of(ratio_now(selection.ratio), bin_thresholds_.size());
+  for (rank_of_magnitudes_.begin(wanted); !rank_of_magnitudes_.done(); rank_of_magnitudes_.end_round())
+    rank_of_magnitudes_.add(bin_thresholds_);
+  threshold_ = rank_of_magnitudes_.threshold();
+  std::uint64_t ties = rank_of_magnitudes_.ties();
+  for (MagnitudeBits& bin : bin_thresholds_) {
+    const bool tie = bin == threshold_ && ties > 0;
+    if (tie) --ties;
+    bin = tie || bin > threshold_ ? 1 : kInfinityBits;
+  }
+}
+
+void TensorState::prepare(const Everything&) { threshold_ = 1; }
+
+void TensorState::measure_bins() noexcept {
+  for (const Slice& slice : layout_.slices()) {
+    bin_maxima(data_of(slice, own_buffers_), {layout_.bin_ends(slice)}, 0, slice.bins,
+               std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins));
+  }
+}
+
+/// In the order of the bins, so that the sums always have the same bits.
+void TensorState::sum_layer_scales() noexcept {
+  std::ranges::fill(layer_scales_, 0.0);
+  std::size_t layer = 0, bins = 0;
+  const auto end_layer = [&] {
+    if (bins > 0) layer_scales_[layer] /= static_cast<double>(bins);
+    bins = 0;
+  };
+  for (const Slice& slice : layout_.slices()) {
+    for (const Segment& segment : layout_.segments(slice)) {
+      if (segment.layer != layer) end_layer();
+      layer = segment.layer;
+      for (std::size_t i = 0; i < segment.bins; ++i) {
+        layer_scales_[layer] +=
+            double{std::bit_cast<float>(bin_thresholds_[slice.first_bin + segment.first_bin + i])};
+      }
+      bins += segment.bins;
+    }
+  }
+  end_layer();
+}
+
+/// `exact`: so many are sent, even where more are equal to the threshold.
+void TensorState::find_exact_threshold(std::uint64_t wanted, bool exact) {
+  MagnitudeRank& rank = rank_of_magnitudes_;
+  for (rank.begin(wanted); !rank.done(); rank.end_round()) {
+    for (const Slice& slice : layout_.slices()) {
+      const auto of_slice = std::span(magnitudes_).first(slice.elements);
+      magnitudes(data_of(slice, own_buffers_), of_slice);
+      rank.add(of_slice);
+    }
+  }
+  // Whatever is not finite is sent anyway, and so is all that is not 0 where it is too few.
+  threshold_ = std::clamp<MagnitudeBits>(rank.threshold(), 1, kInfinityBits);
+  if (threshold_ == rank.threshold() && threshold_ < kInfinityBits && rank.equal() > rank.ties() && exact)
+    settle_ties(rank.ties());
+}
+
+/// Finds the element where enough of those are taken that are equal to the threshold.
+void TensorState::settle_ties(std::uint64_t among_the_largest) {
+  for (std::size_t index = 0; index < layout_.slices().size(); ++index) {
+    const Slice& slice = layout_.slices()[index];
+    magnitudes(data_of(slice, own_buffers_), magnitudes_);
+    for (std::size_t i = 0; i < slice.elements; ++i) {
+      if (magnitudes_[i] != threshold_) continue;
+      if (among_the_largest-- > 0) continue;
+      tie_slice_ = index;
+      tie_ends_ = {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(slice.elements)};
+      tie_thresholds_ = {threshold_, threshold_ + 1};
+      return;
+    }
+  }
+}
+
+// ---- One slice
+
+/// The rule for a slice, except for the thresholds of bins.
+Rule TensorState::rule_of(std::size_t index) const {
+  const Slice& slice = layout_.slices()[index];
+  const auto with_bins = [&](Rule::Kind kind) {
+    return Rule{.kind = kind,
+                .bins = {layout_.bin_ends(slice)},
+                .bin_thresholds = std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins)};
+  };
+  struct Visitor {
+    const TensorState& s;
+    std::size_t index;
+    const decltype(with_bins)& bins;
+    Rule operator()(const AdaComp&) const { return bins(Rule::Kind::adacomp); }
+    Rule operator()(const BlockTopK&) const { return bins(Rule::Kind::bin_threshold); }
+    Rule operator()(const TopK& selection) const {
+      if (!s.found_exactly_ || !selection.exact || index < s.tie_slice_)
+        return {.threshold = s.threshold_, .lower_threshold = selection.exact ? 0 : s.lower_threshold_};
+      if (index > s.tie_slice_) return {.threshold = s.threshold_ + 1};
+      return {.kind = Rule::Kind::bin_threshold, .bins = {s.tie_ends_}, .bin_thresholds = s.tie_thresholds_};
+    }
+    Rule operator()(const Threshold&) const { return {.threshold = s.threshold_}; }
+    Rule operator()(const Everything&) const { return {.threshold = s.threshold_}; }
+    Rule operator()(const RandomK&) const {
+      return {.kind = Rule::Kind::random,
+              .key = make_key(s.compressor_.seed, s.state_.steps, index, 0),
+              .draw_below = s.draw_below_};
+    }
+  };
+  return std::visit(Visitor{*this, index, with_bins}, compressor_.selection);
+}
+
+/// AdaComp with a scale per slice: the maxima of some bins, then the words that they cover.
+Selected TensorState::select_by_bins(const SliceData& data, Rule rule, const Slice& slice,
+                                     SliceBuffers& buffers, std::span<float> values) noexcept {
+  const auto ends = rule.bins.ends;
+  const auto maxima = std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins);
+  const std::size_t words = words_for(slice.elements);
+  Selected all;
+  for (std::size_t word = 0, bin = 0; word < words;) {
+    const std::size_t target = std::min(slice.elements, (word + kChunkWords) * 64);
+    std::size_t last_bin = bin;
+    while (last_bin < ends.size() && (last_bin == 0 || ends[last_bin - 1] < target)) ++last_bin;
+    bin_maxima(data, rule.bins, bin, last_bin, maxima);
+    const std::size_t covered = ends[last_bin - 1];
+    const std::size_t last_word = covered == slice.elements ? words : covered / 64;
+    const Selected some = select(data, rule, word, last_word, buffers.bitmap, values.subspan(all.count));
+    all.count += some.count;
+    word = last_word, bin = last_bin;
+  }
+  return all;
+}
+
+SliceOutcome TensorState::compress_slice(std::size_t index, SliceBuffers& buffers,
+                                         std::span<float> values) noexcept {
+  const Slice& slice = layout_.slices()[index];
+  const SliceData data = data_of(slice, buffers);
+  const Rule rule = rule_of(index);
+  const auto* adacomp = std::get_if<AdaComp>(&compressor_.selection);
+  const std::size_t words = words_for(slice.elements);
+  const Selected selected = adacomp != nullptr && !adacomp->exact_scale
+                                ? select_by_bins(data, rule, slice, buffers, values)
+                                : select(data, rule, 0, words, buffers.bitmap, values);
+  SliceOutcome outcome{.sent = selected.count, .lower = selected.count_lower};
+  offsets_of(std::span(buffers.bitmap).first(words), buffers.offsets);
+  const auto sent = values.first(outcome.sent);
+  for (const float value : sent) outcome.non_finite += bits_of(value) >= kInfinityBits ? 1 : 0;
+  if (!std::holds_alternative<AsIs>(compressor_.values)) code_values(slice, index, buffers, sent, outcome);
+  outcome.coded_bytes = coded_bytes(slice, buffers, outcome);
+  outcomes_[index] = outcome;
+  return outcome;
+}
+
+// ---- After the slices
+
+void TensorState::end_step() noexcept {
+  std::uint64_t sent = 0, lower = 0;
+  for (const SliceOutcome& outcome : outcomes_) sent += outcome.sent, lower += outcome.lower;
+  state_.sent_total += sent;
+  ++state_.steps;
+  gradient_ = {};
+  const auto* topk = std::get_if<TopK>(&compressor_.selection);
+  if (topk == nullptr || topk->exact) return;
+  state_.since_exact = found_exactly_ ? 1 : state_.since_exact + 1;
+  state_.wanted = wanted_;
+  // Where hardly anything is not 0, or too much is not finite, there is nothing to be carried over.
+  if (threshold_ == 1 || threshold_ >= kInfinityBits) return state_.threshold.lost();
+  const float used = std::bit_cast<float>(threshold_);
+  if (found_exactly_) {
+    state_.threshold.found(used, state_.steps <= kSettlingSteps);
+  } else {
+    state_.threshold.predicted(used, wanted_, {.reach = sent, .reach_lower = lower});
+  }
+}
+
+void TensorState::take_back(const CompressedGradient& sent) noexcept {
+  if (residual_.empty()) return;
+  for (std::size_t i = 0; i < sent.indices.size(); ++i) {
+    if (std::isfinite(sent.values[i])) residual_[static_cast<std::size_t>(sent.indices[i])] += sent.values[i];
+  }
+}
+
+CompressionReport TensorState::report() const {
+  CompressionReport r{.steps = state_.steps, .elements = layout_.elements(), .sent_total = state_.sent_total};
+  double scales = 0;
+  std::size_t scale_count = 0;
+  for (const SliceOutcome& outcome : outcomes_) {
+    r.sent += outcome.sent;
+    r.non_finite += outcome.non_finite;
+    r.coded_bytes += outcome.coded_bytes;
+    scales += outcome.scales;
+    scale_count += outcome.scale_count;
+  }
+  const auto ratio = [](double whole, std::uint64_t part) {
+    return part > 0 ? whole / static_cast<double>(part) : 0.0;
+  };
+  r.element_ratio = ratio(static_cast<double>(r.elements), r.sent);
+  r.coded_ratio = ratio(4.0 * static_cast<double>(r.elements), r.coded_bytes);
+  r.residual_norm = std::sqrt(sum_of_squares(residual_));
+  const Selection& s = compressor_.selection;
+  if (std::holds_alternative<TopK>(s) || std::holds_alternative<Threshold>(s) ||
+      std::holds_alternative<BlockTopK>(s))
+    r.threshold = state_.steps > 0 ? std::bit_cast<float>(threshold_) : 0;
+  if (scale_count > 0) r.scale = static_cast<float>(scales / static_cast<double>(scale_count));
+  return r;
+}
+
+}  // namespace nzcl::compress

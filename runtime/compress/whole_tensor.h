@@ -1,0 +1,31 @@
+// Compresses a whole tensor at once, into one list of indices and values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "nzcl/compress.h"
+#include "runtime/compress/tensor_state.h"
+
+namespace nzcl::compress {
+
+/// Room for all elements of a tensor, which a step could send. The operating system gives pages to what was
+/// written only, so the memory is that of the step that sent most. One thread at a time.
+class WholeTensor {
+ public:
+  /// One step of the state. Throws what TensorState::begin_step() throws, and std::bad_alloc in the first
+  /// call, before anything has changed.
+  CompressedGradient compress(TensorState& state, std::span<const float> gradient, int rank, int ranks);
+
+  /// Where the values of every step begin; nullptr before the first.
+  float* values() { return values_.get(); }
+
+ private:
+  std::optional<SliceBuffers> buffers_;
+  std::unique_ptr<float[]> values_;
+  std::unique_ptr<std::int64_t[]> indices_;
+};
+
+}  // namespace nzcl::compress

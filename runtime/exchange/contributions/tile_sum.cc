@@ -1,0 +1,270 @@
+#include "runtime/exchange/contributions/tile_sum.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <numeric>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/kernels/narrow.h"
+#include "runtime/kernels/offsets.h"
+#include "runtime/kernels/reduce.h"
+#include "runtime/plan/tuning.h"
+#include "runtime/tile/tile_blocks.h"
+
+namespace nzcl::engine {
+namespace {
+
+std::vector<int> numbers(int count) {
+  std::vector<int> list(static_cast<std::size_t>(count));
+  std::iota(list.begin(), list.end(), 0);
+  return list;
+}
+
+/// Below one element in so many, the elements of a sum are listed.
+constexpr std::size_t kListedShare = 24;
+
+DataType narrow_type(std::uint8_t value_code) {
+  return static_cast<wire::ValueCode>(value_code) == wire::ValueCode::float16 ? DataType::float16
+                                                                              : DataType::bfloat16;
+}
+
+}  // namespace
+
+TileSum::TileSum(LaneContext& context, wire::Priority priority, Intake& intake)
+    : context_(context),
+      intake_(intake),
+      rules_{context.config.index_code, context.config.short_codes},
+      ranks_(numbers(context.config.members.workers)),
+      arrived_(ranks_.size()),
+      parts_(ranks_.size()),
+      result_scratch_(context.slot_bytes(priority)),
+      rounding_scratch_(context.slot_bytes(priority)) {
+  const std::size_t scratches = ranks_.size() <= kMergeRanks ? ranks_.size() : 1;
+  for (std::size_t i = 0; i < scratches; ++i) scratches_.emplace_back(context.slot_bytes(priority));
+  sources_.reserve(ranks_.size());
+  pointers_.reserve(ranks_.size());
+}
+
+void TileSum::start(IncomingSlice& s) {
+  slice_ = &s;
+  summed_ = 0;
+  tiles_ = s.layout->tiles_of(s.slice);
+  bytes_of_value_ = wire::value_bytes(type(), static_cast<wire::ValueCode>(s.record.value_code));
+  ready_ = false;
+}
+
+bool TileSum::drop() {
+  if (!intake_.drop_tiles(*slice_)) return false;
+  summed_ = tiles_;
+  return true;
+}
+
+bool TileSum::ready() {
+  if (ready_) return true;
+  for (const int rank : ranks_) {
+    if (!intake_.has_tile(*slice_, rank)) return false;
+  }
+  number_ = slice_->layout->tile_number(slice_->slice, summed_);
+  elements_ = slice_->layout->elements_of_tile(number_);
+  ready_ = read_arrived() && collect();
+  return ready_;
+}
+
+bool TileSum::read_arrived() {
+  for (const int rank : ranks_) {
+    if (context_.is_self(rank)) continue;
+    const auto tile = intake_.tile(*slice_, rank, elements_);
+    if (!tile) return false;
+    arrived_[static_cast<std::size_t>(rank)] = *tile;
+  }
+  return true;
+}
+
+/// Returns what a rank holds of the next tile, or nothing after a failure.
+std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
+  if (context_.is_self(rank)) {
+    const auto part =
+        slice_->local->tile_input().part(slice_->local->layout, number_, scratch, scratch.values());
+    assert(part);  // the scratch has room for all values
+    slice_->local->input_blocks.fetch_add(TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
+                                          std::memory_order_relaxed);
+    return slice_->record.value_code == 0 ? *part : rounded(*part);
+  }
+  auto part = read_part(arrived_[static_cast<std::size_t>(rank)], elements_, scratch);
+  if (!part) intake_.refuse_tile(*slice_, rank, "its index set is malformed");
+  return part;
+}
+
+/// Rounds this rank's own values as those of the others were for their way here, so that it makes no
+/// difference to the sum which rank owns a slice.
+TilePart TileSum::rounded(const TilePart& part) {
+  const DataType narrower = narrow_type(slice_->record.value_code);
+  auto* const halves = reinterpret_cast<std::uint16_t*>(result_scratch_.values().data());
+  auto* const floats = reinterpret_cast<float*>(rounding_scratch_.values().data());
+  narrow(narrower, reinterpret_cast<const float*>(part.values), part.count, halves);
+  widen(narrower, halves, part.count, floats);
+  TilePart same = part;
+  same.values = rounding_scratch_.values().data();
+  return same;
+}
+
+/// Finds the union of the ranks' index sets, and its code. Returns false after a failure.
+bool TileSum::collect() {
+  std::uint64_t held = 0, whole = 0;  // elements that remote ranks hold, and ranks that hold all of them
+  for (const int rank : ranks_) {
+    if (context_.is_self(rank)) continue;
+    held += arrived_[static_cast<std::size_t>(rank)].count;
+    whole += arrived_[static_cast<std::size_t>(rank)].count == elements_;
+  }
+  if (slice_->local != nullptr) ++whole;  // it may be, and then there is nothing else to find out first
+  const bool few_ranks = ranks_.size() <= kMergeRanks;
+  if (!few_ranks || (whole < ranks_.size() && held * kMergeShare < elements_)) return accumulate();
+  for (const int rank : ranks_) {
+    const auto part = part_of(rank, scratches_[static_cast<std::size_t>(rank)]);
+    if (!part) return false;
+    parts_[static_cast<std::size_t>(rank)] = *part;
+  }
+  unite();
+  return true;
+}
+
+/// Adds the values of all ranks to the accumulator, rank after rank.
+bool TileSum::accumulate() {
+  way_ = Way::accumulate;
+  accumulator_.start(type(), op(), static_cast<int>(ranks_.size()), elements_);
+  for (const int rank : ranks_) {
+    const auto part = part_of(rank, scratches_.front());
+    if (!part) return false;
+    const std::span values(part->values, part->count * element_bytes(type()));
+    switch (part->form) {
+      case TilePart::Form::none:
+        break;
+      case TilePart::Form::all:
+        accumulator_.hold_all();
+        accumulator_.add_all(values);
+        break;
+      case TilePart::Form::bitmap:
+        accumulator_.hold_bitmap(part->bitmap);
+        accumulator_.add_bitmap(part->bitmap, values);
+        break;
+      case TilePart::Form::offsets:
+        accumulator_.hold_offsets(part->offsets);
+        accumulator_.add_offsets(part->offsets, values);
+        break;
+    }
+  }
+  result_ = {.form = TilePart::Form::bitmap,
+             .count = accumulator_.union_count(),
+             .bitmap = accumulator_.union_bitmap(),
+             .offsets = {},
+             .values = nullptr};
+  if (result_.count < elements_ / kListedShare) {
+    result_.form = TilePart::Form::offsets;
+    result_.offsets = as_offsets({.form = TilePart::Form::bitmap,
+                                  .count = result_.count,
+                                  .bitmap = result_.bitmap,
+                                  .offsets = {},
+                                  .values = nullptr},
+                                 result_scratch_.offsets());
+  }
+  choice_ = choose_code(result_, elements_, rules_, result_scratch_);
+  return true;
+}
+
+/// Unites the index sets of parts_, and decides how they are summed.
+void TileSum::unite() {
+  const auto bitmap = result_scratch_.bitmap(words_for(elements_));
+  std::fill(bitmap.begin(), bitmap.end(), 0);
+  std::size_t whole = 0;
+  for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
+    TilePart& part = parts_[rank];
+    whole += part.form == TilePart::Form::all;
+    if (part.form == TilePart::Form::none) continue;
+    if (part.form == TilePart::Form::offsets) {
+      part.bitmap = as_bitmap(part, elements_, scratches_[rank].bitmap(bitmap.size()));
+      part.form = TilePart::Form::bitmap;
+    }
+    if (part.form == TilePart::Form::all) {
+      fill_ones(bitmap, elements_);
+    } else {
+      for (std::size_t w = 0; w < bitmap.size(); ++w) bitmap[w] |= part.bitmap[w];
+    }
+  }
+  result_ = {.form = TilePart::Form::bitmap,
+             .count = set_size(bitmap),
+             .bitmap = bitmap,
+             .offsets = {},
+             .values = nullptr};
+  choice_ = choose_code(result_, elements_, rules_, result_scratch_);
+  way_ = whole == parts_.size() ? Way::whole : result_.count == 0 ? Way::nothing : Way::merge;
+}
+
+void TileSum::sum_into(std::byte* to, std::uint64_t at) {
+  const auto code = static_cast<wire::ValueCode>(slice_->record.value_code);
+  const std::uint64_t begin = wire::values_at(at, bytes_of_value_) - at;
+  const std::uint64_t values = result_.count * bytes_of_value_;
+  const std::uint64_t end = bytes(at);
+  write_descriptor(to, choice_, result_.count, result_.count == 0 ? wire::ValueCode::as_is : code);
+  if (result_.count == 0) {
+    write_values({});
+  } else {
+    std::memset(to + sizeof(std::uint32_t), 0, begin - sizeof(std::uint32_t));
+    if (code == wire::ValueCode::as_is) {
+      write_values({to + begin, values});
+    } else {
+      write_values(result_scratch_.values());
+      narrow(narrow_type(slice_->record.value_code),
+             reinterpret_cast<const float*>(result_scratch_.values().data()), result_.count,
+             reinterpret_cast<std::uint16_t*>(to + begin));
+    }
+    std::byte* index = to + begin + values;
+    if (choice_.index_bytes > 0) index += write_index(index, result_, elements_, choice_, result_scratch_);
+    std::memset(index, 0, static_cast<std::size_t>(to + end - index));
+  }
+  consume();
+  ++summed_;
+  ready_ = false;
+}
+
+/// Writes the sums of the elements in the union, packed. `values` has room for them.
+void TileSum::write_values(std::span<std::byte> values) {
+  const int ranks = static_cast<int>(ranks_.size());
+  SumOutput to{.ranks = ranks, .packed = values};
+  switch (way_) {
+    case Way::nothing:
+      break;
+    case Way::whole:
+      pointers_.clear();
+      for (const TilePart& part : parts_) pointers_.push_back(part.values);
+      reduce_kernel(type(), op())(values.data(), pointers_.data(), pointers_.size(), elements_,
+                                  {.ranks = ranks, .with_zero = false});
+      break;
+    case Way::merge:
+      sources_.clear();
+      for (const TilePart& part : parts_) {
+        if (part.form == TilePart::Form::none) continue;
+        sources_.push_back(
+            {part.form == TilePart::Form::all ? nullptr : part.bitmap.data(), part.values, part.count});
+      }
+      merge_kernel(type(), op())(sources_, elements_, result_scratch_.bitmap(words_for(elements_)).data(),
+                                 to);
+      break;
+    case Way::accumulate:
+      if (result_.form == TilePart::Form::offsets) {
+        accumulator_.emit(result_.offsets, to);
+      } else {
+        accumulator_.emit(to);
+      }
+      break;
+  }
+}
+
+/// Gives the contributions' slots back.
+void TileSum::consume() {
+  for (const int rank : ranks_) {
+    if (!context_.is_self(rank)) intake_.consume_tile(rank, arrived_[static_cast<std::size_t>(rank)]);
+  }
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,86 @@
+// Sums the contributions to a tiled slice, tile by tile, in rank order.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/exchange/contributions/intake.h"
+#include "runtime/kernels/element_accumulator.h"
+#include "runtime/kernels/merge.h"
+#include "runtime/tile/tile_codec.h"
+
+namespace nzcl::engine {
+
+/// Sums one tile at a time, when every rank's tile is here, in the order of the ranks, so that every sum is
+/// reproducible to the last bit. Owned by an exchange and used by one thread.
+///
+/// What a tile needs stays in a core's cache; contributions are read once, where they lie: in slots, and in
+/// the input of this member's own rank. There are three ways to sum (runtime/kernels/README.md says when each
+/// is fast); all give the same bits.
+class TileSum {
+ public:
+  TileSum(LaneContext& context, wire::Priority priority, Intake& intake);
+
+  /// Begins with slice `s`, which the intake keeps until the sum is done.
+  void start(IncomingSlice& s);
+  bool done() const { return summed_ == tiles_; }
+  /// How many tiles of the slice have been summed.
+  std::uint64_t summed() const { return summed_; }
+
+  /// Returns true if the next tile can be summed: every rank's is here, and is well-formed. Precondition:
+  /// !done().
+  bool ready();
+  /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
+  /// ready().
+  std::uint64_t bytes(std::uint64_t at) const {
+    return tile_bytes(at, choice_, result_.count, bytes_of_value_);
+  }
+  /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
+  /// Precondition: ready().
+  void sum_into(std::byte* to, std::uint64_t at);
+  /// Drops what has arrived, because a rank has refused the operation. Returns true when that was all.
+  bool drop();
+
+  /// The ranks whose tiles the sum takes next, or waits for.
+  std::span<const int> holders() const { return ranks_; }
+
+ private:
+  enum class Way : std::uint8_t { nothing, whole, merge, accumulate };
+
+  bool read_arrived();
+  bool collect();
+  bool accumulate();
+  void unite();
+  std::optional<TilePart> part_of(int rank, TileScratch& scratch);
+  TilePart rounded(const TilePart& part);
+  void consume();
+  void write_values(std::span<std::byte> values);
+  DataType type() const { return static_cast<DataType>(slice_->record.type); }
+  ReduceOp op() const { return static_cast<ReduceOp>(slice_->record.op); }
+
+  LaneContext& context_;
+  Intake& intake_;
+  const CodeRules rules_;
+  std::vector<int> ranks_;  // 0, 1, 2 ...
+  IncomingSlice* slice_ = nullptr;
+  std::uint64_t summed_ = 0, tiles_ = 0;
+  // Of the next tile.
+  bool ready_ = false;
+  Way way_ = Way::nothing;
+  std::uint64_t number_ = 0, elements_ = 0;
+  std::uint64_t bytes_of_value_ = 0;  // of the result, as it is sent
+  std::vector<wire::Tile> arrived_;   // by rank, of the remote ranks
+  std::vector<TilePart> parts_;       // by rank, for the ways that need all of them at once
+  TilePart result_;                   // the union; sum_into() writes its values
+  CodeChoice choice_;                 // of the result
+  // Memory.
+  std::vector<TileScratch> scratches_;  // by rank, as long as there are few; otherwise one for all
+  TileScratch result_scratch_, rounding_scratch_;
+  std::vector<MergeSource> sources_;
+  std::vector<const std::byte*> pointers_;
+  ElementAccumulator accumulator_;
+};
+
+}  // namespace nzcl::engine

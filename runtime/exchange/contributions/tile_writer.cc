@@ -1,0 +1,130 @@
+#include "runtime/exchange/contributions/tile_writer.h"
+
+#include <cstring>
+
+#include "runtime/kernels/index_codec.h"
+#include "runtime/kernels/narrow.h"
+#include "runtime/plan/tuning.h"
+#include "runtime/tile/tile_blocks.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+namespace {
+
+void zero(std::byte* at, std::uint64_t bytes) { std::memset(at, 0, bytes); }
+
+}  // namespace
+
+wire::ValueCode value_code(const wire::OperationRecord& record) {
+  return static_cast<wire::ValueCode>(record.value_code);
+}
+
+TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
+    : rules_{context.config.index_code, context.config.short_codes}, scratch_(context.slot_bytes(priority)) {}
+
+std::optional<WrittenSection> TileWriter::write_section(MessageBuilder& message, Contribution& c,
+                                                        std::uint16_t credit) {
+  Operation& op = *c.operation;
+  const trace::Span span(trace::What::push, op.epoch, c.slice);
+  const std::uint64_t begin = message.bytes();
+  if (begin > 0 && message.room() < wire::kMaxOverhead) return std::nullopt;
+  wire::Header header;
+  std::byte* const header_at =
+      begin_section(message, c, header, {.bitmap = c.sent_tiles == 0, .data = true, .credit = credit});
+  const std::uint64_t payload_begin = message.bytes();
+  if (op.refusal) {
+    header.payload_bytes = write_refusal(message, header, *op.refusal);
+    c.set_sent();
+  } else {
+    const std::uint64_t first = op.layout.tile_number(c.slice, 0);
+    std::uint64_t covered = 0;
+    while (!c.sent() && message.bytes() < kFullMessageBytes && covered < kMessageCoversBytes) {
+      if (!add_tile(message, op, first + c.sent_tiles, payload_begin)) break;
+      ++c.sent_tiles;
+      ++header.tiles;
+      if (!op.tile_input().needs_no_scan()) covered += op.layout.tile_elements() * op.layout.element_bytes();
+    }
+    if (header.tiles == 0) {
+      message.take_back(static_cast<std::uint32_t>(payload_begin - begin));
+      return std::nullopt;
+    }
+    header.flags |= wire::kTiles;
+    header.payload_bytes = static_cast<std::uint32_t>(message.bytes() - payload_begin);
+  }
+  std::memcpy(header_at, &header, sizeof header);
+  return WrittenSection{header_at, message.bytes() - begin};
+}
+
+/// Returns false, and adds nothing, if the tile does not fit.
+bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t tile,
+                          std::uint64_t payload_begin) {
+  const SliceLayout& layout = op.layout;
+  const std::uint64_t elements = layout.elements_of_tile(tile);
+  const wire::ValueCode code = value_code(op.record);
+  const std::uint64_t each = wire::value_bytes(op.type(), code);
+  const std::uint64_t at = message.bytes() - payload_begin;
+  const std::uint64_t before = wire::values_at(at, each) - at;
+  // Reading a dense tile to find out that it does not fit would be a waste. Its size is about that of the one
+  // before it.
+  const bool alone = at == 0 && payload_begin <= wire::kMaxOverhead;
+  if (!alone && message.room() < last_bytes_ + last_bytes_ / 8) return false;
+  const std::uint64_t beside = before + bitmap_bytes(elements) + sizeof(std::uint16_t) + wire::kTileAlignment;
+  if (message.room() <= beside) return false;
+
+  const bool narrower = code != wire::ValueCode::as_is;
+  const auto packed =
+      narrower ? scratch_.values() : std::span(message.next() + before, message.room() - beside);
+  const auto part = op.tile_input().part(layout, tile, scratch_, packed);
+  if (!part) return false;
+  const CodeChoice choice = choose_code(*part, elements, rules_, scratch_);
+  const std::uint64_t bytes = tile_bytes(at, choice, part->count, each);
+  if (bytes > message.room()) return false;
+
+  const std::uint64_t value_bytes = part->count * each;
+  const std::uint64_t behind = part->count == 0 ? 0 : bytes - before - value_bytes;
+  std::byte* const begin = message.next();
+  std::byte* index = nullptr;
+  if (part->count == 0) {
+    message.reserve(static_cast<std::uint32_t>(bytes));
+  } else if (narrower) {
+    message.reserve(static_cast<std::uint32_t>(bytes));
+    narrow(code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16,
+           reinterpret_cast<const float*>(part->values), part->count,
+           reinterpret_cast<std::uint16_t*>(begin + before));
+    index = begin + before + value_bytes;
+  } else {
+    index = place_values(message, *part, op.tile_input().region(), before, value_bytes, behind);
+  }
+  write_descriptor(begin, choice, part->count, code);
+  if (part->count > 0) zero(begin + sizeof(std::uint32_t), before - sizeof(std::uint32_t));
+  if (choice.index_bytes > 0) {
+    const std::uint64_t written = write_index(index, *part, elements, choice, scratch_);
+    zero(index + written, behind - written);
+  } else if (index != nullptr) {
+    zero(index, behind);
+  }
+  last_bytes_ = bytes;
+  op.input_blocks.fetch_add(TileBlocks(layout.block_elements()).count(*part, elements, scratch_),
+                            std::memory_order_relaxed);
+  return true;
+}
+
+/// Puts the values into the message, with `before` bytes in front of them and `behind` bytes behind. Returns
+/// where these lie.
+std::byte* TileWriter::place_values(MessageBuilder& message, const TilePart& part,
+                                    const verbs::MemoryRegion* region, std::uint64_t before,
+                                    std::uint64_t bytes, std::uint64_t behind) {
+  // What is gathered takes an entry, and what follows it another one.
+  const bool gathers =
+      region != nullptr && bytes >= message.limits().gather_bytes && message.free_segments() >= 3;
+  if (gathers) {
+    message.reserve(static_cast<std::uint32_t>(before));
+    message.add(part.values, bytes, region, bytes);
+    return behind == 0 ? nullptr : message.reserve(static_cast<std::uint32_t>(behind));
+  }
+  std::byte* const values = message.reserve(static_cast<std::uint32_t>(before + bytes + behind)) + before;
+  if (part.values != values) copy_cold(values, part.values, bytes);
+  return values + bytes;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,40 @@
+// Writes this rank's contributions to tiled slices into messages, tile by tile.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "runtime/channel/lane_context.h"
+#include "runtime/channel/message_builder.h"
+#include "runtime/exchange/contributions/section_writer.h"
+#include "runtime/tile/tile_codec.h"
+
+namespace nzcl::engine {
+
+/// Finds what a tile has, chooses how to code it, and writes it behind the others of a section. Values of a
+/// dense input are packed directly into the message. Long values of a stream leave from the caller's memory
+/// if the message may gather. Owned by a worker and used by one thread.
+class TileWriter {
+ public:
+  TileWriter(const LaneContext& context, wire::Priority priority);
+
+  /// Appends a section with as many of the next tiles as make a message worth its cost, or returns nothing if
+  /// not even one of them fits behind what the message has already. An empty message takes every tile.
+  std::optional<WrittenSection> write_section(MessageBuilder& message, Contribution& contribution,
+                                              std::uint16_t credit);
+
+ private:
+  bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
+                std::uint64_t payload_begin);
+  std::byte* place_values(MessageBuilder& message, const TilePart& part, const verbs::MemoryRegion* region,
+                          std::uint64_t before, std::uint64_t bytes, std::uint64_t behind);
+
+  const CodeRules rules_;
+  TileScratch scratch_;
+  std::uint64_t last_bytes_ = 0;  // of the tile before
+};
+
+/// How the values of an operation's tiles are coded.
+wire::ValueCode value_code(const wire::OperationRecord& record);
+
+}  // namespace nzcl::engine

@@ -1,0 +1,240 @@
+#include "runtime/operation/tile_output.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/base/cold_memory.h"
+#include "runtime/kernels/elements.h"
+#include "runtime/kernels/offsets.h"
+#include "runtime/kernels/packed_output.h"
+#include "runtime/plan/tuning.h"
+
+namespace nzcl::engine {
+namespace {
+
+/// Below this share of a tile's elements (one in so many), they are written one by one where zeros are in
+/// place already.
+constexpr std::size_t kFewElements = 16;
+/// How many elements ahead their lines are fetched.
+constexpr std::size_t kScatterAhead = 24;
+
+template <typename Element>
+void scatter_elements(std::byte* dense, std::span<const std::uint16_t> offsets, const std::byte* values) {
+  for (std::size_t i = 0; i < offsets.size(); ++i) {
+    const std::size_t ahead = offsets[std::min(i + kScatterAhead, offsets.size() - 1)];
+    __builtin_prefetch(dense + ahead * sizeof(Element), 1);
+    std::memcpy(dense + offsets[i] * sizeof(Element), values + i * sizeof(Element), sizeof(Element));
+  }
+}
+
+void scatter(std::byte* dense, std::span<const std::uint16_t> offsets, const std::byte* values,
+             std::uint64_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return scatter_elements<std::uint8_t>(dense, offsets, values);
+    case 2:
+      return scatter_elements<std::uint16_t>(dense, offsets, values);
+    case 4:
+      return scatter_elements<std::uint32_t>(dense, offsets, values);
+    default:
+      return scatter_elements<std::uint64_t>(dense, offsets, values);
+  }
+}
+
+/// Reads as many indices as `to` has room for.
+void read_indices(const IndexBuffer& from, std::span<std::int64_t> to) {
+  const auto read = [&](const auto* indices) { std::copy_n(indices, to.size(), to.begin()); };
+  switch (from.type()) {
+    case IndexType::int32:
+      return read(static_cast<const std::int32_t*>(from.data()));
+    case IndexType::uint32:
+      return read(static_cast<const std::uint32_t*>(from.data()));
+    case IndexType::int64:
+      return read(static_cast<const std::int64_t*>(from.data()));
+  }
+}
+
+}  // namespace
+
+TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place)
+    : layout_(layout),
+      blocks_of_(layout.block_elements()),
+      base_(dense),
+      packed_(false),
+      in_place_(in_place),
+      // Memory that is zero, and of which nothing is touched that no tile is written to.
+      words_(static_cast<std::uint64_t*>(
+          std::calloc(layout.tiles() * layout.tile_blocks() / 64, sizeof(std::uint64_t)))) {
+  if (!words_) throw std::bad_alloc();
+}
+
+TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity,
+                       IndexBuffer indices, PackedOverflow* overflow, int lanes)
+    : layout_(layout),
+      blocks_of_(layout.block_elements()),
+      base_(packed),
+      packed_(true),
+      in_place_(false),
+      capacity_(capacity),
+      indices_(indices),
+      overflow_(overflow),
+      most_blocks_(overflow != nullptr         ? layout.blocks()
+                   : indices.data() != nullptr ? 0
+                                               : std::min(capacity, layout.blocks())),
+      counts_(new std::atomic<std::int64_t>[layout.tiles()]),
+      blocks_(new std::uint16_t[most_blocks_]),
+      cursors_(static_cast<std::size_t>(lanes)) {
+  for (std::uint64_t t = 0; t < layout.tiles(); ++t) counts_[t].store(-1, std::memory_order_relaxed);
+}
+
+std::span<std::uint64_t> TileOutput::words_of(std::uint64_t tile) {
+  const std::uint64_t words = layout_.tile_blocks() / 64;
+  const std::uint64_t blocks =
+      std::min(layout_.tile_blocks(), layout_.blocks() - tile * layout_.tile_blocks());
+  return {words_.get() + tile * words, words_for(blocks)};
+}
+
+void TileOutput::note(std::uint64_t tile, std::uint64_t blocks) {
+  counts_[tile].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
+}
+
+bool TileOutput::placeable(std::uint64_t tile, int lane) {
+  if (!packed_) return true;
+  Cursor& cursor = cursors_[static_cast<std::size_t>(lane)];
+  // The tiles of one lane come almost in order. Where they do not, counting starts again at the first tile.
+  if (cursor.tile > tile) cursor = {};
+  for (; cursor.tile < tile; ++cursor.tile) {
+    const std::int64_t blocks = counts_[cursor.tile].load(std::memory_order_acquire);
+    if (blocks < 0) return false;
+    cursor.blocks += static_cast<std::uint64_t>(blocks);
+  }
+  return true;
+}
+
+std::optional<std::uint64_t> TileOutput::count(std::uint64_t tile, const wire::Tile& bytes,
+                                               TileScratch& scratch) const {
+  if (layout_.block_elements() == 1) return bytes.count;
+  const std::uint64_t elements = layout_.elements_of_tile(tile);
+  const auto part = read_part(bytes, elements, scratch);
+  if (!part) return std::nullopt;
+  return blocks_of_.count(*part, elements, scratch);
+}
+
+std::optional<std::uint64_t> TileOutput::place(std::uint64_t tile, const wire::Tile& bytes, int lane,
+                                               TileScratch& scratch) {
+  return packed_ ? place_packed(tile, bytes, lane, scratch) : place_dense(tile, bytes, scratch);
+}
+
+std::optional<std::uint64_t> TileOutput::place_dense(std::uint64_t tile, const wire::Tile& bytes,
+                                                     TileScratch& scratch) {
+  const std::uint64_t elements = layout_.elements_of_tile(tile), each = layout_.element_bytes(),
+                      block = layout_.block_elements();
+  const std::span<std::uint64_t> words = words_of(tile);
+  std::byte* const dense = base_ + layout_.tile_begin(tile) * each;
+  const auto part = read_part(bytes, elements, scratch, block == 1 ? words : std::span<std::uint64_t>());
+  if (!part) return std::nullopt;
+  switch (part->form) {
+    case TilePart::Form::none:
+      if (!in_place_) zero_cold(dense, elements * each);
+      return 0;
+    case TilePart::Form::all:
+      copy_cold(dense, part->values, elements * each);
+      fill_ones(words, blocks_of_.blocks(elements));
+      return set_size(words);
+    case TilePart::Form::offsets:
+      if (in_place_ && part->count < elements / kFewElements) {
+        scatter(dense, part->offsets, part->values, each);
+        for (const std::uint16_t offset : part->offsets) set_bit(words, blocks_of_.block_of(offset));
+        return blocks_of_.count(*part, elements, scratch);
+      }
+      break;
+    case TilePart::Form::bitmap:
+      break;
+  }
+  const auto bitmap = as_bitmap(*part, elements, block == 1 ? words : scratch.bitmap(words_for(elements)));
+  expand({part->values, part->count * each}, each, bitmap, {dense, elements * each}, StoreTo::cache);
+  return block == 1 ? part->count : blocks_of_.mark(bitmap, words, scratch);
+}
+
+std::optional<std::uint64_t> TileOutput::place_packed(std::uint64_t tile, const wire::Tile& bytes, int lane,
+                                                      TileScratch& scratch) {
+  const std::uint64_t elements = layout_.elements_of_tile(tile);
+  const auto part = read_part(bytes, elements, scratch);
+  if (!part) return std::nullopt;
+  if (part->count == 0) return 0;
+  const std::uint64_t position = cursors_[static_cast<std::size_t>(lane)].blocks;
+  if (layout_.block_elements() > 1) return place_whole_blocks(tile, *part, position, scratch);
+  put_indices(tile, position, as_offsets(*part, scratch.offsets()));
+  put_values(position, {part->values, part->count * layout_.element_bytes()});
+  return part->count;
+}
+
+/// Places a tile whose blocks have several elements. Elements of a block that are not in the union are zero.
+std::uint64_t TileOutput::place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
+                                             TileScratch& scratch) {
+  const std::uint64_t elements = layout_.elements_of_tile(tile), each = layout_.element_bytes(),
+                      block = layout_.block_elements();
+  std::array<std::byte, kMostTiledBlockBytes> values;  // of one block
+  const auto offsets = as_offsets(part, scratch.offsets());
+  std::uint64_t blocks = 0;
+  for (std::size_t i = 0; i < offsets.size(); ++blocks) {
+    const auto number = static_cast<std::uint16_t>(blocks_of_.block_of(offsets[i]));
+    const std::uint64_t whole = std::min(block, elements - number * block) * each;
+    std::byte* const to = values.data();
+    std::memset(to, 0, whole);
+    for (; i < offsets.size() && blocks_of_.block_of(offsets[i]) == number; ++i)
+      std::memcpy(to + offsets[i] % block * each, part.values + i * each, each);
+    put_indices(tile, position + blocks, {&number, 1});
+    put_values(position + blocks, {to, whole});
+  }
+  return blocks;
+}
+
+/// Writes the indices of blocks, as far as there is room for them.
+void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
+                             std::span<const std::uint16_t> blocks) {
+  const auto fitting = [&](std::uint64_t room) {
+    return blocks.first(position < room ? std::min<std::uint64_t>(blocks.size(), room - position) : 0);
+  };
+  const auto kept = fitting(most_blocks_);
+  std::copy(kept.begin(), kept.end(), blocks_.get() + position);
+  if (indices_.data() != nullptr)
+    write_indices(fitting(capacity_), tile * layout_.tile_blocks(), indices_, position);
+}
+
+/// Writes values of blocks from `position` on.
+void TileOutput::put_values(std::uint64_t position, std::span<const std::byte> values) {
+  const std::uint64_t begin = position * layout_.block_bytes(), end = capacity_ * layout_.block_bytes();
+  const std::uint64_t fit = begin < end ? std::min<std::uint64_t>(values.size(), end - begin) : 0;
+  copy_to_memory(values.first(fit), base_ + begin);
+  if (fit < values.size() && overflow_ != nullptr) overflow_->write(begin + fit - end, values.subspan(fit));
+}
+
+std::span<const std::uint64_t> TileOutput::union_bitmap() {
+  if (!packed_) return {words_.get(), words_for(layout_.blocks())};
+  bitmap_.assign(words_for(layout_.blocks()), 0);
+  for (const std::int64_t block : packed_indices())
+    set_bit(std::span(bitmap_), static_cast<std::uint64_t>(block));
+  return bitmap_;
+}
+
+std::vector<std::int64_t> TileOutput::packed_indices() const {
+  std::vector<std::int64_t> indices;
+  std::uint64_t position = 0;
+  for (std::uint64_t t = 0; t < layout_.tiles(); ++t) {
+    const auto noted = static_cast<std::uint64_t>(counts_[t].load(std::memory_order_relaxed));
+    const std::uint64_t most = most_blocks_ == 0 ? capacity_ : most_blocks_;
+    const std::uint64_t blocks = std::min(noted, most - position);
+    indices.resize(position + blocks);
+    if (most_blocks_ > 0)
+      write_indices({blocks_.get() + position, blocks}, t * layout_.tile_blocks(), indices.data(), position);
+    position += blocks;
+  }
+  if (most_blocks_ == 0) read_indices(indices_, indices);
+  return indices;
+}
+
+}  // namespace nzcl::engine

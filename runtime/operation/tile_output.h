@@ -1,0 +1,92 @@
+// Where the result of a tiled operation goes, tile by tile.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "nzcl/indices.h"
+#include "runtime/operation/packed_overflow.h"
+#include "runtime/plan/slice_layout.h"
+#include "runtime/tile/tile_blocks.h"
+#include "runtime/tile/tile_codec.h"
+
+namespace nzcl::engine {
+
+/// Puts the tiles of a result into place: into a whole tensor, or packed, one block behind the other, with
+/// the indices of the blocks. Its memory follows the result: one bit for each block of a dense result, and 16
+/// bits for each block that a packed output has room for, of which only what is used is ever touched.
+///
+/// A tile's place in a packed output depends on the tiles before it, so it can be placed when the blocks of
+/// all of these are known; note() makes them known as soon as their message has arrived. Only one thread at a
+/// time touches a tile, and lanes place different ones at the same time. Where the caller has given memory
+/// for the indices, they are not kept besides.
+class TileOutput {
+ public:
+  /// `dense`: the tensor, which is also the input if `in_place`.
+  TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place);
+  /// `packed` and `indices`, which may be null, have room for `capacity` blocks. Values that do not fit go to
+  /// `overflow`, unless that is null.
+  TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity, IndexBuffer indices,
+             PackedOverflow* overflow, int lanes);
+
+  /// Says how many blocks a packed result has in a tile, unless that is known.
+  void note(std::uint64_t tile, std::uint64_t blocks);
+  /// Whether it has to be said before the tile can be placed, and has not been.
+  bool needs_note(std::uint64_t tile) const {
+    return packed_ && counts_[tile].load(std::memory_order_relaxed) < 0;
+  }
+  /// Returns true if the tile can be placed now. `lane` is the number of the caller's lane.
+  bool placeable(std::uint64_t tile, int lane);
+
+  /// Puts a tile into place and returns how many blocks it has, or nothing if its index set is malformed.
+  /// Precondition: placeable(). What does not fit a packed output is left out.
+  std::optional<std::uint64_t> place(std::uint64_t tile, const wire::Tile& bytes, int lane,
+                                     TileScratch& scratch);
+  /// Returns how many blocks the tile has, or nothing if its index set is malformed.
+  std::optional<std::uint64_t> count(std::uint64_t tile, const wire::Tile& bytes, TileScratch& scratch) const;
+
+  // --- After success.
+  std::span<const std::uint64_t> union_bitmap();
+  std::vector<std::int64_t> packed_indices() const;
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  /// Blocks of the packed result that lie before `tile`. A lane goes on counting from where it stopped.
+  struct Cursor {
+    std::uint64_t tile = 0, blocks = 0;
+  };
+
+  std::span<std::uint64_t> words_of(std::uint64_t tile);
+  std::optional<std::uint64_t> place_dense(std::uint64_t tile, const wire::Tile& bytes, TileScratch& scratch);
+  std::optional<std::uint64_t> place_packed(std::uint64_t tile, const wire::Tile& bytes, int lane,
+                                            TileScratch& scratch);
+  std::uint64_t place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
+                                   TileScratch& scratch);
+  void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks);
+  void put_values(std::uint64_t position, std::span<const std::byte> values);
+
+  const SliceLayout layout_;
+  const TileBlocks blocks_of_;
+  std::byte* const base_;
+  const bool packed_, in_place_;
+  const std::uint64_t capacity_ = 0;
+  const IndexBuffer indices_;
+  PackedOverflow* const overflow_ = nullptr;
+  const std::uint64_t most_blocks_ = 0;         // whose numbers are kept
+  std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks
+  // Of a packed result: blocks by tile, or -1 while they are unknown, and the block numbers within their
+  // tiles.
+  std::unique_ptr<std::atomic<std::int64_t>[]> counts_;
+  std::unique_ptr<std::uint16_t[]> blocks_;
+  std::vector<Cursor> cursors_;  // by lane
+  std::vector<std::uint64_t> bitmap_;
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,38 @@
+// Which blocks of a tile have any of its elements.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/tile/tile_part.h"
+
+namespace nzcl::engine {
+
+/// Counts and marks the blocks of `block_elements` elements, 1 or more, that have an element of a part. For one
+/// size of blocks, as a tensor has; cheap to make.
+class TileBlocks {
+ public:
+  explicit TileBlocks(std::uint64_t block_elements);
+
+  /// The number of blocks of a tile of `elements` elements.
+  std::uint64_t blocks(std::uint64_t elements) const { return (elements + block_ - 1) / block_; }
+  /// The number of the block that an element is in.
+  std::uint64_t block_of(std::uint16_t element) const { return element * reciprocal_ >> 32; }
+
+  /// Returns how many blocks the part has an element of.
+  std::uint64_t count(const TilePart& part, std::uint64_t elements, TileScratch& scratch) const;
+  /// Sets `bits`, one for each block of the tile, to those that have an element in the bitmap. The two may be
+  /// the same if blocks have one element. Returns how many blocks they are. A scratch that the bitmap lies in may
+  /// be given.
+  std::uint64_t mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits,
+                     TileScratch& scratch) const;
+
+ private:
+  std::uint64_t count_listed(std::span<const std::uint16_t> offsets) const;
+
+  std::uint64_t block_;
+  std::uint64_t reciprocal_;  // ceil(2^32 / block_): exact for all numbers of elements of a tile
+  int log2_;                  // of block_, or -1 if that is no power of two up to 64
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,196 @@
+#include "runtime/tile/tile_codec.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <numeric>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/kernels/index_codec.h"
+#include "runtime/kernels/narrow.h"
+#include "runtime/kernels/offsets.h"
+
+namespace nzcl::engine {
+
+using wire::IndexCode;
+
+namespace {
+
+constexpr std::uint64_t kLengthBytes = sizeof(std::uint16_t);
+/// Codes that take long to read pay only if they save this share of the bytes, where bytes cost little.
+constexpr std::uint64_t kWorthReading = 4;
+
+std::uint64_t bytes_of_runs(const TilePart& part) {
+  return 4 * (part.form == TilePart::Form::offsets ? set_runs(part.offsets) : set_runs(part.bitmap));
+}
+
+/// Returns the bytes of an index set in a given code.
+std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t elements, TileScratch& scratch) {
+  switch (code) {
+    case IndexCode::bitmap:
+      return bitmap_bytes(elements);
+    case IndexCode::offsets:
+      return offsets_bytes(part.count);
+    case IndexCode::gaps:
+      return gaps_bytes(as_offsets(part, scratch.offsets()));
+    case IndexCode::runs:
+      return bytes_of_runs(part);
+    default:
+      return 0;
+  }
+}
+
+/// Index sets of fewer bytes are not worth looking for a shorter code, where bytes cost little.
+constexpr std::uint64_t kFewBytes = 1024;
+static_assert(kMostSliceElements / 8 <= 0xffff,
+              "a code that is not longer than a bitmap has 16 bits for its length");
+
+/// A size with the length field, if the code has one, for comparisons.
+std::uint64_t with_length(const CodeChoice& choice) {
+  return choice.index_bytes + (wire::has_length(choice.code) ? kLengthBytes : 0);
+}
+
+CodeChoice shortest(const TilePart& part, std::size_t elements, bool at_any_cost, TileScratch& scratch) {
+  const bool few = offsets_bytes(part.count) <= bitmap_bytes(elements);
+  CodeChoice best{few ? IndexCode::offsets : IndexCode::bitmap,
+                  few ? offsets_bytes(part.count) : bitmap_bytes(elements)};
+  if (!at_any_cost && best.index_bytes < kFewBytes) return best;
+  const std::uint64_t worth = at_any_cost ? best.index_bytes : best.index_bytes / kWorthReading;
+  const CodeChoice runs{IndexCode::runs, bytes_of_runs(part)};
+  if (with_length(runs) < worth) best = runs;
+  if (!at_any_cost || part.count + kLengthBytes >= with_length(best)) return best;
+  const CodeChoice gaps{IndexCode::gaps, size_in(IndexCode::gaps, part, elements, scratch)};
+  if (with_length(gaps) < with_length(best)) best = gaps;
+  return best;
+}
+
+}  // namespace
+
+CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRules& rules,
+                       TileScratch& scratch) {
+  if (part.count == 0) return {};
+  if (part.count == elements) return {IndexCode::all, 0};
+  if (rules.forced) {
+    const CodeChoice forced{*rules.forced, size_in(*rules.forced, part, elements, scratch)};
+    // A tile in its longest form fits a message with a bitmap, so no other code may be longer.
+    const bool possible = forced.index_bytes > 0 && with_length(forced) <= bitmap_bytes(elements);
+    return possible ? forced : CodeChoice{IndexCode::bitmap, bitmap_bytes(elements)};
+  }
+  return shortest(part, elements, rules.shortest, scratch);
+}
+
+std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::size_t values,
+                         std::uint64_t value_bytes) {
+  if (choice.code == IndexCode::none) return sizeof(std::uint32_t);
+  const std::uint64_t end = wire::values_at(at, value_bytes) + values * value_bytes + with_length(choice);
+  return wire::aligned(end, wire::kTileAlignment) - at;
+}
+
+void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value) {
+  const std::uint32_t bits =
+      wire::TileDescriptor{static_cast<std::uint32_t>(count), choice.code, value}.encode();
+  std::memcpy(tile, &bits, sizeof bits);
+}
+
+std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t elements, const CodeChoice& choice,
+                          TileScratch& scratch) {
+  std::byte* const begin = to;
+  if (wire::has_length(choice.code)) {
+    const auto length = static_cast<std::uint16_t>(choice.index_bytes);
+    std::memcpy(to, &length, sizeof length);
+    to += sizeof length;
+  }
+  const std::span<std::byte> bytes(to, choice.index_bytes);
+  switch (choice.code) {
+    case IndexCode::bitmap:
+      encode_bitmap(as_bitmap(part, elements, scratch.bitmap(words_for(elements))), bytes);
+      break;
+    case IndexCode::offsets:
+      encode_offsets(as_offsets(part, scratch.offsets()), bytes);
+      break;
+    case IndexCode::gaps:
+      encode_gaps(as_offsets(part, scratch.offsets()), bytes);
+      break;
+    case IndexCode::runs:
+      encode_runs(as_bitmap(part, elements, scratch.bitmap(words_for(elements))), elements, bytes);
+      break;
+    default:
+      assert(false);
+  }
+  return static_cast<std::uint64_t>(to + choice.index_bytes - begin);
+}
+
+std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
+                                  std::span<std::uint64_t> bitmap) {
+  TilePart part{.count = tile.count, .bitmap = {}, .offsets = {}, .values = tile.values.data()};
+  const std::span<std::uint64_t> bits = bitmap.empty() ? scratch.bitmap(words_for(elements)) : bitmap;
+  bool well_formed = true;
+  switch (tile.index_code) {
+    case IndexCode::none:
+      break;
+    case IndexCode::all:
+      part.form = TilePart::Form::all;
+      break;
+    case IndexCode::bitmap:
+      part.form = TilePart::Form::bitmap;
+      well_formed = decode_bitmap(tile.index, elements, tile.count, bits);
+      break;
+    case IndexCode::runs:
+      part.form = TilePart::Form::bitmap;
+      well_formed = decode_runs(tile.index, elements, tile.count, bits);
+      break;
+    case IndexCode::offsets:
+      part.form = TilePart::Form::offsets;
+      well_formed = decode_offsets(tile.index, elements, scratch.offsets(tile.count));
+      break;
+    case IndexCode::gaps:
+      part.form = TilePart::Form::offsets;
+      well_formed = decode_gaps(tile.index, elements, scratch.offsets(tile.count));
+      break;
+  }
+  if (!well_formed) return std::nullopt;
+  if (part.form == TilePart::Form::bitmap) part.bitmap = bits;
+  if (part.form == TilePart::Form::offsets) part.offsets = scratch.offsets(tile.count);
+  if (tile.value_code != wire::ValueCode::as_is && tile.count > 0) {
+    const auto type = tile.value_code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16;
+    widen(type, reinterpret_cast<const std::uint16_t*>(tile.values.data()), tile.count,
+          reinterpret_cast<float*>(scratch.values().data()));
+    part.values = scratch.values().data();
+  }
+  return part;
+}
+
+std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t elements,
+                                         std::span<std::uint64_t> to) {
+  switch (part.form) {
+    case TilePart::Form::bitmap:
+      return part.bitmap;
+    case TilePart::Form::offsets:
+      bitmap_of(part.offsets, to);
+      return to;
+    case TilePart::Form::all:
+      fill_ones(to, elements);
+      return to;
+    case TilePart::Form::none:
+      break;
+  }
+  assert(false);
+  return {};
+}
+
+std::span<const std::uint16_t> as_offsets(const TilePart& part, std::span<std::uint16_t> to) {
+  switch (part.form) {
+    case TilePart::Form::offsets:
+      return part.offsets;
+    case TilePart::Form::bitmap:
+      return to.first(offsets_of(part.bitmap, to));
+    case TilePart::Form::all:
+      std::iota(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(part.count), std::uint16_t{0});
+      return to.first(part.count);
+    case TilePart::Form::none:
+      break;
+  }
+  return {};
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,55 @@
+// What one rank holds of a tile, or what its sum is, in the form in which kernels read it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "runtime/kernels/elements.h"
+#include "runtime/wire/tile.h"
+
+namespace nzcl::engine {
+
+static_assert(wire::kMostTileElements == kMostSliceElements);
+
+/// The elements of a tile that are there, and their values. A view: it owns nothing.
+struct TilePart {
+  enum class Form : std::uint8_t { none, all, bitmap, offsets };
+  Form form = Form::none;
+  std::size_t count = 0;                   // elements that are there
+  std::span<const std::uint64_t> bitmap;   // Form::bitmap: words_for(elements) words
+  std::span<const std::uint16_t> offsets;  // Form::offsets: ascending
+  const std::byte* values = nullptr;       // packed, in the tensor's type
+};
+
+/// Memory for one tile's index set and values, of any tensor. Pages that are never touched cost nothing. For
+/// one thread.
+class TileScratch {
+ public:
+  /// `most_value_bytes`: of the values of a tile, as wide as they can be.
+  explicit TileScratch(std::size_t most_value_bytes)
+      : bitmap_(new std::uint64_t[kMostSliceElements / 64]),
+        offsets_(new std::uint16_t[kMostSliceElements]),
+        blocks_(new std::uint64_t[kMostSliceElements / 64]),
+        listed_(new std::uint16_t[kMostSliceElements]),
+        values_(new std::byte[most_value_bytes]),
+        value_bytes_(most_value_bytes) {}
+
+  std::span<std::uint64_t> bitmap(std::size_t words) { return {bitmap_.get(), words}; }
+  std::span<std::uint16_t> offsets(std::size_t count = kMostSliceElements) { return {offsets_.get(), count}; }
+  /// For TileBlocks.
+  std::span<std::uint64_t> blocks(std::size_t words) { return {blocks_.get(), words}; }
+  std::span<std::uint16_t> listed(std::size_t count) { return {listed_.get(), count}; }
+  std::span<std::byte> values() { return {values_.get(), value_bytes_}; }
+
+ private:
+  std::unique_ptr<std::uint64_t[]> bitmap_;
+  std::unique_ptr<std::uint16_t[]> offsets_;
+  std::unique_ptr<std::uint64_t[]> blocks_;
+  std::unique_ptr<std::uint16_t[]> listed_;
+  std::unique_ptr<std::byte[]> values_;
+  std::size_t value_bytes_;
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,42 @@
+// The libtorch plugin: a c10d process group whose collectives are nzcl's.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/version.h>
+
+#if TORCH_VERSION_MAJOR >= 2
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#else
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#endif
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+
+#include "nzcl/export.h"
+
+namespace nzcl_torch {
+
+/// What libtorch lets plugins derive from. The virtual functions that nzcl implements are the same in both.
+#if TORCH_VERSION_MAJOR >= 2
+using GroupBase = c10d::Backend;
+#else
+using GroupBase = c10d::ProcessGroup;
+#endif
+
+/// Collective over `size` ranks: makes a process group named "nzcl". The ranks meet through `store`, which
+/// must be trusted, because the communicator's key travels through it; no other port or launcher is needed.
+/// `timeout` is that of operations which make no progress, unless NZCL_TIMEOUT_S is set. All other options of
+/// nzcl come from NZCL_* variables. Throws nzcl::Error, which names the ranks that do not come.
+///
+/// Threads: as c10d asks, calls that start operations come in the same order on all ranks. Works complete on
+/// a thread of the communicator, where callbacks of their futures run too. Destroying the group waits for the
+/// other ranks to do so, at most NZCL_CLOSE_TIMEOUT_S. It also waits for callbacks, which may need a lock
+/// that the destroying thread holds, such as Python's; so that waiting is done inside of `around_close`, if
+/// it is given, which must call its argument.
+NZCL_API c10::intrusive_ptr<GroupBase> make_process_group(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
+    std::function<void(const std::function<void()>& close)> around_close = {});
+
+}  // namespace nzcl_torch

@@ -1,0 +1,70 @@
+// What libtorch's types, operations and shapes are in nzcl's terms.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "nzcl/types.h"
+
+namespace nzcl_torch {
+
+inline nzcl::DataType type_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kFloat:
+      return nzcl::DataType::float32;
+    case at::kDouble:
+      return nzcl::DataType::float64;
+    case at::kHalf:
+      return nzcl::DataType::float16;
+    case at::kBFloat16:
+      return nzcl::DataType::bfloat16;
+    case at::kInt:
+      return nzcl::DataType::int32;
+    case at::kLong:
+      return nzcl::DataType::int64;
+    case at::kByte:
+      return nzcl::DataType::uint8;
+    default:
+      TORCH_CHECK(false, "nzcl does not reduce tensors of type ", t.scalar_type(),
+                  "; it reduces float, double, half, bfloat16, int, long and byte");
+  }
+}
+
+inline nzcl::ReduceOp op_of(const c10d::ReduceOp& op) {
+  switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
+    case c10d::ReduceOp::SUM:
+      return nzcl::ReduceOp::sum;
+    case c10d::ReduceOp::AVG:
+      return nzcl::ReduceOp::avg;
+    case c10d::ReduceOp::MIN:
+      return nzcl::ReduceOp::min;
+    case c10d::ReduceOp::MAX:
+      return nzcl::ReduceOp::max;
+    default:
+      TORCH_CHECK(false, "nzcl reduces with SUM, AVG, MIN and MAX, and with no other operation");
+  }
+}
+
+/// Elements per block. Zeros come by rows (of an embedding, of the neurons that did not fire), so a block is
+/// a row, or several of short rows. Tensors without rows, and such with very long ones, have blocks of 256.
+inline std::uint64_t block_of(const at::Tensor& t) {
+  constexpr std::uint64_t kDefault = 256, kLongestRow = 4096, kLeastBytes = 64;
+  const std::uint64_t row = t.dim() >= 2 ? static_cast<std::uint64_t>(t.size(-1)) : 0;
+  if (row == 0 || row > kLongestRow) return kDefault;
+  const std::uint64_t bytes = row * t.element_size();
+  return row * ((kLeastBytes + bytes - 1) / bytes);
+}
+
+inline void check_cpu(const at::Tensor& t) {
+  TORCH_CHECK(t.device().is_cpu(), "nzcl reduces tensors in host memory; this one is on ", t.device());
+}
+inline void check_dense(const at::Tensor& t, const char* call) {
+  check_cpu(t);
+  TORCH_CHECK(t.layout() == at::kStrided, "nzcl's ", call,
+              " takes dense tensors; only allreduce takes sparse ones");
+}
+
+}  // namespace nzcl_torch

@@ -1,0 +1,205 @@
+// Tiles that no honest peer sends. Each is refused, before it can do any harm, by an error that names the
+// peer and says what is wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <functional>
+
+#include "runtime/exchange/push/aggregator.h"
+#include "runtime/exchange/push/worker.h"
+#include "tests/engine/hand_fed.h"
+
+namespace nzcl::test {
+namespace {
+
+using engine::Aggregator;
+using engine::Worker;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using wire::Direction;
+using wire::IndexCode;
+using wire::Priority;
+using wire::ValueCode;
+
+constexpr HandFed::Setup kTiled{.self = 2, .slot_bytes = 2048, .tile_block_bytes = 64};
+constexpr std::uint64_t kCount = 1000, kTileElements = 256, kTiles = 4;  // the last tile has 232 elements
+
+/// A tile's bytes, as words of 32 bits.
+struct TileBytes {
+  std::uint32_t count = 2;
+  IndexCode index = IndexCode::offsets;
+  ValueCode value = ValueCode::as_is;
+  std::size_t values = 2;
+  std::vector<std::uint16_t> index_set{3, 60};  // with its length, where the code has one
+  std::uint32_t more_bits = 0;                  // of the descriptor
+
+  std::vector<float> words() const {
+    std::vector<float> words{
+        std::bit_cast<float>(wire::TileDescriptor{count, index, value}.encode() | more_bits)};
+    words.insert(words.end(), values, 1.0f);
+    for (std::size_t i = 0; i < index_set.size(); i += 2) {
+      const std::uint32_t high = i + 1 < index_set.size() ? index_set[i + 1] : 0;
+      words.push_back(std::bit_cast<float>(index_set[i] | high << 16));
+    }
+    return words;
+  }
+};
+
+Message tiles(const std::vector<TileBytes>& all, bool first = true) {
+  Message m;
+  m.header.flags = static_cast<std::uint16_t>(wire::kTiles | (first ? wire::kHasBitmap : 0));
+  m.header.tiles = static_cast<std::uint32_t>(all.size());
+  m.record = HandMade::record(kCount);
+  for (const TileBytes& t : all) {
+    const auto words = t.words();
+    m.payload.insert(m.payload.end(), words.begin(), words.end());
+  }
+  return m;
+}
+
+/// What an aggregator says to messages of rank 1, when rank 0 has sent a whole slice of good ones.
+std::string aggregator_says(const std::vector<Message>& messages) {
+  HandFed fed(kTiled);
+  Aggregator aggregator(fed.context(), Priority::bulk);
+  fed.feed(0, Direction::up, tiles({{}, {}, {}, {}}), Priority::bulk);
+  for (const Message& m : messages) fed.feed(1, Direction::up, m, Priority::bulk);
+  for (int i = 0; i < 20; ++i) {
+    aggregator.step();
+    fed.drop_sent();
+  }
+  return fed.failure();
+}
+
+/// What a worker says to these results of its only operation.
+std::string worker_says(const std::vector<Message>& messages, bool* finished = nullptr) {
+  HandFed::Setup setup = kTiled;
+  setup.self = 0;
+  HandFed fed(setup);
+  Worker worker(fed.context(), Priority::bulk);
+  HandMade started(fed, 0, std::vector<float>(kCount, 0.0f));
+  worker.submit(&started.operation);
+  while (worker.step()) fed.drop_sent();
+  for (const Message& m : messages) fed.feed(2, Direction::down, m, Priority::bulk);
+  for (int i = 0; i < 20; ++i) {
+    worker.step();
+    fed.drop_sent();
+  }
+  if (finished != nullptr) *finished = started.operation.finished();
+  return fed.failure();
+}
+
+TEST(HostileTiles, GoodOnesAreTaken) {
+  HandFed fed(kTiled);
+  const auto layout = fed.layout(0, HandMade::record(kCount));
+  ASSERT_TRUE(layout.tiled());
+  ASSERT_EQ(layout.tile_elements(), kTileElements);
+  ASSERT_EQ(layout.slices(), 1u);
+  ASSERT_EQ(layout.tiles(), kTiles);
+  EXPECT_EQ(aggregator_says({tiles({{}, {}, {}, {}})}), "");
+  bool finished = false;
+  EXPECT_EQ(worker_says({tiles({{}, {}, {}, {}}, false)}, &finished), "");
+  EXPECT_TRUE(finished);
+}
+
+/// Tiles that are wrong in themselves, and what is said of them.
+const std::vector<std::pair<TileBytes, const char*>> kWrong{
+    {{.count = 257, .values = 257}, "counts elements that its code cannot have"},
+    {{.count = 0}, "counts elements that its code cannot have"},
+    {{.count = 5, .index = IndexCode::none, .values = 0, .index_set = {}},
+     "counts elements that its code cannot have"},
+    {{.count = 255, .index = IndexCode::all, .values = 255, .index_set = {}},
+     "counts elements that its code cannot have"},
+    {{.index = static_cast<IndexCode>(6)}, "a code that does not exist"},
+    {{.value = static_cast<ValueCode>(3)}, "a code that does not exist"},
+    {{.more_bits = 1u << 31}, "a code that does not exist"},
+    {{.count = 200, .values = 1}, "longer than its message"},
+    {{.index = IndexCode::bitmap, .index_set = {3}}, "longer than its message"},
+    {{.index = IndexCode::gaps, .index_set = {900, 0}}, "longer than its message"},
+    {{.index_set = {60, 3}}, "its index set is malformed"},
+    {{.index_set = {60, 60}}, "its index set is malformed"},
+    {{.index_set = {3, 256}}, "its index set is malformed"},
+    {{.index = IndexCode::bitmap, .index_set = {7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
+     "its index set is malformed"},  // three bits, two values
+    {{.index = IndexCode::gaps, .index_set = {2, 0xffff}}, "its index set is malformed"},
+    {{.index = IndexCode::runs, .index_set = {4, 255, 1}}, "its index set is malformed"},  // beyond the tile
+    {{.index = IndexCode::runs, .index_set = {4, 3, 5}},
+     "its index set is malformed"},  // longer than its count
+};
+
+TEST(HostileTiles, MalformedContributionsAreRefused) {
+  for (const auto& [wrong, text] : kWrong) {
+    EXPECT_THAT(
+        aggregator_says({tiles({wrong})}),
+        AllOf(StartsWith("rank 1 sent a tile of operation 0 slice 0 that can't be: "), HasSubstr(text)));
+    EXPECT_THAT(aggregator_says({tiles({{}, wrong, {}})}), HasSubstr(text)) << "in the middle";
+  }
+  EXPECT_THAT(aggregator_says({tiles({{.value = ValueCode::float16, .values = 1}})}),
+              HasSubstr("coded in another way than the operation says"));
+}
+
+TEST(HostileTiles, MalformedResultsAreRefused) {
+  for (const auto& [wrong, text] : kWrong) {
+    EXPECT_THAT(worker_says({tiles({wrong}, false)}),
+                AllOf(StartsWith("aggregator 0 sent a tile of operation 0 slice 0 that can't be: "),
+                      HasSubstr(text)));
+    EXPECT_THAT(worker_says({tiles({{}, wrong, {}}, false)}), HasSubstr(text)) << "in the middle";
+  }
+}
+
+TEST(HostileTiles, SectionsThatDoNotFollowAreRefused) {
+  const auto later = [](std::uint64_t before, std::size_t count) {
+    Message m = tiles(std::vector<TileBytes>(count), false);
+    m.header.stream_offset = before;
+    return m;
+  };
+  EXPECT_EQ(aggregator_says({tiles({{}}), later(1, 2), later(3, 1)}), "");
+  EXPECT_THAT(aggregator_says({tiles({{}}), later(2, 1)}), HasSubstr("out of order"));
+  EXPECT_THAT(aggregator_says({tiles({{}}), later(0, 1)}), HasSubstr("out of order"));
+  EXPECT_THAT(aggregator_says({tiles({{}}), later(1, 4)}), HasSubstr("more than its slice has"));
+  EXPECT_THAT(aggregator_says({later(0, 1)}), HasSubstr("no bitmap came before it"));
+  EXPECT_EQ(worker_says({later(0, 1), later(1, 3)}), "");
+  EXPECT_THAT(worker_says({later(1, 1)}), HasSubstr("not what follows"));
+  EXPECT_THAT(worker_says({later(0, 1), later(0, 1)}), HasSubstr("not what follows"));
+  EXPECT_THAT(worker_says({later(0, 5)}), HasSubstr("not so many tiles"));
+  EXPECT_THAT(worker_says({later(~std::uint64_t{0}, 2)}), HasSubstr("not so many tiles"));
+}
+
+TEST(HostileTiles, TheOtherFormIsRefused) {
+  Message blocks = tiles({{}});
+  blocks.header.flags = wire::kHasBitmap;
+  blocks.header.tiles = 0;
+  EXPECT_THAT(aggregator_says({blocks}), HasSubstr("its tensor is not exchanged in that form"));
+  blocks.bitmap = {1};
+  EXPECT_THAT(aggregator_says({blocks}), HasSubstr("its length is another"));
+  blocks.header.flags = 0;
+  blocks.bitmap.clear();
+  EXPECT_THAT(worker_says({blocks}), HasSubstr("its tensor is exchanged in tiles"));
+}
+
+TEST(HostileTiles, HeadersThatContradictThemselvesAreRefused) {
+  Message m = tiles({{}});
+  m.header.tiles = 0;
+  EXPECT_THAT(aggregator_says({m}), HasSubstr("its flags and its number of tiles contradict each other"));
+  m = tiles({{}});
+  m.header.flags = wire::kHasBitmap;
+  EXPECT_THAT(aggregator_says({m}), HasSubstr("its flags and its number of tiles contradict each other"));
+  m = tiles({{}});
+  m.bitmap = {1};
+  EXPECT_THAT(aggregator_says({m}), HasSubstr("it cannot have tiles with its other flags"));
+  EXPECT_THAT(worker_says({tiles({{}}, true)}), HasSubstr("it cannot have tiles with its other flags"));
+}
+
+TEST(HostileTiles, RecordsWithValuesThatCannotBeAreRefused) {
+  Message m = tiles({{}});
+  m.record.value_code = 3;
+  EXPECT_THAT(aggregator_says({m}), HasSubstr("its code of values does not exist"));
+  m.record.value_code = 1;
+  m.record.type = static_cast<std::uint8_t>(DataType::int32);
+  EXPECT_THAT(aggregator_says({m}), HasSubstr("cannot be coded as narrower floats"));
+}
+
+}  // namespace
+}  // namespace nzcl::test

@@ -1,0 +1,231 @@
+// Compressed allreduces of several ranks, beside plain loops of the same compressor and a plain sum.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "nzcl/compress.h"
+#include "perf/plain_compressor.h"
+#include "tests/system/ranks.h"
+
+namespace nzcl::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr std::uint64_t kElements = 140'001;
+constexpr unsigned kSteps = 4;
+
+Setting of_ranks(int ranks) {
+  Setting setting;
+  setting.ranks = ranks;
+  return setting;
+}
+
+std::vector<float> gradient_of(int rank, unsigned step) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 1000 + step);
+  std::vector<float> values(kElements);
+  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
+  if (rank == 1 && step == 2) values[77'777] = std::numeric_limits<float>::quiet_NaN();
+  return values;
+}
+
+std::vector<std::uint32_t> bits(const std::vector<float>& values) {
+  std::vector<std::uint32_t> all;
+  for (const float v : values)
+    all.push_back(std::bit_cast<std::uint32_t>(std::isnan(v) ? std::numeric_limits<float>::quiet_NaN() : v));
+  return all;
+}
+
+/// The result of every step, in plain loops: in rank order, what a rank does not send counts as zeros.
+std::vector<std::vector<std::uint32_t>> expected_results(const Compressor& compressor,
+                                                         const std::vector<Layer>& layers, int ranks,
+                                                         ReduceOp op) {
+  std::vector<perf::PlainCompressor> states;
+  for (int r = 0; r < ranks; ++r) states.emplace_back(compressor, layers);
+  std::vector<std::vector<std::uint32_t>> results;
+  for (unsigned step = 0; step < kSteps; ++step) {
+    std::vector<float> sum;
+    for (int r = 0; r < ranks; ++r) {
+      const auto sent = states[static_cast<std::size_t>(r)].step(gradient_of(r, step), r, ranks);
+      if (r == 0) {
+        sum = sent;
+      } else {
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += sent[i];
+      }
+    }
+    if (op == ReduceOp::avg) {
+      for (float& v : sum) v /= static_cast<float>(ranks);
+    }
+    results.push_back(bits(sum));
+  }
+  return results;
+}
+
+class Compressed : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Compressed, GivesThePlainSumOnEveryRank) {
+  const Compressor compressor = compressor_from_text(GetParam());
+  const std::vector<Layer> layers{{100'000}, {1}, {40'000}};
+  for (const int ranks : {1, 2, 3}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+      const auto expected = expected_results(compressor, layers, ranks, op);
+      const auto errors = run_ranks(of_ranks(ranks), [&](Communicator& communicator) {
+        CompressorState state(compressor, layers);
+        std::vector<float> result(kElements);
+        const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
+        for (unsigned step = 0; step < kSteps; ++step) {
+          std::vector<float> input = gradient_of(communicator.rank(), step);
+          const bool in_place = step == 1;
+          if (in_place) result = input;
+          Work work = communicator.allreduce_compressed({.state = &state,
+                                                         .input = in_place ? result.data() : input.data(),
+                                                         .output = result.data(),
+                                                         .op = op,
+                                                         .tag = step});
+          std::fill(input.begin(), input.end(), -1.0f);  // it was read before the call returned
+          work.wait();
+          EXPECT_EQ(bits(result), expected[step])
+              << ranks << " ranks, rank " << communicator.rank() << ", step " << step;
+        }
+        EXPECT_EQ(state.report().steps, kSteps);
+      });
+      EXPECT_THAT(errors, Each(""));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
+                         ::testing::Values("adacomp:500", "adacomp:50:slice", "topk:0.01:exact", "topk:0.01",
+                                           "topk:0.02+qsgd:4", "threshold:2+bf16", "randomk:0.01",
+                                           "blocktopk:0.05:64", "qsgd:4",
+                                           "topk:0.001,momentum=0.9,warm_up=4,clip=100"),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           for (char& c : name)
+                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+                           return name;
+                         });
+
+// Sums over all steps approach those of the gradients: what was not sent early is sent later.
+TEST(CompressedSum, KeepsNothingBackForLong) {
+  const auto errors = run_ranks(of_ranks(2), [&](Communicator& communicator) {
+    constexpr std::uint64_t kFew = 10'000;
+    CompressorState state(compressor_from_text("topk:0.05:exact"), kFew);
+    std::vector<float> constant(kFew, 1.0f + static_cast<float>(communicator.rank())), result(kFew);
+    const auto buffer = communicator.register_buffer(result.data(), kFew * sizeof(float));
+    std::vector<double> sums(kFew);
+    constexpr int kMany = 100;
+    for (int step = 0; step < kMany; ++step) {
+      communicator.allreduce_compressed({.state = &state, .input = constant.data(), .output = result.data()})
+          .wait();
+      for (std::size_t i = 0; i < kFew; ++i) sums[i] += double{result[i]};
+    }
+    // With a share of 1/20, an element waits for at most 20 steps.
+    for (const double sum : sums)
+      ASSERT_THAT(sum, AllOf(::testing::Ge(3.0 * (kMany - 20)), ::testing::Le(3.0 * kMany)));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "not refused";
+}
+
+// A rank's refusal fails the operation on all ranks, by name; the state stays as it was, and all go on.
+TEST(CompressedRefusal, LeavesStateAndCommunicatorUsable) {
+  for (const char* text : {"topk:0.1:exact,error=1", "qsgd:8,error=1"}) {
+    const auto errors = run_ranks(of_ranks(2), [&](Communicator& communicator) {
+      constexpr std::uint64_t kFew = 1000;
+      CompressorState state(compressor_from_text(text), kFew);
+      std::vector<float> input(kFew, 1.0f), result(kFew), unregistered(kFew);
+      const auto buffer = communicator.register_buffer(result.data(), kFew * sizeof(float));
+      const auto call = [&](CompressedAllreduceRequest r) { communicator.allreduce_compressed(r).wait(); };
+      const CompressedAllreduceRequest good{.state = &state, .input = input.data(), .output = result.data()};
+      call(good);
+      const auto before = state.save();
+      const auto on_rank_1 = [&](CompressedAllreduceRequest bad, const char* why) {
+        if (communicator.rank() == 1) {
+          EXPECT_THAT(refusal([&] { call(bad); }), HasSubstr(why));
+          EXPECT_EQ(state.save(), before);
+        } else {
+          CompressorState other(compressor_from_text(text), kFew);  // its step is lost with the operation
+          CompressedAllreduceRequest mine = good;
+          mine.state = &other;
+          EXPECT_THAT(refusal([&] { call(mine); }), AllOf(HasSubstr("rank 1"), HasSubstr(why)));
+        }
+      };
+      CompressedAllreduceRequest bad = good;
+      std::vector<float> infinite = input;
+      infinite[5] = std::numeric_limits<float>::infinity();
+      bad.input = infinite.data();
+      on_rank_1(bad, "element 5 of the gradient is inf");
+      bad = good;
+      bad.output = unregistered.data();
+      on_rank_1(bad, "is not inside a registered buffer");
+      bad = good, bad.input = nullptr;
+      on_rank_1(bad, "input is null");
+      bad = good, bad.output = nullptr;
+      on_rank_1(bad, "output is null");
+      call(good);
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
+TEST(CompressedRefusal, OfMinimaAndOfStatesInUse) {
+  const auto errors = run_ranks(of_ranks(1), [&](Communicator& communicator) {
+    constexpr std::uint64_t kFew = 1000;
+    CompressorState state(compressor_from_text("topk:0.1"), kFew);
+    std::vector<float> input(kFew, 1.0f), result(kFew);
+    const auto buffer = communicator.register_buffer(result.data(), kFew * sizeof(float));
+    EXPECT_THAT(refusal([&] {
+                  (void)communicator.allreduce_compressed(
+                      {.state = &state, .input = input.data(), .output = result.data(), .op = ReduceOp::min});
+                }),
+                HasSubstr("op is min; a compressed one may be sum or avg"));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+// While the other rank has not called yet, the operation is in flight.
+TEST(CompressedState, BelongsToNzclUntilTheOperationHasCompleted) {
+  std::barrier<> checked(2);
+  const auto errors = run_ranks(of_ranks(2), [&](Communicator& communicator) {
+    constexpr std::uint64_t kFew = 1000;
+    auto state = std::make_unique<CompressorState>(compressor_from_text("topk:0.1"), kFew);
+    std::vector<float> input(kFew, 1.0f), result(kFew);
+    const auto buffer = communicator.register_buffer(result.data(), kFew * sizeof(float));
+    if (communicator.rank() == 1) checked.arrive_and_wait();
+    Work work = communicator.allreduce_compressed(
+        {.state = state.get(), .input = input.data(), .output = result.data()});
+    if (communicator.rank() == 0) {
+      EXPECT_THAT(refusal([&] { state->reset(); }), HasSubstr("reset: an allreduce still uses this state"));
+      EXPECT_THAT(refusal([&] { (void)state->compress(input); }),
+                  HasSubstr("an allreduce still uses this state"));
+      checked.arrive_and_wait();
+    }
+    state.reset();  // waits
+    EXPECT_TRUE(work.test());
+    EXPECT_EQ(result[0], 2.0f);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace nzcl::test

@@ -1,0 +1,318 @@
+// Sparse streams of single elements and small blocks: every index type, sorted or not, with duplicates, with
+// empty ranks, dense and packed results, results that outgrow their memory, and values that travel as
+// narrower floats.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "runtime/base/bitmap.h"
+#include "tests/system/oracle.h"
+#include "tests/system/ranks.h"
+#include "tests/system/run_one.h"
+
+namespace nzcl::test {
+namespace {
+
+struct Where {
+  std::string transport;
+  int ranks;
+  int dedicated = 0;
+  int lanes = 1;
+  friend void PrintTo(const Where& w, std::ostream* out) {
+    *out << w.transport << "_" << w.ranks << "_" << w.dedicated << "_" << w.lanes;
+  }
+};
+
+class Streams : public ::testing::TestWithParam<Where> {
+ protected:
+  void run(const std::function<void(Communicator&)>& body, const std::function<void(Options&)>& change = {}) {
+    Setting s{.transport = GetParam().transport,
+              .ranks = GetParam().ranks,
+              .dedicated = GetParam().dedicated,
+              .options = {}};
+    s.options.lanes = GetParam().lanes;
+    s.options.slot_bytes = 16 << 10;  // small slots, so that little data makes many messages
+    s.options.pin = "off";
+    s.options.timeout_s = 60;
+    s.options.log_level = "off";
+    if (change) change(s.options);
+    const auto errors = run_ranks(s, body);
+    for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
+  }
+};
+
+/// What one rank gives: blocks of float values and their indices, in any order, some of them several times.
+template <typename T>
+struct Stream {
+  std::vector<T> indices;
+  std::vector<float> values;
+};
+
+enum class Order { ascending, any, with_duplicates };
+
+template <typename T>
+Stream<T> make_stream(int rank, std::uint64_t blocks, std::uint64_t block, double density, Order order) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 77 + 5);
+  Stream<T> s;
+  for (std::uint64_t b = 0; b < blocks; ++b) {
+    if (std::uniform_real_distribution<>()(random) < density) s.indices.push_back(static_cast<T>(b));
+  }
+  if (order == Order::with_duplicates) {
+    const std::size_t n = s.indices.size();
+    for (std::size_t i = 0; i < n; i += 3) s.indices.insert(s.indices.end(), 1 + i % 2, s.indices[i]);
+  }
+  if (order != Order::ascending) std::shuffle(s.indices.begin(), s.indices.end(), random);
+  // Whole numbers, so that sums are exact in every order.
+  for (std::size_t i = 0; i < s.indices.size() * block; ++i)
+    s.values.push_back(
+        static_cast<float>(static_cast<int>(i * 7 + static_cast<std::size_t>(rank)) % 201 - 100));
+  s.values.resize(std::max<std::size_t>(s.values.size(), 1));
+  return s;
+}
+
+/// The plain sum over all ranks, block by block.
+template <typename T>
+std::map<std::uint64_t, std::vector<float>> sum_of(int ranks, std::uint64_t blocks, std::uint64_t block,
+                                                   double density, Order order, int empty_rank) {
+  std::map<std::uint64_t, std::vector<float>> sums;
+  for (int r = 0; r < ranks; ++r) {
+    const auto s = make_stream<T>(r, blocks, block, r == empty_rank ? 0 : density, order);
+    for (std::size_t i = 0; i < s.indices.size(); ++i) {
+      auto& sum = sums[static_cast<std::uint64_t>(s.indices[i])];
+      sum.resize(block);
+      for (std::size_t e = 0; e < block; ++e) sum[e] += s.values[i * block + e];
+    }
+  }
+  return sums;
+}
+
+template <typename T>
+void check_streams(Communicator& c, std::uint64_t count, std::uint64_t block, double density, Order order,
+                   int empty_rank) {
+  const std::uint64_t blocks = (count + block - 1) / block;
+  auto s = make_stream<T>(c.rank(), blocks, block, c.rank() == empty_rank ? 0 : density, order);
+  const auto expected = sum_of<T>(c.size(), blocks, block, density, order, empty_rank);
+  std::vector<float> output(count, 5.5f);
+  const auto v = c.register_buffer(s.values.data(), s.values.size() * sizeof(float));
+  const auto o = c.register_buffer(output.data(), output.size() * sizeof(float));
+  SparseAllreduceRequest r{.values = s.values.data(),
+                           .indices = s.indices,
+                           .count = count,
+                           .block_elems = block,
+                           .output = output.data(),
+                           .sum_duplicates = order == Order::with_duplicates};
+  c.allreduce_sparse(r).wait();
+  std::vector<float> dense(count);
+  for (const auto& [b, sum] : expected) {
+    for (std::uint64_t e = 0; e < block && b * block + e < count; ++e) dense[b * block + e] = sum[e];
+  }
+  EXPECT_EQ(output, dense) << "count " << count << " block " << block;
+
+  // Packed, once with enough room and once with hardly any.
+  for (const bool grows : {false, true}) {
+    const std::uint64_t capacity = grows ? expected.size() / 3 : expected.size() + 2;
+    std::vector<float> packed(capacity * block + 1, 6.5f), grown;
+    std::vector<T> indices(capacity + 1, T{77}), grown_indices;
+    r.output = nullptr;
+    r.packed_values = packed.data();
+    r.packed_capacity = capacity;
+    r.packed_indices = indices.data();
+    int asked = 0;
+    if (grows) {
+      r.packed_grow = [&](std::uint64_t n) -> PackedMemory {
+        ++asked;
+        EXPECT_EQ(n, expected.size());
+        grown.resize(n * block), grown_indices.resize(n);
+        return {grown.data(), grown_indices.data()};
+      };
+    }
+    Work work = c.allreduce_sparse(r);
+    work.wait();
+    const bool large = grows && expected.size() > capacity;
+    EXPECT_EQ(asked, large ? 1 : 0);
+    const auto& values = large ? grown : packed;
+    const auto& numbers = large ? grown_indices : indices;
+    const auto found = work.packed_indices();
+    ASSERT_EQ(found.size(), expected.size());
+    std::size_t at = 0;
+    for (const auto& [b, sum] : expected) {
+      ASSERT_EQ(found[at], static_cast<std::int64_t>(b));
+      ASSERT_EQ(static_cast<std::uint64_t>(numbers[at]), b);
+      for (std::uint64_t e = 0; e < block && b * block + e < count; ++e)
+        ASSERT_EQ(values[at * block + e], sum[e]) << "block " << b << " of " << block;
+      ++at;
+    }
+    EXPECT_EQ(packed.back(), 6.5f) << "written behind the end";
+    EXPECT_EQ(indices.back(), T{77}) << "written behind the end";
+  }
+}
+
+TEST_P(Streams, OfEveryIndexTypeOrderAndSize) {
+  run([](Communicator& c) {
+    for (const std::uint64_t count : {1, 900, 70001}) {
+      for (const std::uint64_t block : {1, 3, 64}) {
+        for (const Order order : {Order::ascending, Order::any, Order::with_duplicates}) {
+          check_streams<std::int32_t>(c, count, block, 0.02, order, -1);
+          check_streams<std::uint32_t>(c, count, block, 0.3, order, 0);
+          check_streams<std::int64_t>(c, count, block, 0.3, order, c.size() - 1);
+        }
+      }
+    }
+  });
+}
+
+TEST_P(Streams, DenseTensorsOfSmallBlocks) {
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (int type = 0; type < kDataTypes; ++type) {
+    for (int op = 0; op < kReduceOps; ++op) {
+      for (const std::uint64_t block : {1, 6}) {
+        Problem p{.type = static_cast<DataType>(type),
+                  .op = static_cast<ReduceOp>(op),
+                  .count = 30011,
+                  .block = block,
+                  .sparsity = kSparsities[(type + op) % 6],
+                  .ranks = GetParam().ranks};
+        problems.emplace_back(p, make_expected(p));
+      }
+    }
+  }
+  run([&](Communicator& c) {
+    for (const auto& [p, expected] : problems) {
+      for (const Form form : {Form::in_place, Form::out_of_place, Form::with_bitmap})
+        run_one(c, p, expected, form);
+    }
+  });
+}
+
+float rounded(float value, WireType type) {
+  if (type == WireType::float16) return half_to_float(float_to_half(value));
+  return bfloat16_to_float(float_to_bfloat16(value));
+}
+
+TEST_P(Streams, NarrowerFloatsAreRoundedOnceEachWay) {
+  for (const WireType type : {WireType::float16, WireType::bfloat16}) {
+    for (const bool by_option : {false, true}) {
+      std::mutex mutex;
+      std::vector<std::vector<float>> results;
+      run(
+          [&](Communicator& c) {
+            constexpr std::uint64_t kCount = 50021;
+            const auto value = [&](int rank, std::uint64_t i) {
+              return (i * 31 + static_cast<unsigned>(rank) * 7) % 5 == 0
+                         ? 0.1f * static_cast<float>((i * 13 + static_cast<unsigned>(rank)) % 1000)
+                         : 0.0f;
+            };
+            for (const std::uint64_t block : {1, 16}) {
+              std::vector<float> data(kCount);
+              for (std::uint64_t i = 0; i < kCount; ++i) data[i] = value(c.rank(), i);
+              const auto registered = c.register_buffer(data.data(), kCount * sizeof(float));
+              c.allreduce({.input = data.data(),
+                           .output = data.data(),
+                           .count = kCount,
+                           .block_elems = block,
+                           .wire_type = by_option ? WireType::by_option : type})
+                  .wait();
+              for (std::uint64_t i = 0; i < kCount; ++i) {
+                float sum = 0;
+                for (int r = 0; r < c.size(); ++r) sum += rounded(value(r, i), type);
+                if (c.size() > 1) {
+                  ASSERT_EQ(data[i], rounded(sum, type)) << "element " << i << " block " << block;
+                } else {
+                  ASSERT_EQ(data[i], value(0, i));
+                }
+              }
+              const std::scoped_lock lock(mutex);
+              results.push_back(data);
+            }
+          },
+          [&](Options& o) {
+            if (by_option) o.wire_type = type == WireType::float16 ? "float16" : "bfloat16";
+          });
+    }
+  }
+}
+
+TEST(StreamErrors, NameWhatIsWrong) {
+  Setting s;
+  s.options.log_level = "off";
+  const auto errors = run_ranks(s, [](Communicator& c) {
+    std::vector<float> values(64), output(10000);
+    const auto v = c.register_buffer(values.data(), 256);
+    const auto o = c.register_buffer(output.data(), 40000);
+    const auto refused = [&](const SparseAllreduceRequest& r) -> std::string {
+      try {
+        c.allreduce_sparse(r).wait();
+      } catch (const Error& e) {
+        return e.what();
+      }
+      return "";
+    };
+    SparseAllreduceRequest r{
+        .values = values.data(), .count = 10000, .block_elems = 1, .output = output.data()};
+    const std::vector<std::uint32_t> far{3, 10000};
+    r.indices = far;
+    EXPECT_EQ(refused(r), "allreduce: block index 10000 is not below the block count 10000");
+    const std::vector<std::int32_t> negative{-2};
+    r.indices = negative;
+    EXPECT_EQ(refused(r), "allreduce: block index -2 is not below the block count 10000");
+    const std::vector<std::int64_t> twice{9, 4, 9};
+    r.indices = twice;
+    EXPECT_EQ(
+        refused(r),
+        "allreduce: block index 9 is there twice; every index may occur once, unless sum_duplicates is set");
+    r.indices = {nullptr, 2, IndexType::int32};
+    EXPECT_EQ(refused(r), "allreduce: indices is null");
+    r.indices = {far.data(), 1, static_cast<IndexType>(7)};
+    EXPECT_EQ(refused(r), "allreduce: index type 7 does not exist");
+    r.indices = {};
+    r.wire_type = static_cast<WireType>(9);
+    EXPECT_EQ(refused(r), "allreduce: wire_type 9 does not exist");
+    r.wire_type = WireType::float16;
+    r.type = DataType::int32;
+    EXPECT_EQ(refused(r), "allreduce: wire_type is for float32, and the type is int32");
+    r.type = DataType::float32;
+    r.block_elems = 5000;
+    EXPECT_EQ(refused(r),
+              "allreduce: block_elems is 5000; with a wire_type, and slots of 139264 bytes, blocks may have "
+              "at most "
+              "527 elements");
+    r.wire_type = WireType::by_option;
+    r.block_elems = 1;
+    r.output = nullptr;
+    r.packed_capacity = 5;
+    r.packed_grow = [](std::uint64_t) -> PackedMemory { return {}; };
+    EXPECT_EQ(refused(r), "allreduce: packed_values is null, and packed_capacity is not 0");
+    r.packed_capacity = 0;
+    const std::vector<std::uint32_t> few{3, 5000};
+    r.indices = few;
+    const auto no_memory = refused(r);
+    EXPECT_NE(no_memory.find("packed_grow gave no memory for 2 blocks"), std::string::npos) << no_memory;
+    r.packed_grow = [](std::uint64_t) -> PackedMemory { throw std::bad_alloc(); };
+    EXPECT_THROW(c.allreduce_sparse(r).wait(), std::bad_alloc);
+    r.packed_grow = {};
+    std::vector<float> packed(1);
+    r.packed_values = packed.data();
+    r.packed_capacity = 1;
+    const auto too_small = refused(r);
+    EXPECT_NE(too_small.find("the packed result has 2 blocks, packed_capacity is 1"), std::string::npos)
+        << too_small;
+    c.barrier();  // the communicator goes on
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+std::vector<Where> places() {
+  return {{"loopback", 1}, {"loopback", 2}, {"loopback", 4}, {"loopback", 3, 2}, {"loopback", 3, 0, 2},
+          {"cma", 4},      {"shm", 2},      {"tcp", 3},      {"tcp", 2, 0, 2}};
+}
+INSTANTIATE_TEST_SUITE_P(Places, Streams, ::testing::ValuesIn(places()), [](const auto& i) {
+  const Where& w = i.param;
+  return w.transport + "_" + std::to_string(w.ranks) + "_" + std::to_string(w.dedicated) + "_" +
+         std::to_string(w.lanes);
+});
+
+}  // namespace
+}  // namespace nzcl::test

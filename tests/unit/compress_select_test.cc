@@ -1,0 +1,242 @@
+// The kernels of selection beside scalar loops, on every instruction set, in memory whose ends are guarded.
+#include "runtime/compress/select.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "each_target.h"
+#include "guarded.h"
+#include "runtime/base/bitmap.h"
+#include "runtime/compress/random.h"
+
+namespace nzcl::compress {
+namespace {
+
+using test::Guarded;
+using test::on_each_target;
+using Kind = Rule::Kind;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// Floats that end where a page ends.
+struct GuardedFloats {
+  explicit GuardedFloats(const std::vector<float>& values) : memory(values.size() * sizeof(float)) {
+    if (!values.empty()) std::memcpy(memory.data(), values.data(), memory.size());
+  }
+  std::span<float> span() const {
+    return {reinterpret_cast<float*>(memory.data()), memory.size() / sizeof(float)};
+  }
+  std::vector<std::uint32_t> bits() const {
+    std::vector<std::uint32_t> all;
+    for (const float v : span()) all.push_back(std::bit_cast<std::uint32_t>(v));
+    return all;
+  }
+  Guarded memory;
+};
+
+struct Inputs {
+  std::vector<float> gradient, residual, velocity;
+  std::vector<std::uint32_t> ends;
+  std::vector<MagnitudeBits> thresholds;
+};
+
+/// Ordinary numbers, and now and then zeros, subnormal numbers and what is not finite.
+float any_value(std::mt19937& random, bool finite) {
+  const int kind = static_cast<int>(random() % 40);
+  if (kind == 0) return 0.0f;
+  if (kind == 1) return -0.0f;
+  if (kind == 2) return static_cast<float>(random() % 100) * std::numeric_limits<float>::denorm_min();
+  if (kind == 3 && !finite) return kInfinity;
+  if (kind == 4 && !finite) return std::numeric_limits<float>::quiet_NaN();
+  if (kind == 5) return 3e38f;
+  return static_cast<float>(std::normal_distribution<double>()(random));
+}
+
+Inputs make_inputs(std::size_t elements, std::size_t bin, std::mt19937& random) {
+  Inputs in;
+  for (std::size_t i = 0; i < elements; ++i) {
+    in.gradient.push_back(any_value(random, false));
+    in.residual.push_back(any_value(random, true));
+    in.velocity.push_back(any_value(random, true));
+  }
+  for (std::size_t at = 0; at < elements; at += bin) {
+    in.ends.push_back(static_cast<std::uint32_t>(std::min(elements, at + bin)));
+    in.thresholds.push_back(
+        random() % 8 == 0 ? 0 : std::bit_cast<std::uint32_t>(static_cast<float>(random() % 20) / 10));
+  }
+  return in;
+}
+
+struct Outputs {
+  std::vector<std::uint32_t> residual, velocity, values;
+  std::vector<std::uint64_t> bitmap;
+  std::size_t count = 0, lower = 0;
+  bool operator==(const Outputs&) const = default;
+};
+
+/// NaNs have one form, because sums of two NaNs may give either.
+std::uint32_t canonical(float v) {
+  return std::bit_cast<std::uint32_t>(std::isnan(v) ? std::numeric_limits<float>::quiet_NaN() : v);
+}
+
+Outputs naive(const Inputs& in, float factor, float momentum, const Rule& rule) {
+  Outputs out;
+  out.bitmap.assign(words_for(in.gradient.size()), 0);
+  std::size_t bin = 0;
+  for (std::size_t i = 0; i < in.gradient.size(); ++i) {
+    while (!in.ends.empty() && in.ends[bin] <= i) ++bin;
+    volatile float product = factor * in.gradient[i];  // volatile, so that no sum is fused with it
+    volatile float kept = momentum * in.velocity[i];
+    const float x = momentum > 0 ? product + kept : product;
+    const float total = in.residual[i] + x;
+    const auto bits = [](float v) { return std::bit_cast<std::uint32_t>(v) & 0x7fffffff; };
+    bool selected = bits(total) >= kInfinityBits;
+    switch (rule.kind) {
+      case Kind::threshold:
+        selected |= bits(total) >= rule.threshold;
+        break;
+      case Kind::bin_threshold:
+        selected |= total != 0 && bits(total) >= in.thresholds[bin];
+        break;
+      case Kind::adacomp:
+        selected |= total != 0 && bits(total + x) >= in.thresholds[bin];
+        break;
+      case Kind::random:
+        selected |= hash32(rule.key, static_cast<std::uint32_t>(i)) < rule.draw_below;
+        break;
+    }
+    if (rule.lower_threshold != 0) out.lower += bits(total) >= rule.lower_threshold ? 1 : 0;
+    if (selected) {
+      set_bit(std::span(out.bitmap), i);
+      out.values.push_back(canonical(total));
+      ++out.count;
+    }
+    out.residual.push_back(selected ? 0 : std::bit_cast<std::uint32_t>(total));
+    out.velocity.push_back(momentum > 0 && !selected ? std::bit_cast<std::uint32_t>(x) : 0);
+  }
+  return out;
+}
+
+/// In one call, or in several of `words` words.
+Outputs selected(const Inputs& in, float factor, float momentum, Rule rule, std::size_t words) {
+  const GuardedFloats gradient(in.gradient), residual(in.residual), velocity(in.velocity);
+  const Guarded bitmap(words_for(in.gradient.size()) * 8);
+  const std::span all_words(reinterpret_cast<std::uint64_t*>(bitmap.data()), bitmap.size() / 8);
+  const GuardedFloats values(std::vector<float>(in.gradient.size()));
+  const SliceData slice{.gradient = gradient.span().data(),
+                        .residual = residual.span().data(),
+                        .velocity = momentum > 0 ? velocity.span().data() : nullptr,
+                        .elements = in.gradient.size(),
+                        .factor = factor,
+                        .momentum = momentum};
+  rule.bins = {in.ends};
+  rule.bin_thresholds = in.thresholds;
+  Outputs out;
+  for (std::size_t word = 0; word < all_words.size(); word += words) {
+    const std::size_t last = std::min(all_words.size(), word + words);
+    const Selected some = select(slice, rule, word, last, all_words, values.span().subspan(out.count));
+    out.count += some.count, out.lower += some.count_lower;
+  }
+  out.bitmap.assign(all_words.begin(), all_words.end());
+  for (const float v : values.span().first(out.count)) out.values.push_back(canonical(v));
+  out.residual = residual.bits();
+  out.velocity = momentum > 0 ? velocity.bits() : std::vector<std::uint32_t>(in.gradient.size());
+  return out;
+}
+
+TEST(Select, EqualsAScalarLoop) {
+  std::mt19937 random(1);
+  const Rule rules[] = {{.kind = Kind::threshold, .threshold = 1},
+                        {.kind = Kind::threshold,
+                         .threshold = std::bit_cast<std::uint32_t>(1.5f),
+                         .lower_threshold = std::bit_cast<std::uint32_t>(1.2f)},
+                        {.kind = Kind::bin_threshold},
+                        {.kind = Kind::adacomp},
+                        {.kind = Kind::random, .key = 0x123456789abcdef0, .draw_below = 1u << 29},
+                        {.kind = Kind::random, .key = 5, .draw_below = std::uint64_t{1} << 32},
+                        {.kind = Kind::random, .key = 5, .draw_below = 0}};
+  for (const std::size_t elements : {1, 2, 15, 16, 17, 63, 64, 65, 127, 500, 1000, 5003}) {
+    for (const std::size_t bin : {4, 50, 64, 500}) {
+      const Inputs in = make_inputs(elements, bin, random);
+      for (const Rule& rule : rules) {
+        for (const auto& [factor, momentum] : {std::pair{1.0f, 0.0f}, {0.3f, 0.0f}, {0.3f, 0.9f}}) {
+          const Outputs expected = naive(in, factor, momentum, rule);
+          on_each_target([&, f = factor, m = momentum] {
+            for (const std::size_t words : {1000, 3}) {
+              ASSERT_EQ(selected(in, f, m, rule, words), expected)
+                  << elements << " elements, bins of " << bin << ", rule " << static_cast<int>(rule.kind)
+                  << ", factor " << f << ", momentum " << m << ", " << words << " words at a time";
+            }
+          });
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(BinMaxima, LeaveOutWhatIsNotFinite) {
+  std::mt19937 random(2);
+  for (const std::size_t elements : {1, 3, 16, 100, 777}) {
+    for (const std::size_t bin : {4, 15, 16, 17, 50, 500}) {
+      const Inputs in = make_inputs(elements, bin, random);
+      std::vector<MagnitudeBits> expected(in.ends.size());
+      for (std::size_t i = 0; i < elements; ++i) {
+        volatile float product = 0.7f * in.gradient[i], kept = 0.9f * in.velocity[i];
+        const float x = product + kept;
+        const float total = in.residual[i] + x;
+        if (std::isfinite(total))
+          expected[i / bin] = std::max(expected[i / bin], std::bit_cast<std::uint32_t>(std::fabs(total)));
+      }
+      on_each_target([&] {
+        const GuardedFloats gradient(in.gradient), residual(in.residual), velocity(in.velocity);
+        const SliceData slice{
+            gradient.span().data(), residual.span().data(), velocity.span().data(), elements, 0.7f, 0.9f};
+        std::vector<MagnitudeBits> maxima(in.ends.size());
+        bin_maxima(slice, {in.ends}, 0, in.ends.size(), maxima);
+        ASSERT_EQ(maxima, expected) << elements << " elements, bins of " << bin;
+      });
+    }
+  }
+}
+
+TEST(SumOfSquares, HasTheSameBitsOnEveryTarget) {
+  std::mt19937 random(3);
+  for (const std::size_t count : {0, 1, 15, 16, 17, 1000, 4099}) {
+    std::vector<float> values(count);
+    for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
+    double sums[16] = {}, expected = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      volatile double square = double{values[i]} * double{values[i]};
+      sums[i % 16] += square;
+    }
+    for (const double sum : sums) expected += sum;
+    const GuardedFloats guarded(values);
+    on_each_target([&] { ASSERT_EQ(sum_of_squares(guarded.span()), expected) << count; });
+  }
+}
+
+TEST(FindNonFinite, TellsTheFirst) {
+  for (const std::size_t count : {1, 7, 64, 300}) {
+    for (const float bad : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+      on_each_target([&] {
+        for (std::size_t at = 0; at < count; ++at) {
+          std::vector<float> values(count, 3e38f);
+          ASSERT_EQ(find_non_finite(GuardedFloats(values).span()), count);
+          values[at] = bad, values.back() = bad;
+          ASSERT_EQ(find_non_finite(GuardedFloats(values).span()), at);
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::compress

@@ -1,0 +1,154 @@
+// Tiles from sets to bytes and back: every code, forced and free, on sets of every density.
+#include "runtime/tile/tile_codec.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/kernels/index_codec.h"
+#include "runtime/tile/tile_blocks.h"
+
+namespace nzcl::engine {
+namespace {
+
+using wire::IndexCode;
+
+struct Set {
+  std::size_t elements = 0;
+  std::vector<std::uint64_t> bitmap;
+  std::vector<std::uint16_t> offsets;
+
+  TilePart part(bool as_offsets, const std::byte* values) const {
+    TilePart p{.count = offsets.size(), .bitmap = {}, .offsets = {}, .values = values};
+    if (p.count == 0) return p;
+    if (p.count == elements) {
+      p.form = TilePart::Form::all;
+    } else if (as_offsets) {
+      p.form = TilePart::Form::offsets;
+      p.offsets = offsets;
+    } else {
+      p.form = TilePart::Form::bitmap;
+      p.bitmap = bitmap;
+    }
+    return p;
+  }
+};
+
+Set make_set(std::size_t elements, double density, std::size_t run, unsigned seed) {
+  std::mt19937 random(seed);
+  Set s{.elements = elements, .bitmap = std::vector<std::uint64_t>(words_for(elements)), .offsets = {}};
+  for (std::size_t i = 0; i < elements; i += run) {
+    if (std::uniform_real_distribution<>()(random) >= density) continue;
+    for (std::size_t e = i; e < std::min(i + run, elements); ++e) {
+      set_bit(std::span(s.bitmap), e);
+      s.offsets.push_back(static_cast<std::uint16_t>(e));
+    }
+  }
+  return s;
+}
+
+/// Writes the tile as senders do, and reads it back as receivers do.
+void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_t at) {
+  std::vector<float> values(set.offsets.size() + 1);
+  std::iota(values.begin(), values.end(), 1.0f);
+  TileScratch scratch(1 << 18), other(1 << 18);
+  const TilePart part = set.part(as_offsets, std::as_bytes(std::span(values)).data());
+  const CodeChoice choice = choose_code(part, set.elements, rules, scratch);
+  const std::uint64_t bytes = tile_bytes(at, choice, part.count, 4);
+  RC_ASSERT(choice.index_bytes <= bitmap_bytes(set.elements));
+  std::vector<std::byte> payload(at + bytes, std::byte{0});
+  write_descriptor(payload.data() + at, choice, part.count, wire::ValueCode::as_is);
+  if (part.count > 0) {
+    std::byte* to = payload.data() + wire::values_at(at, 4);
+    std::memcpy(to, part.values, part.count * 4);
+    if (choice.index_bytes > 0) write_index(to + part.count * 4, part, set.elements, choice, scratch);
+  }
+  const char* wrong = nullptr;
+  const auto tile = wire::read_tile(payload, at, DataType::float32, set.elements, wrong);
+  RC_ASSERT(tile.has_value());
+  RC_ASSERT(tile->end == payload.size());
+  const auto read = read_part(*tile, set.elements, other);
+  RC_ASSERT(read.has_value());
+  RC_ASSERT(read->count == set.offsets.size());
+  std::vector<std::uint16_t> offsets(kMostSliceElements);
+  const auto found = engine::as_offsets(*read, offsets);
+  RC_ASSERT(std::equal(found.begin(), found.end(), set.offsets.begin(), set.offsets.end()));
+  if (read->count > 0) RC_ASSERT(std::memcmp(read->values, values.data(), read->count * 4) == 0);
+}
+
+RC_GTEST_PROP(TileCodec, EverySetComesBackInEveryCode, ()) {
+  const auto elements = *rc::gen::inRange<std::size_t>(1, 5000);
+  const double density = *rc::gen::element(0.0, 0.001, 0.02, 0.1, 0.5, 0.98, 1.0);
+  const auto run = *rc::gen::element<std::size_t>(1, 1, 3, 40);
+  const Set set = make_set(elements, density, run, *rc::gen::arbitrary<unsigned>());
+  const bool as_offsets = *rc::gen::arbitrary<bool>();
+  const auto at = 4 * *rc::gen::inRange<std::uint64_t>(0, 5);
+  for (const auto& forced :
+       {std::optional<IndexCode>(), std::optional(IndexCode::bitmap), std::optional(IndexCode::offsets),
+        std::optional(IndexCode::gaps), std::optional(IndexCode::runs), std::optional(IndexCode::all)}) {
+    for (const bool shortest : {false, true})
+      check(set, as_offsets, {.forced = forced, .shortest = shortest}, at);
+  }
+}
+
+RC_GTEST_PROP(TileBlocks, AreThoseWithAnElement, ()) {
+  const auto block = *rc::gen::element<std::uint64_t>(1, 2, 3, 4, 7, 8, 15, 16, 32, 64, 100);
+  const auto elements = *rc::gen::inRange<std::size_t>(1, 9000);
+  const Set set = make_set(elements, *rc::gen::element(0.0, 0.01, 0.3, 1.0), 1, *rc::gen::arbitrary<unsigned>());
+  TileScratch scratch(8);
+  const TileBlocks blocks(block);
+  std::vector<std::uint64_t> expected(words_for(blocks.blocks(elements))), marked(expected.size());
+  for (const std::uint16_t offset : set.offsets) set_bit(std::span(expected), offset / block);
+  RC_ASSERT(blocks.mark(set.bitmap, marked, scratch) == count_bits(expected));
+  RC_ASSERT(marked == expected);
+  for (const bool as_offsets : {false, true})
+    RC_ASSERT(blocks.count(set.part(as_offsets, nullptr), elements, scratch) == count_bits(expected));
+}
+
+TEST(TileBlocks, ReciprocalsAreExact) {
+  for (std::uint64_t block = 1; block <= 1024; ++block) {
+    for (std::uint64_t e = 0; e < kMostSliceElements; e += block == 1 ? 1 : block - 1)
+      ASSERT_EQ(TileBlocks(block).block_of(static_cast<std::uint16_t>(e)), e / block);
+  }
+}
+
+TEST(TileCodec, TheShortestCodeIsChosenWhereBytesCount) {
+  TileScratch scratch(8);
+  const auto chosen = [&](double density, std::size_t run, bool shortest) {
+    const Set set = make_set(32768, density, run, 7);
+    return choose_code(set.part(false, nullptr), set.elements, {.forced = {}, .shortest = shortest}, scratch)
+        .code;
+  };
+  EXPECT_EQ(chosen(0, 1, true), IndexCode::none);
+  EXPECT_EQ(chosen(1, 1, true), IndexCode::all);
+  EXPECT_EQ(chosen(0.0005, 1, true), IndexCode::offsets);
+  EXPECT_EQ(chosen(0.01, 1, true), IndexCode::gaps);
+  EXPECT_EQ(chosen(0.01, 1, false), IndexCode::offsets);
+  EXPECT_EQ(chosen(0.05, 1, true), IndexCode::gaps);
+  EXPECT_EQ(chosen(0.3, 1, true), IndexCode::bitmap);
+  EXPECT_EQ(chosen(0.1, 64, true), IndexCode::runs);
+  EXPECT_EQ(chosen(0.1, 64, false), IndexCode::runs);
+}
+
+TEST(TileCodec, IsWithinASeventhOfTheEntropyBoundOverLinks) {
+  TileScratch scratch(8);
+  for (const double d : {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5}) {
+    const Set set = make_set(32768, d, 1, 11);
+    const auto choice =
+        choose_code(set.part(false, nullptr), set.elements, {.forced = {}, .shortest = true}, scratch);
+    const double n = static_cast<double>(set.offsets.size()), share = n / 32768;
+    const double entropy = -share * std::log2(share) - (1 - share) * std::log2(1 - share);
+    const double bound = 4 * n + entropy * 32768 / 8;
+    EXPECT_LE(static_cast<double>(tile_bytes(0, choice, set.offsets.size(), 4)), 1.145 * bound)
+        << "density " << d;
+  }
+}
+
+}  // namespace
+}  // namespace nzcl::engine
