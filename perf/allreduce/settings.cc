@@ -193,8 +193,8 @@ CommandLine parse_command_line(int argc, char** argv) {
     }
     if (s.collective != Collective::allreduce &&
         (s.stream_input || s.bitmap || !wire_type.empty() || !s.compress.empty()))
-      throw CLI::ValidationError("--collective",
-                                 collective + " excludes --bitmap, --input stream, --wire_type and --compress");
+      throw CLI::ValidationError(
+          "--collective", collective + " excludes --bitmap, --input stream, --wire_type and --compress");
     if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
   } catch (const CLI::ParseError& error) {
     return {s, app.exit(error) == 0 ? 0 : 2};

@@ -41,9 +41,7 @@ struct Settings {
   std::string json_file;
 
   /// Whether there is no in-place form: a stream is no tensor, and a compressed gradient is read before.
-  bool one_form() const {
-    return stream_input || !compress.empty() || collective == Collective::broadcast;
-  }
+  bool one_form() const { return stream_input || !compress.empty() || collective == Collective::broadcast; }
   std::vector<std::uint64_t> sizes() const;
   /// The names that the table and the JSON use.
   const char* input() const;

@@ -31,7 +31,8 @@ std::uint64_t fold(std::uint64_t word, int log2) {
 TileBlocks::TileBlocks(std::uint64_t block_elements)
     : block_(block_elements),
       reciprocal_(((std::uint64_t{1} << 32) + block_elements - 1) / block_elements),
-      log2_(std::has_single_bit(block_elements) && block_elements <= 64 ? std::countr_zero(block_elements) : -1) {}
+      log2_(std::has_single_bit(block_elements) && block_elements <= 64 ? std::countr_zero(block_elements)
+                                                                        : -1) {}
 
 std::uint64_t TileBlocks::count_listed(std::span<const std::uint16_t> offsets) const {
   std::uint64_t count = 0, last = ~std::uint64_t{0};
@@ -68,7 +69,8 @@ std::uint64_t TileBlocks::mark(std::span<const std::uint64_t> bitmap, std::span<
       std::uint64_t word = 0;
       for (int i = 0; i < together; ++i) {
         const std::size_t from = w * static_cast<std::size_t>(together) + static_cast<std::size_t>(i);
-        if (from < bitmap.size() && bitmap[from] != 0) word |= fold(bitmap[from], log2_) << (i * (64 >> log2_));
+        if (from < bitmap.size() && bitmap[from] != 0)
+          word |= fold(bitmap[from], log2_) << (i * (64 >> log2_));
       }
       bits[w] = word;
     }

@@ -8,8 +8,8 @@
 
 namespace nzcl::engine {
 
-/// Counts and marks the blocks of `block_elements` elements, 1 or more, that have an element of a part. For one
-/// size of blocks, as a tensor has; cheap to make.
+/// Counts and marks the blocks of `block_elements` elements, 1 or more, that have an element of a part. For
+/// one size of blocks, as a tensor has; cheap to make.
 class TileBlocks {
  public:
   explicit TileBlocks(std::uint64_t block_elements);
@@ -22,8 +22,8 @@ class TileBlocks {
   /// Returns how many blocks the part has an element of.
   std::uint64_t count(const TilePart& part, std::uint64_t elements, TileScratch& scratch) const;
   /// Sets `bits`, one for each block of the tile, to those that have an element in the bitmap. The two may be
-  /// the same if blocks have one element. Returns how many blocks they are. A scratch that the bitmap lies in may
-  /// be given.
+  /// the same if blocks have one element. Returns how many blocks they are. A scratch that the bitmap lies in
+  /// may be given.
   std::uint64_t mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits,
                      TileScratch& scratch) const;
 

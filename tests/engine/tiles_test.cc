@@ -172,8 +172,8 @@ TEST_P(TilesTest, SumsAreRight) {
   }
 }
 
-/// A slice's last tile completes it for the ranks, which may then start another one in its place of the window.
-/// Messages are as large as in practice here, so that some of them are full right behind that tile.
+/// A slice's last tile completes it for the ranks, which may then start another one in its place of the
+/// window. Messages are as large as in practice here, so that some of them are full right behind that tile.
 TEST(TilesInFlight, RanksStartSlicesAsSoonAsOthersAreComplete) {
   for (const bool lent : {false, true}) {
     ClusterOptions o;

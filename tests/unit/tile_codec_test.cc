@@ -100,7 +100,8 @@ RC_GTEST_PROP(TileCodec, EverySetComesBackInEveryCode, ()) {
 RC_GTEST_PROP(TileBlocks, AreThoseWithAnElement, ()) {
   const auto block = *rc::gen::element<std::uint64_t>(1, 2, 3, 4, 7, 8, 15, 16, 32, 64, 100);
   const auto elements = *rc::gen::inRange<std::size_t>(1, 9000);
-  const Set set = make_set(elements, *rc::gen::element(0.0, 0.01, 0.3, 1.0), 1, *rc::gen::arbitrary<unsigned>());
+  const Set set =
+      make_set(elements, *rc::gen::element(0.0, 0.01, 0.3, 1.0), 1, *rc::gen::arbitrary<unsigned>());
   TileScratch scratch(8);
   const TileBlocks blocks(block);
   std::vector<std::uint64_t> expected(words_for(blocks.blocks(elements))), marked(expected.size());

@@ -87,8 +87,9 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
     const auto part =
         slice_->local->tile_input().part(slice_->local->layout, number_, scratch, scratch.values());
     assert(part);  // the scratch has room for all values
-    slice_->local->input_blocks.fetch_add(TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
-                                          std::memory_order_relaxed);
+    slice_->local->input_blocks.fetch_add(
+        TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
+        std::memory_order_relaxed);
     return slice_->record.value_code == 0 ? *part : rounded(*part);
   }
   auto part = read_part(arrived_[static_cast<std::size_t>(rank)], elements_, scratch);

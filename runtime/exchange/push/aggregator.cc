@@ -82,8 +82,8 @@ Aggregator::Progress Aggregator::sum_tile() {
   if (!results_.open_for_tile(bytes)) return at > 0 ? Progress::sent : Progress::waiting;
   tiles_.sum_into(results_.at(), at);
   results_.filled_with_tile(tiles_.summed() - 1, bytes);
-  // The slice's last tile is sent when the slice is closed, in the same step: the ranks may send another slice in
-  // its place as soon as they have it.
+  // The slice's last tile is sent when the slice is closed, in the same step: the ranks may send another
+  // slice in its place as soon as they have it.
   if (tiles_.done() || results_.filled_bytes() < kFullMessageBytes) return Progress::summed;
   results_.send();
   return Progress::sent;
