@@ -277,8 +277,7 @@ TEST(StreamErrors, NameWhatIsWrong) {
     r.block_elems = 5000;
     EXPECT_EQ(refused(r),
               "allreduce: block_elems is 5000; with a wire_type, and slots of 139264 bytes, blocks may have "
-              "at most "
-              "527 elements");
+              "at most 526 elements");
     r.wire_type = WireType::by_option;
     r.block_elems = 1;
     r.output = nullptr;
