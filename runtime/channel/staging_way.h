@@ -52,8 +52,7 @@ class StagingWay {
   /// The thread may have been interrupted within a sample, so one of them may not count for too much.
   static constexpr double kMostOfMean = 4, kSamplesOfMean = 4;
 
-  /// Past the caches the writer itself is slower, so the reader has to gain more than that. Between the two
-  /// bounds nothing changes.
+  /// Between the two bounds nothing changes.
   void choose();
 
   Staging forced_;

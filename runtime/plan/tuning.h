@@ -122,13 +122,16 @@ inline constexpr std::uint32_t kStagingSample = 16;
 /// again from the cache at once.
 inline constexpr std::uint64_t kStagingSampleBytes = 4096;
 /// Messages are streamed if reading a cached one takes more than this many times as long as reading a
-/// streamed one, and no longer if it takes less than the second number.
-inline constexpr double kStreamedFrom = 1.5, kCachedFrom = 1.2;
+/// streamed one, and no longer if it takes less than the second number. Where it takes nearly as long,
+/// streaming is ahead already, because the writer need not fetch the lines of its buffer from the reader's
+/// cache before.
+inline constexpr double kStreamedFrom = 0.8, kCachedFrom = 0.6;
 /// Runs that are shorter are copied through the caches even into streamed messages, because most of their
 /// lines would be written in parts.
 inline constexpr std::uint64_t kLeastStreamedRun = 512;
-/// A sum is made in pieces of this size in a cache, each of which is then streamed into a result.
-inline constexpr std::uint64_t kStreamedPieceBytes = 16 << 10;
+/// A sum that is not made in the message itself is made in pieces of this size, each of which is copied into
+/// the message while it is in a cache.
+inline constexpr std::uint64_t kSummedPieceBytes = 16 << 10;
 /// A receiver may keep so many lent messages after it has read them, until it tells of more together.
 inline constexpr std::uint32_t kLentUntold = 3;
 /// Where results differ between receivers, each may keep others than the rest. With roots that change from

@@ -42,7 +42,7 @@ ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake
       intake_(intake),
       sum_(sum),
       receivers_(remote_receivers(context.config.members)),
-      scratch_(new std::byte[kStreamedPieceBytes]),
+      scratch_(new std::byte[kSummedPieceBytes]),
       results_(kWaitingResults, all_receivers(context.config.members)) {}
 
 void ResultSender::start() {
@@ -68,7 +68,7 @@ void ResultSender::start() {
 /// Returns true if some receiver gets the slice's result faster when it is streamed. To the others that costs
 /// little in comparison.
 bool ResultSender::worth_streaming() const {
-  if (priority_ != Priority::bulk || sum_.slice().layout->block_bytes() < kLeastStreamedRun) return false;
+  if (priority_ != Priority::bulk || !has_long_runs()) return false;
   bool any = false;
   for (const std::uint16_t rank : receivers_) {
     if (audience_.has(rank) && context_.lends(priority_, rank))
@@ -136,7 +136,8 @@ bool ResultSender::open_in_staging(Piece& piece, std::uint64_t rest) {
   const std::uint64_t fixed = direct ? 0 : sizeof(Header) + bitmap;
   std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
   piece.streamed = streamed_ && piece.form == Form::in_message;
-  piece.placed = piece.streamed && local_receives() && sum_.slice().record.packed_result == 0;
+  piece.placed = piece.form == Form::in_message && has_long_runs() && local_receives() &&
+                 sum_.slice().record.packed_result == 0;
   if (message_ && (direct || message_->audience != audience_ || message_->placed != piece.placed ||
                    begin + fixed + rest > slot)) {
     queue(message_);
@@ -177,6 +178,8 @@ std::uint64_t ResultSender::rest_of(Form form) const {
   }
 }
 
+bool ResultSender::has_long_runs() const { return sum_.slice().layout->block_bytes() >= kLeastStreamedRun; }
+
 std::byte* ResultSender::at() {
   std::byte* to = piece_.begin + piece_.bytes;
   if (piece_.placed) {
@@ -190,7 +193,12 @@ std::byte* ResultSender::at() {
 }
 
 void ResultSender::filled(const SliceSum::Step& step) {
-  if (piece_.streamed) copy_past_caches(piece_.begin + piece_.bytes, filling_, step.bytes);
+  std::byte* const in_message = piece_.begin + piece_.bytes;
+  if (piece_.streamed) {
+    copy_past_caches(in_message, filling_, step.bytes);
+  } else if (piece_.placed) {
+    std::memcpy(in_message, filling_, step.bytes);
+  }
   piece_.bytes += step.bytes;
   piece_.room -= step.bytes;
   if (piece_.form == Form::direct && step.ends_stretch) piece_.room = 0;

@@ -27,9 +27,10 @@ class Worker;
 ///   every rank's output. If this member is a rank too, the piece is summed in its own output. A *notice*
 ///   follows the pieces: a section with the union bitmap and the number of direct writes.
 ///
-/// Where a receiver reads lent messages faster from memory than from this core's cache (StagingWay), the sum
-/// of a piece in a message is made in a cache: in the local output, so that the local worker need not copy it
-/// again, or in scratch memory. From there it is stored past the caches into the message.
+/// Where blocks are long and this member is a rank too, a piece in a message is summed in the local output,
+/// and copied into the message while it is in a cache, so that the local worker need not read the message.
+/// Where a receiver reads lent messages faster from memory than from this core's cache (StagingWay), that
+/// copy goes past the caches; without a local output the sum is made in scratch memory then.
 ///
 /// Ranks that are no receivers of the slice get a section that says that it is over. Sections for different
 /// audiences travel in different messages, of which two may be open at a time.
@@ -58,7 +59,7 @@ class ResultSender {
   /// Where the next bytes of the sum belong, and how many of them there is room for.
   std::byte* at();
   std::uint64_t room() const {
-    return piece_.streamed ? std::min(piece_.room, kStreamedPieceBytes) : piece_.room;
+    return piece_.streamed || piece_.placed ? std::min(piece_.room, kSummedPieceBytes) : piece_.room;
   }
   /// Called when a step of the sum has written to at().
   void filled(const SliceSum::Step& step);
@@ -120,6 +121,7 @@ class ResultSender {
   bool open_in_output(Piece& piece);
   bool open_in_staging(Piece& piece, std::uint64_t rest);
   bool worth_streaming() const;
+  bool has_long_runs() const;
   bool may_open_message(const std::optional<ResultMessage>& other) const;
   void queue(std::optional<ResultMessage>& message);
   bool tell_others();
@@ -146,7 +148,7 @@ class ResultSender {
   std::uint32_t direct_writes_ = 0;  // of the current slice, to each receiver
   Piece piece_;
   const std::byte* filling_ = nullptr;          // what at() returned last
-  const std::unique_ptr<std::byte[]> scratch_;  // of kStreamedPieceBytes, where nothing is placed
+  const std::unique_ptr<std::byte[]> scratch_;  // of kSummedPieceBytes, where nothing is placed
   std::optional<ResultMessage> message_;        // an open section is composed behind those that it has
   std::optional<ResultMessage> over_;           // sections for ranks that are no receivers
   /// How far the local worker has got in its next result: the offset of the first section that it has not
