@@ -62,6 +62,10 @@ struct Options {
   /// auto | bitmap | offsets | gaps | runs: how this rank codes which single elements it sends. Results are
   /// the same; it is for tests and measurements.
   std::string format = "auto";
+  /// How messages that other ranks of this host read in place are stored: "cached" in this core's caches,
+  /// which is fastest between cores that share one; "streamed" past them, which is fastest between cores that
+  /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
+  std::string staging = "auto";
 
   // Timeouts, logging and tracing.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

@@ -105,6 +105,11 @@ class Output {
     std::fflush(stdout);
   }
 
+  /// Says at the end how messages are stored now, because threads may have moved to other cores.
+  void describe_again(const nzcl::Communicator& communicator) const {
+    if (!silent_) fmt::print("# {}\n", communicator.describe());
+  }
+
   void finish() const {
     if (silent_ || settings_.json_file.empty()) return;
     std::ofstream file(settings_.json_file);
@@ -178,6 +183,24 @@ class Output {
   ordered_json rows_ = ordered_json::array();
 };
 
+/// Exchanges some large messages, so that nzcl has measured how it stores them before that is printed.
+void measure_staging(nzcl::Communicator& communicator) {
+  if (communicator.options().transport != "cma" || communicator.options().staging != "auto") return;
+  constexpr std::size_t kCount = 16 << 20, kTimes = 8;
+  std::vector<std::uint8_t> data(kCount, 0);
+  const nzcl::RegisteredBuffer buffer = communicator.register_buffer(data.data(), data.size());
+  for (std::size_t i = 0; i < kTimes; ++i) {
+    communicator
+        .allreduce({.input = data.data(),
+                    .output = data.data(),
+                    .count = kCount,
+                    .type = nzcl::DataType::uint8,
+                    .block_elems = 4096,
+                    .dense = true})
+        .wait();
+  }
+}
+
 int run(const Settings& settings) {
   nzcl::Communicator communicator(communicator_options(settings));
   Bench bench(communicator, settings);
@@ -187,6 +210,7 @@ int run(const Settings& settings) {
     const auto all = bench.sum({own.read, own.copy, own.add});
     speed = {all[0], all[1], all[2]};
   }
+  measure_staging(communicator);
   Output output(communicator, settings, speed);
   std::uint64_t wrong = 0;
   for (const nzcl::DataType type : settings.types) {
@@ -240,6 +264,7 @@ int run(const Settings& settings) {
     }
   }
   output.finish();
+  output.describe_again(communicator);
   communicator.close();
   if (communicator.rank() == 0)
     fmt::print("# Out of bounds values : {} {}\n", wrong,

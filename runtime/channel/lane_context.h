@@ -11,6 +11,7 @@
 #include "runtime/channel/channel.h"
 #include "runtime/channel/outbox.h"
 #include "runtime/channel/staging.h"
+#include "runtime/channel/staging_way.h"
 #include "runtime/plan/engine_config.h"
 #include "runtime/wire/refusal.h"
 
@@ -24,6 +25,23 @@ struct LaneStatistics {
   static void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
     counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
   }
+};
+
+/// What any thread may read of a StagingWay.
+struct StagingSeen {
+  std::atomic<float> cached_ns{0}, streamed_ns{0};  // to read one KiB; 0: never measured
+  std::atomic<bool> streamed{false};
+  void publish(const StagingWay& way) {
+    cached_ns.store(static_cast<float>(way.read_ns(false)), std::memory_order_relaxed);
+    streamed_ns.store(static_cast<float>(way.read_ns(true)), std::memory_order_relaxed);
+    streamed.store(way.streamed(), std::memory_order_relaxed);
+  }
+};
+
+/// How a lane stores what it lends, over all members. Times are sums over those that were `measured`.
+struct StagingSummary {
+  int members = 0, measured = 0, streamed = 0;
+  double cached_ns = 0, streamed_ns = 0;
 };
 
 /// The channels of one priority between this member and another one. A channel that the roles of the two do
@@ -48,7 +66,10 @@ struct KnownOperation {
 /// What the exchanges of one lane share. Only the thread that drives the lane touches it; any thread may read
 /// the statistics.
 struct LaneContext {
-  explicit LaneContext(const EngineConfig& engine_config) : config(engine_config) {}
+  explicit LaneContext(const EngineConfig& engine_config)
+      : config(engine_config),
+        staging_ways(static_cast<std::size_t>(config.members.count()), StagingWay(config.staging)),
+        staging_seen(static_cast<std::size_t>(config.members.count())) {}
 
   const EngineConfig config;
   std::array<KnownOperation, kMaxOperations> operations;  // by epoch, from contributions
@@ -56,6 +77,8 @@ struct LaneContext {
   Outbox outbox;
   std::array<StagingPool, wire::kPriorities> staging;
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
+  std::vector<StagingWay> staging_ways;                                 // by member, of bulk messages
+  std::vector<StagingSeen> staging_seen;                                // of each, for any thread
   verbs::Segment credit_source;                                         // the byte that credit writes send
   std::vector<verbs::RemoteMemory> credit_sinks;  // by member: the byte there that credit writes land on
   LaneStatistics statistics;
@@ -70,6 +93,38 @@ struct LaneContext {
   bool is_self(int member) const { return member == config.members.self; }
   std::string name(int member) const { return config.members.name(member); }
 
+  /// Returns true if messages to and from this member are lent.
+  bool lends(wire::Priority p, int member) const {
+    return !is_self(member) && config.lends(p, config.members.self, member);
+  }
+  StagingWay& staging_way(int member) { return staging_ways[static_cast<std::size_t>(member)]; }
+  /// Called with a section that has just come from `member`, before its payload is read: times how long that
+  /// takes, now and then.
+  void time_lent(wire::Priority p, int member, const wire::Header& header, const std::byte* payload) {
+    if (p != wire::Priority::bulk || header.payload_bytes < 2 * kStagingSampleBytes || !lends(p, member))
+      return;
+    const bool streamed = (header.flags & wire::kStreamed) != 0;
+    StagingWay& way = staging_way(member);
+    if (!way.should_time(streamed)) return;
+    way.add(streamed, read_ns_per_kib(payload + header.payload_bytes / 2, kStagingSampleBytes));
+    staging_seen[static_cast<std::size_t>(member)].publish(way);
+  }
+  /// Any thread may ask.
+  StagingSummary staging_summary() const {
+    StagingSummary all;
+    for (int member = 0; member < config.members.count(); ++member) {
+      if (!lends(wire::Priority::bulk, member)) continue;
+      const StagingSeen& seen = staging_seen[static_cast<std::size_t>(member)];
+      const float cached = seen.cached_ns.load(std::memory_order_relaxed);
+      const float streamed = seen.streamed_ns.load(std::memory_order_relaxed);
+      ++all.members;
+      all.streamed += seen.streamed.load(std::memory_order_relaxed) ? 1 : 0;
+      if (cached == 0 || streamed == 0) continue;
+      ++all.measured;
+      all.cached_ns += cached, all.streamed_ns += streamed;
+    }
+    return all;
+  }
   /// Records a failure, unless there is one already.
   void fail(ErrorCode code, std::string text) {
     if (!failure) failure = Failure{code, std::move(text)};

@@ -6,6 +6,8 @@
 #include <span>
 
 #include "runtime/base/cold_memory.h"
+#include "runtime/kernels/stream_copy.h"
+#include "runtime/plan/tuning.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
@@ -18,6 +20,7 @@ class MessageBuilder {
     std::size_t segments = 1;        // entries of the gather list; with 1, everything is copied
     std::uint64_t gather_bytes = 0;  // runs of at least this size are gathered
     std::uint64_t bytes = 0;         // of the whole message: the size of a slot
+    bool streamed = false;           // what is copied is stored past the caches
   };
   MessageBuilder(const Limits& limits, std::byte* staging, const verbs::MemoryRegion* staging_region)
       : limits_(limits), staging_(staging), staging_region_(staging_region) {}
@@ -43,7 +46,12 @@ class MessageBuilder {
       return true;
     }
     if (!last_is_staged_ && free_segments == 0) return false;
-    copy_cold(reserve(static_cast<std::uint32_t>(bytes)), data, bytes);
+    std::byte* const to = reserve(static_cast<std::uint32_t>(bytes));
+    if (limits_.streamed && bytes >= kLeastStreamedRun) {
+      copy_past_caches(to, data, bytes);
+    } else {
+      copy_cold(to, data, bytes);
+    }
     copied_ += bytes;
     return true;
   }

@@ -130,12 +130,14 @@ std::shared_ptr<Core> Core::join_split(Split split, verbs::Deadline deadline) co
 std::string Core::describe() const {
   const engine::Members& m = members();
   const engine::ChannelConfig& bulk = config_.channel(wire::Priority::bulk);
+  const std::string staging = lanes_.describe_staging();
   return fmt::format(
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
-      "slots {} x {} KiB, {}; {}",
+      "slots {} x {} KiB, {}{}{}; {}",
       m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
       session_->device()->name(), lanes_.size(), introduction_.placement.scan_cpus.size(), scan_streams_,
-      bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes), introduction_.placement.text);
+      bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes),
+      staging.empty() ? "" : ", staging ", staging, introduction_.placement.text);
 }
 
 // --- Operations

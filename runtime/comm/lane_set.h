@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "nzcl/communicator.h"
@@ -45,12 +46,16 @@ class LaneSet {
 
   /// Adds the counters of all lanes to `total`.
   void add_to(Statistics& total) const;
+  /// Says how messages are stored that other members read in place, and what was measured. Empty if there are
+  /// none.
+  std::string describe_staging() const;
 
  private:
   void wait_a_little(engine::Operation& operation, std::chrono::nanoseconds quiet,
                      std::optional<std::chrono::nanoseconds> left);
 
   const std::chrono::nanoseconds caller_spin_;
+  const engine::Staging staging_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;
 };
 

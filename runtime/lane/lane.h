@@ -88,6 +88,7 @@ class Lane {
   void shut_down();
 
   const LaneStatistics& statistics() const { return context_.statistics; }
+  StagingSummary staging_summary() const { return context_.staging_summary(); }
 
  private:
   bool round();

@@ -92,6 +92,9 @@ constexpr std::array kSettings = {
             "float32"},
     Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs",
             "How this rank codes which single elements it sends; for tests and measurements"},
+    Setting{
+        "staging", &Options::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
+        "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

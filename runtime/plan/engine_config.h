@@ -25,6 +25,13 @@ struct ChannelConfig {
   bool lent = false;
 };
 
+/// How lent messages are stored into staging buffers. See StagingWay in runtime/channel.
+enum class Staging : std::uint8_t {
+  automatic,  // as is measured between two members
+  cached,     // so that they stay in the writer's caches
+  streamed,   // past the caches
+};
+
 /// What is known of the link from this member to another one.
 struct LinkConfig {
   bool ordered = false;  // writes become visible in the order in which they were posted
@@ -57,6 +64,7 @@ struct EngineConfig {
   std::optional<wire::IndexCode> index_code;
   /// Fewer bytes are worth more than the time it takes to find the shortest code of an index set.
   bool short_codes = false;
+  Staging staging = Staging::automatic;
   int numa_node = -1;  // where channels and staging buffers lie; -1: anywhere
 
   const ChannelConfig& channel(wire::Priority priority) const {

@@ -46,6 +46,11 @@ std::optional<wire::IndexCode> index_code_of(const std::string& format) {
   return std::nullopt;
 }
 
+Staging staging_of(const std::string& name) {
+  if (name == "cached") return Staging::cached;
+  return name == "streamed" ? Staging::streamed : Staging::automatic;
+}
+
 }  // namespace
 
 EngineConfig plan_engine(const Options& o, const Membership& membership, int numa_node,
@@ -73,6 +78,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.tile_block_bytes = kTileBlockBytes;
   config.short_codes = !one_network;
   config.index_code = index_code_of(o.format);
+  config.staging = staging_of(o.staging);
   config.numa_node = numa_node;
   return config;
 }

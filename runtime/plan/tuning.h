@@ -113,6 +113,25 @@ inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy
 /// meanwhile, and few enough to stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;
+/// One of so many lent messages is stored in the way that is not used at present (StagingWay), so that both
+/// ways stay known. Where they differ by a factor of three, that costs 3 per cent.
+inline constexpr std::uint32_t kStagingTrial = 64;
+/// Of messages in the way that is used, one of so many is timed.
+inline constexpr std::uint32_t kStagingSample = 16;
+/// The bytes of a message that are read to time it. So many take longer than the clock does, and are read
+/// again from the cache at once.
+inline constexpr std::uint64_t kStagingSampleBytes = 4096;
+/// Messages are streamed if reading a cached one takes more than this many times as long as reading a
+/// streamed one, and no longer if it takes less than the second number. Where it takes nearly as long,
+/// streaming is ahead already, because the writer need not fetch the lines of its buffer from the reader's
+/// cache before.
+inline constexpr double kStreamedFrom = 0.8, kCachedFrom = 0.6;
+/// Runs that are shorter are copied through the caches even into streamed messages, because most of their
+/// lines would be written in parts.
+inline constexpr std::uint64_t kLeastStreamedRun = 512;
+/// A sum that is not made in the message itself is made in pieces of this size, each of which is copied into
+/// the message while it is in a cache.
+inline constexpr std::uint64_t kSummedPieceBytes = 16 << 10;
 /// A receiver may keep so many lent messages after it has read them, until it tells of more together.
 inline constexpr std::uint32_t kLentUntold = 3;
 /// Where results differ between receivers, each may keep others than the rest. With roots that change from

@@ -1,10 +1,12 @@
 // nzcl_info: shows what nzcl finds on this machine, and what it would do there.
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "nzcl/error.h"
 #include "nzcl/nzcl.h"
@@ -13,6 +15,7 @@
 #include "runtime/kernels/targets.h"
 #include "runtime/options/help.h"
 #include "runtime/options/resolve.h"
+#include "runtime/placement/core_distance.h"
 #include "runtime/placement/plan.h"
 #include "runtime/placement/topology.h"
 #include "verbs/transport.h"
@@ -55,6 +58,23 @@ void print_placement(const Arguments& arguments, const Options& options,
                                                  .node = options.numa_node});
     fmt::print("  rank {}: {}\n", r, plan.text);
   }
+}
+
+/// The first and the last of the cores that this process may use.
+void print_core_distance() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  }
+  fmt::print("\nDistance of cores (NZCL_STAGING=auto measures it between the ranks as they run)\n");
+  if (cpus.size() < 2) {
+    fmt::print("  one core\n");
+    return;
+  }
+  fmt::print("  {}\n", placement::describe_core_distance({cpus.front(), cpus.back()}));
 }
 
 void print_bootstrap(const Options& options, const bootstrap::LaunchEnvironment& launch) {
@@ -118,6 +138,7 @@ int run(int argc, char** argv) {
   print_transports();
   print_kernels();
   print_placement(arguments, resolved.options, launch);
+  if (arguments.topology.empty()) print_core_distance();
   print_bootstrap(resolved.options, launch);
   print_options(resolved);
   return 0;

@@ -32,7 +32,7 @@ inline const char* wrong_with(const Header& h, Direction direction, std::uint64_
   const std::uint64_t fixed = sizeof h + (up && with_bitmap ? sizeof(OperationRecord) : 0);
   if (h.magic != kMagic) return "it does not begin with nzcl's magic number";
   if (h.version != kVersion) return "it is of another version";
-  if ((h.flags & ~(kHasBitmap | kDirect | kMore | kRefused | kTiles | kOver)) != 0)
+  if ((h.flags & ~(kHasBitmap | kDirect | kMore | kRefused | kTiles | kOver | kStreamed)) != 0)
     return "it has unknown flags";
   if (up && (direct || over)) return "it has a flag that only results have";
   if (over && (with_bitmap || direct || refused || tiles || h.payload_bytes != 0))

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -27,7 +27,9 @@ enum Flags : std::uint16_t {
   kMore = 4,       // another section begins at the next multiple of 8 behind this one
   kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
   kTiles = 16,     // the payload is a number of tiles (wire/tile.h)
-  kOver = 32,      // downwards: the slice is over, and its result is not for this rank
+  kStreamed =
+      64,  // the payload was stored past the sender's caches; only what the receiver measures depends on it
+  kOver = 32,  // downwards: the slice is over, and its result is not for this rank
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A

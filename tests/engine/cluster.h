@@ -34,6 +34,8 @@ struct ClusterOptions {
   /// The index code of member m's tiles is number m of these, modulo their number. Empty: as is cheapest.
   std::vector<wire::IndexCode> index_codes = {};
   bool short_codes = false;
+  /// Member m's is number m of these, modulo their number.
+  std::vector<engine::Staging> staging = {engine::Staging::cached};
   verbs::LoopbackOptions loopback;
 };
 
@@ -67,6 +69,7 @@ class Cluster {
         lane.config.members.self = m;
         lane.config.lane = l;
         cut_into_groups(lane.config, m);
+        lane.config.staging = options.staging[static_cast<std::size_t>(m) % options.staging.size()];
         if (!options.index_codes.empty())
           lane.config.index_code =
               options.index_codes[static_cast<std::size_t>(m) % options.index_codes.size()];

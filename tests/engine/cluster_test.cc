@@ -134,6 +134,17 @@ const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
   o.loopback.limits.ordered = o.loopback.limits.readable = true;
 };
+const auto kStreamed = [](ClusterOptions& o) {
+  kLent(o);
+  o.staging = {engine::Staging::streamed};
+  o.direct_bytes = 1 << 20;  // so that results go in messages
+};
+/// Members differ in how they store messages, and some measure it.
+const auto kMixedStaging = [](ClusterOptions& o) {
+  kStreamed(o);
+  o.slot_bytes = 32 << 10;  // some messages are long enough to be timed
+  o.staging = {engine::Staging::streamed, engine::Staging::cached, engine::Staging::automatic};
+};
 /// Members 0 and 1 lend messages to each other, and so do 2 and 3. Between the pairs messages go through
 /// rings.
 const auto kPairs = [](ClusterOptions& o) {
@@ -172,6 +183,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lent_tight", with(with(options(3), kTight), kLent), 5001, 16, 0.4, true},
         Case{"lent_late", with(with(options(4), kReorder), kLent), 50001, 16, 0.3, true},
         Case{"lent_late_tight", with(with(with(options(8), kTight), kReorder), kLent), 9001, 16, 0.3, false},
+        Case{"streamed", with(options(4), kStreamed), 50001, 256, 0.2, true},
+        Case{"streamed_dense", with(options(4), kStreamed), 50001, 128, 1, true},
+        Case{"streamed_dense_out_of_place", with(options(3), kStreamed), 50001, 128, 1, false},
+        Case{"streamed_large_slots", with(options(3), kMixedStaging), 300001, 256, 0.7, true},
+        Case{"streamed_short_blocks", with(options(3), kStreamed), 50001, 16, 0.5, true},
+        Case{"streamed_dedicated", with(options(3, 2), kStreamed), 50001, 256, 0.6, true},
+        Case{"streamed_lanes", with(options(3, 0, 2), kStreamed), 50001, 256, 0.4, false},
+        Case{"streamed_late_tight", with(with(with(options(4), kTight), kReorder), kStreamed), 9001, 128, 0.7,
+             true},
+        Case{"mixed_staging", with(options(4), kMixedStaging), 300001, 256, 0.9, false},
+        Case{"mixed_staging_late", with(with(options(5), kReorder), kMixedStaging), 100001, 256, 0.5, true},
         Case{"pairs", with(options(4), kPairs), 50001, 16, 0.2, true},
         Case{"pairs_express", with(options(4), kPairs), 100, 8, 0.5, false},
         Case{"pairs_dense", with(options(4), kPairs), 50001, 64, 1, true},

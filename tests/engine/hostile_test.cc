@@ -117,7 +117,7 @@ TEST(HostileRank, BitsBehindTheLastBlockAreRefused) {
 
 TEST(HostileRank, HeadersThatContradictThemselvesAreRefused) {
   const auto malformed = StartsWith("rank 1 sent a malformed contribution (sequence 0): ");
-  EXPECT_THAT(refused([](Message& m) { m.header.flags |= 64; }),
+  EXPECT_THAT(refused([](Message& m) { m.header.flags |= 128; }),
               AllOf(malformed, HasSubstr("unknown flags")));
   EXPECT_THAT(refused([](Message& m) { m.header.flags |= wire::kOver; }),
               AllOf(malformed, HasSubstr("a flag that only results have")));
@@ -314,7 +314,7 @@ TEST(HostileAggregator, BitsBehindTheLastBlockAreRefused) {
 TEST(HostileAggregator, HeadersThatContradictThemselvesAreRefused) {
   const auto malformed = StartsWith("aggregator 0 sent a malformed result (sequence 0): ");
   EXPECT_EQ(refused_result([](Message&) {}), "");
-  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= 64; }),
+  EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= 128; }),
               AllOf(malformed, HasSubstr("unknown flags")));
   EXPECT_THAT(refused_result([](Message& m) { m.header.flags |= wire::kOver; }),
               AllOf(malformed, HasSubstr("its result is for others, and brings one")));

@@ -143,6 +143,7 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
   }
   if (header.payload_bytes == 0) return true;
   if (!expects(rank, header)) return false;
+  context_.time_lent(priority_, rank, header, section.payload);
   source_of(rank).sections.push_back(
       {slot, section.payload, header.payload_bytes, header.sequence, header.tiles, false});
   return true;

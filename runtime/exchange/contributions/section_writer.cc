@@ -76,6 +76,7 @@ WrittenSection write_section(MessageBuilder& message, Contribution& c, const Sec
     header.payload_bytes =
         static_cast<std::uint32_t>(write_data(message, c, message.limits().bytes - begin - fixed));
   }
+  if (message.limits().streamed) header.flags |= wire::kStreamed;
   std::memcpy(header_at, &header, sizeof header);
   return {header_at, fixed + header.payload_bytes};
 }

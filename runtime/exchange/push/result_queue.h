@@ -22,6 +22,7 @@ class ResultQueue {
     std::uint32_t bytes = 0;         // of the message
     std::uint64_t epoch = 0;
     wire::Audience audience = {};
+    bool placed = false;  // what the local worker gets is in its output already
   };
 
   /// `receivers` are the ranks that may be in an audience. Below they are numbered by their place in it.

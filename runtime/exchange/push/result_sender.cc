@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/exchange/push/worker.h"
+#include "runtime/kernels/stream_copy.h"
 
 namespace nzcl::engine {
 
@@ -41,10 +42,11 @@ ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake
       intake_(intake),
       sum_(sum),
       receivers_(remote_receivers(context.config.members)),
+      scratch_(new std::byte[kSummedPieceBytes]),
       results_(kWaitingResults, all_receivers(context.config.members)) {}
 
 void ResultSender::start() {
-  direct_ = result_sent_ = false;
+  direct_ = streamed_ = result_sent_ = false;
   const IncomingSlice& s = sum_.slice();
   audience_ = {};
   if (s.layout->is_meeting(s.slice)) audience_ = {.kind = wire::Audience::Kind::none};
@@ -60,6 +62,19 @@ void ResultSender::start() {
             (stays_here ||
              (sum_.result_bytes() / runs >= context_.config.direct_bytes && fits_announcements(runs)));
   direct_writes_ = 0;
+  streamed_ = !direct_ && !s.refusal && worth_streaming();
+}
+
+/// Returns true if some receiver gets the slice's result faster when it is streamed. To the others that costs
+/// little in comparison.
+bool ResultSender::worth_streaming() const {
+  if (priority_ != Priority::bulk || !has_long_runs()) return false;
+  bool any = false;
+  for (const std::uint16_t rank : receivers_) {
+    if (audience_.has(rank) && context_.lends(priority_, rank))
+      any |= context_.staging_way(rank).next_is_streamed();
+  }
+  return any;
 }
 
 /// Returns true if a receiver's endpoint was opened for as many immediates as the slice's direct writes need.
@@ -120,7 +135,11 @@ bool ResultSender::open_in_staging(Piece& piece, std::uint64_t rest) {
   const std::uint64_t bitmap = piece.with_union ? sum_.result().bits().size_bytes() : 0;
   const std::uint64_t fixed = direct ? 0 : sizeof(Header) + bitmap;
   std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
-  if (message_ && (direct || message_->audience != audience_ || begin + fixed + rest > slot)) {
+  piece.streamed = streamed_ && piece.form == Form::in_message;
+  piece.placed = piece.form == Form::in_message && has_long_runs() && local_receives() &&
+                 sum_.slice().record.packed_result == 0;
+  if (message_ && (direct || message_->audience != audience_ || message_->placed != piece.placed ||
+                   begin + fixed + rest > slot)) {
     queue(message_);
     begin = 0;
   }
@@ -159,7 +178,27 @@ std::uint64_t ResultSender::rest_of(Form form) const {
   }
 }
 
+bool ResultSender::has_long_runs() const { return sum_.slice().layout->block_bytes() >= kLeastStreamedRun; }
+
+std::byte* ResultSender::at() {
+  std::byte* to = piece_.begin + piece_.bytes;
+  if (piece_.placed) {
+    const Operation& local = *sum_.slice().local;
+    to = local.output.base + local.output_offset(sum_.slice().slice) + sum_.tensor_offset();
+  } else if (piece_.streamed) {
+    to = scratch_.get();
+  }
+  filling_ = to;
+  return to;
+}
+
 void ResultSender::filled(const SliceSum::Step& step) {
+  std::byte* const in_message = piece_.begin + piece_.bytes;
+  if (piece_.streamed) {
+    copy_past_caches(in_message, filling_, step.bytes);
+  } else if (piece_.placed) {
+    std::memcpy(in_message, filling_, step.bytes);
+  }
   piece_.bytes += step.bytes;
   piece_.room -= step.bytes;
   if (piece_.form == Form::direct && step.ends_stretch) piece_.room = 0;
@@ -223,6 +262,7 @@ void ResultSender::close_section() {
   Header header{
       .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
   if (piece_.with_union) header.flags |= wire::kHasBitmap;
+  if (piece_.streamed) header.flags |= wire::kStreamed;
   if (piece_.form == Form::notice) {
     header.flags |= wire::kDirect;
     header.direct_writes = direct_writes_;
@@ -243,7 +283,7 @@ void ResultSender::close_section() {
 
   const std::byte* buffer = context_.pool(priority_).buffer(*piece_.staging);
   if (!message_) {
-    message_ = {.staging = *piece_.staging, .epoch = s.epoch, .audience = audience_};
+    message_ = {.staging = *piece_.staging, .epoch = s.epoch, .audience = audience_, .placed = piece_.placed};
   } else {
     wire::add_flag(message_->last_header, wire::kMore);
   }
@@ -299,8 +339,8 @@ void ResultSender::write_direct_to(std::uint16_t rank) {
 
 void ResultSender::queue(std::optional<ResultMessage>& message) {
   if (!message) return;
-  results_.push_back(
-      {message->staging, static_cast<std::uint32_t>(message->bytes), message->epoch, message->audience});
+  results_.push_back({message->staging, static_cast<std::uint32_t>(message->bytes), message->epoch,
+                      message->audience, message->placed});
   message.reset();
   deliver();
 }
@@ -340,7 +380,7 @@ bool ResultSender::deliver_local() {
     wire::SectionReader sections(context_.pool(priority_).buffer(next->staging), next->bytes, Direction::down,
                                  local_at_);
     while (const auto section = sections.next()) {
-      if (!local_->consume_local(*section)) return any;
+      if (!local_->consume_local(*section, next->placed)) return any;
       local_at_ = sections.at();
       any = true;
     }

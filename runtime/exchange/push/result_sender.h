@@ -1,7 +1,9 @@
 // Sends the sums to the ranks: in messages, or written directly into every rank's output.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +26,11 @@ class Worker;
 /// - Direct, where runs are long. A piece is a stretch of the tensor, which is written to its position in
 ///   every rank's output. If this member is a rank too, the piece is summed in its own output. A *notice*
 ///   follows the pieces: a section with the union bitmap and the number of direct writes.
+///
+/// Where blocks are long and this member is a rank too, a piece in a message is summed in the local output,
+/// and copied into the message while it is in a cache, so that the local worker need not read the message.
+/// Where a receiver reads lent messages faster from memory than from this core's cache (StagingWay), that
+/// copy goes past the caches; without a local output the sum is made in scratch memory then.
 ///
 /// Ranks that are no receivers of the slice get a section that says that it is over. Sections for different
 /// audiences travel in different messages, of which two may be open at a time.
@@ -50,8 +57,10 @@ class ResultSender {
   /// Opens a piece unless one is open. Returns false if no buffer is free for it now.
   bool open() { return piece_.open || open_piece(direct_ ? Form::direct : Form::in_message); }
   /// Where the next bytes of the sum belong, and how many of them there is room for.
-  std::byte* at() { return piece_.begin + piece_.bytes; }
-  std::uint64_t room() const { return piece_.room; }
+  std::byte* at();
+  std::uint64_t room() const {
+    return piece_.streamed || piece_.placed ? std::min(piece_.room, kSummedPieceBytes) : piece_.room;
+  }
   /// Called when a step of the sum has written to at().
   void filled(const SliceSum::Step& step);
   /// Sends the piece to its receivers. Returns false if the outbox has no room for all of its writes now. The
@@ -91,6 +100,8 @@ class ResultSender {
     std::uint64_t tensor_offset = 0;            // of a direct piece
     std::optional<StagingPool::Index> staging;  // none if the piece lies in the local output
     bool with_union = false;
+    bool streamed = false;       // summed in a cache, and stored from there past the caches into the message
+    bool placed = false;         // summed in the local output, where it stays
     std::size_t written_to = 0;  // of a direct piece: receivers that already have it
   };
   /// Completed sections that have not been queued yet. It never lives longer than a step.
@@ -101,6 +112,7 @@ class ResultSender {
     std::byte* last_header = nullptr;
     std::uint64_t epoch = 0;  // of the first section
     wire::Audience audience = {};
+    bool placed = false;  // the local worker's part of all sections is in its output
   };
 
   bool fits_announcements(std::uint64_t runs) const;
@@ -108,6 +120,8 @@ class ResultSender {
   void close_section();
   bool open_in_output(Piece& piece);
   bool open_in_staging(Piece& piece, std::uint64_t rest);
+  bool worth_streaming() const;
+  bool has_long_runs() const;
   bool may_open_message(const std::optional<ResultMessage>& other) const;
   void queue(std::optional<ResultMessage>& message);
   bool tell_others();
@@ -130,11 +144,13 @@ class ResultSender {
   // Of the current slice: who receives its result, whether it is written directly, and whether its last
   // section has been put into a message.
   wire::Audience audience_;
-  bool direct_ = false, result_sent_ = false;
+  bool direct_ = false, streamed_ = false, result_sent_ = false;
   std::uint32_t direct_writes_ = 0;  // of the current slice, to each receiver
   Piece piece_;
-  std::optional<ResultMessage> message_;  // an open section is composed behind those that it has
-  std::optional<ResultMessage> over_;     // sections for ranks that are no receivers
+  const std::byte* filling_ = nullptr;          // what at() returned last
+  const std::unique_ptr<std::byte[]> scratch_;  // of kSummedPieceBytes, where nothing is placed
+  std::optional<ResultMessage> message_;        // an open section is composed behind those that it has
+  std::optional<ResultMessage> over_;           // sections for ranks that are no receivers
   /// How far the local worker has got in its next result: the offset of the first section that it has not
   /// taken.
   std::uint64_t local_at_ = 0;

@@ -118,13 +118,22 @@ bool Worker::takes_next_along(const Uplink& uplink, std::uint64_t covered, std::
          may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
 }
 
-MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index staging) {
+/// Returns true if the next message to this owner, with blocks of the transfer's size, should be stored past
+/// the caches.
+bool Worker::streams(const Uplink& uplink, const Transfer& t) {
+  return context_.lends(priority_, uplink.member()) && priority_ == Priority::bulk &&
+         t.up.operation->layout.block_bytes() >= kLeastStreamedRun &&
+         context_.staging_way(uplink.member()).next_is_streamed();
+}
+
+MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed) {
   StagingPool& pool = context_.pool(priority_);
   // The receiver of a lent message reads it in the staging buffer, so all of it has to lie there.
   const bool lent = context_.channels(priority_, uplink.member()).send_up.lends();
   return {{.segments = lent ? 1 : context_.config.max_segments,
            .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
-           .bytes = context_.slot_bytes(priority_)},
+           .bytes = context_.slot_bytes(priority_),
+           .streamed = streamed},
           pool.buffer(staging),
           pool.region()};
 }
@@ -145,14 +154,14 @@ void Worker::push_message(const Uplink& uplink, const MessageBuilder& message, S
 
 void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
   const auto staging = context_.pool(priority_).acquire();
-  MessageBuilder message = begin_message(uplink, staging);
+  MessageBuilder message = begin_message(uplink, staging, with_data && streams(uplink, t));
   std::byte* header = add_section(uplink, message, t, with_bitmap, with_data);
   push_message(uplink, message, staging, take_along(uplink, message, t, header));
 }
 
 void Worker::compose_tiles(Uplink& uplink, Transfer& t) {
   const auto staging = context_.pool(priority_).acquire();
-  MessageBuilder message = begin_message(uplink, staging);
+  MessageBuilder message = begin_message(uplink, staging, false);
   const Transfer* last = add_tiles(uplink, message, t);
   push_message(uplink, message, staging, *last);
 }
@@ -245,7 +254,7 @@ bool Worker::consume_held(Uplink& uplink) {
   wire::SectionReader sections(uplink.held.data, context_.slot_bytes(priority_), Direction::down,
                                uplink.held_at);
   while (const auto section = sections.next()) {
-    if (!consume(uplink, *section)) return false;
+    if (!consume(uplink, *section, false)) return false;
     uplink.held_at = sections.at();
   }
   return sections.wrong() == nullptr ||
@@ -253,12 +262,13 @@ bool Worker::consume_held(Uplink& uplink) {
                                     sections.wrong()));
 }
 
-bool Worker::consume_local(const wire::Section& section) {
-  return consume(uplinks_.front(), section);  // the local aggregator's uplink comes first
+bool Worker::consume_local(const wire::Section& section, bool placed) {
+  return consume(uplinks_.front(), section, placed);  // the local aggregator's uplink comes first
 }
 
-/// Takes one section of a result. Returns false if it cannot be placed yet, or was refused.
-bool Worker::consume(Uplink& uplink, const wire::Section& section) {
+/// Takes one section of a result. Returns false if it cannot be placed yet, or was refused. If it is
+/// `placed`, its payload is in the output already.
+bool Worker::consume(Uplink& uplink, const wire::Section& section, bool placed) {
   const Header& header = section.header;
   Transfer* t = uplink.find(header.sequence);
   if (t == nullptr || t->operation().epoch != header.epoch || t->up.slice != header.slice) {
@@ -283,7 +293,7 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section) {
   if (!t->down) t->down = op.output_walk(t->up.slice, context_.config.lane);
   if (!t->down) return false;
   count_received(uplink, *t, section);
-  if (header.payload_bytes > 0) scatter(*t, section.payload, header.payload_bytes);
+  if (header.payload_bytes > 0) scatter(uplink, *t, section, placed);
   if ((header.flags & wire::kDirect) != 0) take_notice(uplink, *t, header);
   finish_if_complete(uplink, *t);
   return true;
@@ -459,20 +469,28 @@ void Worker::count_received(Uplink& uplink, Transfer& t, const wire::Section& se
   LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
 }
 
-void Worker::scatter(Transfer& t, const std::byte* payload, std::uint64_t bytes) {
-  Operation& op = t.operation();
+void Worker::scatter(const Uplink& uplink, Transfer& t, const wire::Section& section, bool placed) {
+  Operation& op = *t.up.operation;
   const trace::Span span(trace::What::result, op.epoch, t.up.slice);
+  context_.time_lent(priority_, uplink.member(), section.header, section.payload);
   RunWalk& down = *t.down;
+  const std::byte* payload = section.payload;
+  std::uint64_t bytes = section.header.payload_bytes;
   t.received_bytes += bytes;
   while (bytes > 0) {
     const std::uint64_t n = std::min(down.run_bytes(), bytes);
-    if (const auto ahead = down.ahead()) prefetch_to_write(op.output.base + ahead->offset, ahead->bytes);
-    const std::uint64_t fit = op.writable(down.offset(), n);
-    copy_cold(op.output.base + down.offset(), payload, fit);
-    if (fit < n) op.keep_overflow(down.offset() + fit, {payload + fit, n - fit});
+    if (!placed) place_run(op, down, {payload, n});
     down.advance(n);
     payload += n, bytes -= n;
   }
+}
+
+/// Copies a run of blocks to its position in the output.
+void Worker::place_run(Operation& op, const RunWalk& down, std::span<const std::byte> run) {
+  if (const auto ahead = down.ahead()) prefetch_to_write(op.output.base + ahead->offset, ahead->bytes);
+  const std::uint64_t fit = op.writable(down.offset(), run.size());
+  copy_cold(op.output.base + down.offset(), run.data(), fit);
+  if (fit < run.size()) op.keep_overflow(down.offset() + fit, run.subspan(fit));
 }
 
 void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {

@@ -41,7 +41,7 @@ class Worker {
   void on_direct(std::uint16_t member, std::uint16_t sequence);
   /// Takes a section of a result from the local aggregator. Returns false if it cannot be placed yet, and
   /// must be offered again.
-  bool consume_local(const wire::Section& section);
+  bool consume_local(const wire::Section& section, bool placed);
 
   /// Returns true if some operation that was submitted has not finished here.
   bool busy() const { return busy_slices_ > 0; }
@@ -59,7 +59,8 @@ class Worker {
   void compose(Uplink& uplink, Transfer& transfer, bool with_bitmap, bool with_data);
   void compose_tiles(Uplink& uplink, Transfer& transfer);
   Transfer* add_tiles(Uplink& uplink, MessageBuilder& message, Transfer& first);
-  MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging);
+  bool streams(const Uplink& uplink, const Transfer& t);
+  MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed);
   void push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
                     const Transfer& last);
   std::byte* add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer, bool with_bitmap,
@@ -69,7 +70,7 @@ class Worker {
   // Down.
   bool pull(Uplink& uplink);
   bool consume_held(Uplink& uplink);
-  bool consume(Uplink& uplink, const wire::Section& section);
+  bool consume(Uplink& uplink, const wire::Section& section, bool placed);
   const char* wrong_with_result(const Uplink& uplink, const Transfer& transfer,
                                 const wire::Header& header) const;
   bool take_union(Uplink& uplink, Transfer& transfer, const wire::Section& section);
@@ -83,7 +84,8 @@ class Worker {
   bool announced(const Uplink& uplink) const;
   void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
   void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  void scatter(Transfer& transfer, const std::byte* payload, std::uint64_t bytes);
+  void scatter(const Uplink& uplink, Transfer& transfer, const wire::Section& section, bool placed);
+  static void place_run(Operation& operation, const RunWalk& down, std::span<const std::byte> run);
   void finish_if_complete(Uplink& uplink, Transfer& transfer);
   const char* wrong_with_end(const Transfer& transfer) const;
   bool refuse(const Uplink& uplink, const std::string& what);
