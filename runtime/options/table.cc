@@ -92,6 +92,10 @@ constexpr std::array kSettings = {
             "float32"},
     Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs",
             "How this rank codes which single elements it sends; for tests and measurements"},
+    Setting{
+        "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|switch",
+        "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough, "
+        "and without dedicated aggregators; switch: not in this version"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

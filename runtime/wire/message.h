@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -28,6 +28,7 @@ enum Flags : std::uint16_t {
   kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
   kTiles = 16,     // the payload is a number of tiles (wire/tile.h)
   kOver = 32,      // downwards: the slice is over, and its result is not for this rank
+  kBatch = 64,     // the payload is the contributions of several ranks (wire/batch.h)
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A
@@ -51,7 +52,8 @@ struct Header {
   std::uint16_t refused_by = 0;    // kRefused: the rank
   std::uint16_t refusal_code = 0;  // kRefused: an nzcl::ErrorCode
   std::uint32_t tiles = 0;         // kTiles: their number, at least 1
-  std::uint32_t reserved = 0;
+  std::uint16_t entries = 0;       // kBatch: contributions in the payload
+  std::uint16_t reserved = 0;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
@@ -72,7 +74,7 @@ struct OperationRecord {
   std::uint8_t packed_result = 0;  // 1: union indices and packed values; 0: dense output
   std::uint8_t value_code = 0;     // wire::ValueCode of a tiled tensor's values
   Collective collective = Collective::allreduce;
-  std::uint8_t reserved = 0;
+  Algorithm algorithm = Algorithm::push;
   std::uint16_t root = 0;            // of a broadcast or reduce: the rank
   std::uint64_t output_address = 0;  // dense output: the first byte of the tensor, or of the slice's chunk
   std::uint64_t output_key = 0;
@@ -89,7 +91,8 @@ struct OperationRecord {
   /// request, because nothing is summed then.
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
-           collective == other.collective && root == other.root && counts == other.counts;
+           collective == other.collective && algorithm == other.algorithm && root == other.root &&
+           counts == other.counts;
   }
 };
 static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);
