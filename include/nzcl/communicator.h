@@ -85,6 +85,9 @@ struct AllreduceRequest {
   /// Other types travel as they are, and so does what fits one small message. It needs blocks of at most
   /// kMostWireBlock elements.
   WireType wire_type = WireType::by_option;
+  /// How this operation is exchanged; every rank passes the same. Doubling is refused where it cannot be:
+  /// with dedicated aggregators, and for tensors of more than some KiB, which depends on the number of ranks.
+  Algorithm algorithm = Algorithm::automatic;
 };
 
 /// The largest block of a tensor whose values travel in a narrower type.
@@ -129,9 +132,10 @@ struct SparseAllreduceRequest {
   /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
   /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused.
   bool sum_duplicates = false;
-  WireType wire_type = WireType::by_option;  ///< as in AllreduceRequest
-  std::chrono::nanoseconds timeout{0};       ///< as in AllreduceRequest
-  std::uint64_t tag = 0;                     ///< as in AllreduceRequest
+  WireType wire_type = WireType::by_option;    ///< as in AllreduceRequest
+  std::chrono::nanoseconds timeout{0};         ///< as in AllreduceRequest
+  std::uint64_t tag = 0;                       ///< as in AllreduceRequest
+  Algorithm algorithm = Algorithm::automatic;  ///< as in AllreduceRequest
 };
 
 /// What one operation moved, as seen by this rank.

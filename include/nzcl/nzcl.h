@@ -133,6 +133,14 @@ typedef enum {
   nzclWireBfloat16 = 3
 } nzclWireType_t;
 
+/* How an operation is exchanged. Rules: Algorithm in nzcl/options.h */
+typedef enum {
+  nzclAlgorithmAuto = 0, /* as NZCL_ALGORITHM says */
+  nzclAlgorithmPush = 1,
+  nzclAlgorithmDoubling = 2,
+  nzclAlgorithmSwitch = 3
+} nzclAlgorithm_t;
+
 /* The smallest allowed size ends with op. */
 typedef struct {
   size_t size; /* sizeof(nzclAllReduceArgs) */
@@ -149,6 +157,7 @@ typedef struct {
                          start operations go by the option. Rules: "Timeouts" in nzcl/communicator.h */
   uint64_t tag;       /* the caller's own number for the operation; ranks whose tags differ fail by name */
   nzclWireType_t wire_type; /* how float32 values travel. Rules: AllreduceRequest in nzcl/communicator.h */
+  nzclAlgorithm_t algorithm;
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
 
@@ -180,6 +189,7 @@ typedef struct {
   nzclWireType_t wire_type;
   int64_t timeout_ns; /* as in nzclAllReduceArgs */
   uint64_t tag;       /* as in nzclAllReduceArgs */
+  nzclAlgorithm_t algorithm;
 } nzclAllReduceSparseArgs;
 NZCL_C_API nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t comm,
                                             nzclWork_t* work);

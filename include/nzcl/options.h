@@ -10,6 +10,15 @@
 
 namespace nzcl {
 
+/// How the ranks exchange an operation. Results are the same, to the last bit.
+enum class Algorithm : std::uint8_t {
+  automatic,  ///< of a request: as Options::algorithm says; there: what is expected to be fastest
+  push,       ///< to owners, who sum and send the result to all: two hops. The way of every large operation.
+  doubling,   ///< allreduce only: log2 N rounds between ranks, after which every rank sums. Small operations.
+  switch_,    ///< an aggregating network device; this version has none
+};
+inline constexpr int kRequestAlgorithms = 4;
+
 /// The settings of a communicator. Defaults are overridden by code or a file, and these by NZCL_* environment
 /// variables. A bad value throws Error{invalid_argument}. An unknown NZCL_* variable leads to a warning in
 /// the log.
@@ -66,6 +75,10 @@ struct Options {
   /// which is fastest between cores that share one; "streamed" past them, which is fastest between cores that
   /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
   std::string staging = "auto";
+
+  /// auto | push | doubling: how operations are exchanged, unless a call says otherwise. With doubling,
+  /// operations that do not fit it are pushed. `switch` is refused. Equal on all members.
+  std::string algorithm = "auto";
 
   // Timeouts, logging and tracing.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

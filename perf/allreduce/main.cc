@@ -21,6 +21,7 @@ nzcl::Options communicator_options(const Settings& s) {
   nzcl::Options options = nzcl::options_from_environment();
   if (!s.transport.empty()) options.transport = s.transport;
   if (!s.format.empty()) options.format = s.format;
+  if (!s.algorithm.empty()) options.algorithm = s.algorithm;
   if (s.aggregators > 0) options.aggregators = s.aggregators;
   return options;
 }

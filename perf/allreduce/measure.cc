@@ -125,7 +125,8 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
          .packed_values = packed ? output_.data() : nullptr,
          .packed_capacity = packed ? p.blocks() : 0,
          .packed_indices = {packed ? packed_indices_.data() : nullptr, settings_.index_type},
-         .wire_type = settings_.wire_type});
+         .wire_type = settings_.wire_type,
+         .algorithm = settings_.request_algorithm()});
   }
   return communicator_.allreduce({.input = in_place ? output_.data() : input_.data(),
                                   .output = output_.data(),
@@ -135,7 +136,8 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
                                   .block_elems = p.block,
                                   .bitmap = bitmap_,
                                   .dense = settings_.dense,
-                                  .wire_type = settings_.wire_type});
+                                  .wire_type = settings_.wire_type,
+                                  .algorithm = settings_.request_algorithm()});
 }
 
 /// The number of wrong elements in the result of `work`.

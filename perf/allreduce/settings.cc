@@ -142,6 +142,10 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_option("--wire_type", wire_type,
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
+  app.add_option("--algorithm", s.algorithm,
+                 "How allreduces are exchanged; with doubling, sizes that are too large for it fail; "
+                 "default: nzcl's settings")
+      ->check(CLI::IsMember({"auto", "push", "doubling"}));
   app.add_flag("--reproducible", ignored,
                "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
   app.add_option("--link", s.link_gbits,

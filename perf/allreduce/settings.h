@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "nzcl/options.h"
 #include "nzcl/types.h"
 
 namespace perf::allreduce {
@@ -36,6 +37,7 @@ struct Settings {
   nzcl::IndexType index_type = nzcl::IndexType::int32;  // of streams
   std::string format;                                   // Options::format; empty: the environment's
   nzcl::WireType wire_type = nzcl::WireType::by_option;
+  std::string algorithm;  // Options::algorithm; empty: the environment's
   std::string transport;
   double link_gbits = 0;  // of every rank's link, each way; 0: the limit is the memory of one host
   std::string json_file;
@@ -43,6 +45,10 @@ struct Settings {
   /// Whether there is no in-place form: a stream is no tensor, and a compressed gradient is read before.
   bool one_form() const { return stream_input || !compress.empty() || collective == Collective::broadcast; }
   std::vector<std::uint64_t> sizes() const;
+  /// With doubling, what is too large for it is refused and not pushed.
+  nzcl::Algorithm request_algorithm() const {
+    return algorithm == "doubling" ? nzcl::Algorithm::doubling : nzcl::Algorithm::automatic;
+  }
   /// The names that the table and the JSON use.
   const char* input() const;
   const char* output() const { return packed_output ? "packed" : "dense"; }

@@ -353,6 +353,7 @@ nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzc
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
     r.tag = a.tag;
     r.wire_type = static_cast<nzcl::WireType>(a.wire_type);
+    r.algorithm = static_cast<nzcl::Algorithm>(a.algorithm);
     return r;
   });
 }
@@ -386,6 +387,7 @@ nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t
     }
     r.sum_duplicates = a.sum_duplicates != 0;
     r.wire_type = static_cast<nzcl::WireType>(a.wire_type);
+    r.algorithm = static_cast<nzcl::Algorithm>(a.algorithm);
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
     r.tag = a.tag;
     return r;

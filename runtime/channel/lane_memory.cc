@@ -20,8 +20,17 @@ constexpr std::uint64_t kCreditSource = 0;
 std::uint64_t credit_sink(int member) { return kLine * (1 + static_cast<std::uint64_t>(member)); }
 std::uint64_t rings(const Members& members) { return credit_sink(members.count()); }
 
-bool exists(const Members& members, int receiver, const ChannelId& from) {
+/// Returns true if one of the rounds of doubling goes from `sender` to `receiver`.
+bool doubles(const EngineConfig& config, int sender, int receiver) {
+  const int ranks = config.members.workers;
+  return config.has_doubling() && round_of_distance(ranks, (receiver - sender + ranks) % ranks) >= 0;
+}
+
+bool exists(const EngineConfig& config, int receiver, const ChannelId& from) {
+  const Members& members = config.members;
   if (from.member == receiver) return false;
+  if (from.priority == Priority::doubling)
+    return from.direction == Direction::up && doubles(config, from.member, receiver);
   return from.direction == Direction::up ? members.is_worker(from.member) && members.is_aggregator(receiver)
                                          : members.is_aggregator(from.member) && members.is_worker(receiver);
 }
@@ -33,9 +42,9 @@ std::uint64_t for_each_channel(const EngineConfig& config, int receiver, Visit v
   std::uint64_t offset = rings(config.members);
   for (int member = 0; member < config.members.count(); ++member) {
     for (const Direction direction : {Direction::up, Direction::down}) {
-      for (const Priority p : {Priority::bulk, Priority::express}) {
+      for (const Priority p : wire::kAllPriorities) {
         const ChannelId channel{static_cast<std::uint16_t>(member), direction, p};
-        if (!exists(config.members, receiver, channel)) continue;
+        if (!exists(config, receiver, channel)) continue;
         visit(channel, offset);
         if (config.lends(p, receiver, member)) continue;  // no ring: the sender keeps the messages
         offset += config.channel(p).slot_bytes * config.channel(p).slots;
@@ -60,6 +69,7 @@ std::uint64_t ring_offset(const EngineConfig& config, int receiver, const Channe
 }
 
 std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p) {
+  if (p == Priority::doubling) return config.has_doubling() ? kStagingBuffers : 0;
   const Members& members = config.members;
   const bool aggregates = members.is_aggregator(member);
   std::uint32_t lent_up = 0;                   // owners that this member lends its contributions to
@@ -77,14 +87,16 @@ std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p
 
 std::uint64_t staging_offset(const EngineConfig& config, int member, Priority p) {
   std::uint64_t offset = for_each_channel(config, member, [](const ChannelId&, std::uint64_t) {});
-  if (p == Priority::express)
-    offset += config.channel(Priority::bulk).slot_bytes * staging_buffers(config, member, Priority::bulk);
+  for (const Priority before : wire::kAllPriorities) {
+    if (before == p) break;
+    offset += config.channel(before).slot_bytes * staging_buffers(config, member, before);
+  }
   return offset;
 }
 
 std::uint64_t lane_memory_bytes(const EngineConfig& config, int member) {
-  return staging_offset(config, member, Priority::express) +
-         config.channel(Priority::express).slot_bytes * staging_buffers(config, member, Priority::express);
+  return staging_offset(config, member, Priority::doubling) +
+         config.channel(Priority::doubling).slot_bytes * staging_buffers(config, member, Priority::doubling);
 }
 
 void LaneMemory::Release::operator()(std::byte* p) const { device->release({p, bytes}); }
@@ -116,7 +128,7 @@ void LaneMemory::attach(LaneContext& context) const {
     if (config.lends(channel.priority, self, channel.member)) return;  // attach_lender() makes these
     receive_channel(context, channel) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
   });
-  for (const Priority p : {Priority::bulk, Priority::express}) {
+  for (const Priority p : wire::kAllPriorities) {
     context.pool(p) = StagingPool(base + staging_offset(config, self, p), config.channel(p).slot_bytes,
                                   staging_buffers(config, self, p), region_.get());
   }
@@ -127,9 +139,9 @@ void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemo
   const std::uint16_t self = context.self();
   context.credit_sinks[static_cast<std::size_t>(member)] = memory.offset(credit_sink(self));
   for (const Direction direction : {Direction::up, Direction::down}) {
-    for (const Priority p : {Priority::bulk, Priority::express}) {
+    for (const Priority p : wire::kAllPriorities) {
       const ChannelId mine{self, direction, p};
-      if (!exists(config.members, member, mine)) continue;
+      if (!exists(config, member, mine)) continue;
       const ChannelConfig& c = config.channel(p);
       context.channels(p, static_cast<std::uint16_t>(member)).send(direction) =
           config.lends(p, self, member)

@@ -22,6 +22,7 @@ struct CollectiveRequest {
   std::span<const std::uint64_t> counts = {};
   DataType type = DataType::float32;
   static constexpr WireType wire_type = WireType::as_is;
+  static constexpr Algorithm algorithm = Algorithm::automatic;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
   std::uint64_t block_elems = 256;

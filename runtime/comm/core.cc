@@ -12,6 +12,7 @@
 #include "runtime/comm/child_servers.h"
 #include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
+#include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/trace/trace.h"
@@ -181,15 +182,16 @@ std::shared_ptr<Operation> Core::run(const CollectiveRequest& request) { return 
 void Core::refuse_operation(const Error& refusal) { refuse_shape(shape_of(AllreduceRequest{}), refusal); }
 
 void Core::refuse_operation(const AllreduceRequest& request, const Error& refusal) {
-  refuse_shape(shape_of(request), refusal);
+  refuse_shape(shape_of(request), refusal, request.algorithm);
 }
 
 void Core::refuse_operation(const SparseAllreduceRequest& request, const Error& refusal) {
-  refuse_shape(shape_of(request), refusal);
+  refuse_shape(shape_of(request), refusal, request.algorithm);
 }
 
-void Core::refuse_shape(const wire::OperationRecord& shape, const Error& refusal) {
+void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algorithm algorithm) {
   require_own_process("allreduce");
+  shape.algorithm = engine::choose_algorithm(config_, shape, algorithm);
   Prepared nothing;
   nothing.record = shape;
   try {
@@ -206,6 +208,7 @@ template <typename Request>
 void Core::check_request(const Request& request) {
   require_own_process("allreduce");
   const Prepared p = prepare(request, shape_of(request), session_->registrations());
+  engine::choose_algorithm(config_, p.record, request.algorithm);  // throws if it cannot be
   const std::unique_lock lock(operations_.mutex());
   if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
   throw_if_failed();
@@ -227,6 +230,7 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
       p.record = shape_of(request, wire_type_);
       chunk_begins = chunk_begins_of(request, p.record);
       if (p.record.value_code != 0) check_wire_type(request.wire_type, p.record);
+      p.record.algorithm = engine::choose_algorithm(config_, p.record, request.algorithm);
       p = prepare(request, p.record, session_->registrations());
     } catch (const Error& e) {
       refusal = e;

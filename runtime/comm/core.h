@@ -107,7 +107,8 @@ class Core {
   std::shared_ptr<engine::Operation> start_request(const Request& request);
   template <typename Request>
   void check_request(const Request& request);
-  void refuse_shape(const wire::OperationRecord& shape, const Error& refusal);
+  void refuse_shape(wire::OperationRecord shape, const Error& refusal,
+                    Algorithm algorithm = Algorithm::automatic);
   std::shared_ptr<engine::Operation> start(Prepared prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);

@@ -44,7 +44,8 @@ class Exchange {
   virtual Stall waiting_for() const = 0;
 };
 
-/// Makes the exchange that the configuration asks for at this priority. `context` must outlive it.
+/// Makes the exchange that the configuration asks for at this priority, or returns nullptr if it has no
+/// channels for doubling. `context` must outlive it.
 std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority);
 
 }  // namespace nzcl::engine

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "runtime/exchange/contributions/agreement.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
@@ -17,8 +18,8 @@ using wire::Priority;
 
 namespace {
 
-// Express comes first, so that small operations overtake large ones.
-constexpr std::array kPrioritiesInOrder{Priority::express, Priority::bulk};
+// Small operations come first, so that they overtake large ones.
+constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::bulk};
 
 /// What a member tells the others about a lane: where its memory is. The endpoint's own address follows.
 struct LaneAddress {
@@ -100,7 +101,11 @@ void Lane::take_submissions() {
   const std::scoped_lock lock(submit_mutex_);
   for (Operation* operation : submissions_) {
     operations_[operation->table_index] = operation;
-    const Priority p = operation->layout.express() ? Priority::express : Priority::bulk;
+    const Priority p = operation->layout.priority();
+    // By doubling a rank hears from its neighbours what they take the operation for, and by push it may not.
+    if (context_.config.has_doubling())
+      agree(context_, context_.config.members.self, operation->epoch, operation->record,
+            operation->refusal.get());
     exchange(p).submit(*operation);
     look_at(p);
   }
@@ -128,8 +133,9 @@ bool Lane::round() {
   if (was_full || !context_.outbox.empty()) at_rest_ = {};
   const bool bulk_runs = !exchange(Priority::bulk).idle();
   if (bulk_runs) look_at(Priority::bulk);
-  is_active_.store(bulk_runs || !exchange(Priority::express).idle() || !context_.outbox.empty(),
-                   std::memory_order_relaxed);
+  const bool idle = std::all_of(exchanges_.begin(), exchanges_.end(),
+                                [](const auto& exchange) { return !exchange || exchange->idle(); });
+  is_active_.store(!idle || !context_.outbox.empty(), std::memory_order_relaxed);
   check_timeout(moved);
   if (context_.failure && !failure_told_) {
     failure_told_ = true;
@@ -142,7 +148,7 @@ bool Lane::step_exchanges() {
   bool moved = false;
   for (const Priority p : kPrioritiesInOrder) {
     bool& at_rest = at_rest_[static_cast<std::size_t>(p)];
-    if (at_rest) continue;
+    if (at_rest || !exchanges_[static_cast<std::size_t>(p)]) continue;
     const bool any = exchange(p).step();
     at_rest = !any;
     moved |= any;
@@ -248,11 +254,13 @@ void Lane::report_stall(Clock::time_point now) {
   if (!patience || now <= patience->end()) return;
   const double seconds = std::chrono::duration<double>(patience->timeout).count();
   for (const auto& exchange : exchanges_) {
+    if (!exchange) continue;
     if (const std::string known = exchange->waiting_for().known; !known.empty())
       context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, known));
   }
   if (now <= patience->end() + kWorkerGrace) return;
   for (const auto& exchange : exchanges_) {
+    if (!exchange) continue;
     if (const std::string suspected = exchange->waiting_for().suspected; !suspected.empty()) {
       context_.fail(ErrorCode::timeout,
                     fmt::format("no progress for {:g} s: no answer from {}", seconds, suspected));

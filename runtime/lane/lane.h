@@ -109,7 +109,7 @@ class Lane {
   LaneContext context_;
   LaneMemory memory_;
   std::unique_ptr<verbs::Endpoint> endpoint_;
-  std::array<std::unique_ptr<Exchange>, wire::kPriorities> exchanges_;  // by priority
+  std::array<std::unique_ptr<Exchange>, wire::kPriorities> exchanges_;  // by priority; some may be missing
   std::array<Operation*, kMaxOperations> operations_{};                 // by Operation::table_index
 
   std::mutex drive_;  // held during a round; the data path never waits for it

@@ -95,6 +95,10 @@ constexpr std::array kSettings = {
     Setting{
         "staging", &Options::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
         "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},
+    Setting{
+        "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|switch",
+        "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough, "
+        "and without dedicated aggregators; switch: not in this version"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

@@ -8,6 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "nzcl/options.h"
+#include "runtime/plan/doubling_rounds.h"
 #include "runtime/plan/members.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/immediate.h"
@@ -47,6 +49,8 @@ struct EngineConfig {
   std::vector<LinkConfig> links;                          // by member
   /// By member. Members whose numbers are equal and not negative can read each other's staging buffers.
   std::vector<int> lending_groups;
+  /// How operations are exchanged whose request does not say. All members have the same.
+  Algorithm algorithm = Algorithm::automatic;
   /// Express operations take one hop: every rank sends its contribution to every other one, and each of them
   /// sums. This is possible only without dedicated aggregators.
   bool one_hop = false;
@@ -70,6 +74,8 @@ struct EngineConfig {
   const ChannelConfig& channel(wire::Priority priority) const {
     return channels[static_cast<std::size_t>(priority)];
   }
+  /// Returns true if small operations can be exchanged by doubling, because there are channels for it.
+  bool has_doubling() const { return channel(wire::Priority::doubling).slots > 0; }
   const LinkConfig& link(int member) const { return links[static_cast<std::size_t>(member)]; }
   /// Returns true if messages between members `a` and `b` are lent.
   bool lends(wire::Priority priority, int a, int b) const {
@@ -89,7 +95,8 @@ struct EngineConfig {
   /// times as many are on their way from one member's lane to another's. Receivers check the number, so it
   /// must not depend on anything that members may have set differently.
   std::uint64_t announced_writes(wire::Priority priority) const {
-    const std::uint64_t share = kWindow * wire::kPriorities * static_cast<std::uint64_t>(members.count());
+    const std::uint64_t share =
+        kWindow * kAnnouncedWrites.size() * static_cast<std::uint64_t>(members.count());
     return std::min(kAnnouncedWrites[static_cast<std::size_t>(priority)], kAnnouncedArrivals / share);
   }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
@@ -104,6 +111,7 @@ inline std::uint64_t immediates_bound(const EngineConfig& config) {
     const bool announced = !config.all_ordered() && !(config.one_hop && p == wire::Priority::express);
     if (announced) per_peer += kWindow * config.announced_writes(p);
   }
+  if (config.has_doubling()) per_peer += 2 * std::uint64_t{config.channel(wire::Priority::doubling).slots};
   return per_peer * static_cast<std::uint64_t>(config.members.count());
 }
 
@@ -111,6 +119,14 @@ inline std::uint64_t immediates_bound(const EngineConfig& config) {
 /// together with the fixed parts of a message.
 inline std::uint64_t express_bytes(const EngineConfig& config) {
   return config.channel(wire::Priority::express).slot_bytes - wire::kMaxOverhead;
+}
+
+/// The most bytes that a tensor and its bitmap may have to be exchanged by doubling: the largest batch fits a
+/// slot. 0 if there are no channels for it.
+inline std::uint64_t doubling_bytes(const EngineConfig& config) {
+  return config.has_doubling()
+             ? doubling_bytes(config.members.workers, config.channel(wire::Priority::doubling).slot_bytes)
+             : 0;
 }
 
 }  // namespace nzcl::engine

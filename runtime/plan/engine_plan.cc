@@ -6,7 +6,9 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/plan/algorithm.h"
 #include "runtime/plan/cost_model.h"
+#include "runtime/plan/doubling_rounds.h"
 
 namespace nzcl::engine {
 namespace {
@@ -32,6 +34,15 @@ ChannelConfig plan_express(const Options& o, std::uint64_t bulk_slot_bytes, bool
   // a ring, so the ring must be larger.
   if (one_hop) express.slots *= kOneHopSlots;
   return express;
+}
+
+/// Returns channels without slots where there can be no doubling.
+ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, const Members& members) {
+  ChannelConfig doubling;
+  doubling.slot_bytes = std::min(bulk_slot_bytes, kDoublingSlotBytes);
+  const bool can = members.dedicated == 0 && doubling_bytes(members.workers, doubling.slot_bytes) > 0;
+  if (can) doubling.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kDoublingSlots;
+  return doubling;
 }
 
 /// Returns the code that the option forces, if it does.
@@ -60,11 +71,15 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   EngineConfig config;
   config.members = members;
   config.lanes = membership.lanes;
-  config.one_hop = members.dedicated == 0 && one_hop_pays(members.workers);
+  config.algorithm = algorithm_of(o.algorithm, members);
+  config.one_hop =
+      config.algorithm == Algorithm::automatic && members.dedicated == 0 && one_hop_pays(members.workers);
   const ChannelConfig bulk = plan_bulk(o, members, one_network, limits);
   config.channels[static_cast<std::size_t>(wire::Priority::bulk)] = bulk;
   config.channels[static_cast<std::size_t>(wire::Priority::express)] =
       plan_express(o, bulk.slot_bytes, config.one_hop);
+  config.channels[static_cast<std::size_t>(wire::Priority::doubling)] =
+      plan_doubling(o, bulk.slot_bytes, members);
   // One device serves all links, so they are alike. Whether memory can be read is also a property of the
   // whole device.
   config.set_links({.ordered = limits.ordered,

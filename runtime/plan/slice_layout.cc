@@ -63,7 +63,8 @@ SliceLayout::SliceLayout(const LayoutRequest& r)
       lanes_(r.lanes),
       chunk_count_(r.chunks > 1 || r.meets ? r.chunk_count : r.count),
       begins_(r.begins),
-      dealt_to_(r.dealt_to) {
+      dealt_to_(r.dealt_to),
+      express_priority_(r.express_priority) {
   tensor_bytes_ = chunk_begin(chunks_) * element_bytes_;
   blocks_ = blocks_before(chunks_);
   const std::uint64_t most_blocks = blocks_in(r.count);  // of a chunk
@@ -220,6 +221,10 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .chunk_count = record.count,
                         .aggregator = record.root,
                         .lanes = static_cast<std::uint32_t>(config.lanes)};
+  if (record.algorithm == wire::Algorithm::doubling) {
+    request.express_bytes = doubling_bytes(config);
+    request.express_priority = wire::Priority::doubling;
+  }
   const Members& members = config.members;
   if (wire::is_chunked(record.collective)) {
     request.chunks = static_cast<std::uint32_t>(members.workers);

@@ -21,6 +21,8 @@ struct LayoutRequest {
   std::uint64_t ahead_bytes = 0;    // see EngineConfig::ahead_bytes
   std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot
   std::uint64_t express_bytes = 0;  // the most bytes of a tensor and its bitmap in one express slice
+  /// The channels that such a slice takes.
+  wire::Priority express_priority = wire::Priority::express;
   /// Tensors with blocks of fewer bytes are cut into tiles, unless they are express. 0: none are.
   std::uint64_t tile_block_bytes = 0;
 
@@ -65,7 +67,9 @@ class SliceLayout {
   std::uint64_t slices() const { return slices_; }  // at least 1, also for an empty tensor
   std::uint64_t slice_bytes() const { return slice_blocks_ * block_bytes_; }
   std::uint64_t slice_blocks() const { return slice_blocks_; }  // blocks of every slice but the last ones
+  /// Whether the tensor is one slice that travels in one message.
   bool express() const { return express_; }
+  wire::Priority priority() const { return express_ ? express_priority_ : wire::Priority::bulk; }
 
   /// Whether slice 0 is a mere meeting, and the chunk that any other slice is of.
   bool is_meeting(std::uint64_t slice) const { return meets_ && slice == 0; }
@@ -152,6 +156,7 @@ class SliceLayout {
   const std::uint64_t* begins_;
   LayoutRequest::Owners dealt_to_;
   bool express_;
+  wire::Priority express_priority_;
 };
 
 /// Returns the layout of one operation. Workers and aggregators both call this, so that they come to the same

@@ -30,6 +30,8 @@ inline constexpr std::uint64_t kLeastWindow = 2;
 /// The window of the one-hop exchange. It is half of the intake's, because another rank may be this far ahead
 /// of this one, and a third one this far ahead of that one.
 inline constexpr std::uint64_t kOneHopWindow = kWindow / 2;
+/// The same for doubling, where ranks wait for each other in the same way.
+inline constexpr std::uint64_t kDoublingWindow = kWindow / 2;
 /// A bitmap that does not fit one message with its data is sent up to this many slices ahead of the data.
 inline constexpr std::uint64_t kBitmapsAhead = 2;
 /// Between members of one host a tensor is cut into about this many slices for each owner, so that
@@ -95,6 +97,14 @@ inline constexpr std::array<std::uint64_t, 2> kAnnouncedWrites{224, 32};
 /// The most immediates of direct writes from all members that an endpoint is opened for.
 inline constexpr std::uint64_t kAnnouncedArrivals = 1 << 20;
 
+/// Size of the slots of doubling's channels. A batch in the last round has the contributions of half of the
+/// ranks. It is somewhat more than a power of two, so that a tensor whose size is one fits, with a bitmap of
+/// its elements, that many times.
+inline constexpr std::uint64_t kDoublingSlotBytes = 34 << 10;
+/// Where a contribution may not have at least so many bytes, there is no doubling. An entry of that size has
+/// room for the reason of a refusal beside the bitmap of any tensor that fits it.
+inline constexpr std::uint64_t kLeastDoublingBytes = 512;
+
 // --- Memory of a lane
 
 /// Number of slots of an express channel, and the fewest that a bulk channel has.
@@ -108,6 +118,8 @@ inline constexpr std::uint32_t kMostDedicatedSlots = 16;
 /// A channel of the one-hop exchange has this many times the slots, because no results go the other way that
 /// could carry credits.
 inline constexpr std::uint32_t kOneHopSlots = 4;
+/// Number of slots of a channel of doubling: enough for the operations that another rank may be ahead.
+inline constexpr std::uint32_t kDoublingSlots = 16;
 /// The most memory that a lane's rings take, unless kLeastSlots slots for each channel take more.
 inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy

@@ -1,4 +1,5 @@
-// The collectives, and which ranks contribute to and receive which part of them.
+// The collectives, which ranks contribute to and receive which part of them, and how an allreduce is
+// exchanged.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,11 @@ constexpr std::string_view name_of(Collective c) {
   }
   return "?";
 }
+
+/// How the ranks exchange an allreduce: by contributions to owners, or by doubling. It has been chosen from
+/// what all ranks know, so that all have chosen the same.
+enum class Algorithm : std::uint8_t { push = 0, doubling = 1 };
+inline constexpr int kAlgorithms = 2;
 
 /// Whether every rank has a chunk of its own.
 constexpr bool is_chunked(Collective c) {

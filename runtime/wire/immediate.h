@@ -9,12 +9,15 @@ namespace nzcl::wire {
 /// Which way a channel runs between a worker and an aggregator.
 enum class Direction : std::uint8_t { up = 0, down = 1 };
 
-/// Small operations have channels of their own, so that they overtake large ones.
-enum class Priority : std::uint8_t { bulk = 0, express = 1 };
-inline constexpr int kPriorities = 2;
+/// Small operations have channels of their own, so that they overtake large ones. So do those that are
+/// exchanged by doubling, because ranks send each other messages then, and none go to an owner.
+enum class Priority : std::uint8_t { bulk = 0, express = 1, doubling = 2 };
+inline constexpr int kPriorities = 3;
+inline constexpr Priority kAllPriorities[kPriorities] = {Priority::bulk, Priority::express,
+                                                         Priority::doubling};
 
-/// Names one of the four channels between two members, seen from one of them: the other member, the direction
-/// and the priority.
+/// Names one of the channels between two members, seen from one of them: the other member, the direction and
+/// the priority. Those of priority doubling only run up.
 struct ChannelId {
   std::uint16_t member = 0;
   Direction direction = Direction::up;
@@ -27,6 +30,7 @@ inline constexpr int kMaxMembers = 4096;
 
 /// 31   30 29                    18 17        16    15            0
 /// [ kind ][ member: 12 bits       ][ dir ][ prio. ][ value: 16    ]
+/// [  3   ][ member: 12 bits       ][ cr. ][   0   ][ value: 16    ]    priority doubling; cr.: 1 = credit
 struct Immediate {
   enum class Kind : std::uint8_t {
     /// A message from `member` lies in slot `value` of the channel. If messages are lent, `value` is the
@@ -45,14 +49,23 @@ struct Immediate {
 };
 
 constexpr std::uint32_t encode(const Immediate& imm) {
+  if (imm.channel.priority == Priority::doubling) {
+    return 3u << 30 | static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
+           static_cast<std::uint32_t>(imm.kind == Immediate::Kind::credit) << 17 | imm.value;
+  }
   return static_cast<std::uint32_t>(imm.kind) << 30 |
          static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
          static_cast<std::uint32_t>(imm.channel.direction) << 17 |
          static_cast<std::uint32_t>(imm.channel.priority) << 16 | imm.value;
 }
 
-/// Decodes any 32 bits. Kind 3 does not exist, and the caller must refuse it.
+/// Decodes any 32 bits. A kind that is 3 even so does not exist, and the caller must refuse it.
 constexpr Immediate decode(std::uint32_t bits) {
+  if (bits >> 30 == 3 && (bits >> 16 & 1) == 0) {
+    return {(bits >> 17 & 1) != 0 ? Immediate::Kind::credit : Immediate::Kind::message,
+            {static_cast<std::uint16_t>(bits >> 18 & 0xfff), Direction::up, Priority::doubling},
+            static_cast<std::uint16_t>(bits)};
+  }
   return {static_cast<Immediate::Kind>(bits >> 30),
           {static_cast<std::uint16_t>(bits >> 18 & 0xfff), static_cast<Direction>(bits >> 17 & 1),
            static_cast<Priority>(bits >> 16 & 1)},

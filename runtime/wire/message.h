@@ -27,9 +27,10 @@ enum Flags : std::uint16_t {
   kMore = 4,       // another section begins at the next multiple of 8 behind this one
   kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
   kTiles = 16,     // the payload is a number of tiles (wire/tile.h)
+  kOver = 32,      // downwards: the slice is over, and its result is not for this rank
   kStreamed =
-      64,  // the payload was stored past the sender's caches; only what the receiver measures depends on it
-  kOver = 32,  // downwards: the slice is over, and its result is not for this rank
+      64,        // the payload was stored past the sender's caches, which only the receiver's measuring minds
+  kBatch = 128,  // the payload is the contributions of several ranks (wire/batch.h)
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A
@@ -53,7 +54,8 @@ struct Header {
   std::uint16_t refused_by = 0;    // kRefused: the rank
   std::uint16_t refusal_code = 0;  // kRefused: an nzcl::ErrorCode
   std::uint32_t tiles = 0;         // kTiles: their number, at least 1
-  std::uint32_t reserved = 0;
+  std::uint16_t entries = 0;       // kBatch: contributions in the payload
+  std::uint16_t reserved = 0;
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
@@ -74,7 +76,7 @@ struct OperationRecord {
   std::uint8_t packed_result = 0;  // 1: union indices and packed values; 0: dense output
   std::uint8_t value_code = 0;     // wire::ValueCode of a tiled tensor's values
   Collective collective = Collective::allreduce;
-  std::uint8_t reserved = 0;
+  Algorithm algorithm = Algorithm::push;
   std::uint16_t root = 0;            // of a broadcast or reduce: the rank
   std::uint64_t output_address = 0;  // dense output: the first byte of the tensor, or of the slice's chunk
   std::uint64_t output_key = 0;
@@ -91,7 +93,8 @@ struct OperationRecord {
   /// request, because nothing is summed then.
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
-           collective == other.collective && root == other.root && counts == other.counts;
+           collective == other.collective && algorithm == other.algorithm && root == other.root &&
+           counts == other.counts;
   }
 };
 static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);

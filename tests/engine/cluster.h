@@ -30,6 +30,8 @@ struct ClusterOptions {
   /// Links between groups are treated as unordered.
   int group_size = 0;
   bool one_hop = false;  // of express operations
+  /// Operations that fit take doubling, in slots of this size. 0: none do.
+  std::uint64_t doubling_slot_bytes = 0;
   std::uint64_t tile_block_bytes = 0;
   /// The index code of member m's tiles is number m of these, modulo their number. Empty: as is cheapest.
   std::vector<wire::IndexCode> index_codes = {};
@@ -47,6 +49,9 @@ class Cluster {
     config.lanes = options.lanes;
     config.channels = {engine::ChannelConfig{options.slot_bytes, options.slots, options.lent},
                        engine::ChannelConfig{options.express_slot_bytes, options.slots, options.lent}};
+    if (options.doubling_slot_bytes > 0)
+      config.channels[static_cast<std::size_t>(wire::Priority::doubling)] = {options.doubling_slot_bytes,
+                                                                             options.slots};
     config.one_hop = options.one_hop;
     config.max_segments = options.loopback.limits.max_segments;
     config.set_links({.ordered = options.loopback.limits.ordered, .gather_bytes = options.gather_bytes});
@@ -94,6 +99,15 @@ class Cluster {
 
   engine::SliceLayout layout(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes,
                              std::uint64_t block_elems) const {
+    const auto doubling = layout_in(epoch, count, element_bytes, block_elems, wire::Priority::doubling,
+                                    engine::doubling_bytes(config_));
+    if (config_.has_doubling() && doubling.express()) return doubling;
+    return layout_in(epoch, count, element_bytes, block_elems, wire::Priority::express,
+                     engine::express_bytes(config_));
+  }
+  engine::SliceLayout layout_in(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes,
+                                std::uint64_t block_elems, wire::Priority priority,
+                                std::uint64_t express_bytes) const {
     return engine::SliceLayout({.epoch = epoch,
                                 .count = count,
                                 .element_bytes = element_bytes,
@@ -102,7 +116,8 @@ class Cluster {
                                 .slice_bytes = config_.slice_bytes,
                                 .ahead_bytes = config_.ahead_bytes,
                                 .slot_bytes = config_.channel(wire::Priority::bulk).slot_bytes,
-                                .express_bytes = engine::express_bytes(config_),
+                                .express_bytes = express_bytes,
+                                .express_priority = priority,
                                 .tile_block_bytes = config_.tile_block_bytes});
   }
   void submit(int rank, engine::Operation& operation) {

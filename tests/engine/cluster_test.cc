@@ -46,9 +46,10 @@ struct RankBuffers {
     record.type = static_cast<std::uint8_t>(DataType::int32);
     record.output_address = out_region->remote().address;
     record.output_key = out_region->remote().key;
+    const auto layout = cluster.layout(epoch, c.count, 4, c.block);
+    if (layout.priority() == wire::Priority::doubling) record.algorithm = wire::Algorithm::doubling;
     operation = std::make_unique<Operation>(
-        cluster.layout(epoch, c.count, 4, c.block), record,
-        InputView{.base = bytes_of(input).data(), .region = in_region.get()},
+        layout, record, InputView{.base = bytes_of(input).data(), .region = in_region.get()},
         OutputView{.base = bytes_of(result(c)).data(), .region = out_region.get()}, c.cluster.lanes);
     operation->epoch = epoch;
     operation->table_index = static_cast<std::uint32_t>(epoch);
@@ -129,6 +130,7 @@ const auto kOrdered = [](ClusterOptions& o) {
   o.loopback.faults.delay_polls = 5;
 };
 const auto kOneHop = [](ClusterOptions& o) { o.one_hop = true; };
+const auto kDoubling = [](ClusterOptions& o) { o.doubling_slot_bytes = 4096; };
 const auto kDirect = [](ClusterOptions& o) { o.direct_bytes = 32; };
 const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
@@ -208,6 +210,24 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"pairs_late_tight", with(with(with(options(8), kTight), kReorder), kPairs), 9001, 16, 0.3,
              false},
         Case{"pairs_one_hop", with(with(options(4), kPairs), kOneHop), 100, 8, 0.5, true},
+        Case{"doubling_two", with(options(2), kDoubling), 100, 8, 0.5, true},
+        Case{"doubling_three", with(options(3), kDoubling), 101, 8, 0.5, false},
+        Case{"doubling_four", with(options(4), kDoubling), 100, 1, 0.5, true},
+        Case{"doubling_five", with(options(5), kDoubling), 97, 8, 0.5, true},
+        Case{"doubling_six", with(options(6), kDoubling), 100, 8, 0.5, false},
+        Case{"doubling_seven", with(options(7), kDoubling), 100, 8, 1, true},
+        Case{"doubling_eight", with(options(8), kDoubling), 100, 8, 0.5, true},
+        Case{"doubling_nine", with(options(9), kDoubling), 100, 8, 0.3, false},
+        Case{"doubling_full_slot", with(options(8), kDoubling), 240, 256, 1, true},
+        Case{"doubling_empty", with(options(5), kDoubling), 0, 8, 0.5, true},
+        Case{"doubling_zero", with(options(5), kDoubling), 100, 8, 0, false},
+        Case{"doubling_bulk", with(options(4), kDoubling), 50001, 16, 0.2, true},
+        Case{"doubling_lanes", with(options(4, 0, 2), kDoubling), 100, 8, 0.4, true},
+        Case{"doubling_reordered", with(with(options(7), kReorder), kDoubling), 100, 8, 0.4, true},
+        Case{"doubling_tight", with(with(options(6), kTight), kDoubling), 100, 8, 0.4, false},
+        Case{"doubling_lent", with(with(options(4), kLent), kDoubling), 100, 8, 0.4, false},
+        Case{"doubling_pairs_late", with(with(with(options(5), kPairs), kReorder), kDoubling), 100, 8, 0.5,
+             true},
         Case{"one_hop", with(options(3), kOneHop), 100, 8, 0.5, true},
         Case{"one_hop_out_of_place", with(options(2), kOneHop), 100, 8, 0.5, false},
         Case{"one_hop_bulk", with(options(3), kOneHop), 50001, 16, 0.2, true},
@@ -278,6 +298,15 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"one_hop_tight", with(with(options(3), kTight), kOneHop), 20, 8, 0, true},
                       Case{"one_hop_reordered", with(with(options(4), kReorder), kOneHop), 50, 8, 0, true},
                       Case{"one_hop_lent", with(with(options(3), kLent), kOneHop), 50, 8, 0, true},
+                      Case{"doubling_two", with(options(2), kDoubling), 50, 8, 0, true},
+                      Case{"doubling_four", with(options(4), kDoubling), 50, 8, 0, true},
+                      Case{"doubling_many_slots", with(with(options(7), kDoubling), kManySlots), 50, 8, 0,
+                           true},
+                      Case{"doubling_lanes", with(options(5, 0, 3), kDoubling), 50, 8, 0, true},
+                      Case{"doubling_tight", with(with(options(5), kTight), kDoubling), 20, 8, 0, true},
+                      Case{"doubling_late", with(with(options(6), kReorder), kDoubling), 50, 8, 0, true},
+                      Case{"doubling_late_tight", with(with(with(options(9), kTight), kReorder), kDoubling),
+                           20, 8, 0, true},
                       Case{"pairs", with(options(4), kPairs), 50, 8, 0, true},
                       Case{"pairs_tight", with(with(options(4), kTight), kPairs), 20, 8, 0, true},
                       Case{"pairs_one_hop", with(with(options(4), kPairs), kOneHop), 50, 8, 0, true}),

@@ -44,6 +44,7 @@ class HandFed {
     std::uint64_t direct_bytes = 1 << 20, ahead_bytes = 0;
     bool ordered = false;
     std::uint64_t tile_block_bytes = 0;
+    bool doubling = false;      // slots of 2048 bytes for it
     int unordered_member = -1;  // with `ordered`, the link to this member is unordered all the same
   };
 
@@ -177,6 +178,8 @@ class HandFed {
     config.members = {.self = setup.self, .workers = setup.workers, .dedicated = setup.dedicated};
     config.channels = {engine::ChannelConfig{setup.slot_bytes, setup.slots},
                        engine::ChannelConfig{512, setup.slots}};
+    if (setup.doubling)
+      config.channels[static_cast<std::size_t>(wire::Priority::doubling)] = {2048, setup.slots};
     config.one_hop = setup.one_hop;
     config.max_segments = 4;
     config.set_links({.ordered = setup.ordered, .gather_bytes = 128});
@@ -202,8 +205,9 @@ class HandFed {
       take(&m->header, sizeof(wire::Header));
       if (sent.immediate.channel.direction == wire::Direction::up && (m->header.flags & wire::kHasBitmap))
         take(&m->record, sizeof(wire::OperationRecord));
-      m->bitmap.resize(m->header.bitmap_bytes / 8);
-      take(m->bitmap.data(), m->header.bitmap_bytes);
+      // The bitmaps of a batch are in its payload.
+      if ((m->header.flags & wire::kBatch) == 0) m->bitmap.resize(m->header.bitmap_bytes / 8);
+      take(m->bitmap.data(), m->bitmap.size() * 8);
       m->payload.resize(m->header.payload_bytes / 4);
       take(m->payload.data(), m->payload.size() * 4);
       if ((m->header.flags & wire::kMore) == 0) break;
@@ -223,9 +227,12 @@ class HandFed {
 /// The operation in the tests of one engine: a sum in place of floats, mostly 20 of them, in blocks of 4.
 struct HandMade {
   HandMade(HandFed& fed, std::uint64_t epoch, std::vector<float> values)
+      : HandMade(fed, epoch, std::move(values), record()) {}
+  /// `r` is the operation's record, but for its count.
+  HandMade(HandFed& fed, std::uint64_t epoch, std::vector<float> values, wire::OperationRecord r)
       : data(std::move(values)),
         region(fed.device().register_memory(bytes(), MemoryKind::host)),
-        operation(fed.layout(epoch, record(data.size())), record(data.size()),
+        operation(fed.layout(epoch, (r.count = data.size(), r)), r,
                   engine::InputView{.base = bytes().data(), .region = region.get()},
                   engine::OutputView{.base = bytes().data(), .region = region.get()}, 1) {
     operation.epoch = epoch;

@@ -184,7 +184,7 @@ TEST(HostileRank, SlicesThatAreNotThisOwnersAreRefused) {
   EXPECT_THAT(refused([](Message& m) { m.header.slice = ~std::uint64_t{0}; }), HasSubstr("no such slice"));
   EXPECT_THAT(refused([](Message& m) { m.header.sequence = ~std::uint64_t{0}; }),
               HasSubstr("that slice may not have begun yet"));
-  EXPECT_THAT(refused([](Message& m) { m.record.count = 1 << 20; }), HasSubstr("of the other priority"));
+  EXPECT_THAT(refused([](Message& m) { m.record.count = 1 << 20; }), HasSubstr("of another priority"));
 }
 
 TEST(HostileRank, DataThatNoBitmapPromisesIsRefused) {
@@ -467,8 +467,16 @@ TEST_F(HostilePeer, DirectWritesForNothing) {
             "rank 1 announced a direct write for a slice that is not running");
 }
 TEST_F(HostilePeer, AKindThatDoesNotExist) {
-  EXPECT_THAT(failure_after({static_cast<Immediate::Kind>(3), kDown, 0}),
+  EXPECT_THAT(failure_after({static_cast<Immediate::Kind>(3), {1, Direction::down, Priority::express}, 0}),
               StartsWith("rank 1 sent an immediate of a kind that does not exist"));
+}
+TEST_F(HostilePeer, DoublingWithoutChannelsForIt) {
+  EXPECT_THAT(failure_after({Immediate::Kind::message, {1, Direction::up, Priority::doubling}, 0}),
+              StartsWith("rank 1 announced a message in a slot that its channel does not have"));
+}
+TEST_F(HostilePeer, CreditsOfDoublingWithoutChannelsForIt) {
+  EXPECT_THAT(failure_after({Immediate::Kind::credit, {1, Direction::up, Priority::doubling}, 1}),
+              StartsWith("rank 1 returned more credits than it was sent messages"));
 }
 TEST_F(HostilePeer, MembersThatDoNotExist) {
   EXPECT_THAT(failure_after({Immediate::Kind::message, {7, Direction::up, Priority::bulk}, 0}),

@@ -13,7 +13,8 @@ set(fuzzed_sources
   runtime/channel/lane_memory.cc
   runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/run_walk.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
-  runtime/exchange/exchange.cc runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
+  runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
+  runtime/exchange/contributions/intake.cc runtime/exchange/contributions/output_sum.cc runtime/exchange/doubling/doubling_exchange.cc runtime/exchange/contributions/section_writer.cc
   runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
   runtime/exchange/contributions/tile_writer.cc runtime/exchange/one_hop/one_hop_exchange.cc
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc

@@ -15,7 +15,8 @@ engine::LaneOptions options() {
   engine::LaneOptions options{
       .config = {}, .timeout = std::chrono::hours(1), .spin = {}, .on_failure = [](const Failure&) {}};
   options.config.members = {.self = 0, .workers = 2, .dedicated = 0};
-  options.config.channels = {engine::ChannelConfig{1024, 4}, engine::ChannelConfig{512, 4}};
+  options.config.channels = {engine::ChannelConfig{1024, 4}, engine::ChannelConfig{512, 4},
+                             engine::ChannelConfig{2048, 4}};
   options.config.set_links({});
   return options;
 }
@@ -58,7 +59,7 @@ std::vector<std::string> fuzz_seeds() {
     for (const auto direction : {Direction::up, Direction::down}) {
       std::string seed;
       for (std::uint16_t i = 0; i < 5; ++i)
-        append(seed, wire::encode({kind, {1, direction, static_cast<Priority>(i % 2)}, i}));
+        append(seed, wire::encode({kind, {1, direction, static_cast<Priority>(i % wire::kPriorities)}, i}));
       seeds.push_back(seed);
     }
   }

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "nzcl/error.h"
+
 namespace nzcl::engine {
 namespace {
 
@@ -47,6 +49,30 @@ TEST(EnginePlan, TwoRanksTakeOneHopAndItsChannelsHaveMoreSlots) {
   EXPECT_EQ(three.channel(Priority::express).slots, kLeastSlots);
   EXPECT_EQ(two.channel(Priority::express).slots, kLeastSlots * kOneHopSlots);
   EXPECT_EQ(two.channel(Priority::bulk).slots, kLeastSlots) << "only express operations take one hop";
+}
+
+TEST(EnginePlan, DoublingHasChannelsWhereItsBatchesFit) {
+  const EngineConfig three = plan(members_on("aaa"));
+  EXPECT_TRUE(three.has_doubling());
+  EXPECT_EQ(three.channel(Priority::doubling).slots, kDoublingSlots);
+  EXPECT_EQ(doubling_bytes(three), doubling_bytes(2, kDoublingSlotBytes)) << "one contribution in a batch";
+  EXPECT_LT(doubling_bytes(plan(members_on("aaaa"))), doubling_bytes(three)) << "two";
+  EXPECT_FALSE(plan(members_on("a")).has_doubling()) << "nobody to exchange with";
+  EXPECT_FALSE(plan(members_on("aab", 1)).has_doubling()) << "dedicated aggregators";
+  EXPECT_TRUE(plan(members_on(std::string(64, 'a'))).has_doubling());
+  EXPECT_FALSE(plan(members_on(std::string(200, 'a'))).has_doubling()) << "no room for a refusal in an entry";
+  EXPECT_GE(doubling_bytes(8, kDoublingSlotBytes), 8192u + 256u) << "8 KiB of floats with a bitmap";
+}
+
+TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
+  Options options;
+  options.algorithm = "push";
+  EXPECT_FALSE(plan(members_on("aa"), {}, options).one_hop);
+  options.algorithm = "doubling";
+  EXPECT_EQ(plan(members_on("aaa"), {}, options).algorithm, Algorithm::doubling);
+  EXPECT_THROW(plan(members_on("aab", 1), {}, options), Error);
+  options.algorithm = "switch";
+  EXPECT_THROW(plan(members_on("aaa"), {}, options), Error);
 }
 
 TEST(EnginePlan, DedicatedAggregatorsNeedTwoHops) { EXPECT_FALSE(plan(members_on("aab", 1)).one_hop); }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "nzcl/types.h"
+#include "runtime/wire/batch.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/tile.h"
@@ -61,7 +62,8 @@ TEST(WireDocument, Header) {
       NZCL_FIELD(Header, credit),        NZCL_FIELD(Header, epoch),         NZCL_FIELD(Header, slice),
       NZCL_FIELD(Header, sequence),      NZCL_FIELD(Header, stream_offset), NZCL_FIELD(Header, bitmap_bytes),
       NZCL_FIELD(Header, payload_bytes), NZCL_FIELD(Header, direct_writes), NZCL_FIELD(Header, refused_by),
-      NZCL_FIELD(Header, refusal_code),  NZCL_FIELD(Header, tiles),         NZCL_FIELD(Header, reserved)};
+      NZCL_FIELD(Header, refusal_code),  NZCL_FIELD(Header, tiles),         NZCL_FIELD(Header, entries),
+      NZCL_FIELD(Header, reserved)};
   EXPECT_EQ(documented("Header"), code);
 }
 
@@ -71,15 +73,23 @@ TEST(WireDocument, OperationRecord) {
       NZCL_FIELD(OperationRecord, type),          NZCL_FIELD(OperationRecord, op),
       NZCL_FIELD(OperationRecord, packed_result), NZCL_FIELD(OperationRecord, value_code),
       NZCL_FIELD(OperationRecord, collective),    NZCL_FIELD(OperationRecord, root),
-      NZCL_FIELD(OperationRecord, reserved),      NZCL_FIELD(OperationRecord, output_address),
+      NZCL_FIELD(OperationRecord, algorithm),     NZCL_FIELD(OperationRecord, output_address),
       NZCL_FIELD(OperationRecord, output_key),    NZCL_FIELD(OperationRecord, tag),
       NZCL_FIELD(OperationRecord, chunk_count),   NZCL_FIELD(OperationRecord, counts)};
   EXPECT_EQ(documented("Operation record"), code);
 }
 
+TEST(WireDocument, Batches) {
+  const std::map<std::string, Place> code{NZCL_FIELD(BatchEntry, payload_bytes),
+                                          NZCL_FIELD(BatchEntry, refusal_code),
+                                          NZCL_FIELD(BatchEntry, reserved)};
+  EXPECT_EQ(documented("Batches"), code);
+}
+
 TEST(WireDocument, FieldsLeaveNoGap) {
-  for (const auto& [title, bytes] :
-       {std::pair{"Header", sizeof(Header)}, {"Operation record", sizeof(OperationRecord)}}) {
+  for (const auto& [title, bytes] : {std::pair{"Header", sizeof(Header)},
+                                     {"Operation record", sizeof(OperationRecord)},
+                                     {"Batches", sizeof(BatchEntry)}}) {
     std::size_t sum = 0;
     for (const auto& [name, place] : documented(title)) sum += place.bytes;
     EXPECT_EQ(sum, bytes) << title;
@@ -203,6 +213,10 @@ TEST(Immediate, BitsAreWhereTheDocumentSays) {
   EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::down, Priority::bulk}, 0}), 1u << 17);
   EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Priority::express}, 0}), 1u << 16);
   EXPECT_EQ(encode({Immediate::Kind::message, {0, Direction::up, Priority::bulk}, 0xffff}), 0xffffu);
+  EXPECT_EQ(encode({Immediate::Kind::message, {5, Direction::up, Priority::doubling}, 3}),
+            3u << 30 | 5u << 18 | 3u);
+  EXPECT_EQ(encode({Immediate::Kind::credit, {5, Direction::up, Priority::doubling}, 3}),
+            3u << 30 | 5u << 18 | 1u << 17 | 3u);
   static_assert(kMaxMembers == 1 << 12);
 }
 
@@ -219,6 +233,13 @@ RC_GTEST_PROP(Immediate, ComesBackFromTheWire, ()) {
   RC_ASSERT(decode(encode(imm)) == imm);
 }
 
+RC_GTEST_PROP(Immediate, OfDoublingComesBackFromTheWire, ()) {
+  const Immediate imm{*rc::gen::element(Immediate::Kind::message, Immediate::Kind::credit),
+                      {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), Direction::up, Priority::doubling},
+                      *rc::gen::arbitrary<std::uint16_t>()};
+  RC_ASSERT(decode(encode(imm)) == imm);
+}
+
 TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
   const OperationRecord a{.count = 10, .block_elems = 2, .type = 1, .op = 1, .packed_result = 0};
   OperationRecord b = a;
@@ -230,6 +251,7 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
         +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
         +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root; },
         +[](OperationRecord& r) { ++r.counts; },
+        +[](OperationRecord& r) { r.algorithm = Algorithm::doubling; },
         +[](OperationRecord& r) { r.collective = Collective::reduce; }}) {
     OperationRecord c = a;
     change(c);

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/base/json_text.h"
+#include "runtime/exchange/contributions/agreement.h"
 
 namespace nzcl::engine {
 
@@ -15,32 +15,6 @@ using wire::OperationRecord;
 using wire::Priority;
 
 namespace {
-
-/// What is particular to the collective and the request.
-std::string details_of(const OperationRecord& r) {
-  std::string text;
-  if (r.counts != 0) text += fmt::format(", counts that differ (checksum {:016x})", r.counts);
-  if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root);
-  if (r.packed_result != 0) text += ", packed result";
-  if (r.value_code == static_cast<int>(wire::ValueCode::float16)) text += ", values as float16";
-  if (r.value_code == static_cast<int>(wire::ValueCode::bfloat16)) text += ", values as bfloat16";
-  if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
-  return text;
-}
-
-std::string text_of(const OperationRecord& r) {
-  const bool copies = wire::copies(r.collective);
-  return fmt::format("{}(count {}{}, {}{}{}, blocks of {}{})", wire::name_of(r.collective),
-                     r.counts != 0 ? "at most " : "", r.count, name_of(static_cast<DataType>(r.type)),
-                     copies ? "" : ", ", copies ? "" : name_of(static_cast<ReduceOp>(r.op)), r.block_elems,
-                     details_of(r));
-}
-
-/// What a rank said about an operation, for people.
-std::string text_of(const OperationRecord& r, const wire::Refusal* refusal) {
-  if (refusal == nullptr) return text_of(r);
-  return fmt::format("a request that rank {} refused ({})", refusal->rank(), valid_utf8(refusal->text()));
-}
 
 void add(std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); }
 
@@ -207,6 +181,46 @@ bool Intake::expects(int rank, const Header& header) {
   return true;
 }
 
+bool Intake::offer(int via, int rank, const wire::Batch& batch, const wire::Entry& entry) {
+  const Header& header = batch.header;
+  std::optional<wire::Refusal> refusal;
+  if (entry.refusal_code != 0) {
+    refusal.emplace(
+        static_cast<std::uint16_t>(rank), entry.refusal_code,
+        std::string_view{reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size()});
+  }
+  // Each record is compared by whom its rank sends to directly. What is passed on has been compared already.
+  IncomingSlice* const s = via == rank ? enter(rank, header, batch.record, refusal ? &*refusal : nullptr)
+                                       : &slices_[header.sequence % kWindow];
+  if (s == nullptr) return false;
+  if (via != rank && !admit(*s, rank, header, batch.record, refusal ? &*refusal : nullptr)) return false;
+  const SliceView view = s->view(bits(*s, rank));
+  if (!entry.bitmap.empty())
+    std::memcpy(bits_at(s->sequence, rank), entry.bitmap.data(), entry.bitmap.size());
+  const char* wrong = nullptr;
+  if (!view.well_formed()) {
+    wrong = "its bitmap has bits behind the last block";
+  } else if (refusal && view.count() > 0) {
+    wrong = "it is refused, and has blocks";
+  } else if (!refusal && view.stream_bytes() != entry.payload.size()) {
+    wrong = "its data is not as long as its bitmap says";
+  }
+  if (wrong != nullptr) {
+    return refuse(
+        ErrorCode::transport,
+        fmt::format("rank {} sent a contribution of rank {} to operation {} slice {} that can't be: {}", via,
+                    rank, s->epoch, s->slice, wrong));
+  }
+  if (refusal || entry.payload.empty()) return true;
+  source_of(rank).sections.push_back({.slot = 0,
+                                      .payload = entry.payload.data(),
+                                      .bytes = entry.payload.size(),
+                                      .sequence = s->sequence,
+                                      .tiles = 0,
+                                      .last_in_slot = false});
+  return true;
+}
+
 void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice) {
   const int rank = context_.config.members.self;
   const bool tiled = operation->layout.tiled();
@@ -232,7 +246,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
            fmt::format("rank {} sent a malformed bitmap (sequence {}): {}", rank, header.sequence, wrong));
     return nullptr;
   }
-  if (!agree(rank, header.epoch, record, refusal)) return nullptr;
+  if (!agree(context_, rank, header.epoch, record, refusal)) return nullptr;
   IncomingSlice& s = slices_[header.sequence % kWindow];
   if (!s.active) open(s, header, record);
   const bool refused = s.refusal != nullptr || refusal != nullptr;
@@ -242,11 +256,16 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
                                             describe(s), header.epoch, text_of(record, refusal), rank));
     return nullptr;
   }
+  return admit(s, rank, header, record, refusal) ? &s : nullptr;
+}
+
+/// Notes that the rank takes part in the slice. Returns false if it had to refuse the contribution.
+bool Intake::admit(IncomingSlice& s, int rank, const Header& header, const OperationRecord& record,
+                   const wire::Refusal* refusal) {
   if (const char* misfit = wrong_with_slice(s, rank, header, record)) {
-    refuse(ErrorCode::transport,
-           fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank, s.epoch,
-                       s.slice, misfit));
-    return nullptr;
+    return refuse(ErrorCode::transport,
+                  fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank,
+                              s.epoch, s.slice, misfit));
   }
   Source& source = source_of(rank);
   source.seen[s.sequence % kWindow] = true;
@@ -257,7 +276,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
     s.refusal = &kept;
   }
   --s.missing;
-  return &s;
+  return true;
 }
 
 const char* Intake::wrong_with_sequence(std::uint64_t sequence) const {
@@ -279,42 +298,20 @@ const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Hea
 /// Returns why the slice does not belong into these channels, or nullptr.
 const char* Intake::wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const {
   if (slice >= layout.slices()) return "there is no such slice";
-  if (layout.express() != (priority_ == Priority::express))
-    return "it came in channels of the other priority";
+  if (layout.priority() != priority_) return "it came in channels of another priority";
   return owns(layout, slice) ? nullptr : "another owner sums that slice";
 }
 
-/// Returns true if this lane sums the slice. In the one-hop exchange all members sum it, each on the same
-/// lane.
+/// Returns true if this lane sums the slice. In the one-hop exchange, and by doubling, all members sum it,
+/// each on the same lane.
 bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
   const EngineConfig& config = context_.config;
   const auto lanes = static_cast<std::uint32_t>(config.lanes), lane = static_cast<std::uint32_t>(config.lane);
-  if (config.one_hop && priority_ == Priority::express) return layout.owner(slice) % lanes == lane;
+  if (priority_ == Priority::doubling || (config.one_hop && priority_ == Priority::express))
+    return layout.owner(slice) % lanes == lane;
   const Members& members = config.members;
   const int aggregator = members.dedicated ? members.self - members.workers : members.self;
   return layout.owner(slice) == static_cast<std::uint32_t>(aggregator) * lanes + lane;
-}
-
-/// Compares the rank's description of an operation with that of the first rank, over both priorities and all
-/// slices. Returns true if they agree.
-bool Intake::agree(int rank, std::uint64_t epoch, const OperationRecord& record,
-                   const wire::Refusal* refusal) {
-  const std::uint64_t index = epoch % context_.operations.size();
-  auto& known = context_.operations[index];
-  if (!known.valid || known.epoch != epoch) {
-    known = {true, epoch, rank, record};
-    if (refusal != nullptr) {
-      context_.refusals[index] = *refusal;
-      known.refusal = &context_.refusals[index];
-    }
-    return true;
-  }
-  const bool refused = known.refusal != nullptr || refusal != nullptr;
-  if (refused ? known.record.same_layout(record) : known.record.same_operation(record)) return true;
-  return refuse(
-      ErrorCode::mismatch,
-      fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
-                  text_of(known.record, known.refusal), known.rank, text_of(record, refusal), rank));
 }
 
 void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord& record) {
@@ -430,11 +427,7 @@ std::string Intake::describe(const IncomingSlice& s) const {
   return fmt::format("operation {}, {}", s.epoch, text_of(s.record, s.refusal));
 }
 
-std::string Intake::describe(std::uint64_t epoch) const {
-  const KnownOperation& known = context_.operations[epoch % context_.operations.size()];
-  const bool gone = !known.valid || known.epoch != epoch;  // a later operation has taken its entry
-  return fmt::format("operation {}{}", epoch, gone ? "" : ", " + text_of(known.record, known.refusal));
-}
+std::string Intake::describe(std::uint64_t epoch) const { return engine::describe(context_, epoch); }
 
 std::string Intake::waiting_for(std::span<const int> expected) const {
   const IncomingSlice& s = oldest();

@@ -12,6 +12,7 @@
 #include "runtime/channel/fixed_queue.h"
 #include "runtime/channel/lane_context.h"
 #include "runtime/operation/operation.h"
+#include "runtime/wire/batch.h"
 #include "runtime/wire/section.h"
 
 namespace nzcl::engine {
@@ -55,6 +56,10 @@ class Intake {
 
   /// Takes what has arrived from all ranks. Returns true if there was anything.
   bool receive();
+  /// Adds the contribution of `rank` to the slice of a batch that rank `via` has sent. The first contribution
+  /// of a batch is its sender's own, and must be offered first. Its bytes stay where they are: the caller
+  /// keeps them there until the slice is over. Returns false if it had to be refused, which is a failure.
+  bool offer(int via, int rank, const wire::Batch& batch, const wire::Entry& entry);
   /// Adds the local worker's contribution to the slice with this sequence. Its bytes are not copied: the sum
   /// reads them in the operation's input.
   void offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice);
@@ -134,14 +139,14 @@ class Intake {
   void pop_section(int rank);
   IncomingSlice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record,
                        const wire::Refusal* refusal);
+  bool admit(IncomingSlice& s, int rank, const wire::Header& header, const wire::OperationRecord& record,
+             const wire::Refusal* refusal);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
   const char* wrong_with_sequence(std::uint64_t sequence) const;
   const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header,
                                const wire::OperationRecord& record) const;
   const char* wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const;
   bool owns(const SliceLayout& layout, std::uint64_t slice) const;
-  bool agree(int rank, std::uint64_t epoch, const wire::OperationRecord& record,
-             const wire::Refusal* refusal);
   void open(IncomingSlice& s, const wire::Header& header, const wire::OperationRecord& record);
   std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }

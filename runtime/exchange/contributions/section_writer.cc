@@ -62,6 +62,25 @@ std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const
   return refusal.bytes();
 }
 
+void write_entry(MessageBuilder& message, Contribution& c) {
+  Operation& op = *c.operation;
+  wire::BatchEntry entry;
+  const std::uint64_t begin = message.staged();
+  std::byte* const entry_at = message.reserve(sizeof entry);
+  write_bitmap(message, c);
+  if (op.refusal) {
+    wire::Header header;
+    entry.payload_bytes = write_refusal(message, header, *op.refusal);
+    entry.refusal_code = header.refusal_code;
+  } else {
+    entry.payload_bytes = static_cast<std::uint32_t>(write_data(message, c, message.room()));
+  }
+  std::memcpy(entry_at, &entry, sizeof entry);
+  const std::uint64_t bytes = message.staged() - begin;
+  const auto filler = static_cast<std::uint32_t>(wire::aligned_section(bytes) - bytes);
+  if (filler > 0) std::memset(message.reserve(filler), 0, filler);
+}
+
 WrittenSection write_section(MessageBuilder& message, Contribution& c, const SectionParts& parts) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);

@@ -6,6 +6,7 @@
 
 #include "runtime/channel/message_builder.h"
 #include "runtime/operation/operation.h"
+#include "runtime/wire/batch.h"
 #include "runtime/wire/message.h"
 
 namespace nzcl::engine {
@@ -65,6 +66,9 @@ std::byte* begin_section(MessageBuilder& message, const Contribution& contributi
 
 /// Writes why this rank takes part without data. Returns the number of bytes written.
 std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal);
+
+/// Appends the whole contribution to a slice, or why it is refused, as an entry of a batch.
+void write_entry(MessageBuilder& message, Contribution& contribution);
 
 /// Appends a section to the message. Short runs are copied, and long ones become entries of its gather list.
 WrittenSection write_section(MessageBuilder& message, Contribution& contribution, const SectionParts& parts);

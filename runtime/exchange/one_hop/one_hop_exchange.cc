@@ -3,9 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-
-#include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
 
@@ -29,8 +26,7 @@ OneHopExchange::OneHopExchange(LaneContext& context)
     : context_(context),
       others_(all_but(context.config.members)),
       intake_(context, kPriority),
-      sum_(context, kPriority, intake_),
-      overflow_(context.slot_bytes(kPriority)) {}
+      sum_(context, kPriority, intake_) {}
 
 void OneHopExchange::submit(Operation& operation) {
   const auto lane = static_cast<std::uint32_t>(context_.config.lane);
@@ -90,54 +86,13 @@ bool OneHopExchange::sum() {
   while (!context_.failure) {
     IncomingSlice* slice = intake_.complete();
     if (slice == nullptr) break;
-    if (!sum_.started()) sum_.start(*slice);
-    const std::int64_t begin = trace::now();
-    const bool moved = sum_some();
-    if (moved) trace::record(trace::What::reduce, begin, slice->epoch, 0);
-    any |= moved;
+    any |= sum_.sum(*slice);
     if (!sum_.done()) break;
-    finish();
+    sum_.finish();
+    ++finished_;
     any = true;
   }
   return any;
-}
-
-/// Sums as much of the current slice as has arrived, directly into its place in the output. If a packed
-/// output is too small, nothing is written behind its end, and the operation reports that when it finishes.
-/// If a rank has refused the operation, nothing is written at all.
-bool OneHopExchange::sum_some() {
-  Operation& op = *sum_.slice().local;
-  bool any = false;
-  while (!sum_.done()) {
-    const std::uint64_t offset = op.output.packed ? sum_.summed_bytes() : sum_.tensor_offset();
-    const std::uint64_t rest = sum_.result_bytes() - sum_.summed_bytes();
-    const std::uint64_t room = sum_.slice().refusal ? 0 : op.writable(offset, rest);
-    const bool kept = room == 0 && !sum_.slice().refusal && op.keeps_overflow();
-    const SliceSum::Step step = room > 0 ? sum_.sum_into(op.output.base + offset, room)
-                                : kept   ? sum_.sum_into(overflow_.data(), overflow_.size())
-                                         : sum_.skip(sum_.result_bytes());
-    if (step.bytes == 0) break;
-    if (kept) op.keep_overflow(offset, std::span(overflow_).first(step.bytes));
-    any = true;
-  }
-  return any;
-}
-
-/// Ends the slice, and with it the operation on this rank.
-void OneHopExchange::finish() {
-  Operation& op = *sum_.slice().local;
-  if (sum_.slice().refusal) {
-    op.slice_refused(0, *sum_.slice().refusal);
-  } else {
-    const auto bits = sum_.result().bits();
-    if (!bits.empty()) std::memcpy(op.union_bits(0).data(), bits.data(), bits.size_bytes());
-    op.union_known(0);
-    op.zero_absent(0);
-  }
-  sum_.stop();
-  intake_.finish();
-  ++finished_;
-  op.slice_done();  // last, because the operation may be deleted from here on
 }
 
 // --- Failures and stalls
@@ -150,7 +105,7 @@ void OneHopExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
 
 Stall OneHopExchange::waiting_for() const {
   Stall stall;
-  stall.known = intake_.waiting_for(sum_.started() ? sum_.holders() : std::span<const int>());
+  stall.known = intake_.waiting_for(sum_.holders());
   if (sent_ != finished_ || waiting_count_ == 0) return stall;
   for (const std::uint16_t rank : others_) {  // those that return no credits
     const auto& sets = context_.channel_sets[static_cast<std::size_t>(kPriority)];

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/exchange/contributions/intake.h"
+#include "runtime/exchange/contributions/output_sum.h"
 #include "runtime/exchange/contributions/section_writer.h"
-#include "runtime/exchange/contributions/slice_sum.h"
 #include "runtime/exchange/exchange.h"
 
 namespace nzcl::engine {
@@ -44,15 +44,12 @@ class OneHopExchange final : public Exchange {
   bool may_send();
   void send_next();
   bool sum();
-  bool sum_some();
-  void finish();
   Operation& next() const { return *waiting_[first_waiting_]; }
 
   LaneContext& context_;
   std::vector<std::uint16_t> others_;  // all ranks but this one
   Intake intake_;
-  SliceSum sum_;
-  std::vector<std::byte> overflow_;                   // sums that do not fit a packed output
+  OutputSum sum_;
   std::array<Operation*, kMaxOperations> waiting_{};  // submitted, but not sent yet
   std::uint32_t first_waiting_ = 0, waiting_count_ = 0;
   std::uint64_t sent_ = 0, finished_ = 0;  // how many operations; also the sequence of the next one

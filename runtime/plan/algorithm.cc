@@ -1,0 +1,69 @@
+#include "runtime/plan/algorithm.h"
+
+#include <fmt/format.h>
+
+#include "nzcl/error.h"
+#include "runtime/plan/slice_layout.h"
+
+namespace nzcl::engine {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
+
+constexpr const char* kNoSwitch =
+    "algorithm switch is not in this version of nzcl; take auto, push or doubling";
+constexpr const char* kNoAggregators =
+    "algorithm doubling is between ranks alone, and there are dedicated aggregators; set aggregators to 0";
+
+/// Returns true if the operation is one slice of doubling.
+bool fits_doubling(const EngineConfig& config, wire::OperationRecord record) {
+  if (!config.has_doubling() || record.collective != wire::Collective::allreduce) return false;
+  record.algorithm = wire::Algorithm::doubling;
+  return layout_of(config, 0, record).priority() == wire::Priority::doubling;
+}
+
+std::string why_not_doubling(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (config.members.dedicated > 0) return kNoAggregators;
+  if (record.collective != wire::Collective::allreduce)
+    return fmt::format("algorithm doubling is for allreduce, not for {}", wire::name_of(record.collective));
+  if (!config.has_doubling())
+    return fmt::format("algorithm doubling is not for {} ranks with slots of {} bytes",
+                       config.members.workers, config.channel(wire::Priority::bulk).slot_bytes);
+  return fmt::format(
+      "algorithm doubling is for at most {} bytes of tensor and bitmap among {} ranks, and count is {}",
+      doubling_bytes(config), config.members.workers, record.count);
+}
+
+}  // namespace
+
+Algorithm algorithm_of(const std::string& option, const Members& members) {
+  if (option == "push") return Algorithm::push;
+  if (option == "switch") refuse(std::string("option ") + kNoSwitch);
+  if (option != "doubling") return Algorithm::automatic;
+  if (members.dedicated > 0) refuse(std::string("option ") + kNoAggregators);
+  return Algorithm::doubling;
+}
+
+wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
+                                 Algorithm asked) {
+  const bool alone = config.members.workers == 1;  // nothing is exchanged
+  switch (asked) {
+    case Algorithm::automatic:
+      break;
+    case Algorithm::push:
+      return wire::Algorithm::push;
+    case Algorithm::doubling:
+      if (alone) return wire::Algorithm::push;
+      if (!fits_doubling(config, record)) refuse("allreduce: " + why_not_doubling(config, record));
+      return wire::Algorithm::doubling;
+    case Algorithm::switch_:
+      refuse(std::string("allreduce: ") + kNoSwitch);
+  }
+  if (static_cast<int>(asked) >= kRequestAlgorithms)
+    refuse(fmt::format("allreduce: algorithm {} does not exist", static_cast<int>(asked)));
+  if (config.algorithm == Algorithm::doubling && !alone && fits_doubling(config, record))
+    return wire::Algorithm::doubling;
+  return wire::Algorithm::push;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,22 @@
+// Chooses how an operation is exchanged.
+#pragma once
+
+#include <string>
+
+#include "nzcl/options.h"
+#include "runtime/plan/engine_config.h"
+#include "runtime/wire/message.h"
+
+namespace nzcl::engine {
+
+/// Returns what Options::algorithm says. Throws Error{invalid_argument} for one that this version does not
+/// have, and for doubling with dedicated aggregators.
+Algorithm algorithm_of(const std::string& option, const Members& members);
+
+/// Returns the algorithm of an operation. `asked` is what its request says. It follows from what all ranks
+/// know (their number, the record and the options), and not from what one of them holds, so all choose the
+/// same. Throws Error{invalid_argument}, which says why, if the request asks for one that cannot be.
+wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
+                                 Algorithm asked);
+
+}  // namespace nzcl::engine

@@ -1,0 +1,46 @@
+// Who sends what to whom when contributions are gathered by doubling. Pure functions.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "runtime/plan/tuning.h"
+#include "runtime/wire/batch.h"
+
+namespace nzcl::engine {
+
+/// How many rounds `ranks` ranks need: log2 of their number, rounded up. In round k, rank r sends to rank
+/// r + 2^k, and receives from rank r - 2^k, modulo the number of ranks.
+constexpr int doubling_rounds(int ranks) {
+  return std::bit_width(static_cast<unsigned>(std::max(ranks, 1)) - 1);
+}
+
+/// How many contributions a rank sends in a round: as many as it has, its own and those of the ranks before
+/// it, but not those that the receiver will have by then.
+constexpr int entries_in_round(int ranks, int round) { return std::min(1 << round, ranks - (1 << round)); }
+
+/// The most contributions in one batch.
+constexpr int most_entries(int ranks) {
+  const int rounds = doubling_rounds(ranks);
+  int most = 0;
+  for (int k = 0; k < rounds; ++k) most = std::max(most, entries_in_round(ranks, k));
+  return most;
+}
+
+/// Returns the round in which messages come from a rank that is so far in front, or -1.
+constexpr int round_of_distance(int ranks, int distance) {
+  const bool power = distance > 0 && distance < ranks && std::has_single_bit(static_cast<unsigned>(distance));
+  return power ? std::countr_zero(static_cast<unsigned>(distance)) : -1;
+}
+
+/// The most bytes of a tensor with its bitmap for which every batch fits a slot, or 0 if these are so few
+/// that an entry has no room for the reason of a refusal. An entry ends at a multiple of 8.
+constexpr std::uint64_t doubling_bytes(int ranks, std::uint64_t slot_bytes) {
+  const int entries = most_entries(ranks);
+  if (entries == 0 || slot_bytes <= wire::kMaxOverhead) return 0;
+  const std::uint64_t room = (slot_bytes - wire::kMaxOverhead) / static_cast<std::uint64_t>(entries) / 8 * 8;
+  return room >= kLeastDoublingBytes + sizeof(wire::BatchEntry) ? room - sizeof(wire::BatchEntry) : 0;
+}
+
+}  // namespace nzcl::engine
