@@ -63,6 +63,10 @@ struct Options {
   /// the same; it is for tests and measurements.
   std::string format = "auto";
 
+  /// auto | push | switch: how ranks exchange operations. switch: through slot pools over datagrams, with
+  /// dedicated aggregators. auto: push. Equal on all members.
+  std::string algorithm = "auto";
+
   // Timeouts, logging and tracing.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.
   double bootstrap_timeout_s = 60;  ///< Time for all ranks to meet.

@@ -92,6 +92,10 @@ constexpr std::array kSettings = {
             "float32"},
     Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs",
             "How this rank codes which single elements it sends; for tests and measurements"},
+    Setting{
+        "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|switch",
+        "How ranks exchange operations; switch: through slot pools over datagrams, at dedicated aggregators "
+        "(allreduces of int32, float32, float16 and bfloat16); auto: push"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

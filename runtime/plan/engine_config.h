@@ -13,6 +13,7 @@
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/tile.h"
+#include "verbs/datagram.h"
 
 namespace nzcl::engine {
 
@@ -57,6 +58,8 @@ struct EngineConfig {
   std::optional<wire::IndexCode> index_code;
   /// Fewer bytes are worth more than the time it takes to find the shortest code of an index set.
   bool short_codes = false;
+  /// Set if operations are exchanged through slot pools over datagrams, instead of being pushed to owners.
+  std::optional<verbs::DatagramOptions> datagrams;
   int numa_node = -1;  // where channels and staging buffers lie; -1: anywhere
 
   const ChannelConfig& channel(wire::Priority priority) const {

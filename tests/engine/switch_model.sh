@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Checks the model of the switch exchange with Spin, and that the check finds mistakes that are put into it.
+#   switch_model.sh MODEL
+set -euo pipefail
+model=$(realpath "$1")
+command -v spin >/dev/null || { echo "skipped: spin is not installed" && exit 77; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+
+# compile MODEL OPTIONS...: makes ./pan, which goes through all states of the model.
+compile() {
+  local file=$1
+  shift
+  spin -a "$file" >/dev/null
+  gcc -O2 -w -DMEMLIM=1500 -DCOLLAPSE "$@" -o pan pan.c
+}
+
+# expect_right OUTPUT WHAT: fails unless pan has gone through all states and found no error.
+expect_right() {
+  if ! grep -q 'errors: 0' "$1" || grep -qE 'max search depth too small|out of memory|Search not completed' "$1"; then
+    cat "$1"
+    echo "FAILED: $2"
+    exit 1
+  fi
+  grep 'states, stored' "$1"
+}
+
+compile "$model" -DSAFETY
+./pan -m200000 >safety || true
+expect_right safety "a wrong sum, or a deadlock"
+
+# Livelocks: with fewer losses and copies, because the states are several times as many.
+sed -e 's/^#define LOSSES 2/#define LOSSES 1/; s/^#define COPIES 2/#define COPIES 1/' "$model" >small.pml
+compile small.pml -DNP
+./pan -m200000 -l >progress || true
+expect_right progress "it may go round for ever"
+
+# expect_error NAME SED: the model with this mistake must not pass.
+expect_error() {
+  sed -e "$2" small.pml >mistake.pml
+  if cmp -s small.pml mistake.pml; then echo "FAILED: the mistake \"$1\" changes nothing" && exit 1; fi
+  compile mistake.pml -DSAFETY
+  ./pan -m200000 >mistake || true
+  if ! grep -qE 'errors: [1-9]' mistake; then cat mistake && echo "FAILED: not found: $1" && exit 1; fi
+  echo "found: $1"
+}
+expect_error "duplicates are added" 's/seen\[k\] & (1 << w)/false/'
+expect_error "a set is used again before the round between is complete" 's/ && set_round\[other\] == r + 1 && complete\[other\] ->/ ->/'
+expect_error "a late contribution to a complete round is not answered" 's/complete\[k\] -> answer(2 \* w + s, r, k)/complete[k] -> false/'
+echo "passed"
