@@ -2,8 +2,8 @@
    a packet, deliver a second copy of it at any later time, and reorder them all. Worker 1 begins at any time, so
    it may be late without bound. tests/engine/switch_model.sh checks it.
 
-   Worker w contributes 1 << w in every round. So a sum that counts a contribution twice, or leaves one out, is
-   not 3. What is checked:
+   Worker w contributes (1 << w) * (r + 1) in round r. So a sum that counts a contribution twice, leaves one out, or
+   takes that of another round is not 3 * (r + 1). What is checked:
     - no worker ever takes a wrong sum (the assertion);
     - there is no state without a way on before all workers have all results (Spin's invalid end states);
     - nobody goes round for ever without a result being taken, unless packets are lost for ever (Spin's
@@ -63,7 +63,7 @@ inline contribution(w, s, r) {
   :: set_round[k] == r + 2 && (seen[k] & (1 << w)) && !complete[k] -> skip /* it is told to wait */
   :: set_round[k] == r + 2 && !(seen[k] & (1 << w)) ->
      seen[k] = seen[k] | (1 << w);
-     sum[k] = sum[k] + (1 << w);
+     sum[k] = sum[k] + (1 << w) * (r + 1);
      if
      :: seen[k] == 3 ->
         complete[k] = true;
@@ -96,7 +96,7 @@ proctype path(byte w; byte s) {
               down[AT(p, r)]--;
               if
               :: at_round[p] == r -> /* SlotWorker::take_result() */
-                 assert(carried[AT(p, r)] == 3);
+                 assert(carried[AT(p, r)] == 3 * (r + 1));
                  at_round[p]++
               :: else -> skip
               fi;

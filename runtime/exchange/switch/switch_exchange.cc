@@ -141,6 +141,7 @@ class WorkerExchange final : public SwitchExchange {
     const std::uint32_t elements = common_piece_elements(all);
     packet_bytes_ = (sizeof(Header) + elements * sizeof(std::int32_t) + 63) / 64 * 64;
     packets_.resize(kBatch * packet_bytes_);
+    links_.reserve(static_cast<std::size_t>(members().aggregators()));
     for (int a = 0; a < members().aggregators(); ++a) {
       const PortAddress& address = all[static_cast<std::size_t>(members().aggregator_member(a))];
       if (address.slots == 0)
