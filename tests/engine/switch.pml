@@ -14,10 +14,10 @@
 #define ROUNDS 3
 #endif
 #ifndef LOSSES
-#define LOSSES 2
+#define LOSSES 1
 #endif
 #ifndef COPIES
-#define COPIES 2
+#define COPIES 1
 #endif
 #define PATHS 4              /* worker and slot: path = 2 * w + s */
 #define AT(p, r) ((p) * ROUNDS + (r))

@@ -31,7 +31,9 @@ TEST(FixedPoint, TheLargestExponentIsThatOfTheLargestMagnitude) {
       values.back() = -5;
       EXPECT_EQ(largest_exponent(values.data(), n), 129);
       values.front() = std::numeric_limits<float>::denorm_min();
-      if (n == 1) EXPECT_EQ(largest_exponent(values.data(), n), 0);
+      if (n == 1) {
+        EXPECT_EQ(largest_exponent(values.data(), n), 0);
+      }
       for (const float odd : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
                               std::numeric_limits<float>::quiet_NaN()}) {
         values.back() = odd;
