@@ -10,12 +10,13 @@
 
 namespace nzcl {
 
-/// How the ranks exchange an operation. Results are the same, to the last bit.
+/// How the ranks exchange an operation. Every rank gets the same bits, and push and doubling give the same
+/// ones.
 enum class Algorithm : std::uint8_t {
   automatic,  ///< of a request: as Options::algorithm says; there: what is expected to be fastest
   push,       ///< to owners, who sum and send the result to all: two hops. The way of every large operation.
   doubling,   ///< allreduce only: log2 N rounds between ranks, after which every rank sums. Small operations.
-  switch_,    ///< an aggregating network device; this version has none
+  switch_,    ///< of a whole communicator: slot pools over datagrams; float values as fixed point
 };
 inline constexpr int kRequestAlgorithms = 4;
 
@@ -76,8 +77,9 @@ struct Options {
   /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
   std::string staging = "auto";
 
-  /// auto | push | doubling: how operations are exchanged, unless a call says otherwise. With doubling,
-  /// operations that do not fit it are pushed. `switch` is refused. Equal on all members.
+  /// auto | push | doubling | switch: how operations are exchanged, unless a call says otherwise. With
+  /// doubling, operations that do not fit it are pushed. With switch, all go through slot pools over
+  /// datagrams, at dedicated aggregators. auto: push. Equal on all members.
   std::string algorithm = "auto";
 
   // Timeouts, logging and tracing.

@@ -10,6 +10,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/child_servers.h"
+#include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
@@ -231,7 +232,9 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
       chunk_begins = chunk_begins_of(request, p.record);
       if (p.record.value_code != 0) check_wire_type(request.wire_type, p.record);
       p.record.algorithm = engine::choose_algorithm(config_, p.record, request.algorithm);
+      check_algorithm(p.record);
       p = prepare(request, p.record, session_->registrations());
+      if (p.input.sparse) refuse_sparse();
     } catch (const Error& e) {
       refusal = e;
     }
@@ -266,6 +269,27 @@ void Core::check_wire_type(WireType asked, wire::OperationRecord& record) const 
       fmt::format("allreduce: block_elems is {}; with a wire_type, and slots of {} bytes, blocks may have at "
                   "most {} elements",
                   record.block_elems, config_.channel(wire::Priority::bulk).slot_bytes, smaller.block_elems));
+}
+
+/// Refuses what the switch exchange cannot sum. All ranks do so alike.
+void Core::check_algorithm(const wire::OperationRecord& record) const {
+  if (!config_.datagrams || engine::slot_pool::can_sum(record)) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}: not with NZCL_ALGORITHM=switch, which does allreduces with dense results: sums of "
+                  "int32, and sums and averages of float32, float16 and bfloat16, without a wire_type; "
+                  "this is {} of {}{}",
+                  wire::name_of(record.collective), name_of(static_cast<ReduceOp>(record.op)),
+                  name_of(static_cast<DataType>(record.type)),
+                  record.packed_result ? " with a packed result" : ""));
+}
+
+void Core::refuse_sparse() const {
+  if (!config_.datagrams) return;
+  throw Error(
+      ErrorCode::unsupported,
+      "allreduce: not with NZCL_ALGORITHM=switch, which takes dense inputs only (a bitmap may say which "
+      "blocks are not zero)");
 }
 
 void Core::abort(Failure failure) {

@@ -103,6 +103,8 @@ class Core {
   bool is_worker() const { return members().is_worker(members().self); }
 
   void check_wire_type(WireType asked, wire::OperationRecord& record) const;
+  void check_algorithm(const wire::OperationRecord& record) const;
+  void refuse_sparse() const;
   template <typename Request>
   std::shared_ptr<engine::Operation> start_request(const Request& request);
   template <typename Request>

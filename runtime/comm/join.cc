@@ -57,6 +57,12 @@ Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity 
   const auto topology = placement::read_topology();
   engine::Membership membership = meet(options, meeting, identity, topology, deadline);
   const engine::Members& members = membership.members;
+  if (options.algorithm == "switch" && members.dedicated == 0) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        "algorithm is switch, which needs dedicated aggregators: start nzcl_aggregator --switch, and set "
+        "NZCL_AGGREGATORS to their number on all members");
+  }
   options.rank = members.is_worker(members.self) ? members.self : -1;
   options.world_size = members.workers;
   options.lanes = membership.lanes;

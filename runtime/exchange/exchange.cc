@@ -3,12 +3,14 @@
 #include "runtime/exchange/doubling/doubling_exchange.h"
 #include "runtime/exchange/one_hop/one_hop_exchange.h"
 #include "runtime/exchange/push/push_exchange.h"
+#include "runtime/exchange/switch/switch_exchange.h"
 
 namespace nzcl::engine {
 
 std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority) {
   if (priority == wire::Priority::doubling)
     return context.config.has_doubling() ? std::make_unique<DoublingExchange>(context) : nullptr;
+  if (context.config.datagrams) return make_switch_exchange(context);
   if (context.config.one_hop && priority == wire::Priority::express)
     return std::make_unique<OneHopExchange>(context);
   return std::make_unique<PushExchange>(context, priority);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "runtime/channel/lane_context.h"
@@ -32,11 +33,19 @@ class Exchange {
   /// Makes this rank take part in `operation`, which must stay alive until it has finished. Operations are
   /// submitted in the order of their epochs.
   virtual void submit(Operation& operation) = 0;
-  /// Does what can be done now. Returns true if anything moved.
+  /// Does what can be done now. Returns true if anything moved, but not for what was only repeated.
   virtual bool step() = 0;
   /// Called when a direct write from `member` has become visible. `sequence` is that of its slice, modulo
   /// 2^16.
   virtual void direct_arrived(std::uint16_t member, std::uint16_t sequence) = 0;
+
+  // --- Of exchanges that have a port of their own beside the lane's channels.
+  /// What the same exchange of other members needs to reach this one's port.
+  virtual std::string address() const { return {}; }
+  /// Takes all members' addresses, by member. Called once, before the first operation. Throws Error.
+  virtual void connect(std::span<const std::string>) {}
+  /// A file descriptor that becomes readable when step() may have something to do; -1 if it has no port.
+  virtual int wait_fd() const { return -1; }
 
   /// Returns true if nothing is under way.
   virtual bool idle() const = 0;

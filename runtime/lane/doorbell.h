@@ -31,13 +31,15 @@ class Doorbell {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto n = ::write(fd_, &one, sizeof one);  // fails only if it is rung already
   }
-  /// Sleeps until the bell is rung, `other_fd` becomes readable (unless it is -1), or `at_most` has passed.
-  /// Resets the bell.
-  void sleep(std::chrono::nanoseconds at_most, int other_fd = -1) noexcept {
-    std::array<pollfd, 2> fds{{{fd_, POLLIN, 0}, {other_fd, POLLIN, 0}}};
+  /// Sleeps until the bell is rung, one of the descriptors becomes readable (those that are -1 are left out),
+  /// or `at_most` has passed. Resets the bell.
+  void sleep(std::chrono::nanoseconds at_most, std::array<int, 3> others = {-1, -1, -1}) noexcept {
+    // poll() ignores negative descriptors.
+    std::array<pollfd, 4> fds{
+        {{fd_, POLLIN, 0}, {others[0], POLLIN, 0}, {others[1], POLLIN, 0}, {others[2], POLLIN, 0}}};
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
     const timespec limit{seconds.count(), static_cast<long>((at_most - seconds).count())};
-    ::ppoll(fds.data(), other_fd >= 0 ? 2 : 1, &limit, nullptr);
+    ::ppoll(fds.data(), fds.size(), &limit, nullptr);
     if ((fds[0].revents & POLLIN) != 0) {
       std::uint64_t rings;
       [[maybe_unused]] const auto n = ::read(fd_, &rings, sizeof rings);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <string_view>
 #include <thread>
 
 #include "runtime/exchange/contributions/agreement.h"
@@ -21,9 +23,34 @@ namespace {
 // Small operations come first, so that they overtake large ones.
 constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::bulk};
 
-/// What a member tells the others about a lane: where its memory is. The endpoint's own address follows.
+/// What a member tells the others about a lane: where its memory is, the addresses of the exchanges that have
+/// a port of their own, and the endpoint's.
 struct LaneAddress {
   verbs::RemoteMemory memory;
+  std::array<std::string, wire::kPriorities> exchanges;  // each shorter than 256 bytes
+  std::string endpoint;
+
+  std::string encode() const {
+    std::string text(sizeof memory, '\0');
+    std::memcpy(text.data(), &memory, sizeof memory);
+    for (const std::string& exchange : exchanges) text += static_cast<char>(exchange.size()) + exchange;
+    return text + endpoint;
+  }
+  /// Returns nothing for a text that is too short.
+  static std::optional<LaneAddress> decode(std::string_view text) {
+    LaneAddress address;
+    if (text.size() < sizeof address.memory) return std::nullopt;
+    std::memcpy(&address.memory, text.data(), sizeof address.memory);
+    text.remove_prefix(sizeof address.memory);
+    for (std::string& exchange : address.exchanges) {
+      const std::size_t bytes = text.empty() ? 0 : static_cast<unsigned char>(text.front());
+      if (text.size() < 1 + bytes) return std::nullopt;
+      exchange = text.substr(1, bytes);
+      text.remove_prefix(1 + bytes);
+    }
+    address.endpoint = text;
+    return text.empty() ? std::nullopt : std::optional(address);
+  }
 };
 
 bool lends_any(const EngineConfig& config, int member) {
@@ -42,7 +69,7 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
                                         .peers = static_cast<std::size_t>(options.config.members.count()),
                                         .arrivals = immediates_bound(options.config),
                                         .allocated = memory_.bytes()})) {
-  has_fd_ = endpoint_->wait_fd() >= 0;
+  has_fd_ = endpoint_->wait_fd() >= 0 && !context_.config.datagrams;
   memory_.attach(context_);
   submissions_.reserve(kMaxOperations);
   for (const Priority p : kPrioritiesInOrder)
@@ -52,31 +79,30 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
 Lane::~Lane() = default;
 
 std::string Lane::address_for(int peer) {
-  const LaneAddress address{memory_.remote()};
-  std::string text(sizeof address, '\0');
-  std::memcpy(text.data(), &address, sizeof address);
-  return text + endpoint_->address_for(static_cast<verbs::PeerId>(peer));
+  LaneAddress address{memory_.remote(), {}, endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
+  for (std::size_t p = 0; p < exchanges_.size(); ++p) address.exchanges[p] = exchanges_[p]->address();
+  return address.encode();
 }
 
 void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadline) {
   const Members& members = context_.config.members;
   std::vector<std::string> endpoints(addresses.size());
+  std::array<std::vector<std::string>, wire::kPriorities> ports;
   std::vector<std::pair<int, verbs::RemoteMemory>> lenders;
   for (int member = 0; member < members.count(); ++member) {
+    const auto address = LaneAddress::decode(addresses[static_cast<std::size_t>(member)]);
+    if (!address)
+      throw Error(ErrorCode::transport, fmt::format("{} gave no usable address", members.name(member)));
+    for (std::size_t p = 0; p < ports.size(); ++p) ports[p].push_back(address->exchanges[p]);
     const bool needed = members.is_worker(member)
                             ? members.is_aggregator(members.self) || members.dedicated == 0
                             : members.is_worker(members.self);
     if (member == members.self || !needed) continue;
-    const std::string& text = addresses[static_cast<std::size_t>(member)];
-    LaneAddress address;
-    if (text.size() <= sizeof address) {
-      throw Error(ErrorCode::transport, fmt::format("{} gave no usable address", members.name(member)));
-    }
-    std::memcpy(&address, text.data(), sizeof address);
-    LaneMemory::attach_peer(context_, member, address.memory);
-    lenders.emplace_back(member, address.memory);
-    endpoints[static_cast<std::size_t>(member)] = text.substr(sizeof address);
+    LaneMemory::attach_peer(context_, member, address->memory);
+    lenders.emplace_back(member, address->memory);
+    endpoints[static_cast<std::size_t>(member)] = address->endpoint;
   }
+  for (std::size_t p = 0; p < ports.size(); ++p) exchanges_[p]->connect(ports[p]);
   endpoint_->connect(endpoints, deadline);
   for (const auto& [member, memory] : lenders) {
     if (!lends_any(context_.config, member)) continue;
@@ -150,7 +176,7 @@ bool Lane::step_exchanges() {
     bool& at_rest = at_rest_[static_cast<std::size_t>(p)];
     if (at_rest || !exchanges_[static_cast<std::size_t>(p)]) continue;
     const bool any = exchange(p).step();
-    at_rest = !any;
+    at_rest = !any && exchange(p).wait_fd() < 0;  // what arrives at an exchange's own port is no completion
     moved |= any;
   }
   return moved;
@@ -269,16 +295,17 @@ void Lane::report_stall(Clock::time_point now) {
 }
 
 void Lane::sleep(std::chrono::nanoseconds at_most) {
-  int fd = -1;
+  std::array<int, 3> fds{-1, -1, -1};
   {
     const std::unique_lock lock(drive_, std::try_to_lock);
-    if (!lock) {  // another thread drives
+    if (!lock) {  // another thread drives, and what arrives is its business
       at_most = std::min<std::chrono::nanoseconds>(at_most, kStandBack);
-    } else if (endpoint_ && (fd = endpoint_->wait_fd()) >= 0 && !endpoint_->prepare_wait()) {
-      return;
+    } else if (endpoint_) {
+      fds = {endpoint_->wait_fd(), exchanges_[0]->wait_fd(), exchanges_[1]->wait_fd()};
+      if (fds[0] >= 0 && !endpoint_->prepare_wait()) return;
     }
   }
-  doorbell_.sleep(at_most, fd);
+  doorbell_.sleep(at_most, fds);
 }
 
 void Lane::run(std::stop_token stop) {

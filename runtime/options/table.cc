@@ -98,7 +98,8 @@ constexpr std::array kSettings = {
     Setting{
         "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|switch",
         "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough, "
-        "and without dedicated aggregators; switch: not in this version"},
+        "and without dedicated aggregators; switch: all, through slot pools over datagrams, at dedicated "
+        "aggregators"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

@@ -11,7 +11,9 @@ namespace {
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
 
 constexpr const char* kNoSwitch =
-    "algorithm switch is not in this version of nzcl; take auto, push or doubling";
+    "algorithm switch is for a whole communicator; set NZCL_ALGORITHM=switch, or options.algorithm";
+constexpr const char* kOnlySwitch =
+    "this communicator exchanges all operations by algorithm switch; take auto or switch";
 constexpr const char* kNoAggregators =
     "algorithm doubling is between ranks alone, and there are dedicated aggregators; set aggregators to 0";
 
@@ -38,7 +40,7 @@ std::string why_not_doubling(const EngineConfig& config, const wire::OperationRe
 
 Algorithm algorithm_of(const std::string& option, const Members& members) {
   if (option == "push") return Algorithm::push;
-  if (option == "switch") refuse(std::string("option ") + kNoSwitch);
+  if (option == "switch") return Algorithm::switch_;
   if (option != "doubling") return Algorithm::automatic;
   if (members.dedicated > 0) refuse(std::string("option ") + kNoAggregators);
   return Algorithm::doubling;
@@ -46,6 +48,13 @@ Algorithm algorithm_of(const std::string& option, const Members& members) {
 
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
                                  Algorithm asked) {
+  if (static_cast<int>(asked) >= kRequestAlgorithms)
+    refuse(fmt::format("allreduce: algorithm {} does not exist", static_cast<int>(asked)));
+  if (config.algorithm == Algorithm::switch_) {
+    if (asked == Algorithm::push || asked == Algorithm::doubling)
+      refuse(std::string("allreduce: ") + kOnlySwitch);
+    return wire::Algorithm::push;  // its packets do not say it
+  }
   const bool alone = config.members.workers == 1;  // nothing is exchanged
   switch (asked) {
     case Algorithm::automatic:
@@ -59,8 +68,6 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
     case Algorithm::switch_:
       refuse(std::string("allreduce: ") + kNoSwitch);
   }
-  if (static_cast<int>(asked) >= kRequestAlgorithms)
-    refuse(fmt::format("allreduce: algorithm {} does not exist", static_cast<int>(asked)));
   if (config.algorithm == Algorithm::doubling && !alone && fits_doubling(config, record))
     return wire::Algorithm::doubling;
   return wire::Algorithm::push;

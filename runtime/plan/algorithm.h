@@ -9,8 +9,8 @@
 
 namespace nzcl::engine {
 
-/// Returns what Options::algorithm says. Throws Error{invalid_argument} for one that this version does not
-/// have, and for doubling with dedicated aggregators.
+/// Returns what Options::algorithm says. Throws Error{invalid_argument} for doubling with dedicated
+/// aggregators.
 Algorithm algorithm_of(const std::string& option, const Members& members);
 
 /// Returns the algorithm of an operation. `asked` is what its request says. It follows from what all ranks

@@ -15,6 +15,7 @@
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/tile.h"
+#include "verbs/datagram.h"
 
 namespace nzcl::engine {
 
@@ -69,6 +70,8 @@ struct EngineConfig {
   /// Fewer bytes are worth more than the time it takes to find the shortest code of an index set.
   bool short_codes = false;
   Staging staging = Staging::automatic;
+  /// Set if operations are exchanged through slot pools over datagrams, instead of being pushed to owners.
+  std::optional<verbs::DatagramOptions> datagrams;
   int numa_node = -1;  // where channels and staging buffers lie; -1: anywhere
 
   const ChannelConfig& channel(wire::Priority priority) const {

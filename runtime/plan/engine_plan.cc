@@ -95,6 +95,11 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.index_code = index_code_of(o.format);
   config.staging = staging_of(o.staging);
   config.numa_node = numa_node;
+  if (o.algorithm == "switch") {
+    config.datagrams =
+        verbs::DatagramOptions{.interface = o.interface, .one_host = membership.hosts.all_together()};
+    config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one
+  }
   return config;
 }
 

@@ -8,6 +8,7 @@
 
 int main(int argc, char** argv) {
   int index = -1;
+  bool slot_pools = false;
   CLI::App app(
       "Serves one communicator as a dedicated aggregator, and all that are split from it, until the workers "
       "have "
@@ -20,9 +21,15 @@ int main(int argc, char** argv) {
                  "The number of this aggregator, from 0; not needed if one mpirun or srun starts workers and "
                  "aggregators together")
       ->check(CLI::Range(0, 1023));
+  app.add_flag(
+      "--switch", slot_pools,
+      "Sum packets in slot pools; the same as NZCL_ALGORITHM=switch, which the workers must have. As many "
+      "cores as NZCL_LANES says share the slots");
   CLI11_PARSE(app, argc, argv);
   try {
-    nzcl::serve_aggregator(nzcl::options_from_environment(), index);
+    nzcl::Options options = nzcl::options_from_environment();
+    if (slot_pools) options.algorithm = "switch";
+    nzcl::serve_aggregator(options, index);
     return 0;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "nzcl_aggregator: %s\n", e.what());

@@ -192,6 +192,26 @@ case $case_name in
     start_ranks 2 WORLD_SIZE=3 "$brief" --
     for name in rank0 rank1; do expect $name 3 'rank 2 did not come'; done
     ;;
+  switch)
+    for lanes in 1 2; do
+      start_ranks 3 NZCL_AGGREGATORS=1 NZCL_ALGORITHM=switch "NZCL_LANES=$lanes" --
+      start aggregator0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 \
+        "NZCL_LANES=$lanes" -- "$aggregator" --switch
+      expect_ranks_ok 3
+      expect aggregator0 0
+      port=$(free_port)
+    done
+    start_ranks 2 NZCL_AGGREGATORS=1 -- # without the option on the ranks
+    start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 -- "$aggregator" --switch
+    for r in 0 1; do expect rank$r 3 "members disagree about option algorithm"; done
+    expect aggregator0 1 "members disagree about option algorithm"
+    ;;
+  switch_killed_rank)
+    start_ranks 3 NZCL_AGGREGATORS=1 NZCL_ALGORITHM=switch NZCL_TIMEOUT_S=100 -- --rounds 100000 --die-rank 1 --die-at 20
+    start_aggregators 1 3 NZCL_ALGORITHM=switch NZCL_TIMEOUT_S=100
+    expect rank1 137
+    for r in 0 2; do expect rank$r 3 "rank 1 \(pid .*\) died"; done
+    ;;
   killed_rank | killed_first_rank)
     dead=2
     [[ $case_name == killed_rank ]] || dead=0

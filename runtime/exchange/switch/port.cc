@@ -1,0 +1,50 @@
+#include "runtime/exchange/switch/port.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+#include "nzcl/error.h"
+
+namespace nzcl::engine::slot_pool {
+
+std::string PortAddress::encode() const {
+  return fmt::format("{} {} {} {} {} {}", address, max_bytes, slots, job.tag, job.key.low, job.key.high);
+}
+
+PortAddress PortAddress::decode(const std::string& text, const std::string& member) {
+  PortAddress a;
+  std::istringstream in(text);
+  in >> a.address >> a.max_bytes >> a.slots >> a.job.tag >> a.job.key.low >> a.job.key.high;
+  const std::uint64_t least = sizeof(Header) + sizeof(std::int32_t);
+  if (in.fail() || a.max_bytes < least || a.slots > kMostSlots)
+    throw Error(ErrorCode::transport, fmt::format("{} gave no usable address of its datagram port", member));
+  return a;
+}
+
+Job draw_job() {
+  Job job;
+  std::uint64_t words[3];
+  if (::getrandom(words, sizeof words, 0) != sizeof words)
+    throw Error(ErrorCode::system, fmt::format("getrandom: {}", std::strerror(errno)));
+  job.tag = static_cast<std::uint32_t>(words[0]);
+  job.key = {words[1], words[2]};
+  return job;
+}
+
+std::uint32_t slots_for(const verbs::DatagramPort& port, int workers) {
+  const std::size_t most = std::min<std::size_t>(port.max_bytes(), sizeof(Header) + kMostPieceElements * 4);
+  const std::size_t fits = port.receive_bytes() / (most * static_cast<std::size_t>(workers));
+  return static_cast<std::uint32_t>(std::clamp<std::size_t>(fits, kLeastSlots, kMostSlots));
+}
+
+std::uint32_t piece_elements_for(std::uint64_t least_max_bytes) {
+  return static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(kMostPieceElements, (least_max_bytes - sizeof(Header)) / sizeof(std::int32_t)));
+}
+
+}  // namespace nzcl::engine::slot_pool

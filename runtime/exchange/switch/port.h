@@ -1,0 +1,39 @@
+// A lane's datagram port, and what the members of a lane tell each other about theirs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/exchange/switch/slot_server.h"
+#include "verbs/datagram.h"
+
+namespace nzcl::engine::slot_pool {
+
+/// The largest piece: larger packets would not make the exchange faster, but slots hold fewer of them.
+inline constexpr std::uint32_t kMostPieceElements = 2048;
+/// At a round trip of 200 us, as many packets of 1.4 KB are what 10 Gb/s hold, twice.
+inline constexpr std::uint32_t kMostSlots = 256;
+inline constexpr std::uint32_t kLeastSlots = 4;
+
+/// What a member says about its port. An aggregator says more: the job and the number of slots.
+struct PortAddress {
+  std::string address;
+  std::uint64_t max_bytes = 0;
+  std::uint32_t slots = 0;  // of a worker: 0
+  Job job;
+
+  std::string encode() const;
+  /// Throws Error{transport} that names the member, for a text that is not valid.
+  static PortAddress decode(const std::string& text, const std::string& member);
+};
+
+/// A tag and a key that nobody can guess. Throws Error{system}.
+Job draw_job();
+
+/// How many slots an aggregator has, so that its socket can hold what all workers may have under way.
+std::uint32_t slots_for(const verbs::DatagramPort& port, int workers);
+
+/// The size of pieces that the packets of all members can carry.
+std::uint32_t piece_elements_for(std::uint64_t least_max_bytes);
+
+}  // namespace nzcl::engine::slot_pool

@@ -1,0 +1,100 @@
+// A rank's half of the switch exchange: what it sends in each round of each slot, and when it sends it again.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/exchange/switch/packet.h"
+#include "runtime/exchange/switch/slot_server.h"
+#include "runtime/exchange/switch/tensor.h"
+#include "runtime/exchange/switch/timers.h"
+
+namespace nzcl::engine::slot_pool {
+
+/// A state machine without I/O: it is given packets and the time, and asked for packets. It allocates only
+/// when it is made and to describe a failure. One thread at a time may use it.
+class SlotWorker {
+ public:
+  /// `most_tensors` may be under way at the same time.
+  SlotWorker(const Pool& pool, int rank, std::size_t most_tensors);
+
+  /// Begins a tensor, behind those that are under way. All ranks must begin the same tensors in the same
+  /// order. The worker uses it until every slot has told it that nothing more comes.
+  void submit(Tensor& tensor);
+  /// Takes a packet that came from the aggregator's address.
+  void receive(std::span<const std::byte> packet, Time now);
+  /// Makes due what has waited too long, and looks ahead where that was not possible before.
+  void advance(Time now);
+  /// Writes the next packet that is due to `to`, and returns its size; 0 if none is due. Precondition: `to`
+  /// is aligned to 4 and has room for a header and Pool::piece_elements values.
+  std::size_t next_packet(std::span<std::byte> to, Time now);
+
+  bool idle() const { return tensors_begun_ == tensors_ended_; }
+  /// Whether a packet is due, or may be after the next advance(), whatever arrives.
+  bool has_work() const { return due_count_ > 0 || looking_ > 0; }
+
+  /// What an aggregator has said last about a slot that waits for others.
+  struct Missing {
+    int first = 0, count = 0;
+    bool opening = false;  // they have not begun the operation
+    std::uint64_t tensor = 0;
+  };
+  const std::optional<Missing>& missing() const { return missing_; }
+  /// Why no sum can be right any more; empty as long as it can.
+  const std::string& failure() const { return failure_; }
+  /// Packets that were sent for the first time, and results that were taken: what moves but repetitions.
+  std::uint64_t progress() const { return progress_; }
+  std::uint64_t repeated() const { return repeated_; }
+  std::uint64_t refused() const { return refused_; }
+  Time round_trip() const { return round_trips_.smoothed(); }
+
+ private:
+  enum class State : std::uint8_t {
+    idle,     // waits for a tensor
+    looking,  // waits until it is known which piece this rank holds next
+    due,      // its packet is to be sent
+    waiting,  // its packet is under way, and the result is expected
+  };
+  struct Slot {
+    State state = State::idle;
+    bool mine = false;          // this rank has values in this round
+    std::uint8_t exponent = 0;  // of this round's values
+    std::uint32_t round = 0;
+    std::uint32_t piece = kNoPiece;
+    Ahead ahead;  // the next piece that this rank holds
+    std::uint64_t tensor = 0;
+    Time sent{};
+    int times = 0;  // how often the packet has been sent
+  };
+
+  Tensor& tensor_of(const Slot& slot) { return *tensors_[slot.tensor % tensors_.size()].tensor; }
+  void begin(std::uint32_t slot);
+  void look(std::uint32_t slot);
+  void make_due(std::uint32_t slot);
+  bool makes_sense(const Slot& slot, std::uint32_t number, const Opened& packet);
+  void take_result(std::uint32_t slot, const Opened& packet, Time now);
+  void leave_tensor(std::uint32_t slot);
+
+  struct Entry {
+    Tensor* tensor = nullptr;
+    std::uint32_t slots_left = 0;
+  };
+  const Pool pool_;
+  const int rank_;
+  std::vector<Slot> slots_;
+  std::vector<Entry> tensors_;  // by number, modulo their size
+  std::uint64_t tensors_begun_ = 0, tensors_ended_ = 0;
+  std::vector<std::uint32_t> due_;  // a ring of slots
+  std::size_t due_first_ = 0, due_count_ = 0;
+  std::uint32_t looking_ = 0;  // how many slots
+  TimerWheel timers_;
+  RoundTrips round_trips_;
+  std::optional<Missing> missing_;
+  std::uint64_t progress_ = 0, repeated_ = 0, refused_ = 0;
+  std::string failure_;
+};
+
+}  // namespace nzcl::engine::slot_pool

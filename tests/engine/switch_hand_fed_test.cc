@@ -1,0 +1,348 @@
+// The two halves of the switch exchange, fed by hand: what each packet does, and what a wrong one does not.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/switch_tensor.h"
+
+namespace nzcl::engine::slot_pool::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::vector<std::byte> packet(Header header, const std::vector<std::int32_t>& values = {},
+                              const Job& job = kJob) {
+  std::vector<std::byte> bytes(sizeof(Header) + 4 * values.size());
+  if (!values.empty()) {
+    std::memcpy(bytes.data() + sizeof(Header), values.data(), 4 * values.size());
+    header.flags |= kHasValues;
+    header.blocks = 1;
+  }
+  seal(header, job, bytes);
+  return bytes;
+}
+
+Header contribution(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next) {
+  Header h;
+  h.rank = static_cast<std::uint16_t>(rank);
+  h.round = round;
+  h.piece = piece;
+  h.next = next;
+  return h;
+}
+
+class ServerTest : public ::testing::Test {
+ protected:
+  struct Sent {
+    int rank;
+    Header header;
+    std::vector<std::int32_t> values;
+  };
+  /// Takes all that the server wants to send.
+  std::vector<Sent> sent() {
+    std::vector<Sent> all;
+    while (const auto out = server.front()) {
+      const auto opened = open(out->packet, kJob);
+      EXPECT_TRUE(opened);
+      all.push_back({out->rank, opened->header, {opened->values.begin(), opened->values.end()}});
+      server.pop();
+    }
+    return all;
+  }
+  void give(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next,
+            const std::vector<std::int32_t>& values = {}) {
+    server.receive(rank, packet(contribution(rank, round, piece, next), values));
+  }
+  /// Opens a tensor whose first piece is 0.
+  void open_tensor() {
+    give(0, 0, kNoPiece, 0);
+    give(1, 0, kNoPiece, 0);
+    sent();
+  }
+  SlotServer server{Pool{2, 1, 4, kJob}};
+};
+
+TEST_F(ServerTest, AnswersAllWhenAllHaveCome) {
+  give(0, 0, kNoPiece, 3);
+  EXPECT_TRUE(sent().empty());
+  give(1, 0, kNoPiece, 2);
+  const auto opening = sent();
+  ASSERT_EQ(opening.size(), 1u);
+  EXPECT_EQ(opening[0].rank, SlotServer::kToAll);
+  EXPECT_EQ(opening[0].header.next, 2u);
+  give(1, 1, 2, kNoPiece, {1, 2, 3});
+  give(0, 1, 2, 3);
+  const auto sum = sent();
+  ASSERT_EQ(sum.size(), 1u);
+  EXPECT_EQ(sum[0].header.piece, 2u);
+  EXPECT_EQ(sum[0].header.next, 3u);
+  EXPECT_THAT(sum[0].values, ElementsAre(1, 2, 3));
+}
+
+TEST_F(ServerTest, ADuplicateIsNotAddedAndIsToldWhoIsMissing) {
+  open_tensor();
+  give(0, 1, 0, kNoPiece, {5, 5});
+  give(0, 1, 0, kNoPiece, {5, 5});
+  const auto waiting = sent();
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0].rank, 0);
+  EXPECT_EQ(waiting[0].header.kind, Kind::waiting);
+  EXPECT_EQ(waiting[0].header.rank, 1);
+  EXPECT_EQ(waiting[0].header.piece, 1u) << "one rank is missing";
+  give(1, 1, 0, kNoPiece, {1, -1});
+  const auto sum = sent();
+  ASSERT_EQ(sum.size(), 1u);
+  EXPECT_THAT(sum[0].values, ElementsAre(6, 4));
+}
+
+TEST_F(ServerTest, ALateOneForACompleteRoundIsAnsweredAgainAndAlone) {
+  open_tensor();
+  give(0, 1, 0, kNoPiece, {5});
+  give(1, 1, 0, kNoPiece, {6});
+  sent();
+  give(1, 1, 0, kNoPiece, {6});
+  const auto again = sent();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].rank, 1);
+  EXPECT_THAT(again[0].values, ElementsAre(11));
+}
+
+TEST_F(ServerTest, AnOlderRoundsCopyIsDropped) {
+  open_tensor();
+  for (const int rank : {0, 1}) give(rank, 1, 0, 1, {5});
+  for (const int rank : {0, 1}) give(rank, 2, 1, 2, {6});
+  for (const int rank : {0, 1}) give(rank, 3, 2, kNoPiece, {7});
+  sent();
+  give(0, 1, 0, 1, {5});
+  give(0, 0, kNoPiece, 0);
+  EXPECT_TRUE(sent().empty());
+  EXPECT_EQ(server.failure(), "");
+}
+
+TEST_F(ServerTest, ARoundThatCannotBeUnderWayIsRefused) {
+  open_tensor();
+  give(0, 2, 0, kNoPiece, {1});  // round 1 is not complete
+  give(0, 3, 0, kNoPiece, {1});
+  give(0, 77, 0, kNoPiece, {1});
+  EXPECT_EQ(server.refused(), 3u);
+  EXPECT_TRUE(sent().empty());
+}
+
+TEST_F(ServerTest, StrangersPacketsReachNoSum) {
+  open_tensor();
+  const Header h = contribution(0, 1, 0, kNoPiece);
+  server.receive(0, packet(h, {9}, {kJob.tag, {1, 1}}));        // another key
+  server.receive(0, packet(h, {9}, {kJob.tag + 1, kJob.key}));  // another job
+  server.receive(1, packet(h, {9}));                            // another rank's address
+  for (std::size_t at = 0; at < 52; ++at) {
+    auto bytes = packet(h, {9});
+    bytes[at] ^= std::byte{16};
+    server.receive(0, bytes);
+  }
+  for (std::size_t size = 0; size < 52; ++size) {
+    auto bytes = packet(h, {9});
+    bytes.resize(size);
+    server.receive(0, bytes);
+  }
+  Header result = h;
+  result.kind = Kind::result;
+  server.receive(0, packet(result, {9}));
+  EXPECT_EQ(server.refused(), 3u + 52 + 52 + 1);
+  give(0, 1, 0, kNoPiece, {1});
+  give(1, 1, 0, kNoPiece, {2});
+  const auto sum = sent();
+  ASSERT_EQ(sum.size(), 1u);
+  EXPECT_THAT(sum[0].values, ElementsAre(3));
+}
+
+TEST_F(ServerTest, DifferentOperationsAreNamed) {
+  Header h = contribution(0, 0, kNoPiece, 0);
+  server.receive(0, packet(h));
+  h.rank = 1;
+  h.shape = 5;
+  server.receive(1, packet(h));
+  EXPECT_THAT(server.failure(), HasSubstr("ranks 0 and 1 have called different operations"));
+}
+
+TEST_F(ServerTest, SumsWrapAndLargestExponentOfThoseWhoHoldTheNextPieceIsTaken) {
+  Header a = contribution(0, 0, kNoPiece, 3), b = contribution(1, 0, kNoPiece, 3);
+  a.next_exponent = 17;
+  b.next_exponent = 80;
+  server.receive(0, packet(a));
+  server.receive(1, packet(b));
+  EXPECT_EQ(sent().at(0).header.next_exponent, 80);
+  a = contribution(0, 1, 3, 5), b = contribution(1, 1, 3, 4);
+  a.exponent = b.exponent = 80;
+  a.next_exponent = 200;
+  b.next_exponent = 3;
+  server.receive(0, packet(a, {2147483647}));
+  server.receive(1, packet(b, {1}));
+  const auto sum = sent();
+  EXPECT_EQ(sum.at(0).header.next_exponent, 3) << "rank 0 does not hold piece 4";
+  EXPECT_THAT(sum.at(0).values, ElementsAre(-2147483647 - 1));
+}
+
+TEST_F(ServerTest, AnExponentThatWasNotAgreedFails) {
+  open_tensor();
+  Header h = contribution(0, 1, 0, kNoPiece);
+  h.exponent = 9;
+  server.receive(0, packet(h, {1}));
+  EXPECT_THAT(server.failure(), HasSubstr("rank 0"));
+}
+
+TEST_F(ServerTest, TooManyValuesFailAndReachNothing) {
+  open_tensor();
+  give(0, 1, 0, kNoPiece, {1, 2, 3, 4, 5});
+  EXPECT_THAT(server.failure(), HasSubstr("5 values"));
+}
+
+class WorkerTest : public ::testing::Test {
+ protected:
+  std::optional<Header> next(Time now) {
+    alignas(8) std::array<std::byte, 256> buffer;
+    const std::size_t bytes = worker->next_packet(buffer, now);
+    if (bytes == 0) return std::nullopt;
+    const auto opened = open(std::span(buffer).first(bytes), kJob);
+    EXPECT_TRUE(opened);
+    return opened->header;
+  }
+  void answer(std::uint32_t round, std::uint32_t piece, std::uint32_t next,
+              const std::vector<std::int32_t>& values, Time now, std::uint8_t flags = 0) {
+    Header h = contribution(kAggregatorRank, round, piece, next);
+    h.kind = Kind::result;
+    h.shape = 77;
+    h.next_exponent = static_cast<std::uint8_t>(next % 200);
+    h.flags = flags;
+    worker->receive(packet(h, values), now);
+  }
+  static std::unique_ptr<SlotWorker> fresh() {
+    return std::make_unique<SlotWorker>(Pool{2, 1, 4, kJob}, 1, 2);
+  }
+  std::unique_ptr<SlotWorker> worker = fresh();
+  MemoryTensor tensor{{1, 2, 3, 4, 0, 0, 0, 0, 9, 9}, 4, 1};
+};
+
+TEST_F(WorkerTest, LooksAheadAndSendsOnlyWhatItHolds) {
+  worker->submit(tensor);
+  auto h = next(0s);
+  ASSERT_TRUE(h);
+  EXPECT_EQ(h->piece, kNoPiece);
+  EXPECT_EQ(h->next, 0u);
+  EXPECT_FALSE(next(0s));
+  answer(0, kNoPiece, 0, {}, 1us);
+  h = next(1us);
+  EXPECT_EQ(h->piece, 0u);
+  EXPECT_EQ(h->next, 2u);
+  EXPECT_EQ(h->flags, kHasValues);
+  answer(1, 0, 1, {2, 4, 6, 8}, 2us);  // another rank holds piece 1
+  h = next(2us);
+  EXPECT_EQ(h->piece, 1u);
+  EXPECT_EQ(h->next, 2u);
+  EXPECT_EQ(h->flags, 0);
+  answer(2, 1, 2, {7, 7, 7, 7}, 3us);
+  h = next(3us);
+  EXPECT_EQ(h->piece, 2u);
+  EXPECT_EQ(h->next, kNoPiece);
+  answer(3, 2, kNoPiece, {18, 18}, 4us);
+  EXPECT_TRUE(worker->idle());
+  EXPECT_TRUE(tensor.done());
+  EXPECT_THAT(tensor.output, ElementsAre(2, 4, 6, 8, 7, 7, 7, 7, 18, 18));
+}
+
+TEST_F(WorkerTest, RepeatsAfterTheTimeoutAndLessAndLessOften) {
+  worker->submit(tensor);
+  next(0s);
+  std::vector<Time> repeated;
+  for (Time now{}; now < 3s; now += 250us) {
+    worker->advance(now);
+    if (next(now)) repeated.push_back(now);
+  }
+  ASSERT_GE(repeated.size(), 8u);
+  ASSERT_LE(repeated.size(), 24u);
+  EXPECT_NEAR(static_cast<double>(repeated[0].count()), 1e7, 1e6);
+  EXPECT_GT(repeated[2] - repeated[1], 1.5 * (repeated[1] - repeated[0]));
+  const Time last = repeated.back() - repeated[repeated.size() - 2];
+  EXPECT_LE(last, kMostBackoff + 2 * kTick);
+  EXPECT_EQ(worker->repeated(), repeated.size());
+}
+
+TEST_F(WorkerTest, AResultThatCrossesItsRepetitionIsTakenOnce) {
+  worker->submit(tensor);
+  next(0s);
+  worker->advance(20ms);  // due again
+  answer(0, kNoPiece, 0, {}, 20ms);
+  answer(0, kNoPiece, 0, {}, 20ms);
+  const auto h = next(20ms);
+  ASSERT_TRUE(h);
+  EXPECT_EQ(h->round, 1u);
+  EXPECT_FALSE(next(20ms));
+}
+
+TEST_F(WorkerTest, ResultsThatCannotBeFail) {
+  const auto text = [&](auto give) {
+    MemoryTensor own{{1, 2, 3, 4, 0, 0, 0, 0, 9, 9}, 4, 1};
+    worker = fresh();
+    worker->submit(own);
+    next(0s);
+    give();
+    return worker->failure();
+  };
+  EXPECT_THAT(text([&] { answer(0, 0, 0, {}, 1us); }), HasSubstr("cannot be"));
+  EXPECT_THAT(text([&] { answer(0, kNoPiece, 1, {}, 1us); }), HasSubstr("cannot be"))
+      << "this rank has piece 0";
+  EXPECT_THAT(text([&] { answer(0, kNoPiece, kNoPiece, {}, 1us); }), HasSubstr("cannot be"));
+  EXPECT_THAT(text([&] { answer(0, kNoPiece, 0, {1, 2, 3, 4}, 1us); }), HasSubstr("cannot be"));
+  const auto second = [&](auto give) {
+    return text([&] {
+      answer(0, kNoPiece, 0, {}, 1us);
+      next(1us);
+      give();
+    });
+  };
+  EXPECT_EQ(second([&] { answer(1, 0, 2, {1, 2, 3, 4}, 2us); }), "");
+  EXPECT_THAT(second([&] { answer(1, 0, 2, {1, 2, 3}, 2us); }), HasSubstr("cannot be"));
+  EXPECT_THAT(second([&] { answer(1, 0, 2, {}, 2us); }), HasSubstr("cannot be"));
+  EXPECT_THAT(second([&] { answer(1, 0, 3, {1, 2, 3, 4}, 2us); }), HasSubstr("cannot be"));
+  EXPECT_THAT(second([&] { answer(1, 0, 0, {1, 2, 3, 4}, 2us); }), HasSubstr("cannot be"));
+  EXPECT_THAT(second([&] {
+                answer(1, 0, 2, {1, 2, 3, 4}, 2us, kClamped);
+              }),
+              HasSubstr("beyond the exponent"));
+}
+
+TEST(TimerWheel, ExpiresEachOnceAndNotBeforeItsTime) {
+  TimerWheel wheel(5);
+  std::vector<std::uint32_t> expired;
+  const auto note = [&](std::uint32_t item) { expired.push_back(item); };
+  wheel.set(3, 0ms, 10ms);
+  wheel.set(1, 0ms, 5ms);
+  wheel.set(2, 0ms, 5ms);
+  wheel.clear(2);
+  wheel.advance(5ms - 1ns, note);
+  EXPECT_THAT(expired, ElementsAre());
+  wheel.advance(9ms, note);
+  EXPECT_THAT(expired, ElementsAre(1));
+  wheel.set(3, 9ms, 5ms);
+  wheel.advance(11ms, note);
+  EXPECT_THAT(expired, ElementsAre(1));
+  wheel.advance(100s, note);
+  EXPECT_THAT(expired, ElementsAre(1, 3));
+}
+
+TEST(SipHash, GivesThePublishedValues) {
+  // From the appendix of the paper, and from the authors' vectors for shorter inputs.
+  const SipKey key{0x0706050403020100, 0x0f0e0d0c0b0a0908};
+  std::array<std::byte, 15> bytes;
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i);
+  SipHash whole(key), parts(key), empty(key);
+  whole.add(bytes);
+  parts.add(std::span(bytes).first(8));
+  parts.add(std::span(bytes).subspan(8));
+  EXPECT_EQ(whole.finish(), 0xa129ca6149be45e5u);
+  EXPECT_EQ(parts.finish(), 0xa129ca6149be45e5u);
+  EXPECT_EQ(empty.finish(), 0x726fdb47dd0e0e31u);
+}
+
+}  // namespace
+}  // namespace nzcl::engine::slot_pool::test

@@ -1,0 +1,131 @@
+// The switch exchange on a simulated network that loses, repeats, reorders and changes packets. Time is
+// virtual, and every result is compared with the plain sum.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/engine/switch_tensor.h"
+
+namespace nzcl::engine::slot_pool::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+verbs::SimulatedLink link_with(const verbs::DatagramFaults& faults) {
+  verbs::SimulatedLink link;
+  link.delay = 5us;
+  link.faults = faults;
+  return link;
+}
+
+TEST(SwitchRack, ExactForEverySizeDensityAndNumberOfRanks) {
+  for (const int workers : {1, 2, 3, 5, 8, 65}) {
+    for (const std::size_t count : {1, 16, 17, 128, 16 * 40 + 5}) {
+      for (const double density : {0.0, 0.05, 0.5, 1.0}) {
+        SCOPED_TRACE(::testing::Message()
+                     << workers << " ranks, " << count << " values, density " << density);
+        RackSetting setting;
+        setting.workers = workers;
+        setting.count = count;
+        setting.density = density;
+        setting.tensors = 2;
+        Rack rack(setting);
+        ASSERT_TRUE(rack.run(10s));
+        rack.expect_sums();
+      }
+    }
+  }
+}
+
+TEST(SwitchRack, ExactWithLossDuplicatesReorderingAndChangedBytes) {
+  for (const double loss : {0.0, 0.01, 0.1, 0.3}) {
+    for (unsigned seed = 1; seed <= 6; ++seed) {
+      for (const double density : {0.1, 1.0}) {
+        SCOPED_TRACE(::testing::Message() << "loss " << loss << ", seed " << seed << ", density " << density);
+        RackSetting setting;
+        setting.workers = 2 + static_cast<int>(seed % 3);
+        setting.density = density;
+        setting.tensors = 3;
+        setting.seed = seed;
+        setting.link = link_with(
+            {.loss = loss, .duplication = 0.1, .reordering = 0.2, .corruption = 0.05, .detour = 3ms});
+        Rack rack(setting);
+        ASSERT_TRUE(rack.run(300s));
+        rack.expect_sums();
+        EXPECT_GT(rack.server().refused(), 0u) << "changed packets are refused";
+      }
+    }
+  }
+}
+
+TEST(SwitchRack, CopiesThatComeSecondsLaterChangeNothing) {
+  RackSetting setting;
+  setting.tensors = 4;
+  setting.count = 16 * 400;
+  setting.link = link_with({.loss = 0.02, .duplication = 0.3, .detour = 2s});
+  Rack rack(setting);
+  ASSERT_TRUE(rack.run(100s));
+  rack.expect_sums();
+}
+
+TEST(SwitchRack, ARankMayComeASecondLate) {
+  RackSetting setting;
+  setting.workers = 3;
+  setting.late = {0s, 1s, 500ms};
+  setting.link = link_with({.loss = 0.1});
+  Rack rack(setting);
+  EXPECT_FALSE(rack.run(900ms));
+  ASSERT_TRUE(rack.worker(0).missing());
+  EXPECT_EQ(rack.worker(0).missing()->first, 1);
+  EXPECT_EQ(rack.worker(0).missing()->count, 1);
+  EXPECT_TRUE(rack.worker(0).missing()->opening);
+  Rack again(setting);
+  ASSERT_TRUE(again.run(60s));
+  again.expect_sums();
+  // Repetitions are backed off: a rank that waits for a second does not flood the aggregator.
+  EXPECT_LT(again.worker(0).repeated(), 40u * setting.slots);
+}
+
+TEST(SwitchRack, WithoutLossEachRankSendsItsPiecesAndTheHeadersOnce) {
+  RackSetting setting;
+  setting.count = 16 * 1000;
+  setting.density = 0.1;
+  setting.link = link_with({});
+  Rack rack(setting);
+  ASSERT_TRUE(rack.run(10s));
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(rack.worker(r).repeated(), 0u);
+  // A round for each piece that some rank holds, and an opening for each slot.
+  EXPECT_EQ(rack.server().completed(), rack.tensor(0, 0).stored + setting.slots);
+  EXPECT_LT(rack.tensor(0, 0).stored, 250u);
+}
+
+TEST(SwitchRack, GoesOnWhenOtherThreadsAreStillLookingThroughTheTensor) {
+  RackSetting setting;
+  Rack rack(setting);
+  rack.tensor(0, 0).blind = 50;
+  rack.tensor(1, 0).blind = 5;
+  ASSERT_TRUE(rack.run(10s));
+  rack.expect_sums();
+}
+
+TEST(SwitchRack, ALossCostsAboutOneTimeoutAndTheOtherSlotsGoOn) {
+  RackSetting setting;
+  setting.workers = 4;
+  setting.slots = 64;
+  setting.piece = 256;
+  setting.count = 256 * 8000;
+  setting.link = link_with({});
+  setting.link.bits_per_second = 1e9;
+  const auto time = [&](double loss) {
+    setting.link.faults.loss = loss;
+    Rack rack(setting);
+    EXPECT_TRUE(rack.run(100s));
+    rack.expect_sums();
+    return std::chrono::duration<double>(rack.network().now()).count();
+  };
+  const double clean = time(0), bound = 8000 * (256 * 4 + 48 + 66) * 8 / 1e9;
+  EXPECT_LT(clean, bound / 0.9);
+  EXPECT_LT(time(0.001), 1.2 * clean);
+}
+
+}  // namespace
+}  // namespace nzcl::engine::slot_pool::test
