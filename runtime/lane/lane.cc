@@ -80,7 +80,9 @@ Lane::~Lane() = default;
 
 std::string Lane::address_for(int peer) {
   LaneAddress address{memory_.remote(), {}, endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
-  for (std::size_t p = 0; p < exchanges_.size(); ++p) address.exchanges[p] = exchanges_[p]->address();
+  for (std::size_t p = 0; p < exchanges_.size(); ++p) {
+    if (exchanges_[p]) address.exchanges[p] = exchanges_[p]->address();
+  }
   return address.encode();
 }
 
@@ -90,6 +92,10 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
   std::array<std::vector<std::string>, wire::kPriorities> ports;
   std::vector<std::pair<int, verbs::RemoteMemory>> lenders;
   for (int member = 0; member < members.count(); ++member) {
+    if (member == members.self) {  // it does not connect to itself
+      for (auto& of_exchange : ports) of_exchange.emplace_back();
+      continue;
+    }
     const auto address = LaneAddress::decode(addresses[static_cast<std::size_t>(member)]);
     if (!address)
       throw Error(ErrorCode::transport, fmt::format("{} gave no usable address", members.name(member)));
@@ -97,12 +103,14 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
     const bool needed = members.is_worker(member)
                             ? members.is_aggregator(members.self) || members.dedicated == 0
                             : members.is_worker(members.self);
-    if (member == members.self || !needed) continue;
+    if (!needed) continue;
     LaneMemory::attach_peer(context_, member, address->memory);
     lenders.emplace_back(member, address->memory);
     endpoints[static_cast<std::size_t>(member)] = address->endpoint;
   }
-  for (std::size_t p = 0; p < ports.size(); ++p) exchanges_[p]->connect(ports[p]);
+  for (std::size_t p = 0; p < ports.size(); ++p) {
+    if (exchanges_[p]) exchanges_[p]->connect(ports[p]);
+  }
   endpoint_->connect(endpoints, deadline);
   for (const auto& [member, memory] : lenders) {
     if (!lends_any(context_.config, member)) continue;

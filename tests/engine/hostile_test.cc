@@ -417,12 +417,13 @@ class HostilePeer : public testing::Test {
     endpoint_ = theirs_->open_endpoint({.self = 1, .peers = 2, .arrivals = 64});
     byte_ = theirs_->register_memory(std::as_writable_bytes(std::span(bytes_)), MemoryKind::host);
     const std::string lane = lane_->address_for(1);
-    verbs::RemoteMemory none;
-    std::string here(sizeof none, '\0');
+    // In front of the endpoint's address: where memory is, and an empty address of each exchange.
+    constexpr std::size_t kBeforeEndpoint = sizeof(verbs::RemoteMemory) + wire::kPriorities;
+    std::string here(kBeforeEndpoint, '\0');
     here += endpoint_->address_for(0);
     lane_->connect(std::vector<std::string>{"", here}, verbs::Clock::now());
     std::memcpy(&memory_, lane.data(), sizeof memory_);
-    endpoint_->connect(std::vector<std::string>{lane.substr(sizeof memory_), ""}, verbs::Clock::now());
+    endpoint_->connect(std::vector<std::string>{lane.substr(kBeforeEndpoint), ""}, verbs::Clock::now());
   }
   /// The lane's error after this immediate has arrived; "" if it takes it.
   std::string failure_after(const Immediate& immediate) {

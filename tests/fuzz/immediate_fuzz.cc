@@ -21,6 +21,10 @@ engine::LaneOptions options() {
   return options;
 }
 
+/// What a lane's address has in front of that of its endpoint: where its memory is, and an empty address of
+/// each exchange.
+constexpr std::size_t kBeforeEndpoint = sizeof(verbs::RemoteMemory) + wire::kPriorities;
+
 void run(FuzzInput input) {
   verbs::LoopbackNetwork network;
   const auto ours = network.device(), theirs = network.device();
@@ -31,9 +35,9 @@ void run(FuzzInput input) {
   const std::string address = lane.address_for(1);
   verbs::RemoteMemory memory;
   std::memcpy(&memory, address.data(), sizeof memory);
-  lane.connect(std::vector<std::string>{"", std::string(sizeof memory, '\0') + endpoint->address_for(0)},
+  lane.connect(std::vector<std::string>{"", std::string(kBeforeEndpoint, '\0') + endpoint->address_for(0)},
                verbs::Clock::now());
-  endpoint->connect(std::vector<std::string>{address.substr(sizeof memory), ""}, verbs::Clock::now());
+  endpoint->connect(std::vector<std::string>{address.substr(kBeforeEndpoint), ""}, verbs::Clock::now());
 
   const verbs::Segment segment{bytes.data(), 1, source.get()};
   std::array<verbs::Completion, 16> done;

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <future>
+#include <latch>
 
 #include "tests/system/misuse.h"
 #include "tests/system/ranks.h"
@@ -267,7 +268,8 @@ TEST(Callback, MayStartAndWaitForOperations) {
 }
 
 TEST(Callback, GetsTheErrorAndIsOverWhenTheCommunicatorIsClosed) {
-  const auto errors = run_ranks(patient(2, 0), [](Communicator& c) {
+  std::latch started(1);
+  const auto errors = run_ranks(patient(2, 0), [&started](Communicator& c) {
     Buffers b(c, 300);
     std::string text, closing;
     std::atomic<int> calls{0};
@@ -279,7 +281,9 @@ TEST(Callback, GetsTheErrorAndIsOverWhenTheCommunicatorIsClosed) {
         ++calls;
       });
       work.on_complete([&](const Error*) { throw std::runtime_error("which is logged, and nothing else"); });
+      started.count_down();
     } else {
+      started.wait();
       c.abort("for the test");
     }
     c.close();

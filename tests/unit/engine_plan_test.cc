@@ -72,7 +72,10 @@ TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
   EXPECT_EQ(plan(members_on("aaa"), {}, options).algorithm, Algorithm::doubling);
   EXPECT_THROW(plan(members_on("aab", 1), {}, options), Error);
   options.algorithm = "switch";
-  EXPECT_THROW(plan(members_on("aaa"), {}, options), Error);
+  const EngineConfig config = plan(members_on("aab", 1), {}, options);
+  EXPECT_TRUE(config.datagrams);
+  EXPECT_FALSE(config.one_hop);
+  EXPECT_FALSE(config.has_doubling());
 }
 
 TEST(EnginePlan, DedicatedAggregatorsNeedTwoHops) { EXPECT_FALSE(plan(members_on("aab", 1)).one_hop); }
