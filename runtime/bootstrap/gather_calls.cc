@@ -33,6 +33,7 @@ std::optional<GatherFrame> GatherCalls::end(const std::string& name) {
 void GatherCalls::answer(GatherFrame frame) {
   {
     const std::scoped_lock lock(mutex_);
+    if (closed_) return;  // to a call that began after everything was over
     const auto found = answers_.find(frame.name);
     if (found == answers_.end()) return;
     found->second = std::move(frame);

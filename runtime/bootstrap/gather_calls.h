@@ -26,7 +26,8 @@ class GatherCalls {
   /// Ends the call, and returns the answer, if there is one.
   std::optional<GatherFrame> end(const std::string& name);
 
-  /// Called on the control thread. An answer for which nobody waits is dropped.
+  /// Called on the control thread. An answer for which nobody waits is dropped, and so
+  /// is one after close().
   void answer(GatherFrame frame);
   /// Called on the control thread when no answer will come any more, because the communicator has failed or
   /// all members have left.

@@ -92,8 +92,9 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
   std::array<std::vector<std::string>, wire::kPriorities> ports;
   std::vector<std::pair<int, verbs::RemoteMemory>> lenders;
   for (int member = 0; member < members.count(); ++member) {
-    if (member == members.self) {  // it does not connect to itself
-      for (auto& of_exchange : ports) of_exchange.emplace_back();
+    if (member == members.self) {  // an endpoint does not connect to itself
+      for (std::size_t p = 0; p < ports.size(); ++p)
+        ports[p].push_back(exchanges_[p] ? exchanges_[p]->address() : std::string());
       continue;
     }
     const auto address = LaneAddress::decode(addresses[static_cast<std::size_t>(member)]);

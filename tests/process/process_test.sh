@@ -196,13 +196,13 @@ case $case_name in
     for lanes in 1 2; do
       start_ranks 3 NZCL_AGGREGATORS=1 NZCL_ALGORITHM=switch "NZCL_LANES=$lanes" --
       start aggregator0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 \
-        "NZCL_LANES=$lanes" -- "$aggregator" --switch
+        "NZCL_LANES=$lanes" -- "$aggregator" --switch --index 0
       expect_ranks_ok 3
       expect aggregator0 0
       port=$(free_port)
     done
     start_ranks 2 NZCL_AGGREGATORS=1 -- # without the option on the ranks
-    start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 -- "$aggregator" --switch
+    start aggregator0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 -- "$aggregator" --switch --index 0
     for r in 0 1; do expect rank$r 3 "members disagree about option algorithm"; done
     expect aggregator0 1 "members disagree about option algorithm"
     ;;
