@@ -8,6 +8,7 @@
 #include <random>
 
 #include "nzcl/compress.h"
+#include "perf/allreduce/totals.h"
 #include "perf/cpu_seconds.h"
 #include "perf/plain_compressor.h"
 
@@ -25,10 +26,8 @@ class CompressedBench {
         gradient_(p.count),
         output_(std::max<std::uint64_t>(1, p.count)),
         some_(999'983),
-        exchanged_(static_cast<std::size_t>(settings.iterations) + 8),
         registered_output_(communicator.register_buffer(output_.data(), output_.size() * sizeof(float))),
-        registered_exchanged_(
-            communicator.register_buffer(exchanged_.data(), exchanged_.size() * sizeof(double))) {
+        totals_(communicator, static_cast<std::size_t>(settings.iterations) + 8) {
     std::mt19937 random(static_cast<unsigned>(communicator.rank()) + 1);
     for (float& v : some_) v = static_cast<float>(std::normal_distribution<double>()(random));
     if (settings.check) plain_.emplace(state_.compressor(), p.count);
@@ -47,7 +46,6 @@ class CompressedBench {
         {.state = &state_, .input = gradient_.data(), .output = output_.data(), .op = problem_.op});
   }
   std::uint64_t wrong(std::vector<float> expected);
-  std::vector<double> gather(const std::vector<double>& values, nzcl::ReduceOp op);
 
   nzcl::Communicator& communicator_;
   const Settings& settings_;
@@ -55,22 +53,9 @@ class CompressedBench {
   nzcl::CompressorState state_;
   std::optional<PlainCompressor> plain_;
   std::vector<float> gradient_, output_, some_;
-  std::vector<double> exchanged_;
-  nzcl::RegisteredBuffer registered_output_, registered_exchanged_;
+  nzcl::RegisteredBuffer registered_output_;
+  Totals totals_;
 };
-
-std::vector<double> CompressedBench::gather(const std::vector<double>& values, nzcl::ReduceOp op) {
-  std::copy(values.begin(), values.end(), exchanged_.begin());
-  communicator_
-      .allreduce({.input = exchanged_.data(),
-                  .output = exchanged_.data(),
-                  .count = values.size(),
-                  .type = nzcl::DataType::float64,
-                  .op = op,
-                  .dense = true})
-      .wait();
-  return {exchanged_.begin(), exchanged_.begin() + static_cast<std::ptrdiff_t>(values.size())};
-}
 
 /// `expected` is what this rank must have sent. The dense allreduce makes of it what the result must be.
 std::uint64_t CompressedBench::wrong(std::vector<float> expected) {
@@ -118,15 +103,14 @@ Measurement CompressedBench::run() {
   }
   std::vector<double> most = m.seconds;
   most.push_back(sent_bytes / settings_.iterations);
-  most = gather(most, nzcl::ReduceOp::max);
+  most = totals_.largest(most);
   m.wire_bytes = most.back();
   most.pop_back();
   m.seconds = std::move(most);
   std::sort(m.seconds.begin(), m.seconds.end());
   const double n = communicator_.size(), times = settings_.iterations;
-  const auto sums = gather({bad, cpu / times, density / times / n, union_density / times / n,
-                            coded / times / n, state_.report().residual_norm / n},
-                           nzcl::ReduceOp::sum);
+  const auto sums = totals_.sum({bad, cpu / times, density / times / n, union_density / times / n,
+                                 coded / times / n, state_.report().residual_norm / n});
   m.wrong = static_cast<std::uint64_t>(sums[0]);
   m.cpu_seconds = sums[1];
   m.density = sums[2], m.union_density = sums[3], m.coded_bytes = sums[4], m.residual_norm = sums[5];

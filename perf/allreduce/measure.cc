@@ -26,28 +26,15 @@ std::vector<std::byte> in_type(const std::vector<std::int64_t>& indices, nzcl::I
 }  // namespace
 
 Bench::Bench(nzcl::Communicator& communicator, const Settings& settings)
-    : communicator_(communicator), settings_(settings) {
+    : communicator_(communicator),
+      settings_(settings),
+      totals_(communicator, static_cast<std::size_t>(settings.iterations) + 16) {
   // The last block of a stream takes the room of a whole one.
   const std::size_t padding = settings.stream_input ? settings.block * sizeof(std::int64_t) : 0;
   const std::size_t bytes = std::max<std::size_t>(8, settings.sizes().back()) + padding;
   for (auto* buffer : {&pristine_, &input_, &output_}) buffer->resize(bytes);
-  exchanged_.resize(static_cast<std::size_t>(settings.iterations) + 16);
   registered_input_ = communicator.register_buffer(input_.data(), bytes);
   registered_output_ = communicator.register_buffer(output_.data(), bytes);
-  registered_exchanged_ = communicator.register_buffer(exchanged_.data(), exchanged_.size() * sizeof(double));
-}
-
-std::vector<double> Bench::gather(std::vector<double> values, nzcl::ReduceOp op) {
-  std::copy(values.begin(), values.end(), exchanged_.begin());
-  communicator_
-      .allreduce({.input = exchanged_.data(),
-                  .output = exchanged_.data(),
-                  .count = values.size(),
-                  .type = nzcl::DataType::float64,
-                  .op = op,
-                  .dense = true})
-      .wait();
-  return {exchanged_.begin(), exchanged_.begin() + static_cast<std::ptrdiff_t>(values.size())};
 }
 
 /// Makes this rank's input.
@@ -190,7 +177,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
   }
   std::vector<double> most = m.seconds;
   most.push_back(sent / settings_.iterations);
-  most = gather(std::move(most), nzcl::ReduceOp::max);
+  most = totals_.largest(most);
   m.wire_bytes = most.back();
   most.pop_back();
   m.seconds = std::move(most);

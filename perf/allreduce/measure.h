@@ -4,6 +4,7 @@
 
 #include "nzcl/communicator.h"
 #include "perf/allreduce/problem.h"
+#include "perf/allreduce/totals.h"
 
 namespace perf::allreduce {
 
@@ -26,12 +27,9 @@ class Bench {
   /// A stream has no in-place form. Collective.
   Measurement run(const Problem& problem, bool in_place);
   /// The sums over the ranks. Collective.
-  std::vector<double> sum(std::vector<double> values) {
-    return gather(std::move(values), nzcl::ReduceOp::sum);
-  }
+  std::vector<double> sum(const std::vector<double>& values) { return totals_.sum(values); }
 
  private:
-  std::vector<double> gather(std::vector<double> values, nzcl::ReduceOp op);
   void prepare(const Problem& problem);
   nzcl::Work start(const Problem& problem, bool in_place);
   nzcl::Work start_collective(const Problem& problem, bool in_place);
@@ -42,12 +40,12 @@ class Bench {
   std::vector<std::byte> pristine_;  // this rank's tensor; after a packed operation, room to check it
   std::vector<std::byte> input_;     // the tensor, or the stream's values
   std::vector<std::byte> output_;    // the tensor, or the packed values
-  std::vector<double> exchanged_;
   std::vector<std::uint64_t> bitmap_;
   std::vector<std::byte> indices_;  // of the stream, in the type that was asked for
   std::size_t index_count_ = 0;
   std::vector<std::byte> packed_indices_;  // of the result
-  nzcl::RegisteredBuffer registered_input_, registered_output_, registered_exchanged_;
+  nzcl::RegisteredBuffer registered_input_, registered_output_;
+  Totals totals_;
 };
 
 }  // namespace perf::allreduce

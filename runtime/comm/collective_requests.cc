@@ -77,72 +77,53 @@ std::uint64_t shared_from(const CollectiveRequest& r, const Chunks& chunks, Coll
   return r.collective == side ? chunks.begin(r.rank) : 0;
 }
 
+/// Copies the fields that this kind of request has, as they are.
+template <typename Request>
+CollectiveRequest common_fields(Collective collective, const Request& r, int rank, int ranks) {
+  CollectiveRequest c{.collective = collective, .rank = rank, .ranks = ranks};
+  if constexpr (requires { r.input; }) {
+    c.input = r.input;
+    c.output = r.output;
+  }
+  if constexpr (requires { r.op; }) c.op = r.op;
+  if constexpr (requires { r.root; }) c.root = r.root;
+  if constexpr (requires { r.counts; }) c.counts = r.counts;
+  c.count = r.count;
+  c.type = r.type;
+  c.block_elems = r.block_elems;
+  c.bitmap = r.bitmap;
+  c.dense = r.dense;
+  c.timeout = r.timeout;
+  c.tag = r.tag;
+  return c;
+}
+
 }  // namespace
 
 CollectiveRequest request_of(const BroadcastRequest& r, int rank, int ranks) {
-  return {.collective = Collective::broadcast,
-          .rank = rank,
-          .ranks = ranks,
-          .input = rank == r.root ? r.data : nullptr,
-          .output = r.data,
-          .count = r.count,
-          .type = r.type,
-          .root = r.root,
-          .block_elems = r.block_elems,
-          .bitmap = rank == r.root ? r.bitmap : std::span<const std::uint64_t>(),
-          .dense = rank == r.root && r.dense,
-          .timeout = r.timeout,
-          .tag = r.tag};
+  CollectiveRequest c = common_fields(Collective::broadcast, r, rank, ranks);
+  c.output = r.data;
+  if (rank == r.root) {
+    c.input = r.data;
+  } else {
+    c.bitmap = {};
+    c.dense = false;
+  }
+  return c;
 }
 
 CollectiveRequest request_of(const ReduceRequest& r, int rank, int ranks) {
-  return {.collective = Collective::reduce,
-          .rank = rank,
-          .ranks = ranks,
-          .input = r.input,
-          .output = rank == r.root ? r.output : nullptr,
-          .count = r.count,
-          .type = r.type,
-          .op = r.op,
-          .root = r.root,
-          .block_elems = r.block_elems,
-          .bitmap = r.bitmap,
-          .dense = r.dense,
-          .timeout = r.timeout,
-          .tag = r.tag};
+  CollectiveRequest c = common_fields(Collective::reduce, r, rank, ranks);
+  if (rank != r.root) c.output = nullptr;
+  return c;
 }
 
 CollectiveRequest request_of(const ReduceScatterRequest& r, int rank, int ranks) {
-  return {.collective = Collective::reduce_scatter,
-          .rank = rank,
-          .ranks = ranks,
-          .input = r.input,
-          .output = r.output,
-          .count = r.count,
-          .counts = r.counts,
-          .type = r.type,
-          .op = r.op,
-          .block_elems = r.block_elems,
-          .bitmap = r.bitmap,
-          .dense = r.dense,
-          .timeout = r.timeout,
-          .tag = r.tag};
+  return common_fields(Collective::reduce_scatter, r, rank, ranks);
 }
 
 CollectiveRequest request_of(const AllgatherRequest& r, int rank, int ranks) {
-  return {.collective = Collective::allgather,
-          .rank = rank,
-          .ranks = ranks,
-          .input = r.input,
-          .output = r.output,
-          .count = r.count,
-          .counts = r.counts,
-          .type = r.type,
-          .block_elems = r.block_elems,
-          .bitmap = r.bitmap,
-          .dense = r.dense,
-          .timeout = r.timeout,
-          .tag = r.tag};
+  return common_fields(Collective::allgather, r, rank, ranks);
 }
 
 std::vector<std::uint64_t> chunk_begins_of(const CollectiveRequest& r, const wire::OperationRecord& shape) {

@@ -210,6 +210,8 @@ void Core::check_request(const Request& request) {
   require_own_process("allreduce");
   const Prepared p = prepare(request, shape_of(request), session_->registrations());
   engine::choose_algorithm(config_, p.record, request.algorithm);  // throws if it cannot be
+  check_algorithm(p.record);
+  if (p.input.sparse) refuse_sparse();
   const std::unique_lock lock(operations_.mutex());
   if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
   throw_if_failed();

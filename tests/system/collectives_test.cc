@@ -8,23 +8,10 @@
 #include <numeric>
 
 #include "tests/system/oracle.h"
-#include "tests/system/ranks.h"
+#include "tests/system/where.h"
 
 namespace nzcl::test {
 namespace {
-
-struct Where {
-  std::string transport;
-  int ranks;
-  int dedicated = 0;
-  int lanes = 1;
-  std::string text() const {
-    return transport + "_" + std::to_string(ranks) +
-           (dedicated ? "_dedicated_" + std::to_string(dedicated) : "") +
-           (lanes > 1 ? "_lanes_" + std::to_string(lanes) : "");
-  }
-  friend void PrintTo(const Where& w, std::ostream* out) { *out << w.text(); }
-};
 
 enum class Kind { broadcast, reduce, reduce_scatter, allgather };
 constexpr Kind kKinds[] = {Kind::broadcast, Kind::reduce, Kind::reduce_scatter, Kind::allgather};
@@ -224,16 +211,8 @@ void check(Communicator& c, const Call& call, Form form) {
 class CollectivesTest : public ::testing::TestWithParam<Where> {
  protected:
   Setting setting() const {
-    Setting s{.transport = GetParam().transport,
-              .ranks = GetParam().ranks,
-              .dedicated = GetParam().dedicated,
-              .options = {}};
-    s.options.lanes = GetParam().lanes;
+    Setting s = GetParam().setting();
     s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
-    s.options.slot_bytes = 16 << 10;  // small slots, so that little data makes many messages
-    s.options.pin = "off";
-    s.options.timeout_s = 60;
-    s.options.log_level = "off";
     return s;
   }
   void run(const std::vector<std::pair<Call, Form>>& calls) {

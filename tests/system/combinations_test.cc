@@ -7,38 +7,17 @@
 #include <mutex>
 
 #include "tests/system/oracle.h"
-#include "tests/system/ranks.h"
 #include "tests/system/run_one.h"
+#include "tests/system/where.h"
 
 namespace nzcl::test {
 namespace {
 
-struct Where {
-  std::string transport;
-  int ranks;
-  int dedicated = 0;
-  int lanes = 1;
-  std::string text() const {
-    return transport + "_" + std::to_string(ranks) +
-           (dedicated ? "_dedicated_" + std::to_string(dedicated) : "") +
-           (lanes > 1 ? "_lanes_" + std::to_string(lanes) : "");
-  }
-  friend void PrintTo(const Where& w, std::ostream* out) { *out << w.text(); }
-};
-
 class CombinationsTest : public ::testing::TestWithParam<Where> {
  protected:
   Setting setting() const {
-    Setting s{.transport = GetParam().transport,
-              .ranks = GetParam().ranks,
-              .dedicated = GetParam().dedicated,
-              .options = {}};
-    s.options.lanes = GetParam().lanes;
+    Setting s = GetParam().setting();
     s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
-    s.options.slot_bytes = 16 << 10;  // small slots, so that little data makes many messages
-    s.options.pin = "off";
-    s.options.timeout_s = 60;
-    s.options.log_level = "off";
     return s;
   }
   void check_errors(const std::vector<std::string>& errors) {

@@ -10,34 +10,16 @@
 
 #include "runtime/base/bitmap.h"
 #include "tests/system/oracle.h"
-#include "tests/system/ranks.h"
 #include "tests/system/run_one.h"
+#include "tests/system/where.h"
 
 namespace nzcl::test {
 namespace {
 
-struct Where {
-  std::string transport;
-  int ranks;
-  int dedicated = 0;
-  int lanes = 1;
-  friend void PrintTo(const Where& w, std::ostream* out) {
-    *out << w.transport << "_" << w.ranks << "_" << w.dedicated << "_" << w.lanes;
-  }
-};
-
 class Streams : public ::testing::TestWithParam<Where> {
  protected:
   void run(const std::function<void(Communicator&)>& body, const std::function<void(Options&)>& change = {}) {
-    Setting s{.transport = GetParam().transport,
-              .ranks = GetParam().ranks,
-              .dedicated = GetParam().dedicated,
-              .options = {}};
-    s.options.lanes = GetParam().lanes;
-    s.options.slot_bytes = 16 << 10;  // small slots, so that little data makes many messages
-    s.options.pin = "off";
-    s.options.timeout_s = 60;
-    s.options.log_level = "off";
+    Setting s = GetParam().setting();
     if (change) change(s.options);
     const auto errors = run_ranks(s, body);
     for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;

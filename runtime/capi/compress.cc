@@ -1,0 +1,108 @@
+// States of compressors, and nzclAllReduceCompressed.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "nzcl/compress.h"
+#include "runtime/capi/call.h"
+#include "runtime/capi/sized.h"
+
+namespace {
+
+using nzcl::ErrorCode;
+using nzcl::capi::guarded;
+using nzcl::capi::require;
+using nzcl::capi::started;
+
+/// The size of nzclCompressionReport in its first version.
+constexpr std::size_t kLeastReport = offsetof(nzclCompressionReport, steps) + sizeof(std::uint64_t);
+
+}  // namespace
+
+extern "C" {
+
+nzclResult_t nzclCompressorStateCreate(const char* compressor, const nzclLayer_t* layers, size_t layer_count,
+                                       nzclCompressorState_t* state) {
+  return guarded([&] {
+    require("nzclCompressorStateCreate", compressor, state);
+    if (layer_count > 0) require("nzclCompressorStateCreate", layers);
+    std::vector<nzcl::Layer> all;
+    for (size_t i = 0; i < layer_count; ++i) {
+      // A bin that does not fit is as wrong as the largest one that does.
+      const std::uint64_t bin = std::min<std::uint64_t>(layers[i].bin, UINT32_MAX);
+      all.push_back({.elements = layers[i].elements, .bin = static_cast<std::uint32_t>(bin)});
+    }
+    *state = new nzclCompressorState{nzcl::CompressorState(nzcl::compressor_from_text(compressor), all)};
+  });
+}
+
+nzclResult_t nzclCompressorStateDestroy(nzclCompressorState_t state) {
+  delete state;
+  return nzclSuccess;
+}
+
+nzclResult_t nzclCompressorStateReset(nzclCompressorState_t state) {
+  return guarded([&] {
+    require("nzclCompressorStateReset", state);
+    state->state.reset();
+  });
+}
+
+nzclResult_t nzclCompressorStateSave(nzclCompressorState_t state, void* data, size_t* bytes) {
+  return guarded([&] {
+    require("nzclCompressorStateSave", state, bytes);
+    const auto saved = state->state.save();
+    const size_t room = *bytes;
+    *bytes = saved.size();
+    if (data == nullptr) return;
+    if (room < saved.size())
+      throw nzcl::Error(
+          ErrorCode::invalid_argument,
+          fmt::format("nzclCompressorStateSave: the state takes {} bytes, and there is room for {}",
+                      saved.size(), room));
+    std::memcpy(data, saved.data(), saved.size());
+  });
+}
+
+nzclResult_t nzclCompressorStateRestore(nzclCompressorState_t state, const void* data, size_t bytes) {
+  return guarded([&] {
+    require("nzclCompressorStateRestore", state, data);
+    state->state.restore({static_cast<const std::byte*>(data), bytes});
+  });
+}
+
+nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state, nzclCompressionReport* report) {
+  return guarded([&] {
+    require("nzclCompressorStateGetReport", state, report);
+    const nzcl::CompressionReport r = state->state.report();
+    const nzclCompressionReport ours{sizeof ours,   r.steps,         r.elements,          r.sent,
+                                     r.sent_total,  r.non_finite,    r.coded_bytes,       r.element_ratio,
+                                     r.coded_ratio, r.residual_norm, double{r.threshold}, double{r.scale}};
+    nzcl::capi::write_sized("nzclCompressorStateGetReport", "nzclCompressionReport", ours, report,
+                            kLeastReport);
+  });
+}
+
+nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t count, nzclRedOp_t op,
+                                     nzclCompressorState_t state, nzclComm_t comm, nzclWork_t* work) {
+  constexpr const char* kName = "nzclAllReduceCompressed";
+  return started(
+      kName, comm, work,
+      [&] {
+        require(kName, state);
+        if (count != state->state.elements())
+          throw nzcl::Error(ErrorCode::invalid_argument,
+                            fmt::format("{}: count is {}, and the state has {} elements", kName, count,
+                                        state->state.elements()));
+        return nzcl::CompressedAllreduceRequest{
+            .state = &state->state, .input = send, .output = recv, .op = static_cast<nzcl::ReduceOp>(op)};
+      },
+      [](nzcl::Communicator& c, const nzcl::CompressedAllreduceRequest& r) {
+        return c.allreduce_compressed(r);
+      });
+}
+
+}  // extern "C"
