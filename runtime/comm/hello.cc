@@ -36,13 +36,16 @@ json shared_options(const Options& o) {
 /// Returns true if two members run on the same cores of the same host.
 bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
 
+/// Returns how many members share this one's cores, with itself.
+int sharers_of(const std::vector<Hello>& hellos, const Hello& h) {
+  return static_cast<int>(
+      std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) { return share_cores(h, other); }));
+}
+
 /// Returns the number of lanes that a member asks for, or the one that suits the cores which it shares with
 /// others.
 int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
-  if (h.lanes > 0) return h.lanes;
-  const auto sharers =
-      std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) { return share_cores(h, other); });
-  return placement::auto_lanes(h.cores / static_cast<int>(sharers));
+  return h.lanes > 0 ? h.lanes : placement::auto_lanes(h.cores / sharers_of(hellos, h));
 }
 
 }  // namespace
@@ -196,6 +199,7 @@ engine::Membership membership_of(const std::vector<Hello>& hellos, int own_posit
   m.lanes = planned_lanes(hellos, hellos.front());
   m.cache_bytes = hellos.front().cache_bytes;
   for (const Hello& h : hellos) {
+    m.members_per_core = std::max(m.members_per_core, static_cast<double>(sharers_of(hellos, h)) / h.cores);
     m.lanes = std::min(m.lanes, planned_lanes(hellos, h));
     m.cache_bytes = std::min(m.cache_bytes, h.cache_bytes);
   }

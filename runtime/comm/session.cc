@@ -4,22 +4,12 @@
 
 #include "nzcl/error.h"
 #include "runtime/comm/mapped.h"
+#include "runtime/plan/transport_choice.h"
 
 namespace nzcl::comm {
-namespace {
-
-std::string transport_of(const Options& o, const engine::Membership& m) {
-  if (o.transport != "auto") return o.transport;
-  // libfabric's shm fails with an I/O error if the memory of some members may be written and that of others
-  // may not. verbs/GOTCHAS.md says why.
-  if (!m.hosts.all_together() || m.process_spaces.leave_some_out()) return "tcp";
-  return m.process_spaces.all_together() ? "cma" : "shm";
-}
-
-}  // namespace
 
 std::shared_ptr<verbs::Device> open_transport(const Options& o, const engine::Membership& m, int numa_node) {
-  return verbs::open_device({.transport = transport_of(o, m),
+  return verbs::open_device({.transport = engine::transport_of(o, m),
                              .interface = o.interface,
                              .one_host = m.hosts.all_together(),
                              .local_rank = m.cores.index_of(m.members.self),

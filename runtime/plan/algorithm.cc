@@ -24,6 +24,15 @@ bool fits_doubling(const EngineConfig& config, wire::OperationRecord record) {
   return layout_of(config, 0, record).priority() == wire::Priority::doubling;
 }
 
+/// Precondition: the operation fits doubling. Nobody knows what the others hold, so the tensor counts as
+/// dense.
+bool doubling_pays(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (config.one_hop) return false;  // which sends the same messages, but all at once
+  const ExchangeCase c = exchange_case(config, record, 1);
+  return predict_doubling(c, config.link_costs).seconds() <
+         kDoublingShare * predict_push(c, config.link_costs).seconds();
+}
+
 std::string why_not_doubling(const EngineConfig& config, const wire::OperationRecord& record) {
   if (config.members.dedicated > 0) return kNoAggregators;
   if (record.collective != wire::Collective::allreduce)
@@ -68,9 +77,26 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
     case Algorithm::switch_:
       refuse(std::string("allreduce: ") + kNoSwitch);
   }
-  if (config.algorithm == Algorithm::doubling && !alone && fits_doubling(config, record))
-    return wire::Algorithm::doubling;
-  return wire::Algorithm::push;
+  if (alone || config.algorithm == Algorithm::push || !fits_doubling(config, record))
+    return wire::Algorithm::push;
+  if (config.algorithm == Algorithm::doubling) return wire::Algorithm::doubling;
+  return doubling_pays(config, record) ? wire::Algorithm::doubling : wire::Algorithm::push;
+}
+
+ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationRecord& record, double density) {
+  const SliceLayout layout = layout_of(config, 0, record);
+  const Members& members = config.members;
+  return {.ranks = members.workers,
+          .owners = members.aggregators(),
+          .ranks_per_core = config.ranks_per_core,
+          .one_hop = config.one_hop && layout.express(),
+          .elements = record.count,
+          .element_bytes = layout.element_bytes(),
+          .block_elems = layout.block_elements(),
+          .density = density,
+          .slices = layout.slices(),
+          .tiled = layout.tiled(),
+          .short_codes = config.short_codes};
 }
 
 }  // namespace nzcl::engine

@@ -5,6 +5,7 @@
 
 #include "nzcl/options.h"
 #include "runtime/plan/engine_config.h"
+#include "runtime/plan/exchange_cost.h"
 #include "runtime/wire/message.h"
 
 namespace nzcl::engine {
@@ -14,9 +15,13 @@ namespace nzcl::engine {
 Algorithm algorithm_of(const std::string& option, const Members& members);
 
 /// Returns the algorithm of an operation. `asked` is what its request says. It follows from what all ranks
-/// know (their number, the record and the options), and not from what one of them holds, so all choose the
-/// same. Throws Error{invalid_argument}, which says why, if the request asks for one that cannot be.
+/// know (their number, the record, the options and the costs of their links), and not from what one of them
+/// holds, so all choose the same. Throws Error{invalid_argument}, which says why, if the request asks for one
+/// that cannot be.
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
                                  Algorithm asked);
+
+/// Describes an allreduce to the predictions of exchange_cost.h. `density` is that of each rank's input.
+ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationRecord& record, double density);
 
 }  // namespace nzcl::engine

@@ -10,6 +10,7 @@
 
 #include "nzcl/options.h"
 #include "runtime/plan/doubling_rounds.h"
+#include "runtime/plan/exchange_cost.h"
 #include "runtime/plan/members.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/immediate.h"
@@ -52,6 +53,10 @@ struct EngineConfig {
   std::vector<int> lending_groups;
   /// How operations are exchanged whose request does not say. All members have the same.
   Algorithm algorithm = Algorithm::automatic;
+  /// What an exchange costs, by which one is chosen. All members have the same.
+  LinkCosts link_costs;
+  /// The number of ranks that share a core, where most do. All members have the same.
+  double ranks_per_core = 1;
   /// Express operations take one hop: every rank sends its contribution to every other one, and each of them
   /// sums. This is possible only without dedicated aggregators.
   bool one_hop = false;

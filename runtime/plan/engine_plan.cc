@@ -9,6 +9,8 @@
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/cost_model.h"
 #include "runtime/plan/doubling_rounds.h"
+#include "runtime/plan/exchange_cost.h"
+#include "runtime/plan/transport_choice.h"
 
 namespace nzcl::engine {
 namespace {
@@ -72,6 +74,8 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.members = members;
   config.lanes = membership.lanes;
   config.algorithm = algorithm_of(o.algorithm, members);
+  config.link_costs = link_costs(transport_of(o, membership), one_network);
+  config.ranks_per_core = membership.members_per_core;
   config.one_hop =
       config.algorithm == Algorithm::automatic && members.dedicated == 0 && one_hop_pays(members.workers);
   const ChannelConfig bulk = plan_bulk(o, members, one_network, limits);

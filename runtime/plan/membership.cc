@@ -61,6 +61,7 @@ Membership membership_among(const Membership& whole, const std::vector<int>& mem
   m.cores = whole.cores.among(members);
   m.lanes = whole.lanes;
   m.cache_bytes = whole.cache_bytes;
+  m.members_per_core = whole.members_per_core;
   return m;
 }
 

@@ -52,11 +52,13 @@ struct Membership {
   int lanes = 1;  // every member has this many: the smallest number that any of them planned
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.
   std::uint64_t cache_bytes = 0;
+  /// How many members share a core, where most do. At least 1.
+  double members_per_core = 1;
 };
 
 /// The membership of a communicator of some of the members, who meet and are numbered in this order: workers
-/// first, of whom there are `workers`. This process must be one of them. Lanes and cache are those of the
-/// whole.
+/// first, of whom there are `workers`. This process must be one of them. Lanes, cache and members per core
+/// are those of the whole.
 Membership membership_among(const Membership& whole, const std::vector<int>& members, int workers);
 
 }  // namespace nzcl::engine

@@ -105,6 +105,10 @@ inline constexpr std::uint64_t kDoublingSlotBytes = 34 << 10;
 /// room for the reason of a refusal beside the bitmap of any tensor that fits it.
 inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 
+/// Doubling is chosen where it is predicted to take at most this share of push's time. Where they are about
+/// equal, push has fewer bytes.
+inline constexpr double kDoublingShare = 0.9;
+
 // --- Memory of a lane
 
 /// Number of slots of an express channel, and the fewest that a bulk channel has.

@@ -3,9 +3,12 @@
 #include <sched.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "nzcl/error.h"
@@ -18,6 +21,7 @@
 #include "runtime/placement/core_distance.h"
 #include "runtime/placement/plan.h"
 #include "runtime/placement/topology.h"
+#include "runtime/tools/explain.h"
 #include "verbs/transport.h"
 
 namespace nzcl {
@@ -28,6 +32,9 @@ struct Arguments {
   bool new_secret = false;
   std::string topology;  // "": that of this machine
   int local_ranks = 0;   // 0: the number that the launcher tells, or 1 if it tells none
+  /// Size, density and ranks of the allreduce to explain, if one is asked for.
+  std::tuple<std::uint64_t, double, int> explained;
+  tools::Question question;
 };
 
 void print_transports() {
@@ -109,6 +116,43 @@ void print_options(const Resolved& resolved) {
   for (const std::string& warning : resolved.warnings) fmt::print("  warning: {}\n", warning);
 }
 
+void print_explanation(const Arguments& arguments, const Options& options) {
+  const auto topology = arguments.topology.empty() ? placement::read_topology()
+                                                   : placement::read_saved_topology(arguments.topology);
+  tools::Question question = arguments.question;
+  std::tie(question.bytes, question.density, question.ranks) = arguments.explained;
+  if (question.cores == 0) question.cores = static_cast<int>(topology.cores.size());
+  question.cache_bytes = topology.cache_bytes;
+  fmt::print("{}", tools::explain(question, options));
+}
+
+void add_explain(CLI::App& app, Arguments& arguments) {
+  tools::Question& question = arguments.question;
+  CLI::Option* explain =
+      app.add_option(
+             "--explain", arguments.explained,
+             "Print only how nzcl would exchange such an allreduce, and why, with the predicted time of "
+             "each way; for example 64M,0.1,4")
+          ->delimiter(',')
+          ->type_name("SIZE,DENSITY,RANKS")
+          ->transform(CLI::AsSizeValue(false).application_index(0))
+          ->check(CLI::Range(0.0, 1.0).application_index(1))
+          ->check(CLI::Range(1, 4096).application_index(2));
+  const auto with_explain = [&](const char* name, auto& value, const char* help, auto least, auto most) {
+    app.add_option(name, value, help)->needs(explain)->check(CLI::Range(least, most))->capture_default_str();
+  };
+  with_explain("--hosts", question.hosts, "Hosts that the ranks are spread over", 1, 4096);
+  with_explain("--cores", question.cores, "Cores of each host; 0: as many as this machine has", 0, 65536);
+  with_explain("--block", question.block_elems, "Elements of a block", std::uint64_t{1},
+               std::uint64_t{1} << 32);
+  std::map<std::string, DataType> types;
+  for (int t = 0; t < kDataTypes; ++t)
+    types.emplace(name_of(static_cast<DataType>(t)), static_cast<DataType>(t));
+  app.add_option("--type", question.type, "Type of the elements; default: float32")
+      ->needs(explain)
+      ->transform(CLI::CheckedTransformer(types));
+}
+
 int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app(
@@ -123,6 +167,7 @@ int run(int argc, char** argv) {
   app.add_option("--local-ranks", arguments.local_ranks,
                  "The number of ranks to plan for; default: what the launcher says, else 1")
       ->check(CLI::Range(1, 4096));
+  add_explain(app, arguments);
   CLI11_PARSE(app, argc, argv);
   if (arguments.markdown) {
     fmt::print("{}", options_markdown());
@@ -133,6 +178,10 @@ int run(int argc, char** argv) {
     return 0;
   }
   const Resolved resolved = resolve({}, process_environment, process_variables());
+  if (app.count("--explain") > 0) {
+    print_explanation(arguments, resolved.options);
+    return 0;
+  }
   const auto launch = bootstrap::read_launch_environment(process_environment);
   fmt::print("nzcl {}\n\n", nzclGetVersion());
   print_transports();

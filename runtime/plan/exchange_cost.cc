@@ -1,0 +1,132 @@
+#include "runtime/plan/exchange_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/plan/doubling_rounds.h"
+#include "runtime/plan/tuning.h"
+
+namespace nzcl::engine {
+namespace {
+
+/// The fixed part of a message, in bytes.
+constexpr double kHeader = 128;
+/// Processor time in seconds for one byte that is read to find what is not zero, for one byte that is added
+/// to a sum, and for one block of a tile that is coded or decoded.
+constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9;
+
+/// What happens in the whole communicator, and on its busiest rank.
+struct Work {
+  double messages = 0;  // of all ranks
+  double waits = 0;     // messages among them whose receiver may have nothing else to do
+  double moved = 0;     // bytes that the busiest rank sends and receives
+  double summed = 0;    // bytes that it adds
+};
+
+/// Adds the times of what `p` says and of this work.
+Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, const Work& work) {
+  const double crowd = std::max(1.0, c.ranks_per_core);
+  p.latency = p.steps * costs.latency;
+  // With a core for each rank, the busiest rank's messages count. Where ranks share cores, all of them do.
+  p.handling = p.messages / 2 * costs.message;
+  if (crowd > 1)
+    p.handling =
+        std::max(p.handling, crowd / c.ranks * (work.messages * costs.message + work.waits * costs.turn));
+  p.link = p.sent_bytes * costs.wire_byte;
+  const auto scanned = static_cast<double>(c.tensor_bytes());
+  p.processing = crowd * (scanned * kScannedByte + work.moved * costs.moved_byte + work.summed * kSummedByte);
+  if (c.tiled)
+    p.processing += crowd * (c.density + c.union_density()) * static_cast<double>(c.blocks()) * kTiledBlock;
+  return p;
+}
+
+}  // namespace
+
+double ExchangeCase::union_density() const { return 1 - std::pow(1 - density, ranks); }
+
+LinkCosts link_costs(std::string_view transport, bool one_network) {
+  for (const std::string_view within_host : {"cma", "shm", "loopback"}) {
+    if (transport == within_host)
+      return {.latency = 0.7e-6, .message = 0.7e-6, .turn = 5e-6, .wire_byte = 0, .moved_byte = 0.08e-9};
+  }
+  const double wire_byte = one_network ? 0 : 0.8e-9;  // 10 Gb/s
+  for (const std::string_view kernel_socket : {"tcp", "sockets", "udp"}) {
+    if (transport.starts_with(kernel_socket))
+      return {.latency = one_network ? 6e-6 : 15e-6,
+              .message = 6e-6,
+              .turn = 15e-6,
+              .wire_byte = wire_byte,
+              .moved_byte = 0.4e-9};
+  }
+  return {.latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .wire_byte = wire_byte, .moved_byte = 0.1e-9};
+}
+
+double coded_bytes(const ExchangeCase& c, double density) {
+  const auto all = static_cast<double>(c.blocks());
+  const double held = density * all;
+  const double values = held * static_cast<double>(c.block_elems * c.element_bytes);
+  if (held == 0) return 0;
+  double set = all / 8;  // a bitmap
+  if (c.tiled) {
+    // Nothing where all are held; else an offset of 16 bits for each or, where shorter codes are worth their
+    // time, a gap of 8 bits, with two bytes more where it is longer.
+    if (density >= 1) return values;
+    const double gap = c.short_codes ? 1 + 2 * std::exp(-density * 255) : 2;
+    set = std::min({set, held * gap, held * 2});
+  }
+  return values + set;
+}
+
+double entropy_bytes(const ExchangeCase& c, double density) {
+  const auto all = static_cast<double>(c.blocks());
+  const auto term = [](double share) { return share <= 0 ? 0 : -share * std::log2(share); };
+  return all * (density * static_cast<double>(c.block_elems * c.element_bytes) +
+                (term(density) + term(1 - density)) / 8);
+}
+
+Prediction predict_push(const ExchangeCase& c, const LinkCosts& costs) {
+  const double up = coded_bytes(c, c.density), down = coded_bytes(c, c.union_density());
+  const double others = c.ranks - 1;
+  Prediction p;
+  if (c.ranks == 1) return finish(c, costs, p, {.summed = up});
+  if (c.one_hop) {
+    p.steps = 1;
+    p.messages = 2 * others;
+    p.sent_bytes = others * (up + kHeader);
+    const double messages = others * c.ranks;
+    return finish(
+        c, costs, p,
+        {.messages = messages, .waits = messages, .moved = 2 * p.sent_bytes, .summed = c.ranks * up});
+  }
+  const bool dedicated = c.owners != c.ranks;
+  const double owners = static_cast<double>(std::min<std::uint64_t>(c.slices, c.owners));  // that get a slice
+  const double workers = dedicated ? c.ranks : others;     // that an owner exchanges messages with
+  const double other_owners = dedicated ? 0 : owners - 1;  // that an owner has as a worker
+  const auto messages_of = [](double bytes) {
+    return std::max(1.0, std::ceil(bytes / static_cast<double>(kFullMessageBytes)));
+  };
+  const double pair = messages_of(up / owners) + messages_of(down / owners);
+  p.steps = 2;
+  p.messages = (workers + other_owners) * pair;
+  const double owner_sends = workers * down / owners + other_owners * up / owners;
+  p.sent_bytes = std::max(owner_sends, dedicated ? up : 0) + p.messages / 2 * kHeader;
+  return finish(c, costs, p,
+                {.messages = owners * workers * pair,
+                 .waits = owners * workers * 2,
+                 .moved = (workers + other_owners) * (up + down) / owners,
+                 .summed = c.ranks * up / owners});
+}
+
+Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs) {
+  const double up = coded_bytes(c, c.density);
+  const int rounds = doubling_rounds(c.ranks);
+  Prediction p;
+  p.steps = rounds;
+  p.messages = 2.0 * rounds;
+  p.sent_bytes = (c.ranks - 1) * up + kHeader * rounds;
+  const double messages = static_cast<double>(rounds) * c.ranks;
+  return finish(c, costs, p,
+                {.messages = messages, .waits = messages, .moved = 2 * p.sent_bytes, .summed = c.ranks * up});
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,141 @@
+// The predictions by which an exchange is chosen, and the choices that follow from them.
+#include "runtime/plan/exchange_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/algorithm.h"
+#include "runtime/plan/engine_plan.h"
+
+namespace nzcl::engine {
+namespace {
+
+constexpr LinkCosts kLink{.latency = 1, .message = 0.1, .turn = 10, .wire_byte = 0, .moved_byte = 0};
+
+ExchangeCase small(int ranks, double ranks_per_core = 1) {
+  return {.ranks = ranks, .owners = ranks, .ranks_per_core = ranks_per_core, .elements = 16};
+}
+
+TEST(ExchangeCost, BytesOfWhatIsHeldAndWhere) {
+  const ExchangeCase blocks{.elements = 256 * 1000, .block_elems = 256};
+  EXPECT_DOUBLE_EQ(coded_bytes(blocks, 0.1), 100 * 1024 + 125) << "blocks and a bitmap";
+  EXPECT_DOUBLE_EQ(coded_bytes(blocks, 0), 0) << "nothing is said of nothing";
+  ExchangeCase tiles{.elements = 80'000, .block_elems = 1, .tiled = true, .short_codes = true};
+  EXPECT_DOUBLE_EQ(coded_bytes(tiles, 1), 320'000) << "all needs no set";
+  EXPECT_DOUBLE_EQ(coded_bytes(tiles, 0.5), 160'000 + 10'000) << "a bitmap";
+  EXPECT_NEAR(coded_bytes(tiles, 0.05), 4000 * 5, 1) << "gaps of 8 bits";
+  EXPECT_NEAR(coded_bytes(tiles, 0.0001), 8 * 6, 0.1) << "offsets of 16 bits";
+}
+
+TEST(ExchangeCost, NoFormIsShorterThanTheEntropy) {
+  for (const bool tiled : {false, true}) {
+    for (const double density : {0.001, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0}) {
+      const ExchangeCase c{
+          .elements = 1 << 20, .block_elems = tiled ? 1u : 256u, .tiled = tiled, .short_codes = true};
+      EXPECT_GE(coded_bytes(c, density), entropy_bytes(c, density)) << density << " " << tiled;
+      EXPECT_LE(coded_bytes(c, density), 1.2 * entropy_bytes(c, density)) << density << " " << tiled;
+    }
+  }
+}
+
+TEST(ExchangeCost, AUnionIsDenserThanItsParts) {
+  const ExchangeCase c{.ranks = 3, .density = 0.5};
+  EXPECT_DOUBLE_EQ(c.union_density(), 0.875);
+}
+
+TEST(ExchangeCost, StepsAndMessagesOfASmallOperation) {
+  for (const int ranks : {2, 3, 4, 7, 8, 9, 64}) {
+    const Prediction push = predict_push(small(ranks), kLink),
+                     doubling = predict_doubling(small(ranks), kLink);
+    EXPECT_EQ(push.steps, 2);
+    EXPECT_EQ(push.messages, 2 * (ranks - 1)) << "the owner gets one from each other rank and sends it one";
+    EXPECT_EQ(doubling.steps, std::ceil(std::log2(ranks)));
+    EXPECT_EQ(doubling.messages, 2 * std::ceil(std::log2(ranks)));
+  }
+  ExchangeCase one_hop = small(2);
+  one_hop.one_hop = true;
+  EXPECT_EQ(predict_push(one_hop, kLink).steps, 1);
+  EXPECT_EQ(predict_push(small(1), kLink).messages, 0) << "nobody to send to";
+}
+
+TEST(ExchangeCost, WhereRanksShareACoreAllMessagesCount) {
+  // 8 ranks on 2 cores: 14 messages by push and 24 by doubling, each of which waits for its turn.
+  const Prediction push = predict_push(small(8, 4), kLink), doubling = predict_doubling(small(8, 4), kLink);
+  EXPECT_NEAR(push.handling / doubling.handling, 14.0 / 24, 1e-9);
+  const Prediction alone = predict_push(small(8), kLink);
+  EXPECT_NEAR(alone.handling, 7 * kLink.message, 1e-9) << "half of each of 14";
+}
+
+TEST(ExchangeCost, MoreOfAnythingTakesNoLessTime) {
+  const LinkCosts link = link_costs("tcp", false);
+  for (const auto predict : {&predict_push, &predict_doubling}) {
+    double last = 0;
+    for (std::uint64_t elements = 1; elements < (1u << 24); elements *= 4) {
+      ExchangeCase c = small(4);
+      c.elements = elements;
+      const double seconds = predict(c, link).seconds();
+      EXPECT_GE(seconds, last) << elements;
+      last = seconds;
+    }
+    last = 0;
+    for (const double density : {0.0, 0.001, 0.01, 0.1, 0.5, 1.0}) {
+      ExchangeCase c = small(4);
+      c.elements = 1 << 22, c.slices = 64, c.density = density;
+      const double seconds = predict(c, link).seconds();
+      EXPECT_GE(seconds, last) << density;
+      last = seconds;
+    }
+  }
+}
+
+/// Each letter is a host, with the cores that `cores` says.
+EngineConfig config_of(const std::string& hosts, const std::string& transport, int cores,
+                       const std::string& algorithm = "auto") {
+  std::vector<std::string> names;
+  for (const char host : hosts) names.emplace_back(1, host);
+  Membership m;
+  m.members.workers = static_cast<int>(hosts.size());
+  m.hosts = m.networks = m.process_spaces = Groups::by_name(names);
+  m.cache_bytes = 2 << 20;
+  for (const char host : hosts)
+    m.members_per_core = std::max(m.members_per_core,
+                                  static_cast<double>(std::count(hosts.begin(), hosts.end(), host)) / cores);
+  Options options;
+  options.transport = transport;
+  options.algorithm = algorithm;
+  return plan_engine(options, m, -1, {});
+}
+
+wire::Algorithm choice(const EngineConfig& config, std::uint64_t count) {
+  wire::OperationRecord record;
+  record.count = count;
+  record.block_elems = 256;
+  record.type = static_cast<std::uint8_t>(DataType::float32);
+  return choose_algorithm(config, record, Algorithm::automatic);
+}
+
+TEST(ExchangeChoice, ManyRanksWithCoresOfTheirOwnDoubleWhatIsSmall) {
+  const std::string hosts = "abcdefghijklmnopqrstuvwxyzABCDEF";  // 32 of them
+  EXPECT_EQ(choice(config_of(hosts, "tcp", 4), 16), wire::Algorithm::doubling);
+  EXPECT_EQ(choice(config_of(hosts, "ibverbs", 4), 16), wire::Algorithm::doubling);
+  EXPECT_EQ(choice(config_of(hosts, "tcp", 4), 1 << 20), wire::Algorithm::push) << "it does not fit";
+  EXPECT_EQ(choice(config_of(hosts, "tcp", 4, "push"), 16), wire::Algorithm::push) << "as the option says";
+}
+
+TEST(ExchangeChoice, RanksThatShareCoresPush) {
+  EXPECT_EQ(choice(config_of("aaa", "cma", 2), 16), wire::Algorithm::push);
+  EXPECT_EQ(choice(config_of("aaaaaaaa", "cma", 2), 16), wire::Algorithm::push);
+  EXPECT_EQ(choice(config_of("aaaaaaaaaaaaaaaa", "tcp", 2), 16), wire::Algorithm::push);
+}
+
+TEST(ExchangeChoice, TwoRanksTakeOneHopAndOneRankNothing) {
+  EXPECT_EQ(choice(config_of("ab", "tcp", 4), 16), wire::Algorithm::push);
+  EXPECT_EQ(choice(config_of("a", "tcp", 4), 16), wire::Algorithm::push);
+}
+
+}  // namespace
+}  // namespace nzcl::engine
