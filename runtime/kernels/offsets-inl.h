@@ -53,8 +53,10 @@ HWY_INLINE void compress_offsets(std::uint64_t bits, std::uint32_t base, std::ui
 /// that are left.
 template <int kCount>
 HWY_INLINE std::uint64_t write_lowest(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
+  // With the highest bit set compilers need not ask whether any is, which would be a branch for each bit.
+  constexpr std::uint64_t kHighest = std::uint64_t{1} << 63;
   for (int i = 0; i < kCount; ++i) {
-    to[i] = static_cast<std::uint16_t>(base + static_cast<std::uint32_t>(std::countr_zero(bits)));
+    to[i] = static_cast<std::uint16_t>(base + static_cast<std::uint32_t>(std::countr_zero(bits | kHighest)));
     bits &= bits - 1;
   }
   return bits;

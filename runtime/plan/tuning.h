@@ -68,6 +68,9 @@ inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
 /// Up to so many ranks, the index sets of a tile are kept side by side, so that all ranks' values are merged
 /// in one pass.
 inline constexpr std::size_t kMergeRanks = 16;
+/// Up to so many ranks that hold few elements are merged list by list. With more, the elements of the first
+/// ones are merged too often.
+inline constexpr std::size_t kListedRanks = 4;
 /// A tile is merged in one pass if ranks hold more than one in so many of its elements between them.
 /// Otherwise values are added one by one.
 inline constexpr std::uint64_t kMergeShare = 20;

@@ -1,4 +1,4 @@
-// ElementAccumulator and merge_kernel(), compared with the plain sum of the dense slices.
+// ElementAccumulator, ListSum and merge_kernel(), compared with the plain sum of the dense slices.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -15,6 +15,7 @@
 #include "reference.h"
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/element_accumulator.h"
+#include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/merge.h"
 #include "runtime/kernels/offsets.h"
 
@@ -219,6 +220,28 @@ Result merge(const Slice& s, bool packed, bool dense) {
   return to.result(any);
 }
 
+Result merge_lists(ListSum& sum, const Slice& s) {
+  std::vector<std::unique_ptr<GuardedValues>> values;
+  std::vector<ElementList> lists;
+  for (const Contribution& c : s.ranks) {
+    if (c.offsets.empty()) continue;
+    values.push_back(std::make_unique<GuardedValues>(c.values));
+    lists.push_back({.offsets = c.offsets, .values = values.back()->bytes().data()});
+  }
+  sum.sum(s.type, s.op, static_cast<int>(s.ranks.size()), lists);
+  Outputs to(s, true, false);
+  sum.emit(to.output.packed);
+  Words any(s.any.size());
+  bitmap_of(sum.offsets(), any);
+  return to.result(any);
+}
+
+bool fits_lists(const Slice& s) {
+  std::size_t held = 0;
+  for (const Contribution& c : s.ranks) held += c.offsets.size();
+  return held <= kMostListed;
+}
+
 class ElementSum : public ::testing::TestWithParam<std::tuple<DataType, ReduceOp>> {};
 
 const std::vector<std::vector<Form>> kForms{
@@ -243,6 +266,7 @@ TEST_P(ElementSum, EqualsADenseSum) {
   }
   on_each_target([&] {
     ElementAccumulator sum(5000);  // the same for all slices, so that each must leave it cleared
+    ListSum lists;
     for (const Slice& s : slices) {
       const auto where = [&] {
         std::string text = std::to_string(s.elements) + " elements, ranks";
@@ -255,6 +279,9 @@ TEST_P(ElementSum, EqualsADenseSum) {
       for (const auto& [packed, dense] : {std::pair(false, true), {true, true}, {true, false}}) {
         const Result right = expected(s, packed, dense);
         ASSERT_EQ(accumulate(sum, s, packed, dense), right) << where();
+        if (!dense && fits_lists(s)) {
+          ASSERT_EQ(merge_lists(lists, s), right) << where();
+        }
         if (s.any == Words(s.any.size())) continue;  // no rank holds anything, and nothing is merged
         ASSERT_EQ(merge(s, packed, dense), right) << where();
       }
@@ -354,6 +381,8 @@ RC_GTEST_PROP(ElementSumProperty, EqualsADenseSum, ()) {
     ElementAccumulator sum;
     RC_ASSERT(accumulate(sum, s, true, false) == expected(s, true, false));
     RC_ASSERT(accumulate(sum, s, true, true) == expected(s, true, true));
+    ListSum lists;
+    if (fits_lists(s)) RC_ASSERT(merge_lists(lists, s) == expected(s, true, false));
     if (!nothing) RC_ASSERT(merge(s, true, true) == expected(s, true, true));
   }
 }

@@ -44,6 +44,7 @@ TileSum::TileSum(LaneContext& context, wire::Priority priority, Intake& intake)
   for (std::size_t i = 0; i < scratches; ++i) scratches_.emplace_back(context.slot_bytes(priority));
   sources_.reserve(ranks_.size());
   pointers_.reserve(ranks_.size());
+  lists_.reserve(ranks_.size());
 }
 
 void TileSum::start(IncomingSlice& s) {
@@ -120,57 +121,93 @@ bool TileSum::collect() {
   }
   if (slice_->local != nullptr) ++whole;  // it may be, and then there is nothing else to find out first
   const bool few_ranks = ranks_.size() <= kMergeRanks;
-  if (!few_ranks || (whole < ranks_.size() && held * kMergeShare < elements_)) return accumulate();
+  const bool few_elements = whole < ranks_.size() && held * kMergeShare < elements_;
+  if (!few_ranks || (few_elements && ranks_.size() > kListedRanks)) return accumulate();
+  held = 0;
   for (const int rank : ranks_) {
     const auto part = part_of(rank, scratches_[static_cast<std::size_t>(rank)]);
     if (!part) return false;
     parts_[static_cast<std::size_t>(rank)] = *part;
+    held += part->count;
   }
-  unite();
+  if (!few_elements) {
+    unite();
+  } else if (held <= kMostListed) {
+    sum_lists();
+  } else {
+    start_accumulation();
+    for (const TilePart& part : parts_) accumulate(part);
+    end_accumulation();
+  }
   return true;
+}
+
+/// Sums the parts as lists. Precondition: they have at most kMostListed elements together.
+void TileSum::sum_lists() {
+  way_ = Way::lists;
+  lists_.clear();
+  for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
+    const TilePart& part = parts_[rank];
+    if (part.count > 0)
+      lists_.push_back({.offsets = as_offsets(part, scratches_[rank].offsets()), .values = part.values});
+  }
+  list_sum_.sum(type(), op(), static_cast<int>(ranks_.size()), lists_);
+  result_ = {.form = TilePart::Form::offsets,
+             .count = list_sum_.offsets().size(),
+             .bitmap = {},
+             .offsets = list_sum_.offsets(),
+             .values = nullptr};
+  choice_ = choose_code(result_, elements_, rules_, result_scratch_);
 }
 
 /// Adds the values of all ranks to the accumulator, rank after rank.
 bool TileSum::accumulate() {
-  way_ = Way::accumulate;
-  accumulator_.start(type(), op(), static_cast<int>(ranks_.size()), elements_);
+  start_accumulation();
   for (const int rank : ranks_) {
     const auto part = part_of(rank, scratches_.front());
     if (!part) return false;
-    const std::span values(part->values, part->count * element_bytes(type()));
-    switch (part->form) {
-      case TilePart::Form::none:
-        break;
-      case TilePart::Form::all:
-        accumulator_.hold_all();
-        accumulator_.add_all(values);
-        break;
-      case TilePart::Form::bitmap:
-        accumulator_.hold_bitmap(part->bitmap);
-        accumulator_.add_bitmap(part->bitmap, values);
-        break;
-      case TilePart::Form::offsets:
-        accumulator_.hold_offsets(part->offsets);
-        accumulator_.add_offsets(part->offsets, values);
-        break;
-    }
+    accumulate(*part);
   }
+  end_accumulation();
+  return true;
+}
+
+void TileSum::start_accumulation() {
+  way_ = Way::accumulate;
+  accumulator_.start(type(), op(), static_cast<int>(ranks_.size()), elements_);
+}
+
+void TileSum::accumulate(const TilePart& part) {
+  const std::span values(part.values, part.count * element_bytes(type()));
+  switch (part.form) {
+    case TilePart::Form::none:
+      break;
+    case TilePart::Form::all:
+      accumulator_.hold_all();
+      accumulator_.add_all(values);
+      break;
+    case TilePart::Form::bitmap:
+      accumulator_.hold_bitmap(part.bitmap);
+      accumulator_.add_bitmap(part.bitmap, values);
+      break;
+    case TilePart::Form::offsets:
+      accumulator_.hold_offsets(part.offsets);
+      accumulator_.add_offsets(part.offsets, values);
+      break;
+  }
+}
+
+void TileSum::end_accumulation() {
   result_ = {.form = TilePart::Form::bitmap,
              .count = accumulator_.union_count(),
              .bitmap = accumulator_.union_bitmap(),
              .offsets = {},
              .values = nullptr};
   if (result_.count < elements_ / kListedShare) {
+    result_.offsets = as_offsets(result_, result_scratch_.offsets());
     result_.form = TilePart::Form::offsets;
-    result_.offsets = as_offsets({.form = TilePart::Form::bitmap,
-                                  .count = result_.count,
-                                  .bitmap = result_.bitmap,
-                                  .offsets = {},
-                                  .values = nullptr},
-                                 result_scratch_.offsets());
   }
   choice_ = choose_code(result_, elements_, rules_, result_scratch_);
-  return true;
 }
 
 /// Unites the index sets of parts_, and decides how they are summed.
@@ -250,6 +287,9 @@ void TileSum::write_values(std::span<std::byte> values) {
       }
       merge_kernel(type(), op())(sources_, elements_, result_scratch_.bitmap(words_for(elements_)).data(),
                                  to);
+      break;
+    case Way::lists:
+      list_sum_.emit(values);
       break;
     case Way::accumulate:
       if (result_.form == TilePart::Form::offsets) {

@@ -8,6 +8,7 @@
 
 #include "runtime/exchange/contributions/intake.h"
 #include "runtime/kernels/element_accumulator.h"
+#include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/merge.h"
 #include "runtime/tile/tile_codec.h"
 
@@ -17,7 +18,7 @@ namespace nzcl::engine {
 /// reproducible to the last bit. Owned by an exchange and used by one thread.
 ///
 /// What a tile needs stays in a core's cache; contributions are read once, where they lie: in slots, and in
-/// the input of this member's own rank. There are three ways to sum (runtime/kernels/README.md says when each
+/// the input of this member's own rank. There are four ways to sum (runtime/kernels/README.md says when each
 /// is fast); all give the same bits.
 class TileSum {
  public:
@@ -47,11 +48,15 @@ class TileSum {
   std::span<const int> holders() const { return ranks_; }
 
  private:
-  enum class Way : std::uint8_t { nothing, whole, merge, accumulate };
+  enum class Way : std::uint8_t { nothing, whole, merge, lists, accumulate };
 
   bool read_arrived();
   bool collect();
   bool accumulate();
+  void start_accumulation();
+  void accumulate(const TilePart& part);
+  void end_accumulation();
+  void sum_lists();
   void unite();
   std::optional<TilePart> part_of(int rank, TileScratch& scratch);
   TilePart rounded(const TilePart& part);
@@ -80,6 +85,8 @@ class TileSum {
   TileScratch result_scratch_, rounding_scratch_;
   std::vector<MergeSource> sources_;
   std::vector<const std::byte*> pointers_;
+  std::vector<ElementList> lists_;
+  ListSum list_sum_;
   ElementAccumulator accumulator_;
 };
 
