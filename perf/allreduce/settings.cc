@@ -143,9 +143,9 @@ CommandLine parse_command_line(int argc, char** argv) {
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
   app.add_option("--algorithm", s.algorithm,
-                 "How allreduces are exchanged; with doubling, sizes that are too large for it fail; "
-                 "default: nzcl's settings")
-      ->check(CLI::IsMember({"auto", "push", "doubling"}));
+                 "How allreduces are exchanged; with doubling, sizes that are too large for it fail; switch "
+                 "has a dedicated aggregator at least; default: nzcl's settings")
+      ->check(CLI::IsMember({"auto", "push", "doubling", "switch"}));
   app.add_flag("--reproducible", ignored,
                "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
   app.add_option("--link", s.link_gbits,
@@ -166,6 +166,7 @@ CommandLine parse_command_line(int argc, char** argv) {
         throw CLI::ValidationError("--aggregators", aggregators + " is neither colocated nor a number");
       s.aggregators = std::stoi(aggregators);
     }
+    if (s.algorithm == "switch") s.aggregators = std::max(s.aggregators, 1);
     if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
     if (s.max_bytes < s.min_bytes) throw CLI::ValidationError("-e", "less than -b");
     s.index_type = index_type == "int32"    ? nzcl::IndexType::int32

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <vector>
@@ -22,7 +23,18 @@ namespace {
 nzcl::Options communicator_options(const Settings& settings) {
   nzcl::Options options = nzcl::options_from_environment();
   if (!settings.transport.empty()) options.transport = settings.transport;
+  if (settings.through_switch()) options.algorithm = "switch";
   return options;
+}
+
+/// Starts ranks on this machine, and the dedicated aggregators that they need.
+int start_ranks(const Settings& settings, int argc, char** argv) {
+  int aggregators = communicator_options(settings).aggregators;
+  if (aggregators == 0 && settings.through_switch()) {
+    aggregators = 1;
+    ::setenv("NZCL_AGGREGATORS", "1", 1);  // for the ranks
+  }
+  return perf::run_local_ranks(settings.local_ranks, argc, argv, aggregators);
 }
 
 /// What a run leaves behind. The model itself is not kept: its hash and quality are enough to compare runs,
@@ -118,7 +130,11 @@ int main(int argc, char** argv) {
     const train::CommandLine command = train::parse_command_line(argc, argv);
     if (command.exit_status) return *command.exit_status;
     const train::Settings& settings = command.settings;
-    if (settings.local_ranks > 0) return perf::run_local_ranks(settings.local_ranks, argc, argv);
+    if (settings.local_ranks > 0) return train::start_ranks(settings, argc, argv);
+    if (settings.serve >= 0) {
+      nzcl::serve_aggregator(train::communicator_options(settings), settings.serve);
+      return 0;
+    }
     return train::train_as_rank(settings);
   } catch (const std::exception& error) {
     fmt::print(stderr, "nzcl_train: {}\n", error.what());

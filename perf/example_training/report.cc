@@ -23,6 +23,8 @@ std::string_view name_of(Exchange exchange) {
       return "dense";
     case Exchange::compressed:
       return "compressed";
+    case Exchange::slots:
+      return "switch";
   }
   return "?";
 }

@@ -28,6 +28,7 @@ std::vector<Exchange> exchanges(const std::string& algorithm, bool scan) {
   const Exchange sparse = scan ? Exchange::scan : Exchange::bitmap;
   if (algorithm == "sparse") return {sparse};
   if (algorithm == "dense") return {Exchange::dense};
+  if (algorithm == "switch") return {Exchange::slots};
   return {sparse, Exchange::dense};
 }
 
@@ -45,9 +46,14 @@ CommandLine parse_command_line(int argc, char** argv) {
                  "Start so many ranks on this machine; 0: use the launcher's (mpirun, torchrun)")
       ->check(CLI::Range(0, 64))
       ->take_last();
-  app.add_option("--algorithm", algorithm,
-                 "sparse, dense (the same with sparsity off), or both, one after the other")
-      ->check(CLI::IsMember({"sparse", "dense", "both"}));
+  app.add_option(
+         "--algorithm", algorithm,
+         "sparse, dense (the same with sparsity off), both of these, one after the other, or switch: "
+         "sparse, through slot pools at dedicated aggregators. --ranks starts as many of them as "
+         "NZCL_AGGREGATORS says, and one for switch; with a launcher set it, and start nzcl_aggregator "
+         "--switch")
+      ->check(CLI::IsMember({"sparse", "dense", "both", "switch"}));
+  app.add_option("--serve", settings.serve)->group("");
   app.add_flag("--scan", scan,
                "Let nzcl find the non-zero rows, instead of telling it the rows that were touched");
   app.add_option("--compress", trainer.compressor,
@@ -80,6 +86,8 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.add_option("--json", settings.json, "Write the results to this file");
   try {
     app.parse(argc, argv);
+    if (algorithm == "switch" && (scan || !trainer.compressor.empty()))
+      throw CLI::ValidationError("--algorithm", "switch takes neither --scan nor --compress");
   } catch (const CLI::ParseError& error) {
     return {settings, app.exit(error) == 0 ? 0 : kBadUsage};
   }

@@ -22,11 +22,13 @@ struct Settings {
   std::size_t words_per_step = 4096;
   TrainerSettings trainer;  ///< its steps and batch.words follow from the above, once the ranks are known
   std::vector<Exchange> exchanges = {Exchange::bitmap, Exchange::dense};  ///< one run each, in this order
+  bool through_switch() const { return exchanges.front() == Exchange::slots; }
   bool quick = false;
   bool check = true;  ///< a model that learned too little fails the run
   std::vector<std::string> words = {"gold", "king", "oxygen", "tree", "ship", "latin", "anger", "seven"};
   std::string transport;  ///< empty: as nzcl's options say
   std::string json;       ///< file for the results
+  int serve = -1;         ///< 0 or more: this process is that aggregator, started by --ranks
   int local_ranks = 0;    ///< ranks to start on this machine; 0: this process is one, placed by its launcher
 };
 

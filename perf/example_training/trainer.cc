@@ -91,7 +91,7 @@ nzcl::Work Trainer::start_allreduce(Table& table, std::optional<nzcl::Compressor
                                  .count = table.gradient.size(),
                                  .block_elems = table.dim,
                                  .dense = exchange_ == Exchange::dense};
-  if (exchange_ == Exchange::bitmap) request.bitmap = table.touched;
+  if (exchange_ == Exchange::bitmap || exchange_ == Exchange::slots) request.bitmap = table.touched;
   nzcl::Work work = communicator_.allreduce(request);
   std::fill(table.touched.begin(), table.touched.end(), 0);  // nzcl has its copy
   return work;

@@ -18,12 +18,13 @@
 namespace train {
 
 /// How the gradients are summed. The sums, and so the weights, are the same to the last bit in the first
-/// three.
+/// three. In all of them every rank has the same weights.
 enum class Exchange {
-  bitmap,     ///< sparse; the trainer tells nzcl which rows it touched
-  scan,       ///< sparse; nzcl looks for the rows that are not zero
-  dense,      ///< every row, zero or not
-  compressed  ///< what a compressor sends of them
+  bitmap,      ///< sparse; the trainer tells nzcl which rows it touched
+  scan,        ///< sparse; nzcl looks for the rows that are not zero
+  dense,       ///< every row, zero or not
+  compressed,  ///< what a compressor sends of them
+  slots        ///< as in bitmap, through the switch exchange, which sums them as fixed point
 };
 
 struct TrainerSettings {

@@ -1,17 +1,30 @@
-/* A model of the switch exchange for Spin: 2 workers, and 2 slots with 2 sets each, over a network that may lose
-   a packet, deliver a second copy of it at any later time, and reorder them all. Worker 1 begins at any time, so
-   it may be late without bound. tests/engine/switch_model.sh checks it.
+/* A model of the switch exchange for Spin: 2 workers, and slots with 2 sets each, over a network that may lose a
+   packet, deliver it once more at any later time, and reorder them all. tests/engine/switch_model.sh checks it.
 
    Worker w contributes (1 << w) * (r + 1) in round r. So a sum that counts a contribution twice, leaves one out, or
    takes that of another round is not 3 * (r + 1). What is checked:
     - no worker ever takes a wrong sum (the assertion);
     - there is no state without a way on before all workers have all results (Spin's invalid end states);
-    - nobody goes round for ever without a result being taken, unless packets are lost for ever (Spin's
-      non-progress cycles).
-   A timeout happens when nothing of the slot's round is under way any more. One that comes too early is the same
-   as a copy that the network makes. */
+    - nobody goes round for ever: no state is ever reached again (Spin's non-progress cycles; the model has no
+      progress labels, so every cycle is one).
+
+   What keeps it small, and why nothing is lost by it:
+    - There is one process. Everything that happens is one indivisible step of it: a timeout, or what becomes of one
+      packet. So nothing but the protocol's own variables makes states, and steps come in any order all the same.
+      A worker may be late without bound, because no step of it ever has to come.
+    - One bit says whether a packet is under way. A copy is a delivery that leaves the packet where it is.
+    - A timeout happens when nothing of the slot's round is under way any more. One that comes too early is the
+      same as a copy that the network makes.
+    - A variable that has no meaning any more goes back to 0.
+
+   Slots share no variable of the protocol, here as in SlotServer and SlotWorker: what they share is the number of
+   losses and copies that the network may still make. Therefore one slot is searched with more rounds, losses and
+   copies, and two with fewer. */
+#ifndef SLOTS
+#define SLOTS 2 /* 1 or 2 */
+#endif
 #ifndef ROUNDS
-#define ROUNDS 3
+#define ROUNDS 3 /* 3 to 5 */
 #endif
 #ifndef LOSSES
 #define LOSSES 1
@@ -19,109 +32,112 @@
 #ifndef COPIES
 #define COPIES 1
 #endif
-#define PATHS 4              /* worker and slot: path = 2 * w + s */
-#define AT(p, r) ((p) * ROUNDS + (r))
+#define PATHS (2 * SLOTS) /* worker and slot */
+#define PATH(w, s) (2 * s + w)
+#define AT(w, s, r) (PATH(w, s) * ROUNDS + r)
+#define SET(s, r) (2 * s + r % 2)
+#define OTHER(s, r) (2 * s + (r + 1) % 2)
 
-/* How many copies of each contribution and of each result are under way. */
-byte up[PATHS * ROUNDS];
-byte down[PATHS * ROUNDS];
+bit up[PATHS * ROUNDS];       /* whether this round's contribution is under way */
+bit down[PATHS * ROUNDS];     /* ... and its result */
 byte carried[PATHS * ROUNDS]; /* the sum in the result */
 byte losses = LOSSES, copies = COPIES;
 
-/* The aggregator: of set 2 * s + r % 2 its round plus 2, because rounds begin with -2 and -1. */
-byte set_round[4];
-byte seen[4];
-byte sum[4];
-bool complete[4];
+/* The aggregator: of each set its round plus 2, because rounds begin with -2 and -1. */
+byte set_round[2 * SLOTS];
+byte seen[2 * SLOTS];
+byte sum[2 * SLOTS];
+bit complete[2 * SLOTS];
 
 byte at_round[PATHS]; /* of each path: the round whose result it waits for; ROUNDS: it has them all */
-bool begun[2];
 
-inline answer(path, r, k) {
-  carried[AT(path, r)] = sum[k];
-  if
-  :: down[AT(path, r)] == 0 -> down[AT(path, r)] = 1
-  :: else -> skip /* it is under way already */
-  fi
-}
+#define ANSWER(w, s, r) \
+  carried[AT(w, s, r)] = sum[SET(s, r)]; \
+  down[AT(w, s, r)] = 1
 
 /* SlotServer::receive() */
-inline contribution(w, s, r) {
-  k = 2 * s + r % 2;
-  other = 2 * s + (r + 1) % 2;
-  if
-  :: set_round[k] == r && set_round[other] == r + 1 && complete[other] ->
-     set_round[k] = r + 2; /* begin_round() */
-     seen[k] = 0;
-     sum[k] = 0;
-     complete[k] = false
-  :: else -> skip
-  fi;
-  if
-  :: set_round[k] != r + 2 -> skip /* a copy that comes late */
-  :: set_round[k] == r + 2 && (seen[k] & (1 << w)) && complete[k] -> answer(2 * w + s, r, k)
-  :: set_round[k] == r + 2 && (seen[k] & (1 << w)) && !complete[k] -> skip /* it is told to wait */
-  :: set_round[k] == r + 2 && !(seen[k] & (1 << w)) ->
-     seen[k] = seen[k] | (1 << w);
-     sum[k] = sum[k] + (1 << w) * (r + 1);
-     if
-     :: seen[k] == 3 ->
-        complete[k] = true;
-        answer(s, r, k);
-        answer(2 + s, r, k)
-     :: else -> skip
-     fi
-  fi;
-  k = 0;
-  other = 0
-}
+#define CONTRIBUTION(w, s, r) \
+  if \
+  :: set_round[SET(s, r)] == r && set_round[OTHER(s, r)] == r + 1 && complete[OTHER(s, r)] -> \
+     set_round[SET(s, r)] = r + 2; /* begin_round() */ \
+     seen[SET(s, r)] = 0; \
+     sum[SET(s, r)] = 0; \
+     complete[SET(s, r)] = 0 \
+  :: else -> skip \
+  fi; \
+  if \
+  :: set_round[SET(s, r)] != r + 2 -> skip /* a copy that comes late */ \
+  :: else -> \
+     if \
+     :: seen[SET(s, r)] & (1 << w) -> \
+        if \
+        :: complete[SET(s, r)] -> ANSWER(w, s, r) \
+        :: else -> skip /* it is told to wait */ \
+        fi \
+     :: else -> \
+        seen[SET(s, r)] = seen[SET(s, r)] | (1 << w); \
+        sum[SET(s, r)] = sum[SET(s, r)] + (1 << w) * (r + 1); \
+        if \
+        :: seen[SET(s, r)] == 3 -> \
+           complete[SET(s, r)] = 1; \
+           ANSWER(0, s, r); \
+           ANSWER(1, s, r) \
+        :: else -> skip \
+        fi \
+     fi \
+  fi
+
+/* SlotWorker::take_result() */
+#define RESULT(w, s, r) \
+  if \
+  :: at_round[PATH(w, s)] == r -> \
+     assert(carried[AT(w, s, r)] == 3 * (r + 1)); \
+     at_round[PATH(w, s)]++ \
+  :: else -> skip \
+  fi
 
 /* Whether the aggregator has this worker's contribution to an incomplete round: then only the other worker is
    waited for, and a repetition would change nothing. */
-#define TAKEN(w, s, r) (set_round[2 * s + r % 2] == r + 2 && (seen[2 * s + r % 2] & (1 << w)) && !complete[2 * s + r % 2])
+#define HELD(w, s, r) (set_round[SET(s, r)] == r + 2 && (seen[SET(s, r)] >> w & 1) && !complete[SET(s, r)])
 
-proctype path(byte w; byte s) {
-  byte r, k, other;
-  byte p = 2 * w + s;
-  begun[w];
-  do
-  :: atomic { at_round[p] < ROUNDS && up[AT(p, at_round[p])] == 0 && down[AT(p, at_round[p])] == 0 &&
-              !TAKEN(w, s, at_round[p]) -> up[AT(p, at_round[p])] = 1 }
-  :: atomic { up[AT(p, r)] > 0 -> up[AT(p, r)]--; contribution(w, s, r); r = 0 }
-  :: atomic { up[AT(p, r)] > 0 && losses > 0 -> losses--; up[AT(p, r)]--; r = 0 }
-  :: atomic { up[AT(p, r)] == 1 && copies > 0 -> copies--; up[AT(p, r)] = 2; r = 0 }
-  :: atomic { down[AT(p, r)] > 0 && losses > 0 -> losses--; down[AT(p, r)]--; r = 0 }
-  :: atomic { down[AT(p, r)] == 1 && copies > 0 -> copies--; down[AT(p, r)] = 2; r = 0 }
-  :: atomic { down[AT(p, r)] > 0 ->
-              down[AT(p, r)]--;
-              if
-              :: at_round[p] == r -> /* SlotWorker::take_result() */
-                 assert(carried[AT(p, r)] == 3 * (r + 1));
-                 at_round[p]++
-              :: else -> skip
-              fi;
-              r = 0 };
-progress: skip
-  :: atomic { r + 1 < ROUNDS && r < at_round[p] -> r++ } /* look at a later round's packets */
-  :: atomic { at_round[p] == ROUNDS -> break }
-  od
-}
+/* All that may happen to the packets of one worker, slot and round. */
+#define STEPS(w, s, r) \
+  :: d_step { at_round[PATH(w, s)] == r && !up[AT(w, s, r)] && !down[AT(w, s, r)] && !HELD(w, s, r) -> \
+              up[AT(w, s, r)] = 1 } \
+  :: d_step { up[AT(w, s, r)] -> up[AT(w, s, r)] = 0; CONTRIBUTION(w, s, r) } \
+  :: d_step { up[AT(w, s, r)] && copies > 0 -> copies--; CONTRIBUTION(w, s, r) } \
+  :: d_step { up[AT(w, s, r)] && losses > 0 -> losses--; up[AT(w, s, r)] = 0 } \
+  :: d_step { down[AT(w, s, r)] -> RESULT(w, s, r); down[AT(w, s, r)] = 0; carried[AT(w, s, r)] = 0 } \
+  :: d_step { down[AT(w, s, r)] && copies > 0 -> copies--; RESULT(w, s, r) } \
+  :: d_step { down[AT(w, s, r)] && losses > 0 -> losses--; down[AT(w, s, r)] = 0; carried[AT(w, s, r)] = 0 }
 
-proctype late() { begun[1] = true }
+#if ROUNDS == 3
+#define ROUNDS_OF(w, s) STEPS(w, s, 0) STEPS(w, s, 1) STEPS(w, s, 2)
+#elif ROUNDS == 4
+#define ROUNDS_OF(w, s) STEPS(w, s, 0) STEPS(w, s, 1) STEPS(w, s, 2) STEPS(w, s, 3)
+#else
+#define ROUNDS_OF(w, s) STEPS(w, s, 0) STEPS(w, s, 1) STEPS(w, s, 2) STEPS(w, s, 3) STEPS(w, s, 4)
+#endif
+
+#define BEGIN(s) set_round[2 * s + 1] = 1; complete[2 * s] = 1; complete[2 * s + 1] = 1
+#define HAS_ALL(s) (at_round[PATH(0, s)] == ROUNDS && at_round[PATH(1, s)] == ROUNDS)
 
 init {
-  atomic {
-    set_round[1] = 1;
-    set_round[3] = 1;
-    complete[0] = true;
-    complete[1] = true;
-    complete[2] = true;
-    complete[3] = true;
-    begun[0] = true;
-    run path(0, 0);
-    run path(0, 1);
-    run path(1, 0);
-    run path(1, 1);
-    run late()
+  d_step {
+    BEGIN(0);
+#if SLOTS > 1
+    BEGIN(1)
+#endif
   }
+  do
+  ROUNDS_OF(0, 0)
+  ROUNDS_OF(1, 0)
+#if SLOTS > 1
+  ROUNDS_OF(0, 1)
+  ROUNDS_OF(1, 1)
+  :: HAS_ALL(0) && HAS_ALL(1) -> break
+#else
+  :: HAS_ALL(0) -> break
+#endif
+  od
 }

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -104,6 +105,8 @@ struct RackSetting {
   double density = 1;
   int tensors = 1;
   verbs::SimulatedLink link;
+  /// The aggregator's link; by default a switch's, which is at the other end of all links at once.
+  std::optional<verbs::SimulatedLink> aggregator;
   std::vector<Time> late;  // when each rank begins; those without an entry begin at once
   unsigned seed = 1;
 };
@@ -115,9 +118,9 @@ class Rack {
     const Pool pool{setting.workers, setting.slots, setting.piece, kJob};
     server_ = std::make_unique<SlotServer>(pool);
     for (int i = 0; i < setting.workers; ++i) ports_.push_back(network_.open(setting.link));
-    verbs::SimulatedLink inside = setting.link;  // a switch is at the other end of all links at once
+    verbs::SimulatedLink inside = setting.link;
     inside.bits_per_second = 0;
-    ports_.push_back(network_.open(inside));
+    ports_.push_back(network_.open(setting.aggregator.value_or(inside)));
     std::vector<std::string> addresses;
     for (const auto& port : ports_) addresses.push_back(port->address());
     for (const auto& port : ports_) port->connect(addresses);

@@ -78,6 +78,16 @@ TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
   EXPECT_FALSE(config.has_doubling());
 }
 
+/// Containers of one host can share memory, but each may have a loopback interface of its own.
+TEST(EnginePlan, DatagramsUseTheLoopbackInterfaceOnlyWithinOneNetwork) {
+  Options options;
+  options.algorithm = "switch";
+  Membership membership = members_on("aaa", 1);
+  EXPECT_TRUE(plan(membership, {}, options).datagrams->one_host);
+  membership.networks = members_on("aab", 1).networks;
+  EXPECT_FALSE(plan(membership, {}, options).datagrams->one_host);
+}
+
 TEST(EnginePlan, DedicatedAggregatorsNeedTwoHops) { EXPECT_FALSE(plan(members_on("aab", 1)).one_hop); }
 
 TEST(EnginePlan, SlotsCoverLinksBetweenHosts) {

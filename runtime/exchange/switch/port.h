@@ -11,9 +11,11 @@ namespace nzcl::engine::slot_pool {
 
 /// The largest piece: larger packets would not make the exchange faster, but slots hold fewer of them.
 inline constexpr std::uint32_t kMostPieceElements = 2048;
-/// At a round trip of 200 us, as many packets of 1.4 KB are what 10 Gb/s hold, twice.
+/// At a round trip of 200 us, as many packets of 1.4 KB are what 10 Gb/s hold, and half as much again.
 inline constexpr std::uint32_t kMostSlots = 256;
 inline constexpr std::uint32_t kLeastSlots = 4;
+/// What all workers together may have under way to an aggregator: README.md says why.
+inline constexpr std::size_t kMostUnderWay = 1 << 20;
 
 /// What a member says about its port. An aggregator says more: the job and the number of slots.
 struct PortAddress {
@@ -30,7 +32,8 @@ struct PortAddress {
 /// A tag and a key that nobody can guess. Throws Error{system}.
 Job draw_job();
 
-/// How many slots an aggregator has, so that its socket can hold what all workers may have under way.
+/// How many slots an aggregator has, so that neither its socket nor the queue of its link gets more than it
+/// can hold.
 std::uint32_t slots_for(const verbs::DatagramPort& port, int workers);
 
 /// The size of pieces that the packets of all members can carry.

@@ -63,7 +63,9 @@ void SlotWorker::make_due(std::uint32_t s) {
 
 void SlotWorker::advance(Time now) {
   timers_.advance(now, [this](std::uint32_t s) {
-    if (slots_[s].state == State::waiting) make_due(s);
+    if (slots_[s].state != State::waiting) return;
+    if (!slots_[s].told_to_wait) round_trips_.expired(slots_[s].doublings);
+    make_due(s);
   });
   for (std::uint32_t s = 0; looking_ > 0 && s < slots_.size(); ++s) {
     if (slots_[s].state == State::looking) look(s);
@@ -97,7 +99,8 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
   slot.state = State::waiting;
   slot.sent = now;
   ++(slot.times > 0 ? repeated_ : progress_);
-  timers_.set(s, now, round_trips_.timeout(++slot.times));
+  slot.doublings = round_trips_.doublings(++slot.times);
+  timers_.set(s, now, round_trips_.timeout(slot.doublings));
   return bytes;
 }
 
@@ -114,6 +117,7 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   const bool expected = slot.state == State::waiting || (slot.state == State::due && slot.times > 0);
   if (!expected || h.round != slot.round) return;  // a copy that comes late
   if (h.kind == Kind::waiting) {
+    slot.told_to_wait = true;
     missing_ = Missing{.first = h.rank,
                        .count = static_cast<int>(h.piece),
                        .opening = slot.piece == kNoPiece,
@@ -161,11 +165,13 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
     }
     slot.state = State::waiting;
   }
-  if (slot.times == 1) round_trips_.measured(now - slot.sent);
+  // Opening rounds are headers only, which are back sooner than the packets behind them will be.
+  if (slot.times == 1 && slot.piece != kNoPiece) round_trips_.measured(now - slot.sent);
   if (!packet.values.empty()) tensor_of(slot).store(slot.piece, slot.exponent, h.blocks, packet.values);
   ++slot.round;
   ++progress_;
   slot.times = 0;
+  slot.told_to_wait = false;
   if (h.next == kNoPiece) {
     leave_tensor(s);
     return begin(s);

@@ -61,13 +61,15 @@ class SlotWorker {
   struct Slot {
     State state = State::idle;
     bool mine = false;          // this rank has values in this round
+    bool told_to_wait = false;  // for other ranks: a timeout then says nothing about the network
     std::uint8_t exponent = 0;  // of this round's values
     std::uint32_t round = 0;
     std::uint32_t piece = kNoPiece;
     Ahead ahead;  // the next piece that this rank holds
     std::uint64_t tensor = 0;
     Time sent{};
-    int times = 0;  // how often the packet has been sent
+    int times = 0;      // how often the packet has been sent
+    int doublings = 0;  // of the timeout that runs
   };
 
   Tensor& tensor_of(const Slot& slot) { return *tensors_[slot.tensor % tensors_.size()].tensor; }

@@ -66,10 +66,18 @@ class TimerWheel {
   std::int64_t tick_ = 0;
 };
 
-/// Round trips as TCP measures them (RFC 6298).
+/// Round trips as TCP measures them (RFC 6298). What has been sent more than once is not measured, because it
+/// is not known which copy was answered. So after a timeout that came too early nothing would ever be
+/// measured again, if the doubled timeout did not stay in force, for all that is sent, until something has
+/// been.
 class RoundTrips {
  public:
+  /// How often the timeout of what is sent for the `times`-th time is doubled.
+  int doublings(int times) const { return std::min(std::max(times - 1, doublings_), kMostDoublings); }
+  /// A timeout that was doubled so often is over.
+  void expired(int doublings) { doublings_ = std::max(doublings_, doublings + 1); }
   void measured(Time sample) {
+    doublings_ = 0;
     if (smoothed_ == Time{}) {
       smoothed_ = sample;
       deviation_ = sample / 2;
@@ -80,16 +88,17 @@ class RoundTrips {
     smoothed_ += (sample - smoothed_) / 8;
   }
   Time smoothed() const { return smoothed_; }
-  /// The timeout of what has been sent `times` times already.
-  Time timeout(int times) const {
-    const Time first = smoothed_ == Time{}
-                           ? kMostTimeout / 5
-                           : std::clamp(smoothed_ + 4 * deviation_, kLeastTimeout, kMostTimeout);
-    return std::min(kMostBackoff, first * (1 << std::min(times - 1, 8)));
+  Time timeout(int doublings) const {
+    const Time first = smoothed_ == Time{} ? kMostTimeout / 5
+                                           : std::clamp(smoothed_ + std::max(4 * deviation_, smoothed_),
+                                                        kLeastTimeout, kMostTimeout);
+    return std::min(kMostBackoff, first * (1 << doublings));
   }
 
  private:
+  static constexpr int kMostDoublings = 8;
   Time smoothed_{}, deviation_{};
+  int doublings_ = 0;
 };
 
 }  // namespace nzcl::engine::slot_pool

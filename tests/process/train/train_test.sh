@@ -35,6 +35,28 @@ same_weights() {
   [[ $(wc -l <<< "$hashes") -eq 1 && $hashes == *" 4 "* ]] || fail "different weights: $hashes"
 }
 
+# The switch exchange rounds: with N ranks a sum is off by at most N * 2^(h - 30) of the largest value of its piece, h = ceil(log2 N). The loss
+# must differ from that of push by no more than if each step moved it by as much. Two runs through it must be equal to the last bit.
+switch() {
+  text > "$folder/text"
+  for way in sparse switch again; do
+    run --text "$folder/text" --ranks 3 --algorithm "${way/again/switch}" --json "$folder/$way.json" || fail "$way: status $?"
+    says "OK"
+  done
+  grep -qF "1 aggregators (dedicated)" "$folder/log" || fail "there is no dedicated aggregator"
+  /usr/bin/python3 - "$folder" << 'END' || fail "the switch exchange learned something else"
+import json, sys
+sparse, switch, again = (json.load(open(f"{sys.argv[1]}/{way}.json"))["runs"][0] for way in ("sparse", "switch", "again"))
+bound = sparse["steps"] * 3 * 2.0 ** (2 - 30)
+print("held-out loss", sparse["held_out_loss_after"], switch["held_out_loss_after"], "bound of the relative difference", bound)
+assert abs(switch["held_out_loss_after"] / sparse["held_out_loss_after"] - 1) <= bound
+assert switch["weights_hash"] == again["weights_hash"]
+END
+  local status=0
+  run --algorithm switch --scan || status=$?
+  [[ $status -eq 2 ]] || fail "--scan: status $status instead of 2"
+}
+
 nothing_to_learn_fails() {
   text -v shuffled=1 > "$folder/text"
   if run --text "$folder/text" --ranks 2 --algorithm sparse; then fail "it found sense in a shuffled text"; fi
@@ -80,6 +102,6 @@ case $case in
   shm) learns shm 4 ;;
   tcp) learns tcp 3 ;;
   one_rank) learns shm 1 ;;
-  same_weights | nothing_to_learn_fails | bad_usage | killed_rank | dictionary) "$case" ;;
+  same_weights | switch | nothing_to_learn_fails | bad_usage | killed_rank | dictionary) "$case" ;;
   *) echo "unknown case $case" >&2; exit 2 ;;
 esac
