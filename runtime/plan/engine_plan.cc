@@ -101,7 +101,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.numa_node = numa_node;
   if (o.algorithm == "switch") {
     config.datagrams =
-        verbs::DatagramOptions{.interface = o.interface, .one_host = membership.hosts.all_together()};
+        verbs::DatagramOptions{.interface = o.interface, .one_host = one_network};
     config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one
   }
   return config;
