@@ -55,6 +55,7 @@ TEST(KernelSwitch, LossDuplicatesReorderingAndChangedBytes) {
 
 TEST(KernelSwitch, PacketsOfEverySizeThatAPageHolds) {
   RackSetting setting{.workers = 2, .slots = 4, .piece = 840, .count = 840 * 30 + 1, .tensors = 2, .seed = 7};
+  setting.link.max_bytes = 4000;
   setting.link.faults = {.loss = 0.05, .duplication = 0.1, .corruption = 0.05};
   run_beside(setting);
 }
