@@ -148,5 +148,20 @@ TEST_F(KernelSwitchByHand, TwoRanksBehindOneInterfaceAreNamed) {
   EXPECT_THAT(kernel_->failure(), HasSubstr("ranks 0 and 1 are both behind interface port0"));
 }
 
+TEST_F(KernelSwitchByHand, ACopyFromElsewhereIsNotAnsweredAndMovesNobody) {
+  const auto first = packet(0, 0, kNoPiece, kNoPiece), second = packet(1, 0, kNoPiece, kNoPiece);
+  EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_DROP) << "it is added";
+  EXPECT_EQ(kernel_->run(0, first, 1).verdict, XDP_DROP) << "from another interface";
+  EXPECT_EQ(kernel_->counts().stray, 1u);
+  EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 itself is told to wait";
+  EXPECT_EQ(kernel_->run(1, second, 1).verdict, XDP_REDIRECT) << "rank 1 is alone behind its interface";
+  auto frame = KernelServer::frame(0, first);
+  frame[11] = std::byte{99};  // of the source's MAC address
+  EXPECT_EQ(kernel_->run_frame(frame, 0).verdict, XDP_DROP) << "from another host behind the interface";
+  EXPECT_EQ(kernel_->counts().stray, 2u);
+  EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 itself gets the result again";
+  EXPECT_EQ(kernel_->counts().added, 2u);
+}
+
 }  // namespace
 }  // namespace nzcl::engine::slot_pool::test

@@ -52,7 +52,7 @@ struct nzcl_home_key {
 };
 struct nzcl_home {
   __u32 rank;
-  __u8 theirs[6], ours[6];
+  __u16 theirs[3], ours[3]; /* MAC addresses */
 };
 
 enum nzcl_failure {
@@ -97,7 +97,7 @@ enum nzcl_count {
   NZCL_WAITING,   /* repetitions that came before the sum was complete */
   NZCL_LATE,      /* copies that came late, and were dropped */
   NZCL_REFUSED,   /* packets that no member made, or that make no sense */
-  NZCL_STRAY,     /* results for an interface behind which no rank is */
+  NZCL_STRAY,     /* results, or repetitions, at an interface behind which their rank is not */
   NZCL_COUNTS
 };
 

@@ -125,27 +125,37 @@ static __always_inline int fail(const struct nzcl_pool* pool, struct nzcl_state 
   return XDP_DROP;
 }
 
-// Learns behind which interface a rank is. A rank that is known stays where it is until a contribution that
-// was `added` comes from elsewhere: whoever repeats a packet that he has seen moves nobody.
-static __always_inline int learn(struct xdp_md* ctx, const struct frame* f, const struct nzcl_pool* pool,
-                                 int added) {
+static __always_inline int is_same_home(const struct nzcl_home* a, const struct nzcl_home* b) {
+  __u32 differ = a->rank ^ b->rank;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) differ |= (a->theirs[i] ^ b->theirs[i]) | (a->ours[i] ^ b->ours[i]);
+  return !differ;
+}
+
+// Decides whether the frame may be answered. Its rank is at home where its contributions come from. Only one
+// that was `added` says so: whoever repeats a packet that he has seen elsewhere learns no result by that, and
+// moves nobody.
+static __always_inline int is_at_home(struct xdp_md* ctx, const struct nzcl_pool* pool, __u32 rank,
+                                      int added) {
+  const struct frame* const f = frame_of(ctx);
+  if (!f) return 0;
   const struct nzcl_home_key key = {pool->number, ctx->ingress_ifindex};
-  struct nzcl_home home = {.rank = f->header.rank};
+  struct nzcl_home home = {.rank = rank};
   __builtin_memcpy(home.theirs, f->eth.h_source, 6);
   __builtin_memcpy(home.ours, f->eth.h_dest, 6);
   const struct nzcl_home* const known = bpf_map_lookup_elem(&homes, &key);
-  if (!known) {
-    bpf_map_update_elem(&homes, &key, &home, BPF_NOEXIST);
-    return 1;
+  if (known && is_same_home(known, &home)) return 1;
+  if (!added) {
+    count(NZCL_STRAY);
+    return 0;
   }
-  if (known->rank != home.rank) {
+  if (known && known->rank != rank) {
     fail(pool, (struct nzcl_state){.failure = NZCL_SAME_PORT,
-                                   .ranks = {known->rank, home.rank},
+                                   .ranks = {known->rank, rank},
                                    .interface = key.interface});
     return 0;
   }
-  if (added && (__builtin_memcmp(known->theirs, home.theirs, 6) || __builtin_memcmp(known->ours, home.ours, 6)))
-    bpf_map_update_elem(&homes, &key, &home, BPF_ANY);
+  bpf_map_update_elem(&homes, &key, &home, BPF_ANY);
   return 1;
 }
 
@@ -397,6 +407,9 @@ static __always_inline int answer(struct xdp_md* ctx, const struct nzcl_pool* po
 static __always_inline int conclude(struct xdp_md* ctx, const struct nzcl_pool* pool,
                                     const struct nzcl_header* h, int values, int taken) {
   const int fate = taken & ((1 << FIRST_RANK_SHIFT) - 1);
+  const int added = fate == ADDED || fate == ANSWER_ALL;
+  if ((added || fate == ANSWER_ONE || fate == ANSWER_WAITING) && !is_at_home(ctx, pool, h->rank, added))
+    return XDP_DROP;
   switch (fate) {
     case LATE:
       return count(NZCL_LATE);
@@ -438,7 +451,6 @@ int nzcl_port(struct xdp_md* ctx) {
   if (!state || state->claimed || !is_genuine(ctx, f, pool)) return count(NZCL_REFUSED);
   if (f->header.checksum != checksum(ctx, pool->key_low, pool->key_high)) return count(NZCL_REFUSED);
   const struct nzcl_header h = f->header;
-  if (!learn(ctx, f, pool, 0)) return XDP_DROP;
   const int values = values_of(ctx, f);
   const int taken = take(ctx, pool->first_slot + h.slot, pool->workers, pool->values);
   return conclude(ctx, pool, &h, values, taken);
