@@ -23,8 +23,8 @@
 
 namespace nzcl::engine::slot_pool::test {
 
-/// One pool in the kernel. Rank r has the address 10.0.0.(r+1):5000+r, and its packets come in at an interface
-/// of their own; the aggregator has 10.0.0.100:7000.
+/// One pool in the kernel. Rank r has the address 10.0.0.(r+1):5000+r, and its packets come in at an
+/// interface of their own; the aggregator has 10.0.0.100:7000.
 class KernelServer {
  public:
   /// Returns nullptr where this is not possible, and says why.

@@ -13,7 +13,8 @@ using ::testing::HasSubstr;
 /// Runs a rack whose aggregator is SlotServer, and shows the kernel every packet that this one gets.
 void run_beside(RackSetting setting) {
   std::string why_not;
-  const auto kernel = KernelServer::make({setting.workers, setting.slots, setting.piece, kJob, true}, why_not);
+  const auto kernel =
+      KernelServer::make({setting.workers, setting.slots, setting.piece, kJob, true}, why_not);
   if (!kernel) GTEST_SKIP() << why_not;
   std::size_t packets = 0, answered = 0;
   setting.zeros = true;

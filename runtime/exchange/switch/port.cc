@@ -13,8 +13,8 @@
 namespace nzcl::engine::slot_pool {
 
 std::string PortAddress::encode() const {
-  return fmt::format("{} {} {} {} {} {} {:d}", address, max_bytes, slots, job.tag, job.key.low,
-                     job.key.high, zeros);
+  return fmt::format("{} {} {} {} {} {} {:d}", address, max_bytes, slots, job.tag, job.key.low, job.key.high,
+                     zeros);
 }
 
 PortAddress PortAddress::decode(const std::string& text, const std::string& member) {

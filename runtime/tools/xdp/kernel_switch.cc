@@ -118,9 +118,8 @@ class Loaded final : public KernelSwitch {
  private:
   void fill_ports() {
     if (interfaces_.size() > NZCL_MOST_PORTS)
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("{} interfaces; at most {} are supported", interfaces_.size(),
-                              static_cast<int>(NZCL_MOST_PORTS)));
+      throw Error(ErrorCode::unsupported, fmt::format("{} interfaces; at most {} are supported",
+                                                      interfaces_.size(), static_cast<int>(NZCL_MOST_PORTS)));
     for (std::uint32_t i = 0; i < interfaces_.size(); ++i) {
       bpf_devmap_val value{};
       value.ifindex = interfaces_[i].index;
@@ -154,9 +153,8 @@ std::shared_ptr<KernelSwitch> KernelSwitch::load(const Settings& settings) {
 void pass_everything(const std::string& interface) {
   const Interface where = find_interface(interface);
   const Skeleton skeleton = load_program({});
-  const int error =
-      bpf_xdp_attach(static_cast<int>(where.index), bpf_program__fd(skeleton->progs.nzcl_pass),
-                     XDP_FLAGS_DRV_MODE | XDP_FLAGS_UPDATE_IF_NOEXIST, nullptr);
+  const int error = bpf_xdp_attach(static_cast<int>(where.index), bpf_program__fd(skeleton->progs.nzcl_pass),
+                                   XDP_FLAGS_DRV_MODE | XDP_FLAGS_UPDATE_IF_NOEXIST, nullptr);
   if (error == 0 || error == -EBUSY || error == -EEXIST) return;  // any program does
   throw Error(ErrorCode::system, fmt::format("the program cannot be attached to interface {}: {}", interface,
                                              std::strerror(-error)));

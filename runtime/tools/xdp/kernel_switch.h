@@ -21,7 +21,7 @@ struct Settings {
   std::vector<std::string> interfaces;
   Mode mode = Mode::automatic;
   std::uint32_t slots = 64;  // of each pool
-  std::uint32_t pools = 16;   // at the same time; a communicator has two for each lane
+  std::uint32_t pools = 16;  // at the same time; a communicator has two for each lane
   /// For tests: the program drops one of so many packets. 0: none.
   std::uint32_t drop_one_of = 0;
 };

@@ -6,9 +6,9 @@
 #include <linux/types.h>
 
 enum {
-  NZCL_MOST_RANKS = 64,     /* of a pool: one bit each */
-  NZCL_MOST_PORTS = 64,     /* interfaces */
-  NZCL_MOST_VALUES = 2048,  /* of a packet */
+  NZCL_MOST_RANKS = 64,    /* of a pool: one bit each */
+  NZCL_MOST_PORTS = 64,    /* interfaces */
+  NZCL_MOST_VALUES = 2048, /* of a packet */
 };
 
 /* The packet's header, as in runtime/exchange/switch/README.md. */
@@ -31,8 +31,8 @@ struct nzcl_pool_key {
 struct nzcl_pool {
   __u64 key_low, key_high;
   __u32 tag;
-  __u32 number;      /* the pool's place in `states` and `ranks` */
-  __u32 first_slot;  /* the pool's place in `slots` */
+  __u32 number;     /* the pool's place in `states` and `ranks` */
+  __u32 first_slot; /* the pool's place in `slots` */
   __u32 slots;
   __u32 workers;
   __u32 values; /* the most of a packet */
@@ -73,7 +73,7 @@ struct nzcl_state {
 
 /* One of the two rounds of a slot that are kept. */
 struct nzcl_set {
-  __u64 seen;   /* bit r: rank r's contribution was added */
+  __u64 seen; /* bit r: rank r's contribution was added */
   __u64 blocks;
   __u32 round, piece, next, shape;
   __u32 values; /* how many each contribution must have; 0: none has come yet */

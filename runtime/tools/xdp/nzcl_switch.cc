@@ -9,8 +9,8 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/options.h"
-#include "runtime/bootstrap/factory.h"
 #include "runtime/base/log.h"
+#include "runtime/bootstrap/factory.h"
 #include "runtime/comm/core.h"
 #include "runtime/options/validate.h"
 #include "runtime/tools/xdp/kernel_switch.h"
@@ -43,9 +43,10 @@ void add_options(CLI::App& app, Arguments& a) {
   app.add_option("--slots", a.settings.slots, "Slots of each pool")
       ->check(CLI::Range(4, 1024))
       ->capture_default_str();
-  app.add_option("--pools", a.settings.pools,
-                 "Pools that may be in use at the same time. A communicator, and each part that is split off, "
-                 "needs two for each lane")
+  app.add_option(
+         "--pools", a.settings.pools,
+         "Pools that may be in use at the same time. A communicator, and each part that is split off, "
+         "needs two for each lane")
       ->check(CLI::Range(2, 1024))
       ->capture_default_str();
   app.add_option("--drop", a.settings.drop_one_of,
@@ -68,7 +69,8 @@ void serve(const Arguments& a) {
   const auto tell_counts = [&] {
     const Counts c = in_kernel->counts();
     fmt::print(
-        "nzcl_switch: {} contributions, {} sums; {} answered again, {} answered to wait, {} late, {} refused, "
+        "nzcl_switch: {} contributions, {} sums; {} answered again, {} answered to wait, {} late, {} "
+        "refused, "
         "{} sent where no rank was\n",
         c.added, c.completed, c.answered, c.waiting, c.late, c.refused, c.stray);
   };
@@ -87,7 +89,8 @@ void serve(const Arguments& a) {
 int run(int argc, char** argv) {
   Arguments arguments;
   CLI::App app(
-      "Serves one communicator, and all that are split from it, as a dedicated aggregator whose sums are made "
+      "Serves one communicator, and all that are split from it, as a dedicated aggregator whose sums are "
+      "made "
       "by a program in the kernel, at network interfaces: the packets of the switch exchange never leave it. "
       "The ranks need NZCL_ALGORITHM=switch and NZCL_AGGREGATORS=1. Needs root. All other options are as for "
       "workers (nzcl_info shows them, and whether this is possible here).\nExit status: 0: the workers have "
@@ -100,7 +103,8 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (arguments.settings.interfaces.empty()) {
-    std::fprintf(stderr, "nzcl_switch: --interface A,B,... is missing: where do the ranks' packets come in?\n");
+    std::fprintf(stderr,
+                 "nzcl_switch: --interface A,B,... is missing: where do the ranks' packets come in?\n");
     return 1;
   }
   serve(arguments);

@@ -82,7 +82,10 @@ class OpenPool final : public engine::slot_pool::KernelPool {
 };
 
 PoolTable::PoolTable(const Maps& maps, std::uint32_t pools, std::uint32_t slots_of_each)
-    : maps_(maps), slots_of_each_(slots_of_each), states_(maps.states, pools * sizeof(nzcl_state)), in_use_(pools) {
+    : maps_(maps),
+      slots_of_each_(slots_of_each),
+      states_(maps.states, pools * sizeof(nzcl_state)),
+      in_use_(pools) {
   if (!states_.valid())
     throw Error(ErrorCode::system,
                 fmt::format("the program's states cannot be mapped: {}", std::strerror(errno)));

@@ -42,7 +42,7 @@ class PoolTable {
   const std::uint32_t slots_of_each_;
   const MappedMemory states_;
   std::vector<std::uint32_t> interfaces_;
-  std::mutex mutex_;         // guards in_use_
+  std::mutex mutex_;          // guards in_use_
   std::vector<bool> in_use_;  // by number
 };
 
