@@ -44,6 +44,13 @@ std::string in_place_from(std::uint64_t direct_bytes) {
                                    : "results in messages";
 }
 
+engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
+  engine::EngineConfig config = engine::plan_engine(introduction.options, introduction.membership,
+                                                    introduction.placement.node, session.device()->limits());
+  config.kernel_pools = session.kernel_pools();
+  return config;
+}
+
 }  // namespace
 
 // --- Begin
@@ -59,7 +66,10 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
     trace::start(introduction.options.trace, members.name(members.self), first_here);
   }
   const int node = introduction.placement.node;
-  if (!session) session = std::make_shared<Session>(open_transport(introduction.options, membership, node));
+  if (!session) {
+    session = std::make_shared<Session>(open_transport(introduction.options, membership, node),
+                                        std::move(identity.kernel_pools));
+  }
   const auto core = shared_in_own_process(new Core(std::move(introduction), std::move(session)));
   core->begin(*meeting, deadline);
   log().info("{}", core->describe());
@@ -71,8 +81,7 @@ Core::Core(Introduction introduction, std::shared_ptr<Session> session)
       session_(std::move(session)),
       scan_streams_(choose_scan_streams(options(), members())),
       wire_type_(wire_type_of(options().wire_type)),
-      config_(engine::plan_engine(options(), introduction_.membership, introduction_.placement.node,
-                                  session_->device()->limits())),
+      config_(plan_lanes(introduction_, *session_)),
       lanes_({.config = config_,
               .timeout = seconds(options().timeout_s),
               .spin = introduction_.placement.spin,

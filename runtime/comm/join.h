@@ -2,9 +2,12 @@
 // threads from what all have said.
 #pragma once
 
+#include <memory>
+
 #include "nzcl/options.h"
 #include "runtime/bootstrap/bootstrap.h"
 #include "runtime/placement/plan.h"
+#include "runtime/plan/engine_config.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
@@ -13,6 +16,8 @@ namespace nzcl::comm {
 struct Identity {
   bootstrap::Role role = bootstrap::Role::worker;
   int index = -1;  // rank, or number of the dedicated aggregator; -1: from the order of the meeting
+  /// Of a dedicated aggregator that sums outside of this process; see EngineConfig.
+  std::shared_ptr<engine::slot_pool::KernelPools> kernel_pools{};
 };
 
 /// What a member knows when all have introduced themselves.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,6 +20,10 @@
 #include "verbs/datagram.h"
 
 namespace nzcl::engine {
+
+namespace slot_pool {
+class KernelPools;
+}
 
 /// The channels of one priority.
 struct ChannelConfig {
@@ -77,6 +82,8 @@ struct EngineConfig {
   Staging staging = Staging::automatic;
   /// Set if operations are exchanged through slot pools over datagrams, instead of being pushed to owners.
   std::optional<verbs::DatagramOptions> datagrams;
+  /// Of a dedicated aggregator: where the slot pools are, if they are not in this process.
+  std::shared_ptr<slot_pool::KernelPools> kernel_pools;
   int numa_node = -1;  // where channels and staging buffers lie; -1: anywhere
 
   const ChannelConfig& channel(wire::Priority priority) const {

@@ -24,6 +24,10 @@
 #include "runtime/tools/explain.h"
 #include "verbs/transport.h"
 
+#ifdef NZCL_HAVE_XDP
+#include "runtime/tools/xdp/kernel_switch.h"
+#endif
+
 namespace nzcl {
 namespace {
 
@@ -41,6 +45,21 @@ void print_transports() {
   fmt::print("Transports\n");
   for (const auto& t : verbs::list_transports())
     fmt::print("  {:<14} {:<4} {}\n", t.name, t.available ? "yes" : "no", t.detail);
+}
+
+/// Whether nzcl_switch can work here.
+void print_kernel_switch() {
+#ifdef NZCL_HAVE_XDP
+  const tools::xdp::Possible possible = tools::xdp::is_possible();
+#else
+  const struct {
+    bool yes;
+    const char* detail;
+  } possible{false,
+             "this build has no nzcl_switch, because clang, bpftool or libbpf was missing, or NZCL_XDP off"};
+#endif
+  fmt::print("\nSums inside the kernel (XDP, for NZCL_ALGORITHM=switch)\n  {:<3} {}\n",
+             possible.yes ? "yes" : "no", possible.detail);
 }
 
 void print_kernels() {
@@ -185,6 +204,7 @@ int run(int argc, char** argv) {
   const auto launch = bootstrap::read_launch_environment(process_environment);
   fmt::print("nzcl {}\n\n", nzclGetVersion());
   print_transports();
+  print_kernel_switch();
   print_kernels();
   print_placement(arguments, resolved.options, launch);
   if (arguments.topology.empty()) print_core_distance();

@@ -57,6 +57,28 @@ TEST(SwitchRack, ExactWithLossDuplicatesReorderingAndChangedBytes) {
   }
 }
 
+TEST(SwitchRack, ZerosForPiecesThatARankDoesNotHoldChangeNoSum) {
+  for (const double density : {0.0, 0.1, 0.6}) {
+    RackSetting setting;
+    setting.workers = 3;
+    setting.density = density;
+    setting.tensors = 2;
+    setting.zeros = true;
+    setting.link = link_with({.loss = 0.05, .duplication = 0.1});
+    setting.watch = [&](int, std::span<const std::byte> packet, const auto& answers) {
+      for (const Answer& a : answers) {
+        const auto result = open(a.packet, kJob);
+        ASSERT_TRUE(result);
+        if (result->header.kind != Kind::result) continue;
+        EXPECT_EQ(a.packet.size(), packet.size()) << "every packet has room for its answer";
+      }
+    };
+    Rack rack(setting);
+    ASSERT_TRUE(rack.run(60s));
+    rack.expect_sums();
+  }
+}
+
 TEST(SwitchRack, CopiesThatComeSecondsLaterChangeNothing) {
   RackSetting setting;
   setting.tensors = 4;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -98,24 +99,33 @@ inline std::vector<std::int32_t> random_values(std::size_t count, std::uint32_t 
   return values;
 }
 
+/// What the aggregator sends in answer to one packet.
+struct Answer {
+  int rank = 0;  // SlotServer::kToAll: to every rank
+  std::vector<std::byte> packet;
+};
+
 struct RackSetting {
   int workers = 2;
   std::uint32_t slots = 8, piece = 16;
   std::size_t count = 16 * 100 + 3;
   double density = 1;
   int tensors = 1;
-  verbs::SimulatedLink link;
+  verbs::SimulatedLink link{};
   /// The aggregator's link; by default a switch's, which is at the other end of all links at once.
-  std::optional<verbs::SimulatedLink> aggregator;
-  std::vector<Time> late;  // when each rank begins; those without an entry begin at once
+  std::optional<verbs::SimulatedLink> aggregator{};
+  std::vector<Time> late{};  // when each rank begins; those without an entry begin at once
   unsigned seed = 1;
+  bool zeros = false;  // Pool::zeros
+  /// Is told of each packet that the aggregator gets, from which rank, and how it answers.
+  std::function<void(int, std::span<const std::byte>, const std::vector<Answer>&)> watch{};
 };
 
 /// All ranks and one aggregator, which exchange packets over a simulated network until all are done.
 class Rack {
  public:
   explicit Rack(const RackSetting& setting) : setting_(setting), network_(setting.seed) {
-    const Pool pool{setting.workers, setting.slots, setting.piece, kJob};
+    const Pool pool{setting.workers, setting.slots, setting.piece, kJob, setting.zeros};
     server_ = std::make_unique<SlotServer>(pool);
     for (int i = 0; i < setting.workers; ++i) ports_.push_back(network_.open(setting.link));
     verbs::SimulatedLink inside = setting.link;
@@ -202,17 +212,26 @@ class Rack {
   void drive_server() {
     std::array<verbs::ArrivedDatagram, 16> arrived;
     while (const std::size_t n = ports_.back()->receive(arrived)) {
-      for (std::size_t i = 0; i < n; ++i)
-        server_->receive(static_cast<int>(arrived[i].peer), arrived[i].bytes);
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto rank = static_cast<int>(arrived[i].peer);
+        server_->receive(rank, arrived[i].bytes);
+        const auto answers = answer();
+        if (setting_.watch) setting_.watch(rank, arrived[i].bytes, answers);
+      }
     }
+  }
+  std::vector<Answer> answer() {
+    std::vector<Answer> answers;
     while (const auto out = server_->front()) {
       for (verbs::PeerId r = 0; r < workers_.size(); ++r) {
         if (out->rank != SlotServer::kToAll && out->rank != static_cast<int>(r)) continue;
         const verbs::Datagram d{r, out->packet};
         ports_.back()->send({&d, 1});
       }
+      answers.push_back({out->rank, {out->packet.begin(), out->packet.end()}});
       server_->pop();
     }
+    return answers;
   }
 
   const RackSetting setting_;

@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <bit>
 #include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <string>
@@ -29,6 +32,8 @@ struct Arguments {
   int die_rank = -1, die_at = 0;
   int idle_seconds = 0;
   bool not_dumpable = false;
+  std::string digest;  // "": compare with a plain sum; otherwise the type whose results are digested
+  int every = 1;       // of a digest: how many blocks there are for each that is not zero
 };
 
 /// Whether the rank contributes this block in this round, which holds for about a third of the blocks.
@@ -55,6 +60,43 @@ void run(nzcl::Communicator& comm, const Arguments& a) {
       std::exit(4);
     }
   }
+}
+
+float awkward(float*, std::size_t n) { return std::sin(static_cast<float>(n)) * 1e5f; }
+std::int32_t awkward(std::int32_t*, std::size_t n) { return static_cast<std::int32_t>(n * 2654435761u); }
+
+/// Sums values that floating-point numbers do not hold exactly, and prints a digest of all results' bits and
+/// how long an allreduce took.
+template <typename T>
+void digest(nzcl::Communicator& comm, const Arguments& a, nzcl::DataType type) {
+  std::vector<T> data(a.count);
+  const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(T));
+  std::uint64_t all = 14695981039346656037u;  // FNV-1a
+  std::chrono::nanoseconds time{};
+  for (int round = 0; round < a.rounds; ++round) {
+    const auto begin = static_cast<std::size_t>(comm.rank() + 31 * round);
+    for (std::size_t i = 0; i < a.count; ++i) {
+      const bool zero = (i / kBlock * 7 + begin) % static_cast<std::size_t>(a.every) != 0;
+      data[i] = zero ? T{} : awkward(static_cast<T*>(nullptr), i + 1000 * begin);
+    }
+    const auto before = std::chrono::steady_clock::now();
+    comm.allreduce({.input = data.data(),
+                    .output = data.data(),
+                    .count = data.size(),
+                    .type = type,
+                    .block_elems = kBlock})
+        .wait();
+    time += std::chrono::steady_clock::now() - before;
+    for (const T value : data) all = (all ^ std::bit_cast<std::uint32_t>(value)) * 1099511628211u;
+  }
+  std::printf("digest %016llx\n", static_cast<unsigned long long>(all));
+  std::printf("time %.0f us\n", std::chrono::duration<double, std::micro>(time).count() / a.rounds);
+}
+
+void run_as_told(nzcl::Communicator& comm, const Arguments& a) {
+  if (a.digest.empty()) return run(comm, a);
+  if (a.digest == "int32") return digest<std::int32_t>(comm, a, nzcl::DataType::int32);
+  digest<float>(comm, a, nzcl::DataType::float32);
 }
 
 /// Like run(), but a failure is printed and not thrown.
@@ -101,6 +143,9 @@ int main(int argc, char** argv) {
   app.add_option("--die-at", a.die_at, "before this round");
   app.add_option("--idle", a.idle_seconds, "Seconds to do nothing, and print the CPU time that they took");
   app.add_flag("--not-dumpable", a.not_dumpable, "Let no other process write this one's memory");
+  app.add_option("--digest", a.digest, "Sum awkward values of this type, and print a digest of the results")
+      ->check(CLI::IsMember({"int32", "float32"}));
+  app.add_option("--every", a.every, "of which one in so many blocks is not zero on each rank");
   CLI11_PARSE(app, argc, argv);
   if (a.not_dumpable) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   try {
@@ -116,7 +161,7 @@ int main(int argc, char** argv) {
         std::printf("rank %d of %d: ok\n", rank, size);
         return 0;
       }
-      run(all.back(), a);
+      run_as_told(all.back(), a);
     }
     if (a.idle_seconds > 0) {
       const double before = perf::cpu_seconds();

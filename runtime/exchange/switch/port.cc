@@ -13,13 +13,14 @@
 namespace nzcl::engine::slot_pool {
 
 std::string PortAddress::encode() const {
-  return fmt::format("{} {} {} {} {} {}", address, max_bytes, slots, job.tag, job.key.low, job.key.high);
+  return fmt::format("{} {} {} {} {} {} {:d}", address, max_bytes, slots, job.tag, job.key.low, job.key.high,
+                     zeros);
 }
 
 PortAddress PortAddress::decode(const std::string& text, const std::string& member) {
   PortAddress a;
   std::istringstream in(text);
-  in >> a.address >> a.max_bytes >> a.slots >> a.job.tag >> a.job.key.low >> a.job.key.high;
+  in >> a.address >> a.max_bytes >> a.slots >> a.job.tag >> a.job.key.low >> a.job.key.high >> a.zeros;
   const std::uint64_t least = sizeof(Header) + sizeof(std::int32_t);
   if (in.fail() || a.max_bytes < least || a.slots > kMostSlots)
     throw Error(ErrorCode::transport, fmt::format("{} gave no usable address of its datagram port", member));
@@ -43,9 +44,10 @@ std::uint32_t slots_for(const verbs::DatagramPort& port, int workers) {
   return static_cast<std::uint32_t>(std::clamp<std::size_t>(fits, kLeastSlots, kMostSlots));
 }
 
-std::uint32_t piece_elements_for(std::uint64_t least_max_bytes) {
+std::uint32_t common_piece_elements(std::span<const PortAddress> members) {
+  const std::uint64_t least = std::ranges::min_element(members, {}, &PortAddress::max_bytes)->max_bytes;
   return static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(kMostPieceElements, (least_max_bytes - sizeof(Header)) / sizeof(std::int32_t)));
+      std::min<std::uint64_t>(kMostPieceElements, (least - sizeof(Header)) / sizeof(std::int32_t)));
 }
 
 }  // namespace nzcl::engine::slot_pool

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "runtime/exchange/switch/slot_server.h"
@@ -23,6 +24,7 @@ struct PortAddress {
   std::uint64_t max_bytes = 0;
   std::uint32_t slots = 0;  // of a worker: 0
   Job job;
+  bool zeros = false;  // Pool::zeros
 
   std::string encode() const;
   /// Throws Error{transport} that names the member, for a text that is not valid.
@@ -37,6 +39,6 @@ Job draw_job();
 std::uint32_t slots_for(const verbs::DatagramPort& port, int workers);
 
 /// The size of pieces that the packets of all members can carry.
-std::uint32_t piece_elements_for(std::uint64_t least_max_bytes);
+std::uint32_t common_piece_elements(std::span<const PortAddress> members);
 
 }  // namespace nzcl::engine::slot_pool

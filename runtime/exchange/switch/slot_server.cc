@@ -1,11 +1,10 @@
 #include "runtime/exchange/switch/slot_server.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
+#include "runtime/exchange/switch/failure_text.h"
 #include "runtime/kernels/fixed_point.h"
 
 namespace nzcl::engine::slot_pool {
@@ -107,18 +106,14 @@ bool SlotServer::fits(const Set& set, const Set& before, const Opened& packet, i
   const Header& h = packet.header;
   const bool same_tensor = set.result.piece == kNoPiece || before.result.shape == h.shape;
   if (h.shape != set.result.shape || !same_tensor || h.piece != set.result.piece) {
-    failure_ = fmt::format(
-        "ranks {} and {} have called different operations: their types, sizes, block sizes, reductions or "
-        "numbers of operations differ",
-        set.first_rank, rank);
+    failure_ = other_operations_text(set.first_rank, rank);
     return false;
   }
   const auto values = packet.values.size();
   const bool ahead = h.next == kNoPiece || h.piece == kNoPiece || h.next > h.piece;
   const bool agreed = values == 0 || (h.piece != kNoPiece && h.exponent == set.result.exponent);
   if (!ahead || !agreed || values > pool_.piece_elements || (values && set.values && values != set.values)) {
-    failure_ = fmt::format("rank {} sent {} values and exponent {} for piece {}, which cannot be", rank,
-                           values, h.exponent, h.piece);
+    failure_ = cannot_be_text(rank, values, h.exponent, h.piece);
     return false;
   }
   return true;

@@ -17,6 +17,9 @@ struct Pool {
   std::uint32_t slots = 1;           // at most 65,536
   std::uint32_t piece_elements = 1;  // the most values of a packet
   Job job;
+  /// Ranks send zeros for the pieces that they do not hold, instead of nothing: the aggregator turns a packet
+  /// that it gets into its answer, and cannot make it longer.
+  bool zeros = false;
 };
 
 /// A state machine without I/O: it is given packets and asked for packets. It allocates only when it is made

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cassert>
+#include <cstring>
 
 namespace nzcl::engine::slot_pool {
 
@@ -94,6 +95,11 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
     h.flags = static_cast<std::uint8_t>(kHasValues | (filled.clamped ? kClamped : 0));
     h.blocks = filled.blocks;
     bytes += filled.values * sizeof(std::int32_t);
+  } else if (pool_.zeros && slot.piece != kNoPiece) {
+    const std::size_t zeros = tensor_of(slot).elements(slot.piece) * sizeof(std::int32_t);
+    std::memset(to.data() + bytes, 0, zeros);
+    h.flags = kHasValues;
+    bytes += zeros;
   }
   seal(h, pool_.job, to.first(bytes));
   slot.state = State::waiting;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/exchange/switch/kernel_exchange.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/exchange/switch/port.h"
 #include "runtime/exchange/switch/slot_worker.h"
@@ -45,9 +46,6 @@ class SwitchExchange : public Exchange {
     port_->connect(peers);
     return all;
   }
-  static std::uint32_t common_piece_elements(const std::vector<PortAddress>& all) {
-    return piece_elements_for(std::ranges::min_element(all, {}, &PortAddress::max_bytes)->max_bytes);
-  }
   std::size_t receive() {
     const std::size_t n = port_->receive(arrived_);
     for (std::size_t i = 0; i < n; ++i)
@@ -71,11 +69,11 @@ class ServerExchange final : public SwitchExchange {
       : SwitchExchange(context), slots_(slots_for(*port_, members().workers)), job_(draw_job()) {}
 
   std::string address() const override {
-    return PortAddress{port_->address(), port_->max_bytes(), slots_, job_}.encode();
+    return PortAddress{port_->address(), port_->max_bytes(), slots_, job_, false}.encode();
   }
   void connect(std::span<const std::string> texts) override {
     const auto all = connect_port(texts, [this](int m) { return members().is_worker(m); });
-    server_.emplace(Pool{members().workers, slots_, common_piece_elements(all), job_});
+    server_.emplace(Pool{members().workers, slots_, common_piece_elements(all), job_, false});
   }
 
   void submit(Operation&) override {}  // only workers have operations
@@ -134,7 +132,7 @@ class WorkerExchange final : public SwitchExchange {
   explicit WorkerExchange(LaneContext& context) : SwitchExchange(context) {}
 
   std::string address() const override {
-    return PortAddress{port_->address(), port_->max_bytes(), 0, {}}.encode();
+    return PortAddress{port_->address(), port_->max_bytes(), 0, {}, false}.encode();
   }
   void connect(std::span<const std::string> texts) override {
     const auto all = connect_port(texts, [this](int m) { return members().is_aggregator(m); });
@@ -147,7 +145,8 @@ class WorkerExchange final : public SwitchExchange {
       if (address.slots == 0)
         throw Error(ErrorCode::transport,
                     members().name(members().aggregator_member(a)) + " offers no slots");
-      links_.emplace_back(Pool{members().workers, address.slots, elements, address.job}, members().self);
+      links_.emplace_back(Pool{members().workers, address.slots, elements, address.job, address.zeros},
+                          members().self);
     }
   }
 
@@ -285,6 +284,7 @@ class WorkerExchange final : public SwitchExchange {
 std::unique_ptr<Exchange> make_switch_exchange(LaneContext& context) {
   const Members& members = context.config.members;
   if (members.is_worker(members.self)) return std::make_unique<WorkerExchange>(context);
+  if (context.config.kernel_pools) return make_kernel_exchange(context);
   return std::make_unique<ServerExchange>(context);
 }
 

@@ -1,0 +1,92 @@
+#include "runtime/exchange/switch/kernel_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "runtime/exchange/switch/kernel_pools.h"
+#include "runtime/exchange/switch/port.h"
+
+namespace nzcl::engine {
+
+using namespace slot_pool;
+
+namespace {
+
+/// Meets the ranks and has their packets summed. Its own port keeps the UDP port number for this process; no
+/// packet should ever arrive there.
+class KernelExchange final : public Exchange {
+ public:
+  explicit KernelExchange(LaneContext& context)
+      : context_(context),
+        pools_(*context.config.kernel_pools),
+        port_(verbs::open_udp_port(*context.config.datagrams)),
+        job_(draw_job()) {}
+
+  std::string address() const override {
+    return PortAddress{.address = port_->address(),
+                       .max_bytes = std::min(port_->max_bytes(), pools_.max_bytes()),
+                       .slots = pools_.slots(),
+                       .job = job_,
+                       .zeros = true}
+        .encode();
+  }
+  void connect(std::span<const std::string> texts) override {
+    const Members& members = context_.config.members;
+    std::vector<PortAddress> all;
+    std::vector<std::string> ranks;
+    for (int m = 0; m < members.count(); ++m) {
+      all.push_back(PortAddress::decode(texts[static_cast<std::size_t>(m)], members.name(m)));
+      if (members.is_worker(m)) ranks.push_back(all.back().address);
+    }
+    port_->connect(ranks);
+    pool_ = {members.workers, pools_.slots(), common_piece_elements(all), job_, true};
+    in_kernel_ = pools_.open(pool_, port_->address(), ranks);
+  }
+
+  void submit(Operation&) override {}  // only workers have operations
+  void direct_arrived(std::uint16_t, std::uint16_t) override {}
+  bool step() override {
+    if (!in_kernel_) return false;
+    if (std::string failure = in_kernel_->failure(); !failure.empty())
+      context_.fail(ErrorCode::mismatch, std::move(failure));
+    return refuse_strays();
+  }
+  bool idle() const override { return true; }  // it waits for nobody; workers do
+  Stall waiting_for() const override { return {}; }
+  int wait_fd() const override { return port_->wait_fd(); }
+
+ private:
+  /// A rank's packet that arrives here has come past the interfaces at which packets are summed.
+  bool refuse_strays() {
+    const std::size_t n = port_->receive(arrived_);
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto packet = open(arrived_[i].bytes, job_);
+      if (!packet || packet->header.kind != Kind::contribution || packet->header.rank != arrived_[i].peer)
+        continue;
+      context_.fail(ErrorCode::transport,
+                    fmt::format("the packets of rank {} do not come in through one of the interfaces at "
+                                "which they are summed ({}): name the interface that leads to it, too",
+                                packet->header.rank, pools_.interfaces()));
+    }
+    return n > 0;
+  }
+
+  LaneContext& context_;
+  KernelPools& pools_;
+  const std::unique_ptr<verbs::DatagramPort> port_;
+  const Job job_;
+  Pool pool_;
+  std::unique_ptr<KernelPool> in_kernel_;
+  std::array<verbs::ArrivedDatagram, 32> arrived_;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> make_kernel_exchange(LaneContext& context) {
+  return std::make_unique<KernelExchange>(context);
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,173 @@
+#include "runtime/tools/xdp/kernel_switch.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <fmt/format.h>
+#include <linux/if_link.h>
+#include <net/if.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+
+#include "nzcl/error.h"
+#include "runtime/tools/xdp/handles.h"
+#include "runtime/tools/xdp/interfaces.h"
+#include "runtime/tools/xdp/layout.h"
+#include "runtime/tools/xdp/pool_table.h"
+
+namespace nzcl::tools::xdp {
+namespace {
+
+[[noreturn]] void fail_to_load(int error) {
+  if (error == EPERM || error == EACCES)
+    throw Error(ErrorCode::unavailable,
+                "loading a program into the kernel is not permitted: it needs root, or the capabilities "
+                "CAP_BPF and CAP_NET_ADMIN, in the first user namespace");
+  if (error == ENOSYS)
+    throw Error(ErrorCode::unavailable, "this kernel has no bpf(2): it was built without CONFIG_BPF_SYSCALL");
+  throw Error(ErrorCode::unavailable,
+              fmt::format("this kernel does not take the program: {}; it needs Linux 5.18 or newer, with "
+                          "CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF",
+                          std::strerror(error)));
+}
+
+Skeleton load_program(const Settings& s) {
+  Skeleton skeleton(switch_bpf__open());
+  if (!skeleton) fail_to_load(errno);
+  const auto resize = [](bpf_map* map, std::uint32_t entries) {
+    if (const int error = bpf_map__set_max_entries(map, entries); error != 0) fail_to_load(-error);
+  };
+  resize(skeleton->maps.pools, s.pools);
+  resize(skeleton->maps.states, s.pools);
+  resize(skeleton->maps.ranks, s.pools * NZCL_MOST_RANKS);
+  resize(skeleton->maps.homes, s.pools * NZCL_MOST_PORTS);
+  resize(skeleton->maps.slots, s.pools * s.slots);
+  skeleton->rodata->drop_one_of = s.drop_one_of;
+  if (const int error = switch_bpf__load(skeleton.get()); error != 0) fail_to_load(-error);
+  return skeleton;
+}
+
+/// Attaches the program, and returns its place there and whether it is native.
+std::pair<Descriptor, bool> attach(const Skeleton& skeleton, const Interface& interface, Mode mode) {
+  const auto try_mode = [&](std::uint32_t flags) {
+    LIBBPF_OPTS(bpf_link_create_opts, options, .flags = flags);
+    return bpf_link_create(bpf_program__fd(skeleton->progs.nzcl_port), static_cast<int>(interface.index),
+                           BPF_XDP, &options);
+  };
+  int fd = mode == Mode::generic ? -EOPNOTSUPP : try_mode(XDP_FLAGS_DRV_MODE);
+  if (fd >= 0) return {Descriptor(fd), true};
+  const int native_error = -fd;
+  if (mode != Mode::native) fd = try_mode(XDP_FLAGS_SKB_MODE);
+  if (fd >= 0) return {Descriptor(fd), false};
+  throw Error(
+      ErrorCode::system,
+      fmt::format("the program cannot be attached to interface {}: {}{}", interface.name, std::strerror(-fd),
+                  mode == Mode::native && native_error != EBUSY
+                      ? "; a native one needs a driver that can, and on veth an MTU of at most 3506 at both "
+                        "ends; --mode generic goes everywhere"
+                      : "; is another XDP program there already (ip link shows it)?"));
+}
+
+class Loaded final : public KernelSwitch {
+ public:
+  explicit Loaded(const Settings& settings)
+      : settings_(settings),
+        skeleton_(load_program(settings)),
+        table_({.pools = bpf_map__fd(skeleton_->maps.pools),
+                .ranks = bpf_map__fd(skeleton_->maps.ranks),
+                .slots = bpf_map__fd(skeleton_->maps.slots),
+                .states = bpf_map__fd(skeleton_->maps.states),
+                .homes = bpf_map__fd(skeleton_->maps.homes)},
+               settings.pools, settings.slots) {
+    for (const std::string& name : settings.interfaces) interfaces_.push_back(find_interface(name));
+    fill_ports();
+    std::vector<std::uint32_t> indices;
+    for (const Interface& i : interfaces_) {
+      auto [place, native] = attach(skeleton_, i, settings.mode);
+      places_.push_back(std::move(place));
+      description_ += fmt::format("{}{} ({}, MTU {})", description_.empty() ? "" : ", ", i.name,
+                                  native ? "native" : "generic", i.mtu);
+      mtu_ = std::min(mtu_, i.mtu);
+      indices.push_back(i.index);
+    }
+    table_.set_interfaces(std::move(indices));
+  }
+
+  std::uint32_t slots() const override { return settings_.slots; }
+  std::size_t max_bytes() const override { return mtu_ - 28; }  // headers of IPv4 and of UDP
+  std::string interfaces() const override { return fmt::format("{}", fmt::join(settings_.interfaces, ", ")); }
+  std::unique_ptr<engine::slot_pool::KernelPool> open(const engine::slot_pool::Pool& pool,
+                                                      const std::string& address,
+                                                      std::span<const std::string> ranks) override {
+    return table_.open(pool, address, ranks);
+  }
+  std::string describe() const override { return description_; }
+  int program() const override { return bpf_program__fd(skeleton_->progs.nzcl_port); }
+  Counts counts() const override {
+    return {.added = count(NZCL_ADDED),
+            .completed = count(NZCL_COMPLETED),
+            .answered = count(NZCL_ANSWERED),
+            .waiting = count(NZCL_WAITING),
+            .late = count(NZCL_LATE),
+            .refused = count(NZCL_REFUSED),
+            .stray = count(NZCL_STRAY)};
+  }
+
+ private:
+  void fill_ports() {
+    if (interfaces_.size() > NZCL_MOST_PORTS)
+      throw Error(ErrorCode::unsupported, fmt::format("{} interfaces; at most {} are supported",
+                                                      interfaces_.size(), static_cast<int>(NZCL_MOST_PORTS)));
+    for (std::uint32_t i = 0; i < interfaces_.size(); ++i) {
+      bpf_devmap_val value{};
+      value.ifindex = interfaces_[i].index;
+      value.bpf_prog.fd = bpf_program__fd(skeleton_->progs.nzcl_result);
+      if (bpf_map_update_elem(bpf_map__fd(skeleton_->maps.ports), &i, &value, BPF_ANY) != 0)
+        throw Error(ErrorCode::system, fmt::format("interface {} cannot be sent to by programs: {}",
+                                                   interfaces_[i].name, std::strerror(errno)));
+    }
+  }
+  std::uint64_t count(std::uint32_t what) const {
+    std::vector<std::uint64_t> of_cpus(static_cast<std::size_t>(std::max(1, libbpf_num_possible_cpus())));
+    if (bpf_map_lookup_elem(bpf_map__fd(skeleton_->maps.counts), &what, of_cpus.data()) != 0) return 0;
+    return std::accumulate(of_cpus.begin(), of_cpus.end(), std::uint64_t{0});
+  }
+
+  const Settings settings_;
+  const Skeleton skeleton_;
+  PoolTable table_;
+  std::vector<Interface> interfaces_;
+  std::string description_;
+  std::size_t mtu_ = 65535;
+  std::vector<Descriptor> places_;  // the last member: nothing may arrive when the others are gone
+};
+
+}  // namespace
+
+std::shared_ptr<KernelSwitch> KernelSwitch::load(const Settings& settings) {
+  return std::make_shared<Loaded>(settings);
+}
+
+void pass_everything(const std::string& interface) {
+  const Interface where = find_interface(interface);
+  const Skeleton skeleton = load_program({});
+  const int error = bpf_xdp_attach(static_cast<int>(where.index), bpf_program__fd(skeleton->progs.nzcl_pass),
+                                   XDP_FLAGS_DRV_MODE | XDP_FLAGS_UPDATE_IF_NOEXIST, nullptr);
+  if (error == 0 || error == -EBUSY || error == -EEXIST) return;  // any program does
+  throw Error(ErrorCode::system, fmt::format("the program cannot be attached to interface {}: {}", interface,
+                                             std::strerror(-error)));
+}
+
+Possible is_possible() {
+  libbpf_set_print(nullptr);  // the reason is told in this library's words
+  try {
+    load_program({.interfaces = {}, .slots = 1, .pools = 1});
+    return {true, "the kernel takes the program; nzcl_switch loads it"};
+  } catch (const Error& e) {
+    return {false, e.what()};
+  }
+}
+
+}  // namespace nzcl::tools::xdp

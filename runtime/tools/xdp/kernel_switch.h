@@ -1,0 +1,57 @@
+// The program in the kernel that sums the switch exchange's packets: loaded, attached to interfaces, and told
+// about pools.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/exchange/switch/kernel_pools.h"
+
+namespace nzcl::tools::xdp {
+
+enum class Mode {
+  automatic,  // native, if the interface's driver can
+  native,
+  generic,  // after the kernel has made a socket buffer of the frame; slower, and every interface can
+};
+
+struct Settings {
+  std::vector<std::string> interfaces;
+  Mode mode = Mode::automatic;
+  std::uint32_t slots = 64;  // of each pool
+  std::uint32_t pools = 16;  // at the same time; a communicator has two for each lane
+  /// For tests: the program drops one of so many packets. 0: none.
+  std::uint32_t drop_one_of = 0;
+};
+
+struct Counts {
+  std::uint64_t added = 0, completed = 0, answered = 0, waiting = 0, late = 0, refused = 0, stray = 0;
+};
+
+/// Owns the program and all that belongs to it. When it is destroyed, or its process dies, the interfaces are
+/// as they were.
+class KernelSwitch : public engine::slot_pool::KernelPools {
+ public:
+  /// Throws Error{unavailable, invalid_argument, system} with advice.
+  static std::shared_ptr<KernelSwitch> load(const Settings& settings);
+
+  virtual Counts counts() const = 0;
+  /// How the program was attached, for people: "port0 (native), port1 (generic)".
+  virtual std::string describe() const = 0;
+  /// The program, for tests that run it on packets of their own.
+  virtual int program() const = 0;
+};
+
+/// Attaches a program to an interface that passes everything on, and leaves it there. Throws Error.
+void pass_everything(const std::string& interface);
+
+/// Says whether such a program can be loaded here, and if not, why.
+struct Possible {
+  bool yes = false;
+  std::string detail;
+};
+Possible is_possible();
+
+}  // namespace nzcl::tools::xdp

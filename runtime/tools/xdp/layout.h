@@ -1,0 +1,104 @@
+/* What the program in the kernel and the program that loads it both know: the maps' keys and values.
+ * C and C++ read this. All addresses and ports are in network order. */
+#ifndef NZCL_RUNTIME_TOOLS_XDP_LAYOUT_H
+#define NZCL_RUNTIME_TOOLS_XDP_LAYOUT_H
+
+#include <linux/types.h>
+
+enum {
+  NZCL_MOST_RANKS = 64,    /* of a pool: one bit each */
+  NZCL_MOST_PORTS = 64,    /* interfaces */
+  NZCL_MOST_VALUES = 2048, /* of a packet */
+};
+
+/* The packet's header, as in runtime/exchange/switch/README.md. */
+struct nzcl_header {
+  __u32 magic;
+  __u8 kind, flags;
+  __u16 rank;
+  __u32 job;
+  __u16 slot;
+  __u8 exponent, next_exponent;
+  __u32 round, piece, next, shape;
+  __u64 blocks, checksum;
+};
+
+/* Of the map `pools`: where the packets of one lane's slots are sent to. */
+struct nzcl_pool_key {
+  __u32 host;
+  __u16 port, zero;
+};
+struct nzcl_pool {
+  __u64 key_low, key_high;
+  __u32 tag;
+  __u32 number;     /* the pool's place in `states` and `ranks` */
+  __u32 first_slot; /* the pool's place in `slots` */
+  __u32 slots;
+  __u32 workers;
+  __u32 values; /* the most of a packet */
+};
+
+/* Of the map `ranks`, at number * NZCL_MOST_RANKS + rank: from where a rank's packets must come. */
+struct nzcl_rank {
+  __u32 host;
+  __u16 port;
+  __u16 zero;
+};
+
+/* Of the map `homes`: which rank of a pool is behind an interface, and how a frame reaches it. The program
+ * learns it from the rank's own packets. */
+struct nzcl_home_key {
+  __u32 pool, interface;
+};
+struct nzcl_home {
+  __u32 rank;
+  __u16 theirs[3], ours[3]; /* MAC addresses */
+};
+
+enum nzcl_failure {
+  NZCL_GOES_WELL = 0,
+  NZCL_OTHER_OPERATION, /* ranks[0] and ranks[1] have called different operations */
+  NZCL_CANNOT_BE,       /* ranks[0] sent what no rank can send */
+  NZCL_SAME_PORT,       /* ranks[0] and ranks[1] are behind one interface */
+};
+
+/* Of the map `states`: what the program tells the loader, which maps it into its memory. */
+struct nzcl_state {
+  __u32 failure; /* the last one to be written */
+  __u32 claimed; /* whether somebody writes a failure already */
+  __u32 ranks[2];
+  __u32 values, exponent, piece; /* of NZCL_CANNOT_BE */
+  __u32 interface;               /* of NZCL_SAME_PORT */
+};
+
+/* One of the two rounds of a slot that are kept. */
+struct nzcl_set {
+  __u64 seen; /* bit r: rank r's contribution was added */
+  __u64 blocks;
+  __u32 round, piece, next, shape;
+  __u32 values; /* how many each contribution must have; 0: none has come yet */
+  __u32 seen_count;
+  __u16 first_rank;
+  __u8 flags, exponent, next_exponent, complete;
+  __u16 zero;
+};
+/* Of the map `slots`; behind its lock lie the sets, then their values. The loader writes it only while no
+ * packet can reach it. */
+struct nzcl_sets {
+  struct nzcl_set sets[2];
+  __s32 values[2][NZCL_MOST_VALUES];
+};
+
+/* Of the map `counts`, for each processor. */
+enum nzcl_count {
+  NZCL_ADDED,     /* contributions */
+  NZCL_COMPLETED, /* rounds */
+  NZCL_ANSWERED,  /* results that were sent to one rank again */
+  NZCL_WAITING,   /* repetitions that came before the sum was complete */
+  NZCL_LATE,      /* copies that came late, and were dropped */
+  NZCL_REFUSED,   /* packets that no member made, or that make no sense */
+  NZCL_STRAY,     /* results, or repetitions, at an interface behind which their rank is not */
+  NZCL_COUNTS
+};
+
+#endif

@@ -1,0 +1,49 @@
+// The pools that the program in the kernel knows: the maps that say where their packets go, who may send
+// them, and where their slots are.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/exchange/switch/kernel_pools.h"
+#include "runtime/tools/xdp/handles.h"
+#include "runtime/tools/xdp/layout.h"
+
+namespace nzcl::tools::xdp {
+
+/// Thread-safe after set_interfaces(). Pools must not outlive their table.
+class PoolTable {
+ public:
+  struct Maps {
+    int pools, ranks, slots, states, homes;  // file descriptors, which others own
+  };
+  PoolTable(const Maps& maps, std::uint32_t pools, std::uint32_t slots_of_each);
+
+  void set_interfaces(std::vector<std::uint32_t> indices) { interfaces_ = std::move(indices); }
+  /// Throws Error{unsupported, transport, system}.
+  std::unique_ptr<engine::slot_pool::KernelPool> open(const engine::slot_pool::Pool& pool,
+                                                      const std::string& address,
+                                                      std::span<const std::string> ranks);
+
+ private:
+  friend class OpenPool;
+  std::uint32_t take_number();
+  void release(std::uint32_t number, const nzcl_pool_key& key);
+  void reset_slots(std::uint32_t number) const;
+  const nzcl_state& state(std::uint32_t number) const {
+    return static_cast<const nzcl_state*>(states_.at())[number];
+  }
+
+  const Maps maps_;
+  const std::uint32_t slots_of_each_;
+  const MappedMemory states_;
+  std::vector<std::uint32_t> interfaces_;
+  std::mutex mutex_;          // guards in_use_
+  std::vector<bool> in_use_;  // by number
+};
+
+}  // namespace nzcl::tools::xdp

@@ -1,0 +1,483 @@
+// The switch exchange's aggregator inside the kernel: sums what ranks send to a pool's address, and answers.
+// It does for each packet what SlotServer (runtime/exchange/switch/slot_server.h) does; see README.md.
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/udp.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "layout.h"
+#include "siphash.bpf.h"
+
+const char licence[] SEC("license") = "Dual BSD/GPL";
+
+#define MAGIC 0x31535a4e
+#define NO_PIECE (~0u)
+#define AGGREGATOR_RANK 0xffff
+#define CONTRIBUTION 1
+#define RESULT 2
+#define WAITING 3
+#define HAS_VALUES 1
+
+struct slot {
+  struct bpf_spin_lock lock;
+  __u32 zero;
+  struct nzcl_sets data;
+};
+
+// The loader sets the sizes of all maps that grow with the number of pools.
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __type(key, struct nzcl_pool_key);
+  __type(value, struct nzcl_pool);
+  __uint(max_entries, 1);
+} pools SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __type(key, __u32);
+  __type(value, struct nzcl_rank);
+  __uint(max_entries, NZCL_MOST_RANKS);
+} ranks SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __type(key, __u32);
+  __type(value, struct slot);
+  __uint(max_entries, 1);
+} slots SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __type(key, __u32);
+  __type(value, struct nzcl_state);
+  __uint(map_flags, BPF_F_MMAPABLE);
+  __uint(max_entries, 1);
+} states SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __type(key, struct nzcl_home_key);
+  __type(value, struct nzcl_home);
+  __uint(max_entries, NZCL_MOST_PORTS);
+} homes SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_DEVMAP);
+  __type(key, __u32);
+  __type(value, struct bpf_devmap_val);
+  __uint(max_entries, NZCL_MOST_PORTS);
+} ports SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __type(key, __u32);
+  __type(value, __u64);
+  __uint(max_entries, NZCL_COUNTS);
+} counts SEC(".maps");
+
+// Of every so many packets, tests let the program drop one, as a network might. 0: none.
+volatile const __u32 drop_one_of = 0;
+
+struct frame {
+  struct ethhdr eth;
+  struct iphdr ip;
+  struct udphdr udp;
+  struct nzcl_header header;
+} __attribute__((packed));
+
+static __always_inline int count(__u32 what) {
+  __u64* const n = bpf_map_lookup_elem(&counts, &what);
+  if (n) ++*n;
+  return XDP_DROP;
+}
+
+static __always_inline struct frame* frame_of(struct xdp_md* ctx) {
+  struct frame* const f = (void*)(long)ctx->data;
+  return (void*)(f + 1) <= (void*)(long)ctx->data_end ? f : 0;
+}
+
+// Whether this is a whole IPv4 packet of UDP without options, and nothing behind it.
+static __always_inline int is_plain_udp(struct xdp_md* ctx, const struct frame* f) {
+  const __u64 bytes = ctx->data_end - ctx->data;
+  return f->eth.h_proto == bpf_htons(ETH_P_IP) && f->ip.version == 4 && f->ip.ihl == 5 &&
+         f->ip.protocol == IPPROTO_UDP && !(f->ip.frag_off & bpf_htons(0x3fff)) &&
+         bpf_ntohs(f->ip.tot_len) + sizeof(struct ethhdr) == bytes &&
+         bpf_ntohs(f->udp.len) + sizeof(struct ethhdr) + sizeof(struct iphdr) == bytes;
+}
+
+// How many values a packet has; -1 if it is not as long as its flags say.
+static __always_inline int values_of(struct xdp_md* ctx, const struct frame* f) {
+  const __u64 bytes = ctx->data_end - ctx->data - sizeof *f;
+  const int has_values = f->header.flags & HAS_VALUES;
+  if (bytes % 4 != 0 || bytes > NZCL_MOST_VALUES * 4 || !!has_values != (bytes > 0)) return -1;
+  return bytes / 4;
+}
+
+// Records why no sum can be right any more, unless somebody has done so before.
+static __always_inline int fail(const struct nzcl_pool* pool, struct nzcl_state why) {
+  struct nzcl_state* const s = bpf_map_lookup_elem(&states, &pool->number);
+  if (!s || __sync_lock_test_and_set(&s->claimed, 1)) return XDP_DROP;
+  s->ranks[0] = why.ranks[0];
+  s->ranks[1] = why.ranks[1];
+  s->values = why.values;
+  s->exponent = why.exponent;
+  s->piece = why.piece;
+  s->interface = why.interface;
+  __sync_fetch_and_add(&s->failure, why.failure);  // after all others
+  return XDP_DROP;
+}
+
+static __always_inline int is_same_home(const struct nzcl_home* a, const struct nzcl_home* b) {
+  __u32 differ = a->rank ^ b->rank;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) differ |= (a->theirs[i] ^ b->theirs[i]) | (a->ours[i] ^ b->ours[i]);
+  return !differ;
+}
+
+// Decides whether the frame may be answered. Its rank is at home where its contributions come from. Only one
+// that was `added` says so: whoever repeats a packet that he has seen elsewhere learns no result by that, and
+// moves nobody.
+static __always_inline int is_at_home(struct xdp_md* ctx, const struct nzcl_pool* pool, __u32 rank,
+                                      int added) {
+  const struct frame* const f = frame_of(ctx);
+  if (!f) return 0;
+  const struct nzcl_home_key key = {pool->number, ctx->ingress_ifindex};
+  struct nzcl_home home = {.rank = rank};
+  __builtin_memcpy(home.theirs, f->eth.h_source, 6);
+  __builtin_memcpy(home.ours, f->eth.h_dest, 6);
+  const struct nzcl_home* const known = bpf_map_lookup_elem(&homes, &key);
+  if (known && is_same_home(known, &home)) return 1;
+  if (!added) {
+    count(NZCL_STRAY);
+    return 0;
+  }
+  if (known && known->rank != rank) {
+    fail(pool, (struct nzcl_state){.failure = NZCL_SAME_PORT,
+                                   .ranks = {known->rank, rank},
+                                   .interface = key.interface});
+    return 0;
+  }
+  bpf_map_update_elem(&homes, &key, &home, BPF_ANY);
+  return 1;
+}
+
+#define FIRST_RANK_SHIFT 16
+enum fate { REFUSE, LATE, MISFIT_OPERATION, MISFIT_VALUES, ADDED, ANSWER_ALL, ANSWER_ONE, ANSWER_WAITING };
+
+static __always_inline int is_later(__u32 a, __u32 b) { return (__s32)(a - b) > 0; }
+
+// Gives the set to a new round, if the round before it is complete.
+static __always_inline int begin_round(struct nzcl_set* set, const struct nzcl_set* before,
+                                       const struct nzcl_header* h) {
+  if (!is_later(h->round, set->round)) return LATE;
+  if (h->round != set->round + 2 || before->round + 1 != h->round || !before->complete) return REFUSE;
+  set->seen = 0;
+  set->blocks = 0;
+  set->round = h->round;
+  set->piece = before->next;
+  set->next = NO_PIECE;
+  set->shape = h->shape;
+  set->values = 0;
+  set->seen_count = 0;
+  set->first_rank = h->rank;
+  set->flags = 0;
+  set->exponent = before->next_exponent;
+  set->next_exponent = 0;
+  set->complete = 0;
+  return ADDED;
+}
+
+static __always_inline int fits(const struct nzcl_set* set, const struct nzcl_set* before,
+                                const struct nzcl_header* h, __u32 values, __u32 most) {
+  const int same_tensor = set->piece == NO_PIECE || before->shape == h->shape;
+  if (h->shape != set->shape || !same_tensor || h->piece != set->piece) return MISFIT_OPERATION;
+  const int ahead = h->next == NO_PIECE || h->piece == NO_PIECE || h->next > h->piece;
+  const int agreed = values == 0 || (h->piece != NO_PIECE && h->exponent == set->exponent);
+  if (!ahead || !agreed || values > most || (values && set->values && values != set->values))
+    return MISFIT_VALUES;
+  return ADDED;
+}
+
+static __always_inline void add_header(struct nzcl_set* set, const struct nzcl_header* h) {
+  set->flags |= h->flags;
+  set->blocks |= h->blocks;
+  if (h->next < set->next) {
+    set->next = h->next;
+    set->next_exponent = h->next_exponent;
+  } else if (h->next == set->next && h->next_exponent > set->next_exponent) {
+    set->next_exponent = h->next_exponent;
+  }
+}
+
+// Turns the contribution into the result. Its checksum is still missing.
+static __always_inline void write_result(struct frame* f, const struct nzcl_set* set) {
+  struct nzcl_header* const h = &f->header;
+  h->kind = RESULT;
+  h->flags = set->flags;
+  h->rank = AGGREGATOR_RANK;
+  h->exponent = set->exponent;
+  h->next_exponent = set->next_exponent;
+  h->round = set->round;
+  h->piece = set->piece;
+  h->next = set->next;
+  h->shape = set->shape;
+  h->blocks = set->blocks;
+}
+
+static __always_inline __u32 first_missing(__u64 seen) {
+  __u32 r = 0;
+  for (__u32 half = 32; half > 0; half /= 2) {
+    const __u64 mask = (1ull << half) - 1;
+    if ((seen & mask) != mask) continue;
+    seen >>= half;
+    r += half;
+  }
+  return r;
+}
+
+static __always_inline void write_waiting(struct frame* f, const struct nzcl_set* set, __u32 workers) {
+  struct nzcl_header* const h = &f->header;
+  h->kind = WAITING;
+  h->flags = 0;
+  h->rank = first_missing(set->seen);
+  h->exponent = 0;
+  h->next_exponent = 0;
+  h->round = set->round;
+  h->piece = workers - set->seen_count;
+  h->next = 0;
+  h->shape = set->shape;
+  h->blocks = 0;
+}
+
+// The state table of runtime/exchange/switch/README.md for one contribution, whose checksum is right. Under
+// the slot's lock it adds the packet's values to the slot's, or takes the sum from there. Returns the fate, and
+// in the upper half the rank whose contribution came first. The verifier looks at a function without `static`
+// once, and not again wherever it is called.
+__noinline int take(struct xdp_md* ctx, __u32 number, __u32 workers, __u32 most) {
+  struct frame* const f = frame_of(ctx);
+  struct slot* const slot = bpf_map_lookup_elem(&slots, &number);
+  if (!f || !slot) return REFUSE;
+  const struct nzcl_header h = f->header;
+  const int values = values_of(ctx, f);
+  if (values < 0 || h.rank >= NZCL_MOST_RANKS) return REFUSE;
+  const void* const end = (void*)(long)ctx->data_end;
+  __s32* const theirs = (void*)(f + 1);
+  const __u32 parity = h.round & 1;
+  struct nzcl_set* const set = &slot->data.sets[parity];
+  struct nzcl_set* const before = &slot->data.sets[parity ^ 1];
+  __s32* const sums = slot->data.values[parity];
+  const __u64 bit = 1ull << h.rank;
+  int fate = ADDED;
+  __u32 first_rank = 0;
+
+  bpf_spin_lock(&slot->lock);
+  if (h.round != set->round) fate = begin_round(set, before, &h);
+  if (fate != ADDED) goto unlock;
+  const int again = (set->seen & bit) != 0;
+  if (again && !set->complete) {
+    write_waiting(f, set, workers);
+    fate = ANSWER_WAITING;
+    goto unlock;
+  }
+  if (!again) {
+    fate = fits(set, before, &h, values, most);
+    first_rank = set->first_rank;
+    if (fate != ADDED) goto unlock;
+    // Every contribution to a piece has values here, so that every packet has room for the result.
+    if ((values == 0) != (set->piece == NO_PIECE)) {
+      fate = MISFIT_VALUES;
+      goto unlock;
+    }
+    const int first = set->values == 0;
+    set->seen |= bit;
+    ++set->seen_count;
+    set->values = values;
+    add_header(set, &h);
+    if (set->seen_count == workers) set->complete = 1;
+    if (first) {
+      for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
+        if ((void*)(theirs + i + 1) > end) break;
+        sums[i] = theirs[i];
+      }
+    } else {
+      for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
+        if ((void*)(theirs + i + 1) > end) break;
+        sums[i] += theirs[i];
+      }
+    }
+    if (!set->complete) goto unlock;
+    fate = ANSWER_ALL;
+  } else {
+    fate = values == set->values ? ANSWER_ONE : REFUSE;
+    if (fate == REFUSE) goto unlock;
+  }
+  write_result(f, set);
+  for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
+    if ((void*)(theirs + i + 1) > end) break;
+    theirs[i] = sums[i];
+  }
+unlock:
+  bpf_spin_unlock(&slot->lock);
+  return fate | first_rank << FIRST_RANK_SHIFT;
+}
+
+// The checksum of the packet as it is in the frame.
+__noinline __u64 checksum(struct xdp_md* ctx, __u64 low, __u64 high) {
+  const struct frame* const f = frame_of(ctx);
+  if (!f) return 0;
+  struct sip s = {low ^ 0x736f6d6570736575ull, high ^ 0x646f72616e646f6dull, low ^ 0x6c7967656e657261ull,
+                  high ^ 0x7465646279746573ull};
+  const __u64* word = (const void*)&f->header;
+#pragma unroll
+  for (int i = 0; i < 5; ++i) sip_take(&s, word[i]);
+  const void* const end = (void*)(long)ctx->data_end;
+  word = (const void*)(f + 1);
+  __u64 bytes = 40;
+  for (__u32 i = 0; i < NZCL_MOST_VALUES / 2; ++i, ++word) {
+    if ((const void*)(word + 1) > end) break;
+    sip_take(&s, *word);
+    bytes += 8;
+  }
+  __u64 last = 0;
+  if ((const void*)word + 4 <= end) {
+    last = *(const __u32*)word;
+    bytes += 4;
+  }
+  return sip_finish(&s, last | bytes << 56);
+}
+
+// Returns whether a member of the pool has made this packet as it is, and sent it from its address.
+static __always_inline int is_genuine(struct xdp_md* ctx, const struct frame* f,
+                                      const struct nzcl_pool* pool) {
+  const struct nzcl_header* const h = &f->header;
+  if (h->magic != MAGIC || h->job != pool->tag || h->kind != CONTRIBUTION) return 0;
+  if (h->rank >= pool->workers || h->rank >= NZCL_MOST_RANKS || h->slot >= pool->slots) return 0;
+  const __u32 at = pool->number * NZCL_MOST_RANKS + h->rank;
+  const struct nzcl_rank* const rank = bpf_map_lookup_elem(&ranks, &at);
+  if (!rank || rank->host != f->ip.saddr || rank->port != f->udp.source) return 0;
+  return values_of(ctx, f) >= 0;
+}
+
+static __always_inline void sum_ip_header(struct iphdr* ip) {
+  const __u16* const word = (const void*)ip;
+  __u32 sum = 0;
+  ip->check = 0;
+#pragma unroll
+  for (int i = 0; i < 10; ++i) sum += word[i];
+  sum = (sum & 0xffff) + (sum >> 16);
+  sum = (sum & 0xffff) + (sum >> 16);
+  ip->check = ~sum;
+}
+
+static __always_inline void swap_addresses(struct frame* f) {
+  __u8 mac[6];
+  __builtin_memcpy(mac, f->eth.h_dest, 6);
+  __builtin_memcpy(f->eth.h_dest, f->eth.h_source, 6);
+  __builtin_memcpy(f->eth.h_source, mac, 6);
+  const __u32 host = f->ip.daddr;
+  f->ip.daddr = f->ip.saddr;
+  f->ip.saddr = host;
+  const __u16 port = f->udp.dest;
+  f->udp.dest = f->udp.source;
+  f->udp.source = port;
+}
+
+// Makes an answer of a frame whose packet is one but for its checksum, and sends it back or to all ports.
+static __always_inline int answer(struct xdp_md* ctx, const struct nzcl_pool* pool, int fate) {
+  if (fate == ANSWER_WAITING) {
+    const int more = (int)(ctx->data_end - ctx->data - sizeof(struct frame));
+    if (more > 0 && bpf_xdp_adjust_tail(ctx, -more)) return XDP_DROP;
+  }
+  const __u64 sum = checksum(ctx, pool->key_low, pool->key_high);
+  struct frame* const f = frame_of(ctx);
+  if (!f) return XDP_DROP;
+  f->header.checksum = sum;
+  swap_addresses(f);
+  const __u16 bytes = ctx->data_end - ctx->data - sizeof(struct ethhdr);
+  f->ip.tot_len = bpf_htons(bytes);
+  f->ip.ttl = 64;
+  f->ip.id = 0;
+  f->ip.tos = 0;
+  f->ip.frag_off = bpf_htons(0x4000);
+  f->udp.len = bpf_htons(bytes - sizeof(struct iphdr));
+  f->udp.check = 0;  // none: the packet has a better one
+  sum_ip_header(&f->ip);
+  if (fate != ANSWER_ALL) return XDP_TX;
+  return bpf_redirect_map(&ports, 0, BPF_F_BROADCAST);
+}
+
+static __always_inline int conclude(struct xdp_md* ctx, const struct nzcl_pool* pool,
+                                    const struct nzcl_header* h, int values, int taken) {
+  const int fate = taken & ((1 << FIRST_RANK_SHIFT) - 1);
+  const int added = fate == ADDED || fate == ANSWER_ALL;
+  if ((added || fate == ANSWER_ONE || fate == ANSWER_WAITING) && !is_at_home(ctx, pool, h->rank, added))
+    return XDP_DROP;
+  switch (fate) {
+    case LATE:
+      return count(NZCL_LATE);
+    case ADDED:
+      return count(NZCL_ADDED);
+    case ANSWER_ALL:
+      count(NZCL_ADDED);
+      count(NZCL_COMPLETED);
+      return answer(ctx, pool, fate);
+    case ANSWER_ONE:
+      count(NZCL_ANSWERED);
+      return answer(ctx, pool, fate);
+    case ANSWER_WAITING:
+      count(NZCL_WAITING);
+      return answer(ctx, pool, fate);
+    case MISFIT_OPERATION:
+      return fail(pool, (struct nzcl_state){.failure = NZCL_OTHER_OPERATION,
+                                            .ranks = {taken >> FIRST_RANK_SHIFT, h->rank}});
+    case MISFIT_VALUES:
+      return fail(pool, (struct nzcl_state){.failure = NZCL_CANNOT_BE,
+                                            .ranks = {h->rank, h->rank},
+                                            .values = values,
+                                            .exponent = h->exponent,
+                                            .piece = h->piece});
+    default:
+      return count(NZCL_REFUSED);
+  }
+}
+
+SEC("xdp")
+int nzcl_port(struct xdp_md* ctx) {
+  const struct frame* f = frame_of(ctx);
+  if (!f || f->eth.h_proto != bpf_htons(ETH_P_IP)) return XDP_PASS;
+  const struct nzcl_pool_key key = {f->ip.daddr, f->udp.dest, 0};
+  const struct nzcl_pool* const pool = bpf_map_lookup_elem(&pools, &key);
+  if (!pool || !is_plain_udp(ctx, f)) return XDP_PASS;
+  if (drop_one_of && bpf_get_prandom_u32() % drop_one_of == 0) return XDP_DROP;
+  const struct nzcl_state* const state = bpf_map_lookup_elem(&states, &pool->number);
+  if (!state || state->claimed || !is_genuine(ctx, f, pool)) return count(NZCL_REFUSED);
+  if (f->header.checksum != checksum(ctx, pool->key_low, pool->key_high)) return count(NZCL_REFUSED);
+  const struct nzcl_header h = f->header;
+  const int values = values_of(ctx, f);
+  const int taken = take(ctx, pool->first_slot + h.slot, pool->workers, pool->values);
+  return conclude(ctx, pool, &h, values, taken);
+}
+
+// Runs for each port that gets a copy of a result: addresses it to the rank behind the port.
+SEC("xdp/devmap")
+int nzcl_result(struct xdp_md* ctx) {
+  struct frame* const f = frame_of(ctx);
+  if (!f) return XDP_DROP;
+  const struct nzcl_pool_key key = {f->ip.saddr, f->udp.source, 0};
+  const struct nzcl_pool* const pool = bpf_map_lookup_elem(&pools, &key);
+  if (!pool) return XDP_DROP;
+  const struct nzcl_home_key at = {pool->number, ctx->egress_ifindex};
+  const struct nzcl_home* const home = bpf_map_lookup_elem(&homes, &at);
+  if (!home) return count(NZCL_STRAY);
+  const __u32 number = pool->number * NZCL_MOST_RANKS + home->rank;
+  const struct nzcl_rank* const rank = bpf_map_lookup_elem(&ranks, &number);
+  if (!rank) return XDP_DROP;
+  __builtin_memcpy(f->eth.h_dest, home->theirs, 6);
+  __builtin_memcpy(f->eth.h_source, home->ours, 6);
+  f->ip.daddr = rank->host;
+  f->udp.dest = rank->port;
+  sum_ip_header(&f->ip);
+  return XDP_PASS;
+}
+
+// For the workers' ends of veth pairs: without any program there, native frames vanish.
+SEC("xdp")
+int nzcl_pass(struct xdp_md* ctx) { return XDP_PASS; }
