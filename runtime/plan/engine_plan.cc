@@ -100,8 +100,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.staging = staging_of(o.staging);
   config.numa_node = numa_node;
   if (o.algorithm == "switch") {
-    config.datagrams =
-        verbs::DatagramOptions{.interface = o.interface, .one_host = one_network};
+    config.datagrams = verbs::DatagramOptions{.interface = o.interface, .one_host = one_network};
     config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one
   }
   return config;
