@@ -75,6 +75,8 @@ case $case_name in
     [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == 28 ]] || fail "not 28 rows"
     "$allreduce" --ranks 3 --aggregators 2 -b 100K -n 2 --density 0.1 --bitmap --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "aggregators: status $?"
     for text in '"aggregators": 2' '"wrong": 0' '"bound": "memory"'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file"; done
+    "$allreduce" --ranks 2 --algorithm switch -b 100K -n 2 --density 0.1 -d int32,float32 --link 10 >"$work/rows" 2>&1 || fail "switch: status $?"
+    [[ $(grep -cE '^ +[0-9]+ .* 0 .* 0$' "$work/rows") == 2 ]] || fail "not two rows through the switch exchange without a wrong element"
     for field in bytes count type op density union overlap block ranks aggregators transport time_us_{min,median,max} algbw busbw wire_bytes bound_us bound entropy_bytes input output wrong; do
       grep -q "\"$field\": " "$work/json" || fail "no field $field in the JSON file"
     done
