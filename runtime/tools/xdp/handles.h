@@ -1,14 +1,13 @@
 // Owners of what libbpf and the kernel hand out.
 #pragma once
 
+#include <switch.skel.h>  // generated
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <memory>
 #include <utility>
-
-#include "switch.skel.h"
 
 namespace nzcl::tools::xdp {
 

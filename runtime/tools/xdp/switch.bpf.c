@@ -1,18 +1,11 @@
 // The switch exchange's aggregator inside the kernel: sums what ranks send to a pool's address, and answers.
 // It does for each packet what SlotServer (runtime/exchange/switch/slot_server.h) does; see README.md.
-#include <linux/bpf.h>
-#include <linux/if_ether.h>
-#include <linux/in.h>
-#include <linux/ip.h>
-#include <linux/udp.h>
+#include "runtime/tools/xdp/frame.bpf.h"
+#include "runtime/tools/xdp/layout.h"
+#include "runtime/tools/xdp/maps.bpf.h"
+#include "runtime/tools/xdp/siphash.bpf.h"
 
-#include <bpf/bpf_endian.h>
-#include <bpf/bpf_helpers.h>
-
-#include "layout.h"
-#include "siphash.bpf.h"
-
-const char licence[] SEC("license") = "Dual BSD/GPL";
+const char licence[] SEC("license") = "BSD";  // no helper that it calls asks for another one
 
 #define MAGIC 0x31535a4e
 #define NO_PIECE (~0u)
@@ -20,95 +13,14 @@ const char licence[] SEC("license") = "Dual BSD/GPL";
 #define CONTRIBUTION 1
 #define RESULT 2
 #define WAITING 3
-#define HAS_VALUES 1
-
-struct slot {
-  struct bpf_spin_lock lock;
-  __u32 zero;
-  struct nzcl_sets data;
-};
-
-// The loader sets the sizes of all maps that grow with the number of pools.
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __type(key, struct nzcl_pool_key);
-  __type(value, struct nzcl_pool);
-  __uint(max_entries, 1);
-} pools SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __type(key, __u32);
-  __type(value, struct nzcl_rank);
-  __uint(max_entries, NZCL_MOST_RANKS);
-} ranks SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __type(key, __u32);
-  __type(value, struct slot);
-  __uint(max_entries, 1);
-} slots SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_ARRAY);
-  __type(key, __u32);
-  __type(value, struct nzcl_state);
-  __uint(map_flags, BPF_F_MMAPABLE);
-  __uint(max_entries, 1);
-} states SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_HASH);
-  __type(key, struct nzcl_home_key);
-  __type(value, struct nzcl_home);
-  __uint(max_entries, NZCL_MOST_PORTS);
-} homes SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_DEVMAP);
-  __type(key, __u32);
-  __type(value, struct bpf_devmap_val);
-  __uint(max_entries, NZCL_MOST_PORTS);
-} ports SEC(".maps");
-struct {
-  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-  __type(key, __u32);
-  __type(value, __u64);
-  __uint(max_entries, NZCL_COUNTS);
-} counts SEC(".maps");
 
 // Of every so many packets, tests let the program drop one, as a network might. 0: none.
 volatile const __u32 drop_one_of = 0;
-
-struct frame {
-  struct ethhdr eth;
-  struct iphdr ip;
-  struct udphdr udp;
-  struct nzcl_header header;
-} __attribute__((packed));
 
 static __always_inline int count(__u32 what) {
   __u64* const n = bpf_map_lookup_elem(&counts, &what);
   if (n) ++*n;
   return XDP_DROP;
-}
-
-static __always_inline struct frame* frame_of(struct xdp_md* ctx) {
-  struct frame* const f = (void*)(long)ctx->data;
-  return (void*)(f + 1) <= (void*)(long)ctx->data_end ? f : 0;
-}
-
-// Whether this is a whole IPv4 packet of UDP without options, and nothing behind it.
-static __always_inline int is_plain_udp(struct xdp_md* ctx, const struct frame* f) {
-  const __u64 bytes = ctx->data_end - ctx->data;
-  return f->eth.h_proto == bpf_htons(ETH_P_IP) && f->ip.version == 4 && f->ip.ihl == 5 &&
-         f->ip.protocol == IPPROTO_UDP && !(f->ip.frag_off & bpf_htons(0x3fff)) &&
-         bpf_ntohs(f->ip.tot_len) + sizeof(struct ethhdr) == bytes &&
-         bpf_ntohs(f->udp.len) + sizeof(struct ethhdr) + sizeof(struct iphdr) == bytes;
-}
-
-// How many values a packet has; -1 if it is not as long as its flags say.
-static __always_inline int values_of(struct xdp_md* ctx, const struct frame* f) {
-  const __u64 bytes = ctx->data_end - ctx->data - sizeof *f;
-  const int has_values = f->header.flags & HAS_VALUES;
-  if (bytes % 4 != 0 || bytes > NZCL_MOST_VALUES * 4 || !!has_values != (bytes > 0)) return -1;
-  return bytes / 4;
 }
 
 // Records why no sum can be right any more, unless somebody has done so before.
@@ -150,9 +62,8 @@ static __always_inline int is_at_home(struct xdp_md* ctx, const struct nzcl_pool
     return 0;
   }
   if (known && known->rank != rank) {
-    fail(pool, (struct nzcl_state){.failure = NZCL_SAME_PORT,
-                                   .ranks = {known->rank, rank},
-                                   .interface = key.interface});
+    fail(pool, (struct nzcl_state){
+                   .failure = NZCL_SAME_PORT, .ranks = {known->rank, rank}, .interface = key.interface});
     return 0;
   }
   bpf_map_update_elem(&homes, &key, &home, BPF_ANY);
@@ -247,10 +158,32 @@ static __always_inline void write_waiting(struct frame* f, const struct nzcl_set
   h->blocks = 0;
 }
 
+// The loops go on to the packet's end, which lies within the values of a slot.
+static __always_inline void add_values(__s32* sums, const __s32* theirs, const void* end, int first) {
+  if (first) {
+    for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
+      if ((const void*)(theirs + i + 1) > end) break;
+      sums[i] = theirs[i];
+    }
+    return;
+  }
+  for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
+    if ((const void*)(theirs + i + 1) > end) break;
+    sums[i] += theirs[i];
+  }
+}
+
+static __always_inline void write_values(__s32* theirs, const void* end, const __s32* sums) {
+  for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
+    if ((const void*)(theirs + i + 1) > end) break;
+    theirs[i] = sums[i];
+  }
+}
+
 // The state table of runtime/exchange/switch/README.md for one contribution, whose checksum is right. Under
-// the slot's lock it adds the packet's values to the slot's, or takes the sum from there. Returns the fate, and
-// in the upper half the rank whose contribution came first. The verifier looks at a function without `static`
-// once, and not again wherever it is called.
+// the slot's lock it adds the packet's values to the slot's, or takes the sum from there. Returns the fate,
+// and in the upper half the rank whose contribution came first. The verifier looks at a function without
+// `static` once, and not again wherever it is called.
 __noinline int take(struct xdp_md* ctx, __u32 number, __u32 workers, __u32 most) {
   struct frame* const f = frame_of(ctx);
   struct slot* const slot = bpf_map_lookup_elem(&slots, &number);
@@ -292,17 +225,7 @@ __noinline int take(struct xdp_md* ctx, __u32 number, __u32 workers, __u32 most)
     set->values = values;
     add_header(set, &h);
     if (set->seen_count == workers) set->complete = 1;
-    if (first) {
-      for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
-        if ((void*)(theirs + i + 1) > end) break;
-        sums[i] = theirs[i];
-      }
-    } else {
-      for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
-        if ((void*)(theirs + i + 1) > end) break;
-        sums[i] += theirs[i];
-      }
-    }
+    add_values(sums, theirs, end, first);
     if (!set->complete) goto unlock;
     fate = ANSWER_ALL;
   } else {
@@ -310,38 +233,10 @@ __noinline int take(struct xdp_md* ctx, __u32 number, __u32 workers, __u32 most)
     if (fate == REFUSE) goto unlock;
   }
   write_result(f, set);
-  for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
-    if ((void*)(theirs + i + 1) > end) break;
-    theirs[i] = sums[i];
-  }
+  write_values(theirs, end, sums);
 unlock:
   bpf_spin_unlock(&slot->lock);
   return fate | first_rank << FIRST_RANK_SHIFT;
-}
-
-// The checksum of the packet as it is in the frame.
-__noinline __u64 checksum(struct xdp_md* ctx, __u64 low, __u64 high) {
-  const struct frame* const f = frame_of(ctx);
-  if (!f) return 0;
-  struct sip s = {low ^ 0x736f6d6570736575ull, high ^ 0x646f72616e646f6dull, low ^ 0x6c7967656e657261ull,
-                  high ^ 0x7465646279746573ull};
-  const __u64* word = (const void*)&f->header;
-#pragma unroll
-  for (int i = 0; i < 5; ++i) sip_take(&s, word[i]);
-  const void* const end = (void*)(long)ctx->data_end;
-  word = (const void*)(f + 1);
-  __u64 bytes = 40;
-  for (__u32 i = 0; i < NZCL_MOST_VALUES / 2; ++i, ++word) {
-    if ((const void*)(word + 1) > end) break;
-    sip_take(&s, *word);
-    bytes += 8;
-  }
-  __u64 last = 0;
-  if ((const void*)word + 4 <= end) {
-    last = *(const __u32*)word;
-    bytes += 4;
-  }
-  return sip_finish(&s, last | bytes << 56);
 }
 
 // Returns whether a member of the pool has made this packet as it is, and sent it from its address.
@@ -354,30 +249,6 @@ static __always_inline int is_genuine(struct xdp_md* ctx, const struct frame* f,
   const struct nzcl_rank* const rank = bpf_map_lookup_elem(&ranks, &at);
   if (!rank || rank->host != f->ip.saddr || rank->port != f->udp.source) return 0;
   return values_of(ctx, f) >= 0;
-}
-
-static __always_inline void sum_ip_header(struct iphdr* ip) {
-  const __u16* const word = (const void*)ip;
-  __u32 sum = 0;
-  ip->check = 0;
-#pragma unroll
-  for (int i = 0; i < 10; ++i) sum += word[i];
-  sum = (sum & 0xffff) + (sum >> 16);
-  sum = (sum & 0xffff) + (sum >> 16);
-  ip->check = ~sum;
-}
-
-static __always_inline void swap_addresses(struct frame* f) {
-  __u8 mac[6];
-  __builtin_memcpy(mac, f->eth.h_dest, 6);
-  __builtin_memcpy(f->eth.h_dest, f->eth.h_source, 6);
-  __builtin_memcpy(f->eth.h_source, mac, 6);
-  const __u32 host = f->ip.daddr;
-  f->ip.daddr = f->ip.saddr;
-  f->ip.saddr = host;
-  const __u16 port = f->udp.dest;
-  f->udp.dest = f->udp.source;
-  f->udp.source = port;
 }
 
 // Makes an answer of a frame whose packet is one but for its checksum, and sends it back or to all ports.
