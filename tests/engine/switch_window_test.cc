@@ -19,7 +19,8 @@ RackSetting setting_of(double bits_per_second, int workers, bool host) {
   setting.link.bits_per_second = bits_per_second;
   setting.link.delay = 5us;
   if (host) setting.aggregator = setting.link;  // one link for what all ranks send
-  setting.piece = piece_elements_for(setting.link.max_bytes);
+  const PortAddress member{.address = {}, .max_bytes = setting.link.max_bytes, .job = {}};
+  setting.piece = common_piece_elements({&member, 1});
   setting.count = std::size_t{setting.piece} * kPieces;
   verbs::SimulatedNetwork network(1);
   setting.slots = slots_for(*network.open(setting.link), workers);
