@@ -469,5 +469,25 @@ case $case_name in
     [[ $status == 1 ]] || fail "a bad value ended with status $status"
     grep -q 'option lanes (NZCL_LANES): "many"' "$work/bad.out" || fail "the bad value is not named"
     ;;
+  explain)
+    chosen() { # PATTERN OPTIONS...
+      "$info" --explain "${@:2}" >"$work/explain.out" || fail "--explain ${*:2} failed"
+      grep -qE "^Chosen: $1" "$work/explain.out" || { cat "$work/explain.out" && fail "--explain ${*:2} does not choose $1"; }
+    }
+    chosen doubling 1K,1,32 --hosts 32 --cores 4
+    chosen 'push; doubling is predicted to take' 1K,1,32 --cores 4
+    chosen 'push, because doubling cannot be' 64M,0.1,32 --hosts 32
+    chosen 'push in one hop' 1K,1,2
+    chosen 'push; nothing is sent' 1K,1,1
+    NZCL_ALGORITHM=push chosen 'push, as NZCL_ALGORITHM says' 1K,1,32 --hosts 32 --cores 4
+    NZCL_AGGREGATORS=2 chosen 'push, because doubling cannot be' 1K,1,32 --hosts 32 --cores 4
+    grep -q 'doubling  no: .*set aggregators to 0' "$work/explain.out" || fail "the reason against doubling is missing"
+    for bad in 64M,2,4 64M,0.1 x,0.1,4 64M,0.1,0; do
+      status=0
+      "$info" --explain "$bad" >"$work/bad.out" 2>&1 || status=$?
+      [[ $status != 0 ]] || fail "--explain $bad is taken"
+      grep -q -e '--explain' "$work/bad.out" || fail "the error about --explain $bad does not name it"
+    done
+    ;;
   *) fail "no such case" ;;
 esac
