@@ -195,8 +195,13 @@ TEST(BadRequest, SparseWithoutAnyOutputIsRefusedAtTheCall) {
 
 TEST(BadRequest, MemoryThatIsNotMappedIsRefusedAtTheCall) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  // Far below everything else, so that no thread's stack or heap is mapped into the hole meanwhile.
-  auto* const far = reinterpret_cast<void*>(std::uintptr_t{0x2000'0000'0000});
+  // Far from everything else, so that no thread's stack or heap is mapped into the hole meanwhile.
+#ifdef __SANITIZE_THREAD__
+  constexpr std::uintptr_t kFar = 0x60'0000'0000;  // programs have only a few ranges of addresses then
+#else
+  constexpr std::uintptr_t kFar = 0x2000'0000'0000;
+#endif
+  auto* const far = reinterpret_cast<void*>(kFar);
   auto* mapped = static_cast<std::byte*>(::mmap(far, 8 * page, PROT_READ | PROT_WRITE,
                                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
   ASSERT_NE(static_cast<void*>(mapped), MAP_FAILED);
