@@ -14,6 +14,9 @@ namespace {
 
 /// Up to so many elements of a rank are entered one by one, instead of word by word for the whole slice.
 constexpr std::size_t kFew = 512;
+/// Of two ascending lists, the elements of the shorter one are looked for in the longer one if that has more
+/// than this many times as many.
+constexpr std::size_t kLookedFor = 16;
 
 }  // namespace
 
@@ -43,24 +46,36 @@ void ElementAccumulator::start(DataType type, ReduceOp op, int ranks, std::size_
 
 /// Enters the elements of a rank that holds few, if that is so of all ranks before it.
 void ElementAccumulator::count_few(std::span<const std::uint16_t> offsets) {
-  std::uint64_t* const any = any_.get();
   if (held_ == 0) {
     std::copy(offsets.begin(), offsets.end(), in_all_.get());
     common_ = offsets.size();
   } else {
-    // Both lists ascend: what is in both is found by walking them side by side.
-    std::size_t kept = 0;
-    const std::uint16_t *a = in_all_.get(), *const a_end = a + common_;
-    for (auto b = offsets.begin(); a != a_end && b != offsets.end();) {
-      const std::uint16_t mine = *a, theirs = *b;
-      if (mine == theirs) in_all_[kept++] = mine;
-      a += mine <= theirs;
-      b += theirs <= mine;
-    }
-    common_ = kept;
+    common_ = keep_common(offsets);
   }
+  std::uint64_t* const any = any_.get();
   for (const std::uint16_t offset : offsets) any[offset / 64] |= std::uint64_t{1} << offset % 64;
   ++held_;
+}
+
+/// Keeps what is also in `offsets` in the list of elements that all ranks hold. Returns how many these are.
+std::size_t ElementAccumulator::keep_common(std::span<const std::uint16_t> offsets) {
+  std::size_t kept = 0;
+  if (common_ * kLookedFor < offsets.size()) {
+    for (std::size_t i = 0; i < common_; ++i) {
+      const std::uint16_t mine = in_all_[i];
+      if (std::binary_search(offsets.begin(), offsets.end(), mine)) in_all_[kept++] = mine;
+    }
+    return kept;
+  }
+  // Both lists ascend: what is in both is found by walking them side by side.
+  const std::uint16_t *a = in_all_.get(), *const a_end = a + common_;
+  for (auto b = offsets.begin(); a != a_end && b != offsets.end();) {
+    const std::uint16_t mine = *a, theirs = *b;
+    if (mine == theirs) in_all_[kept++] = mine;
+    a += mine <= theirs;
+    b += theirs <= mine;
+  }
+  return kept;
 }
 
 /// Puts the list of elements that all ranks hold into all_.

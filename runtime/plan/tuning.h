@@ -71,6 +71,8 @@ inline constexpr std::size_t kMergeRanks = 16;
 /// Up to so many ranks that hold few elements are merged list by list. With more, the elements of the first
 /// ones are merged too often.
 inline constexpr std::size_t kListedRanks = 4;
+/// The same in elements: what all ranks hold, times the number of ranks behind the second one.
+inline constexpr std::size_t kMostMergedAgain = 2048;
 /// A tile is merged in one pass if ranks hold more than one in so many of its elements between them.
 /// Otherwise values are added one by one.
 inline constexpr std::uint64_t kMergeShare = 20;

@@ -43,6 +43,11 @@ TEST(CheckTest, ABitmapThatHidesABlockIsRefusedByTheBlocksIndex) {
   EXPECT_THAT(errors, Each(""));
 }
 
+/// Races with the operation that reads the value, because such a race is to be found.
+[[gnu::no_sanitize("thread"), gnu::noinline]] void change_in_flight(float& value, float change) {
+  value += change;
+}
+
 /// Rank 0 starts what `start` starts, and changes `touched` before rank 1 takes part.
 std::pair<int, std::string> error_of_a_touch(
     const Setting& s, const std::function<Work(Communicator&, Buffer& in, Buffer& out)>& start,
@@ -56,7 +61,7 @@ std::pair<int, std::string> error_of_a_touch(
     if (c.rank() == 1) ready.wait();
     Work work = start(c, in, out);
     if (c.rank() == 0) {
-      in.data[touched] += change;
+      change_in_flight(in.data[touched], change);
       changed.set_value();
       error = error_of([&] { work.wait(); });
       EXPECT_EQ(error_of([&] { work.wait(); }), error) << "every wait says the same";

@@ -124,6 +124,7 @@ bool TileSum::collect() {
   const bool few_elements = whole < ranks_.size() && held * kMergeShare < elements_;
   if (!few_ranks || (few_elements && ranks_.size() > kListedRanks)) return accumulate();
   held = 0;
+  const std::size_t again = std::max<std::size_t>(ranks_.size(), 2) - 2;
   for (const int rank : ranks_) {
     const auto part = part_of(rank, scratches_[static_cast<std::size_t>(rank)]);
     if (!part) return false;
@@ -132,7 +133,7 @@ bool TileSum::collect() {
   }
   if (!few_elements) {
     unite();
-  } else if (held <= kMostListed) {
+  } else if (held <= kMostListed && held * again <= kMostMergedAgain) {
     sum_lists();
   } else {
     start_accumulation();
