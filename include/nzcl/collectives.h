@@ -13,9 +13,8 @@ namespace nzcl {
 //
 // - Memory lies inside registered buffers, is aligned to its elements, and belongs to nzcl until the Work has
 //   completed. An input is only read.
-// - All ranks pass the same count, counts, type, op, root, block_elems and tag. What differs is found out,
-// and
-//   fails the communicator with ErrorCode::mismatch and both requests in the text.
+// - All ranks pass the same count, counts, type, op, root, block_elems and tag. If they differ, nzcl notices,
+//   and the communicator fails with ErrorCode::mismatch and a text that shows both requests.
 // - `bitmap`, if given, says which blocks of this rank's input may be non-zero: bit b%64 of word b/64. Blocks
 //   whose bit is not set must be all +0.0, and are not read. It is copied by the call. `dense` sends all
 //   blocks. Each rank decides for itself. With neither, nzcl scans the input.

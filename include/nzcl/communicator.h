@@ -20,6 +20,7 @@
 #include "nzcl/indices.h"
 #include "nzcl/log.h"
 #include "nzcl/options.h"
+#include "nzcl/packed_memory.h"
 #include "nzcl/types.h"
 #include "nzcl/version.h"
 
@@ -93,13 +94,6 @@ struct AllreduceRequest {
 /// The largest block of a tensor whose values travel in a narrower type.
 inline constexpr std::uint64_t kMostWireBlock = 256;
 
-/// Memory for a packed result: room for a number of blocks, and for their indices if these are wanted. It
-/// need not be registered.
-struct PackedMemory {
-  void* values = nullptr;
-  IndexBuffer indices = {};
-};
-
 /// An allreduce of blocks given by value and index: a sparse stream, the form of COO tensors, of top-k, and
 /// of NCCLX's AllReduceSparseBlock. Indices count blocks of the dense tensor; with block_elems 1 they are
 /// those of its elements. They may come in any order, but an ascending list is taken as it is, and any other
@@ -123,11 +117,11 @@ struct SparseAllreduceRequest {
   /// Where the indices of these blocks are written, in any of the three types. Work::packed_indices() reads
   /// them there.
   IndexBuffer packed_indices = {};
-  /// Makes room for a packed result that is larger than packed_capacity: returns memory for `blocks` blocks,
-  /// to which the whole result is copied. Called at most once if it returns, by the thread that finds out in
-  /// test() or wait() that the operation has ended, or that calls a callback of on_complete(); what it throws
-  /// comes out there. Meanwhile nzcl keeps in
-  /// memory of its own what did not fit.
+  /// Makes room for a packed result that is larger than packed_capacity: it returns memory for `blocks`
+  /// blocks, to which the whole result is copied. It is called by the thread that finds out in test() or
+  /// wait() that the operation has ended, or by the thread that calls a callback of on_complete(); what it
+  /// throws comes out there, and the next such thread calls it again. Once it has returned memory, it is not
+  /// called again. Until then nzcl keeps in memory of its own what did not fit.
   std::function<PackedMemory(std::uint64_t blocks)> packed_grow = {};
   /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
   /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused.

@@ -10,8 +10,8 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/comm/compressor_state.h"
 #include "runtime/comm/refuse.h"
-#include "runtime/compress/state_impl.h"
 
 namespace nzcl {
 namespace {

@@ -13,7 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "nzcl/communicator.h"
+#include "nzcl/indices.h"
+#include "nzcl/packed_memory.h"
 #include "nzcl/types.h"
 #include "runtime/base/failure.h"
 #include "runtime/operation/completion_bell.h"

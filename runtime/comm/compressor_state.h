@@ -1,4 +1,4 @@
-// The inside of a CompressorState.
+// The inside of a CompressorState: the state of the tensor, and the last operation that uses it.
 #pragma once
 
 #include <memory>

@@ -1,10 +1,11 @@
-// CompressorState, as users see it.
+// CompressorState, as users see it. It lies here, and not with the compressors, because it knows of
+// operations.
 #include <exception>
 #include <string>
 
 #include "nzcl/error.h"
+#include "runtime/comm/compressor_state.h"
 #include "runtime/compress/check.h"
-#include "runtime/compress/state_impl.h"
 
 namespace nzcl {
 
@@ -13,7 +14,7 @@ CompressorState::Impl::~Impl() {
   try {
     work.wait();
   } catch (const std::exception&) {
-    // It has ended, which is all that matters here. Whoever holds the Work is told why.
+    // The operation has ended, which is all that matters here. Whoever holds the Work learns why it failed.
   }
 }
 
@@ -23,7 +24,7 @@ void CompressorState::Impl::require_idle(const char* call) {
   try {
     done = work.test();
   } catch (const Error&) {
-    // It has ended. Whoever holds the Work is told why.
+    // The operation has ended. Whoever holds the Work learns why it failed.
   }
   if (!done)
     throw Error(ErrorCode::invalid_usage,
