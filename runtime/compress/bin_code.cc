@@ -8,10 +8,10 @@
 namespace nzcl::compress {
 namespace {
 
-/// How entries look in bytes.
+/// The size of the entries, which depends on the longest bin.
 struct EntryFormat {
-  std::size_t bytes;       // of an entry
-  std::uint32_t no_place;  // all ones: the place that stands for empty bins
+  std::size_t bytes;       // of one entry
+  std::uint32_t no_place;  // the place with all bits set, which stands for empty bins
 };
 
 EntryFormat format_of(std::span<const std::uint32_t> ends) {
@@ -23,7 +23,7 @@ EntryFormat format_of(std::span<const std::uint32_t> ends) {
   return longest < 64 ? EntryFormat{1, 63} : EntryFormat{2, 16383};
 }
 
-/// Whether a bit in [first, last) is set, which is not empty.
+/// Whether a bit in [first, last) is set. The range must not be empty.
 bool any_bit(std::span<const std::uint64_t> bitmap, std::uint32_t first, std::uint32_t last) {
   const std::uint32_t head = first / 64, tail = (last - 1) / 64;
   const std::uint64_t from = ~low_bits(first % 64), upto = low_bits((last - 1) % 64 + 1);
@@ -33,7 +33,8 @@ bool any_bit(std::span<const std::uint64_t> bitmap, std::uint32_t first, std::ui
   return any != 0;
 }
 
-/// Walks over the entries: place(place, entry, is_last) for each, and skip(bins) where bins are empty.
+/// Calls place(place, i, is_last) for value i, with its place in its bin and whether it is the bin's last
+/// value, and skip(bins) for one to four empty bins before it.
 template <class Place, class Skip>
 void walk(std::span<const std::uint32_t> ends, std::span<const std::uint16_t> offsets, Place place,
           Skip skip) {
@@ -58,7 +59,7 @@ std::size_t bin_code_bytes(std::span<const std::uint32_t> ends, std::span<const 
   std::size_t skips = 0, empty = 0;
   std::uint32_t begin = 0;
   for (const std::uint32_t end : ends) {
-    // Without branches on whether a bin is empty, which could not be predicted.
+    // Whether a bin is empty cannot be predicted, so there are no branches on it.
     const bool any = any_bit(bitmap, begin, end);
     skips += any ? (empty + 3) / 4 : 0;
     empty = any ? 0 : empty + 1;
@@ -93,9 +94,9 @@ bool decode_bins(std::span<const std::uint32_t> ends, std::span<const std::byte>
   if (bytes.size() % format.bytes != 0) return false;
   std::size_t bin = 0, count = 0;
   std::uint32_t begin = 0;
-  std::int64_t before = -1;   // the place before in the same bin
-  std::uint32_t skipped = 0;  // by the entry before; 0 if that was none of empty bins
-  bool open = false;          // the last entry was not the last of its bin
+  std::int64_t before = -1;   // the place of the entry before in the same bin; -1 at the bin's begin
+  std::uint32_t skipped = 0;  // how many empty bins the entry before stood for
+  bool open = false;          // whether the bin of the entry before goes on
   for (std::size_t at = 0; at < bytes.size(); at += format.bytes) {
     std::uint32_t entry = 0;
     for (std::size_t i = 0; i < format.bytes; ++i)
@@ -103,7 +104,8 @@ bool decode_bins(std::span<const std::uint32_t> ends, std::span<const std::byte>
     const std::uint32_t place = entry >> 2;
     if (place == format.no_place) {
       const std::uint32_t bins = (entry & 3) + 1;
-      // Fewer than four come only at the end of a sequence, so that there is one coding.
+      // Every slice has exactly one code: an entry for fewer than four empty bins may not be followed by
+      // another entry for empty bins.
       if (open || (skipped != 0 && skipped != 4) || ends.size() - bin <= bins) return false;
       bin += bins, begin = ends[bin - 1], skipped = bins;
       continue;

@@ -1,6 +1,7 @@
-// AdaComp's own code for ternary values: places in bins with signs, a byte or two for each entry. Pure
-// functions. (Chen et al., AAAI 2018, section "Compression": 8 bits for bins of less than 64, 16 above. The
-// paper does not say how an entry finds its bin; here the last entry of a bin is marked.)
+// AdaComp's own code for ternary values: each value is its place in its bin and a sign, in one byte or two.
+// Pure functions. Chen et al. (AAAI 2018, section "Compression") give 8 bits for bins of less than 64
+// elements and 16 bits above. The paper does not say how a decoder finds the bin of an entry; here the last
+// entry of each bin is marked.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +10,15 @@
 
 namespace nzcl::compress {
 
-/// A slice's ternary values as entries of one byte, if all of its bins have less than 64 elements, or else of
-/// two (little-endian). The two lowest bits of an entry are the sign (bit 0; 1: minus) and whether it is the
-/// last of its bin (bit 1). The bits above are the place in the bin. A place of all ones, which no bin has,
-/// stands for 1 to 4 empty bins, as the two lowest bits say. Behind the last entry there are no empty bins.
+/// The code of a slice is a sequence of entries. An entry has one byte if all bins of the slice have at most
+/// 63 elements, and else two bytes (little-endian). No bin has more than 16,383 elements.
 ///
-/// Bins that are all of 1 to 63 elements have entries of a byte; no bin has more than 16,383.
+///   bit 0       the sign; 1 is minus
+///   bit 1       1 on the last entry of a bin
+///   bits above  the place in the bin
+///
+/// No bin is so large that a place could have all bits set. An entry with such a place stands for empty bins,
+/// and its two lowest bits plus 1 are their number. Empty bins behind the last value are not written.
 
 /// What is coded: ascending offsets of a slice and their signs.
 struct SignedOffsets {
@@ -24,16 +28,17 @@ struct SignedOffsets {
 
 inline constexpr std::uint32_t kLargestBin = 16383;
 
-/// `ends` are those of the slice's bins, as in Bins. Writes the entries, and returns their bytes, or 0 if
-/// `bytes` has no room. Every element is in a bin.
+/// Writes the entries and returns how many bytes they take, or 0 if `bytes` has no room for them. `ends` says
+/// where the slice's bins end, as in Bins; every element is in a bin.
 std::size_t encode_bins(std::span<const std::uint32_t> ends, const SignedOffsets& entries,
                         std::span<std::byte> bytes) noexcept;
-/// The number of bytes, without writing them. `bitmap` has the `count` offsets as bits.
+/// How many bytes encode_bins() would write. `bitmap` has one bit for each element of the slice, and `count`
+/// of them are set.
 std::size_t bin_code_bytes(std::span<const std::uint32_t> ends, std::span<const std::uint64_t> bitmap,
                            std::size_t count) noexcept;
 
-/// The other way: writes offsets, and +scale or -scale for each. Both outputs have the same size, which is
-/// the number of entries. Returns false where the bytes are not a coding of so many entries in these bins.
+/// Decodes: writes the offsets, and +scale or -scale for each. Both outputs have the size of the number of
+/// values. Returns false if the bytes are not the code of that many values in these bins.
 [[nodiscard]] bool decode_bins(std::span<const std::uint32_t> ends, std::span<const std::byte> bytes,
                                float scale, std::span<std::uint16_t> offsets,
                                std::span<float> values) noexcept;

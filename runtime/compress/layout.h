@@ -18,18 +18,21 @@ struct Segment {
   std::size_t first_bin = 0, bins = 0;  // counted from the slice's first bin
 };
 
+/// The elements of a tensor that are compressed together.
 struct Slice {
-  std::uint64_t begin = 0;   // its first element in the tensor
-  std::size_t elements = 0;  // at most kMostSliceElements
-  std::size_t first_bin = 0, bins = 0;
-  std::size_t first_segment = 0, segments = 0;
+  std::uint64_t begin = 0;                      // its first element in the tensor
+  std::size_t elements = 0;                     // at most kMostSliceElements
+  std::size_t first_bin = 0, bins = 0;          // among the bins of the whole tensor
+  std::size_t first_segment = 0, segments = 0;  // among the segments of the whole tensor
 };
 
-/// Made once for a state and never changed. Slices have kMostSliceElements elements, but for the last. Bins
-/// begin where a segment begins; the last bin of a segment may be shorter than the others.
+/// How the tensor is cut. It is computed once for a state and never changes. All slices but the last have
+/// kMostSliceElements elements. The first bin of a segment begins where the segment begins, and its last bin
+/// may be shorter than the others.
 class Layout {
  public:
-  /// `bin` is the number of elements in the bins of layers that have none of their own; 0: no bins at all.
+  /// `bin` is the number of elements in a bin, for layers that do not have a number of their own. With 0 no
+  /// layer has bins.
   Layout(std::span<const Layer> layers, std::uint32_t bin);
 
   std::uint64_t elements() const { return elements_; }
@@ -39,7 +42,7 @@ class Layout {
     return std::span(segments_).subspan(slice.first_segment, slice.segments);
   }
   std::size_t bins() const { return bin_ends_.size(); }
-  /// The offsets in the slice at which its bins end.
+  /// The offsets in the slice at which its bins end, in ascending order.
   std::span<const std::uint32_t> bin_ends(const Slice& slice) const {
     return std::span(bin_ends_).subspan(slice.first_bin, slice.bins);
   }

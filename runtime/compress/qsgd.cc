@@ -21,7 +21,8 @@ namespace nzcl::HWY_NAMESPACE {
 using QsgdFloats = hn::CappedTag<float, 16>;
 using QsgdSingle = hn::CappedTag<float, 1>;
 
-/// Calls each(d, i) for vectors of elements from i on: whole ones, and single elements at the end.
+/// Calls each(d, i) for vectors of the elements from i on. Elements at the end that fill no vector come one
+/// at a time, with a tag for a single element.
 template <class Each>
 HWY_INLINE void each_vector(std::size_t count, Each each) {
   const QsgdFloats d;
@@ -66,7 +67,7 @@ void bucket_codes(const float* values, std::size_t count, float scale, int level
     const auto below = hn::ConvertTo(di, level);  // towards zero
     const auto fraction = hn::Sub(level, hn::ConvertTo(d, below));
     const auto hash = hash_lanes(du, key, numbers_from(du, first + static_cast<std::uint32_t>(i)));
-    // 24 random bits as a fraction, exactly.
+    // 24 random bits as a fraction, which a float holds exactly.
     const auto drawn =
         hn::Mul(hn::ConvertTo(d, hn::BitCast(di, hn::ShiftRight<8>(hash))), hn::Set(d, 0x1p-24f));
     const auto up = hn::RebindMask(di, hn::Lt(drawn, fraction));
@@ -110,12 +111,14 @@ HWY_EXPORT(bucket_values);
 namespace nzcl::compress {
 namespace {
 
-/// Codes are moved between bytes and their packed form in pieces of this many, a multiple of 8.
+/// The kernels write and read one byte for each code, and these bytes lie in a buffer on the stack. This many
+/// codes at a time are moved between the buffer and the packed form. It is a multiple of 8, so that pieces
+/// end at whole bytes.
 constexpr std::size_t kPiece = 512;
 
 constexpr int levels_of(const QsgdFormat& format) { return (1 << (format.bits - 1)) - 1; }
 
-/// Packs codes of `bits` bits. `count` codes begin at a whole byte.
+/// Packs `count` codes of `bits` bits each. The first one begins at the first bit of `to`.
 void pack_codes(const std::uint8_t* codes, std::size_t count, int bits, std::byte* to) {
   const std::size_t per_byte = 8 / static_cast<std::size_t>(bits);
   std::size_t i = 0;
@@ -141,8 +144,8 @@ void unpack_codes(const std::byte* from, std::size_t count, int bits, std::uint8
                                          mask);
 }
 
-/// Calls piece(begin, end, bucket) for pieces that lie in one bucket, begin at a whole byte of the packed
-/// codes where `aligned` values fill whole bytes, and have at most kPiece values.
+/// Cuts the values into pieces of at most kPiece values that each lie in one bucket, and calls piece(begin,
+/// end, bucket) for each.
 template <class Piece>
 void for_each_piece(const QsgdFormat& format, std::size_t count, Piece piece) {
   for (std::size_t begin = 0; begin < count;) {
@@ -163,8 +166,8 @@ void qsgd_encode(const QsgdFormat& format, std::span<const float> values, std::u
   const auto per_byte = 8 / static_cast<std::size_t>(format.bits);
   float scale = 0;
   std::uint8_t codes[kPiece + 8];
-  std::size_t held = 0;     // codes that wait because they do not fill a byte
-  std::size_t written = 0;  // codes that are packed
+  std::size_t held = 0;     // codes that are kept for the next piece, because they do not fill a byte
+  std::size_t written = 0;  // codes that have been packed
   for_each_piece(format, values.size(), [&](std::size_t begin, std::size_t end, std::size_t bucket) {
     if (begin == bucket * format.bucket) {
       const std::size_t size = std::min(format.bucket, values.size() - begin);

@@ -7,13 +7,15 @@
 
 namespace nzcl::compress {
 
-/// Coded are `count` values: first the scales of the buckets, as float32, then the codes of all values, of
-/// `bits` bits each, lowest bits first; unused bits of the last byte are 0. Bytes are little-endian.
+/// How values are coded. First come the scales of all buckets as float32, then the codes of all values, each
+/// of `bits` bits, the first value in the lowest bits of the first byte. Unused bits of the last byte are 0.
+/// Numbers are little-endian.
 ///
-/// With L = 2^(bits-1) - 1, the code of a value is its level + L, from 0 to 2L, and the value is
-/// scale * (level / L). The greatest code, 2L + 1, does not occur. The scale is the greatest magnitude of the
-/// bucket: 0 if all are zeros, and then all levels are 0; NaN if one is not finite, and then all levels are 0
-/// and all values become NaN.
+/// With L = 2^(bits-1) - 1, a value is rounded to one of the levels -L to L. Its code is the level + L, from
+/// 0 to 2L, and it is decoded to scale * (level / L). The code 2L + 1 does not occur. The scale is the
+/// largest magnitude of the bucket. If the whole bucket is zero, the scale and all levels are 0. If a value
+/// of the bucket is not finite, the scale is NaN and all levels are 0, so that all values of the bucket
+/// become NaN.
 struct QsgdFormat {
   int bits = 4;               // 2, 4 or 8
   std::size_t bucket = 1024;  // values with a common scale; at least 1
@@ -26,14 +28,14 @@ constexpr std::size_t qsgd_bytes(const QsgdFormat& format, std::size_t count) {
   return 4 * qsgd_buckets(format, count) + (count * static_cast<std::size_t>(format.bits) + 7) / 8;
 }
 
-/// Writes qsgd_bytes() bytes. Random numbers are hash32(key, number of the value). All instruction sets give
-/// the same bytes.
+/// Writes qsgd_bytes() bytes. The random number of a value is hash32(key, position of the value), so that all
+/// instruction sets give the same bytes.
 void qsgd_encode(const QsgdFormat& format, std::span<const float> values, std::uint64_t key,
                  std::span<std::byte> bytes) noexcept;
 
-/// Writes as many values as `values` holds. Returns false where the bytes are not such a coding of so many
-/// values: of another size, with a code or scale that no encoder writes, or with unused bits that are set.
-/// The values are arbitrary then.
+/// Decodes as many values as `values` has room for. Returns false if the bytes are not the code of that many
+/// values: their size is another one, a code or scale is one that no encoder writes, or an unused bit is set.
+/// The values are then arbitrary.
 [[nodiscard]] bool qsgd_decode(const QsgdFormat& format, std::span<const std::byte> bytes,
                                std::span<float> values) noexcept;
 

@@ -1,4 +1,4 @@
-// Random numbers that are hashes of what they are for, so that they need no state and have no order.
+// Random numbers without a state: each is a hash of what it is for, so that they may be drawn in any order.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,16 @@ constexpr std::uint64_t mix64(std::uint64_t z) noexcept {
   return z ^ z >> 31;
 }
 
-/// A key from numbers that each matter.
+/// A key that depends on all four numbers.
 constexpr std::uint64_t make_key(std::uint64_t seed, std::uint64_t a, std::uint64_t b,
                                  std::uint64_t c) noexcept {
   return mix64(mix64(mix64(mix64(seed) ^ a) ^ b) ^ c);
 }
 
-/// 32 random bits for element `i` of what the key stands for. Both halves of the key take part at different
-/// places, so that sequences of two keys are not shifts of one another. The multipliers are those of
-/// "lowbias32" (Wellons, hash-prospector). The kernels compute the same in vectors.
+/// 32 random bits for element `i` under a key. If the whole key were added to `i`, the sequence of one key
+/// would be that of another one, shifted; so its two halves enter in different steps. The multipliers are
+/// those of "lowbias32" (Wellons, hash-prospector). hash_lanes() in random-inl.h computes the same in
+/// vectors.
 constexpr std::uint32_t hash32(std::uint64_t key, std::uint32_t i) noexcept {
   std::uint32_t z = i * 0x9e3779b9u + static_cast<std::uint32_t>(key);
   z = (z ^ z >> 16) * 0x7feb352du;

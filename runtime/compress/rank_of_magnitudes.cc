@@ -25,7 +25,7 @@ void MagnitudeRank::end_round() noexcept {
   while (bucket > 0 && counts_[bucket - 1] < wanted_) wanted_ -= counts_[--bucket];
   equal_ = bucket == 0 ? 0 : counts_[bucket - 1];
   std::ranges::fill(counts_, std::uint64_t{0});
-  if (bucket == 0) {  // fewer than k in all, which the first round finds
+  if (bucket == 0) {  // there are fewer than k magnitudes; the first round finds that out
     prefix_ = 0, wanted_ = 0, shift_ = -1;
     return;
   }

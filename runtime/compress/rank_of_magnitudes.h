@@ -10,8 +10,9 @@
 
 namespace nzcl::compress {
 
-/// Finds the k-th largest of many magnitudes in three rounds, each a histogram of some of their bits, from
-/// the highest bits down. It keeps 16 KiB, and no magnitude.
+/// Finds the k-th largest of many magnitudes without keeping them. In each of three rounds the caller shows
+/// it all magnitudes, and it counts in a histogram of 16 KiB how often each value of some bits occurs, from
+/// the highest bits down. After a round these bits of the k-th largest are known.
 ///
 ///   for (rank.begin(k); !rank.done(); rank.end_round())  for all magnitudes: rank.add(span);
 class MagnitudeRank {
@@ -31,14 +32,15 @@ class MagnitudeRank {
   std::uint64_t equal() const { return equal_; }
 
  private:
-  static constexpr int kBits = 11;        // of a round
-  static constexpr int kFirstShift = 20;  // 31 bits: those from 20 up, from 9 up, and the lowest 9
-  std::vector<std::uint64_t> counts_;
-  std::uint64_t wanted_ = 0;  // of the magnitudes with the prefix, so many are among the k largest
+  // A magnitude has 31 bits. The rounds look at bits 20 to 30, 9 to 19, and 0 to 8.
+  static constexpr int kBits = 11;  // the bits of a round are at most this many
+  static constexpr int kFirstShift = 20;
+  std::vector<std::uint64_t> counts_;  // the round's histogram
+  std::uint64_t wanted_ = 0;  // how many of the magnitudes that begin with prefix_ are among the k largest
   std::uint64_t equal_ = 0;
-  MagnitudeBits prefix_ = 0;  // the bits that are known; the others are 0
-  int shift_ = -1;            // of the lowest bit of this round
-  int above_ = 31;            // of the lowest bit that is known
+  MagnitudeBits prefix_ = 0;  // the upper bits of the k-th largest that are known; the others are 0
+  int shift_ = -1;            // the lowest bit that this round looks at; -1 when the search is over
+  int above_ = 31;            // the lowest bit that is known; 31 before the first round
 };
 
 }  // namespace nzcl::compress

@@ -11,8 +11,9 @@
 namespace nzcl::compress {
 namespace {
 
-/// What the bytes begin with. The texts and arrays follow: the compressor, layers, residual, velocity.
-struct Header {
+/// What the bytes begin with. Behind it follow the compressor as text, the layers, the residual and the
+/// velocity.
+struct SavedHeader {
   char magic[8] = {'n', 'z', 'c', 'l', 's', 't', 'a', 't'};
   std::uint32_t version = 1;
   std::uint32_t since_exact = 0;
@@ -21,7 +22,7 @@ struct Header {
   float next_threshold = 0, last_threshold = 0, drift = 0;
   std::uint32_t unused = 0;
 };
-static_assert(sizeof(Header) == 88);
+static_assert(sizeof(SavedHeader) == 88);
 
 void append(std::vector<std::byte>& bytes, const void* data, std::size_t size) {
   const auto* const from = static_cast<const std::byte*>(data);
@@ -29,9 +30,9 @@ void append(std::vector<std::byte>& bytes, const void* data, std::size_t size) {
 }
 
 /// Reads parts of fixed sizes one behind the other.
-class Reader {
+class SavedReader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  explicit SavedReader(std::span<const std::byte> bytes) : left_(bytes) {}
   std::span<const std::byte> take(std::uint64_t size) {
     if (size > left_.size()) refuse("it is cut off");
     const auto part = left_.first(size);
@@ -52,7 +53,7 @@ class Reader {
 
 std::vector<std::byte> TensorState::save() const {
   const std::string text = to_text(compressor_);
-  Header header;
+  SavedHeader header;
   header.since_exact = state_.since_exact;
   header.compressor_bytes = text.size();
   header.layers = layout_.layers().size();
@@ -76,28 +77,29 @@ std::vector<std::byte> TensorState::save() const {
 }
 
 void TensorState::restore(std::span<const std::byte> saved) {
-  Reader in(saved);
-  Header header;
+  SavedReader in(saved);
+  SavedHeader header;
   std::memcpy(&header, in.take(sizeof header).data(), sizeof header);
-  const Header expected;
-  if (!std::ranges::equal(header.magic, expected.magic)) Reader::refuse("it does not begin as one");
-  if (header.version != expected.version) Reader::refuse(fmt::format("its version is {}", header.version));
+  const SavedHeader expected;
+  if (!std::ranges::equal(header.magic, expected.magic)) SavedReader::refuse("it does not begin as one");
+  if (header.version != expected.version)
+    SavedReader::refuse(fmt::format("its version is {}", header.version));
   const std::string own = to_text(compressor_);
   const auto text = in.take(header.compressor_bytes);
   const std::string theirs(reinterpret_cast<const char*>(text.data()), text.size());
-  if (theirs != own) Reader::refuse(fmt::format("its compressor is {}, and not {}", theirs, own));
+  if (theirs != own) SavedReader::refuse(fmt::format("its compressor is {}, and not {}", theirs, own));
   if (header.layers != layout_.layers().size())
-    Reader::refuse(fmt::format("it has {} layers", header.layers));
+    SavedReader::refuse(fmt::format("it has {} layers", header.layers));
   for (const Layer& layer : layout_.layers()) {
     std::uint64_t words[2];
     std::memcpy(words, in.take(sizeof words).data(), sizeof words);
-    if (words[0] != layer.elements || words[1] != layer.bin) Reader::refuse("its layers are others");
+    if (words[0] != layer.elements || words[1] != layer.bin) SavedReader::refuse("its layers are others");
   }
   if (header.residual != residual_.size() || header.velocity != velocity_.size())
-    Reader::refuse("its sizes are others");
+    SavedReader::refuse("its sizes are others");
   const auto residual = in.take(header.residual * sizeof(float));
   const auto velocity = in.take(header.velocity * sizeof(float));
-  if (!in.at_end()) Reader::refuse("something follows it");
+  if (!in.at_end()) SavedReader::refuse("something follows it");
   // Nothing can fail from here on.
   if (!residual.empty()) std::memcpy(residual_.data(), residual.data(), residual.size());
   if (!velocity.empty()) std::memcpy(velocity_.data(), velocity.data(), velocity.size());

@@ -32,7 +32,8 @@ using SingleFloat = hn::CappedTag<float, 1>;
 template <class D>
 using Ints = hn::RebindToSigned<D>;
 
-/// Magnitudes are below 2^31, and signed comparisons are cheap everywhere.
+/// The bits of |v|. They are below 2^31, so they can be compared as signed integers, for which every
+/// instruction set has an instruction.
 template <class D>
 HWY_INLINE hn::Vec<Ints<D>> magnitude(D d, hn::Vec<D> v) {
   const Ints<D> di;
@@ -40,6 +41,7 @@ HWY_INLINE hn::Vec<Ints<D>> magnitude(D d, hn::Vec<D> v) {
   return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
 }
 
+/// x (see SliceData) of the elements at `gradient`.
 template <bool kMomentum, class D>
 HWY_INLINE hn::Vec<D> x_at(D d, const SliceData& s, const float* gradient, const float* velocity) {
   const auto scaled = hn::Mul(hn::LoadU(d, gradient), hn::Set(d, s.factor));
@@ -54,13 +56,16 @@ HWY_INLINE hn::Vec<Ints<D>> magnitude_at(D d, const SliceData& s, std::size_t at
   return magnitude(d, hn::Add(hn::LoadU(d, s.residual + at), x));
 }
 
-/// How far ahead gradient and residual are prefetched. What is selected after its bins were measured has been
-/// prefetched before, so that this is for the bins that come next.
+/// How far ahead of the selection gradient and residual are prefetched, in bytes. Where the maxima of bins
+/// are measured first, the elements that are selected now are in the cache already, and the prefetch fetches
+/// those of the next bins.
 constexpr std::size_t kAhead = 4 * kPrefetchBytes;
 
-// ---- Rules. begin(word) prepares for the 64 elements of a word; selects() answers for a vector of them.
+// ---- Rules. begin(word) is called before the 64 elements that belong to a word of the bitmap; selects()
+// then says for each vector of these elements which of them are sent.
 
-/// Below this, as signed integers: threshold - 1, so that "greater" means "at least".
+/// threshold - 1 in every lane: what is greater than it is at least the threshold. Comparisons with "greater"
+/// are those that all instruction sets have.
 template <class D>
 HWY_INLINE hn::Vec<Ints<D>> just_below(D, MagnitudeBits threshold) {
   return hn::Set(Ints<D>(), static_cast<std::int32_t>(threshold) - 1);
@@ -76,7 +81,8 @@ struct ThresholdRule {
   MagnitudeBits threshold;
 };
 
-/// Keeps the thresholds of the 64 elements of a word, as what they must exceed.
+/// The thresholds of the bins, spread over the 64 elements of a word, so that they can be loaded as vectors.
+/// Each is stored as threshold - 1, which a selected magnitude must exceed.
 class BinRow {
  public:
   explicit BinRow(const Rule& rule) : ends_(rule.bins.ends), thresholds_(rule.bin_thresholds) {}
@@ -89,7 +95,8 @@ class BinRow {
   HWY_INLINE void begin(std::size_t word) {
     const std::size_t first = word * kWordElements;
     while (bin_ + 1 < ends_.size() && ends_[bin_] <= first) ++bin_;
-    if (filled_ == bin_ && ends_[bin_] >= first + kWordElements) return;  // all of the bin of the word before
+    // A word that lies wholly in the bin of the word before needs the row as it is.
+    if (filled_ == bin_ && ends_[bin_] >= first + kWordElements) return;
     fill(bin_, 0);
     for (std::size_t i = bin_; i + 1 < ends_.size() && ends_[i] < first + kWordElements; ++i)
       fill(i + 1, ends_[i] - first);
@@ -98,7 +105,8 @@ class BinRow {
   const std::int32_t* row() const { return row_; }
 
  private:
-  /// Fills the row from `at` to its end, and possibly beyond.
+  /// Fills the row from `at` to the end of the word with the threshold of `bin`. It writes whole vectors, so
+  /// the last one may go beyond the word; the row has room for that.
   HWY_INLINE void fill(std::size_t bin, std::size_t at) {
     const hn::CappedTag<std::int32_t, 16> d;
     const auto value = hn::Set(d, static_cast<std::int32_t>(thresholds_[bin]) - 1);
@@ -107,11 +115,13 @@ class BinRow {
 
   std::span<const std::uint32_t> ends_;
   std::span<const MagnitudeBits> thresholds_;
-  std::size_t bin_ = 0, filled_ = 0;
+  std::size_t bin_ = 0;     // the bin in which the word begins
+  std::size_t filled_ = 0;  // the bin that fills the whole row; ends_.size() if there are several
   std::int32_t row_[2 * kWordElements];
 };
 
-template <bool kTwice>  // AdaComp: G + x is compared
+/// Compares with the threshold of the element's bin: |G|, or |G + x| with kTwice, as AdaComp does.
+template <bool kTwice>
 struct BinRule {
   explicit BinRule(const Rule& rule) : row(rule) {}
   HWY_INLINE void begin(std::size_t word) { row.begin(word); }
@@ -135,8 +145,8 @@ struct RandomRule {
     const hn::RebindToUnsigned<D> du;
     const Ints<D> di;
     const auto number = numbers_from(du, static_cast<std::uint32_t>(word * kWordElements + lane));
-    // The upper bit is flipped on both sides, because signed comparisons give the order of unsigned ones
-    // then.
+    // Hashes are unsigned, and the comparison is signed. With the upper bit flipped on both sides, it gives
+    // the order of the unsigned numbers.
     const auto flip = hn::Set(di, std::numeric_limits<std::int32_t>::min());
     const auto drawn = hn::Xor(hn::BitCast(di, hash_lanes(du, key, number)), flip);
     const auto last = static_cast<std::int32_t>(static_cast<std::uint32_t>(draw_below - 1) ^ 0x80000000u);
@@ -156,7 +166,7 @@ struct WordData {
   float* velocity;
 };
 
-/// Clears the elements in `bits`.
+/// Sets the elements whose bits are set in `bits` to zero.
 HWY_INLINE void clear(float* p, std::uint64_t bits) {
   const PackTag<std::uint32_t> d;
   auto* const words = reinterpret_cast<std::uint32_t*>(p);
@@ -190,6 +200,7 @@ HWY_INLINE std::size_t count_at_least(const float* p, MagnitudeBits threshold) {
   return count;
 }
 
+/// What the pass over the words of a slice reads and writes. `out` takes the selected values.
 template <bool kMomentum, bool kCountLower, class R>
 struct Pass {
   const SliceData& slice;
@@ -199,7 +210,7 @@ struct Pass {
   PackedWriter<std::uint32_t> out;
   Selected selected;
 
-  /// `valid` has the bits of the elements that are there.
+  /// Handles one word. The bits of `valid` say which of its 64 elements belong to the slice.
   HWY_INLINE void word(std::size_t number, const WordData& w, std::uint64_t valid) {
     rule.begin(number);
     const std::uint64_t bits = accumulate<kMomentum>(slice, rule, w, number) & valid;
@@ -228,7 +239,8 @@ HWY_INLINE void run_words(const SliceData& s, std::size_t first, std::size_t las
               ~std::uint64_t{0});
   }
   if (last == whole) return;
-  // The last word is not whole: a copy of it is filled up with zeros.
+  // The slice ends within the last word. It is handled in copies that are filled up with zeros, because
+  // vectors would read and write behind the slice's end.
   const std::size_t at = whole * kWordElements, rest = s.elements - at;
   float gradient[kWordElements] = {}, residual[kWordElements] = {}, velocity[kWordElements] = {};
   std::memcpy(gradient, s.gradient + at, rest * sizeof(float));
@@ -300,7 +312,8 @@ HWY_INLINE MagnitudeBits maximum(const SliceData& s, std::size_t begin, std::siz
       most = std::max(most, hn::GetLane(finite_magnitude_at<kMomentum>(d1, s, i)));
     return static_cast<MagnitudeBits>(most);
   }
-  auto most = finite_magnitude_at<kMomentum>(d, s, end - lanes);  // overlaps the one before it
+  // The last vector ends with the bin, so it may overlap the one before, which does not change a maximum.
+  auto most = finite_magnitude_at<kMomentum>(d, s, end - lanes);
   for (std::size_t i = begin; i + lanes < end; i += lanes)
     most = hn::Max(most, finite_magnitude_at<kMomentum>(d, s, i));
   return static_cast<MagnitudeBits>(hn::GetLane(hn::MaxOfLanes(di, most)));
@@ -323,7 +336,8 @@ void bin_maxima_any(const SliceData& s, const std::uint32_t* ends, std::size_t f
 
 // ---- Whole slices
 
-/// Calls each(d, i) for vectors of elements from i on: whole ones, and single elements at the end.
+/// Calls each(d, i) for vectors of the elements from i on. Elements at the end that fill no vector come one
+/// at a time, with a tag for a single element.
 template <class Each>
 HWY_INLINE void in_vectors(std::size_t count, Each each) {
   const Floats d;
@@ -345,7 +359,8 @@ void magnitudes_any(const SliceData& s, MagnitudeBits* to) {
   }
 }
 
-/// Sixteen sums, each over every sixteenth value, so that the order is the same in vectors of any length.
+/// Adds up in sixteen sums, each of every sixteenth value. So the order of the additions, and with it the
+/// result, is the same for vectors of any length.
 double sum_of_squares_any(const float* values, std::size_t count) {
   constexpr std::size_t kSums = 16;
   const hn::CappedTag<double, 8> d;

@@ -19,7 +19,8 @@ struct SliceData {
   float momentum = 0;
 };
 
-/// The bits of a magnitude: float32 numbers that are not negative have the order of their bits.
+/// The bits of a magnitude as an integer. Among float32 numbers that are not negative, the order of the
+/// numbers is that of their bits, so magnitudes are compared as integers.
 using MagnitudeBits = std::uint32_t;
 inline constexpr MagnitudeBits kInfinityBits = 0x7f800000;
 
@@ -37,31 +38,36 @@ struct Rule {
     random          ///< hash(key, element) < draw_below, zeros too
   };
   Kind kind = Kind::threshold;
-  MagnitudeBits threshold = 1;  // threshold; at least 1
-  /// threshold: also count what reaches this lower one, without selecting it; 0: do not.
+  // For Kind::threshold:
+  MagnitudeBits threshold = 1;  // at least 1, so that zeros are not selected
+  /// Elements that reach this lower threshold are counted as well, but not selected. 0: they are not counted.
   MagnitudeBits lower_threshold = 0;
-  Bins bins = {};                                      // bin_threshold, adacomp
+  // For Kind::bin_threshold and Kind::adacomp:
+  Bins bins = {};
   std::span<const MagnitudeBits> bin_thresholds = {};  // one for each bin
-  std::uint64_t key = 0;                               // random
-  std::uint64_t draw_below = 0;                        // random: of 2^32
+  // For Kind::random:
+  std::uint64_t key = 0;
+  std::uint64_t draw_below = 0;  // an element is selected if its 32-bit hash is below this
 };
 
+/// What a selection has counted.
 struct Selected {
   std::size_t count = 0;        // elements that were selected
   std::size_t count_lower = 0;  // elements that reach lower_threshold
 };
 
-/// Selects among the elements of the words [first_word, last_word) of the slice, a word being 64 elements;
-/// the last word of a slice may be partial. Writes the words of the bitmap, and the selected G to `values`,
-/// packed. The residual becomes G, or 0 where an element was selected, and the velocity x, or 0.
+/// Selects among the elements of the words [first_word, last_word) of the slice. A word is 64 elements, and
+/// the last word of a slice may be partial. Writes these words of the bitmap, and G of the selected elements
+/// to `values`, one behind the other. Where an element is selected, its residual and velocity become 0;
+/// elsewhere the residual becomes G and the velocity becomes x.
 ///
-/// `bitmap` is that of the whole slice. `values` has room for all elements of these words. Nothing is
-/// written behind it, and what lies behind the last value within it is arbitrary.
+/// `bitmap` covers the whole slice. `values` has room for all elements of these words. Nothing is written
+/// behind that room, and its content behind the last value is arbitrary.
 Selected select(const SliceData& slice, const Rule& rule, std::size_t first_word, std::size_t last_word,
                 std::span<std::uint64_t> bitmap, std::span<float> values) noexcept;
 
-/// Writes max |G| of each of the bins [first, last), without those G that are not finite, and changes
-/// nothing else.
+/// Writes max |G| of each of the bins [first, last) and changes nothing else. A G that is not finite is left
+/// out of the maximum.
 void bin_maxima(const SliceData& slice, const Bins& bins, std::size_t first, std::size_t last,
                 std::span<MagnitudeBits> maxima) noexcept;
 
@@ -71,10 +77,11 @@ void magnitudes(const SliceData& slice, std::span<MagnitudeBits> to) noexcept;
 /// The sum of squares in float64, in an order that depends on nothing but the number of values.
 double sum_of_squares(std::span<const float> values) noexcept;
 
-/// The first value that is NaN or infinite, or the number of values.
+/// The position of the first value that is NaN or infinite, or the number of values if there is none.
 std::size_t find_non_finite(std::span<const float> values) noexcept;
 
-/// residual[offsets[i]] = before[i] - sent[i], or 0 where sent[i] is not finite. Returns the number of those.
+/// Keeps the rounding errors of the sent values: residual[offsets[i]] = before[i] - sent[i], or 0 where
+/// sent[i] is not finite. Returns how many were not finite.
 std::size_t feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,
                       std::span<const float> sent, float* residual) noexcept;
 

@@ -30,7 +30,8 @@ void make_qsgd(const Qsgd& codec, std::uint64_t key, SliceBuffers& buffers, std:
   assert(good);
 }
 
-/// Calls each(segment, first, last): its values are those from the first to the last of `sent`.
+/// Calls each(segment, first, last) for every segment of the slice: of the `sent` values, those in [first,
+/// last) belong to it.
 template <class Each>
 void for_each_segment(const Layout& layout, const Slice& slice, const SliceBuffers& buffers, std::size_t sent,
                       Each each) {

@@ -15,22 +15,24 @@ namespace nzcl::compress {
 namespace {
 
 constexpr std::size_t kSliceWords = kMostSliceElements / 64;
-/// So many words are selected after the maxima of their bins were found: both arrays stay in the first-level
-/// cache meanwhile.
+/// AdaComp measures the bins of this many words of the bitmap (64 elements each) and then selects in them.
+/// Few enough that gradient and residual are still in the first-level cache when they are read again.
 constexpr std::size_t kChunkWords = 16;
-/// The warm-up has so many stages.
+/// The number of stages in which the ratio comes down during the warm-up.
 constexpr int kWarmUpStages = 4;
 
 MagnitudeBits bits_of(float magnitude) { return std::bit_cast<MagnitudeBits>(std::fabs(magnitude)); }
 /// The threshold as a rule wants it: at least the smallest number that is not 0.
 MagnitudeBits threshold_bits(float threshold) { return std::max<MagnitudeBits>(1, bits_of(threshold)); }
 
+/// The size of the bins that the selection needs; 0 if it needs none.
 std::uint32_t bin_of(const Selection& selection) {
   if (const auto* adacomp = std::get_if<AdaComp>(&selection)) return adacomp->bin;
   if (const auto* blocks = std::get_if<BlockTopK>(&selection)) return blocks->block;
   return 0;
 }
 
+/// `ratio` of `count`, rounded, but at least 1 of a count that is not 0.
 std::uint64_t share_of(double ratio, std::uint64_t count) {
   const auto share = static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(count)));
   return std::clamp<std::uint64_t>(share, std::min<std::uint64_t>(1, count), count);
@@ -99,7 +101,8 @@ void TensorState::begin_step(std::span<const float> gradient, int rank, int rank
   std::visit([this](const auto& selection) { prepare(selection); }, compressor_.selection);
 }
 
-/// A gradient whose norm is not a number is left as it is, so that this can be seen in the result.
+/// The factor that brings the norm of the gradient down to the limit. If the norm is infinite or NaN, the
+/// factor is 1: scaling would hide from the user that the gradient is broken.
 double TensorState::clipping(int ranks) const {
   const double norm = std::sqrt(sum_of_squares(gradient_));
   const double most = static_cast<double>(compressor_.clip) / std::sqrt(static_cast<double>(ranks));
@@ -137,8 +140,8 @@ void TensorState::prepare(const RandomK& selection) {
   draw_below_ = static_cast<std::uint64_t>(std::llround(ratio_now(selection.ratio) * 0x1p32));
 }
 
-/// The blocks that are chosen get a threshold that every number but 0 reaches, and the others one that only
-/// NaN and infinity reach.
+/// Turns the choice of blocks into thresholds for their elements: in the chosen blocks every number but 0
+/// reaches the threshold, in the others only NaN and infinity do.
 void TensorState::prepare(const BlockTopK& selection) {
   measure_bins();
   const std::uint64_t wanted = share_of(ratio_now(selection.ratio), bin_thresholds_.size());
@@ -162,7 +165,8 @@ void TensorState::measure_bins() noexcept {
   }
 }
 
-/// In the order of the bins, so that the sums always have the same bits.
+/// Computes the mean of the bins' maxima for each layer. It adds in the order of the bins, because the sums
+/// of floating-point numbers depend on the order, and all runs must give the same bits.
 void TensorState::sum_layer_scales() noexcept {
   std::ranges::fill(layer_scales_, 0.0);
   std::size_t layer = 0, bins = 0;
@@ -184,7 +188,8 @@ void TensorState::sum_layer_scales() noexcept {
   end_layer();
 }
 
-/// `exact`: so many are sent, even where more are equal to the threshold.
+/// Finds the threshold that the `wanted` largest magnitudes reach. Several magnitudes may be equal to it, so
+/// that more than `wanted` reach it. With `exact`, only the first of the equal ones are sent.
 void TensorState::find_exact_threshold(std::uint64_t wanted, bool exact) {
   MagnitudeRank& rank = rank_of_magnitudes_;
   for (rank.begin(wanted); !rank.done(); rank.end_round()) {
@@ -194,13 +199,16 @@ void TensorState::find_exact_threshold(std::uint64_t wanted, bool exact) {
       rank.add(of_slice);
     }
   }
-  // Whatever is not finite is sent anyway, and so is all that is not 0 where it is too few.
+  // If fewer than `wanted` elements are not zero, the threshold that was found is 0; all of these are sent,
+  // but no zeros. If at least `wanted` elements are not finite, it lies above the finite numbers; the rules
+  // send such elements in any case.
   threshold_ = std::clamp<MagnitudeBits>(rank.threshold(), 1, kInfinityBits);
   if (threshold_ == rank.threshold() && threshold_ < kInfinityBits && rank.equal() > rank.ties() && exact)
     settle_ties(rank.ties());
 }
 
-/// Finds the element where enough of those are taken that are equal to the threshold.
+/// Of the elements whose magnitude equals the threshold, only the first `among_the_largest` are sent. Finds
+/// the next such element, and sets up the rules so that it and all later ones are left out.
 void TensorState::settle_ties(std::uint64_t among_the_largest) {
   for (std::size_t index = 0; index < layout_.slices().size(); ++index) {
     const Slice& slice = layout_.slices()[index];
@@ -249,7 +257,8 @@ Rule TensorState::rule_of(std::size_t index) const {
   return std::visit(Visitor{*this, index, with_bins}, compressor_.selection);
 }
 
-/// AdaComp with a scale per slice: the maxima of some bins, then the words that they cover.
+/// AdaComp with a scale for each slice: measures the maxima of some bins, then selects in the words that
+/// these bins cover, and so on to the end of the slice.
 Selected TensorState::select_by_bins(const SliceData& data, Rule rule, const Slice& slice,
                                      SliceBuffers& buffers, std::span<float> values) noexcept {
   const auto ends = rule.bins.ends;
@@ -302,7 +311,8 @@ void TensorState::end_step() noexcept {
   if (topk == nullptr || topk->exact) return;
   state_.since_exact = found_exactly_ ? 1 : state_.since_exact + 1;
   state_.wanted = wanted_;
-  // Where hardly anything is not 0, or too much is not finite, there is nothing to be carried over.
+  // At these limits the threshold does not tell how large the magnitudes are: at 1 nearly all elements are 0,
+  // and at infinity too many are not finite. Then there is nothing to predict from.
   if (threshold_ == 1 || threshold_ >= kInfinityBits) return state_.threshold.lost();
   const float used = std::bit_cast<float>(threshold_);
   if (found_exactly_) {

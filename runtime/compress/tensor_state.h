@@ -18,39 +18,40 @@ namespace nzcl::compress {
 /// What a thread needs to compress slices: made once, and used for one slice at a time.
 struct SliceBuffers {
   SliceBuffers();
-  std::vector<std::uint64_t> bitmap;   // of the slice's selected elements
-  std::vector<std::uint16_t> offsets;  // the same, ascending
-  std::vector<float> before;           // their G, where values are coded
-  std::vector<std::byte> codes;
-  std::vector<float> no_residual;  // zeros, for states that keep none
+  std::vector<std::uint64_t> bitmap;   // one bit for each element of the slice: whether it was selected
+  std::vector<std::uint16_t> offsets;  // the offsets of the selected elements in the slice, ascending
+  std::vector<float> before;           // the selected values before they are coded
+  std::vector<std::byte> codes;        // the coded values
+  std::vector<float> no_residual;      // zeros in place of a residual, for states that keep none
 };
 
 /// What is known of a slice when it has been compressed.
 struct SliceOutcome {
-  std::size_t sent = 0;        // the first so many of SliceBuffers::offsets and of the values
+  std::size_t sent = 0;        // elements: that many offsets in SliceBuffers, and that many values
   std::size_t lower = 0;       // elements that reach the lower threshold
-  std::size_t non_finite = 0;  // among what is sent
+  std::size_t non_finite = 0;  // sent values that are NaN or infinite
   std::size_t coded_bytes = 0;
-  double scales = 0;  // the sum of the segments' scales, and their number
+  double scales = 0;  // the sum of the scales of ternary values, for the report's mean
   std::size_t scale_count = 0;
 };
 
-/// The small part of what lives from step to step. The large part is residual and velocity.
+/// The few numbers that live from step to step beside the two large arrays, residual and velocity.
 struct StepState {
-  std::uint64_t steps = 0;  // that have ended
+  std::uint64_t steps = 0;  // steps that have ended
   std::uint64_t sent_total = 0;
-  std::uint64_t wanted = 0;       // by the streaming top-k in the step before
-  std::uint32_t since_exact = 0;  // steps since the exact threshold was found
-  StreamingThreshold threshold;   // of the streaming top-k
+  // Of the streaming top-k:
+  std::uint64_t wanted = 0;       // how many elements the step before was to send
+  std::uint32_t since_exact = 0;  // steps since the threshold was last found exactly
+  StreamingThreshold threshold;
   bool operator==(const StepState&) const = default;
 };
 
-/// A step is begin_step(), compress_slice() once for every slice, and end_step(). Different slices may be
-/// compressed by different threads at the same time, each with buffers of its own. The other calls may not
-/// overlap with anything.
+/// One rank's state of one tensor. A step is begin_step(), compress_slice() once for every slice, and
+/// end_step(). Different threads may compress different slices at the same time, each with buffers of its
+/// own. All other calls must come one at a time.
 class TensorState {
  public:
-  /// The compressor has been checked.
+  /// The caller has checked the compressor and the layers (check.h).
   TensorState(const Compressor& compressor, std::span<const Layer> layers);
 
   const Compressor& compressor() const { return compressor_; }
@@ -61,10 +62,10 @@ class TensorState {
   /// another size than the tensor or a value that the compressor refuses.
   void begin_step(std::span<const float> gradient, int rank, int ranks);
   /// Compresses slice `index`: writes the values to `values`, which has room for the whole slice, and their
-  /// offsets to the buffers. What lies behind the last value within `values` is arbitrary.
+  /// offsets to the buffers. The content of `values` behind the last value is arbitrary.
   SliceOutcome compress_slice(std::size_t index, SliceBuffers& buffers, std::span<float> values) noexcept;
   void end_step() noexcept;
-  /// Puts what the last step gave, but was not sent after all, back into the residual.
+  /// Adds the values of the last step to the residual again, because they could not be sent after all.
   void take_back(const CompressedGradient& sent) noexcept;
 
   void reset() noexcept;
@@ -102,11 +103,11 @@ class TensorState {
 
   const Compressor compressor_;
   const Layout layout_;
-  std::vector<float> residual_;  // empty: none is kept
-  std::vector<float> velocity_;  // empty: no momentum
+  std::vector<float> residual_;  // empty if the compressor keeps none
+  std::vector<float> velocity_;  // empty if the compressor has no momentum
   StepState state_;
 
-  // Of the step that is under way, or was the last.
+  // What belongs to the present step, or, between steps, to the last one.
   std::span<const float> gradient_;
   int rank_ = 0;
   float factor_ = 1;
@@ -115,9 +116,9 @@ class TensorState {
   bool found_exactly_ = false;
   std::vector<SliceOutcome> outcomes_;         // one for each slice
   std::vector<MagnitudeBits> bin_thresholds_;  // one for each bin
-  std::vector<double> layer_scales_;           // AdaComp with the exact scale
-  /// Where an exact top-k takes only some of the elements that are equal to the threshold: in slices before
-  /// this one it takes all, in this one those before tie_ends_[0], and none after it.
+  std::vector<double> layer_scales_;           // one for each layer; only for AdaComp with the exact scale
+  /// An exact top-k may take only some of the elements that are equal to the threshold. It takes all of them
+  /// in the slices before this one, in this slice those before tie_ends_[0], and none in later slices.
   std::size_t tie_slice_ = 0;
   std::array<std::uint32_t, 2> tie_ends_{};
   std::array<MagnitudeBits, 2> tie_thresholds_{};

@@ -1,4 +1,4 @@
-// Compressors as text.
+// Reads compressors from text, and writes them as text.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -37,17 +37,17 @@ Number number(std::string_view whole, std::string_view text) {
   return value;
 }
 
-/// NAME[:PART]...
+/// One part of the text: a name, with settings behind it that are separated by colons.
 class Item {
  public:
   Item(std::string_view whole, std::string_view text) : whole_(whole), parts_(split(text, ':')) {}
   std::string_view name() const { return parts_[0]; }
-  /// Part `i`, counted from 1 behind the name, or `otherwise` if it is not there.
+  /// Setting `i`, the one behind the name being 1, or `otherwise` if there is no such setting.
   template <typename Number>
   Number get(std::size_t i, Number otherwise) const {
     return i < parts_.size() ? number<Number>(whole_, parts_[i]) : otherwise;
   }
-  /// Whether part `i` is there; it must be `word` then.
+  /// Whether there is a setting `i`. Nothing but `word` is accepted there.
   bool flag(std::size_t i, std::string_view word) const {
     if (i >= parts_.size()) return false;
     if (parts_[i] != word) refuse(whole_, fmt::format("\"{}\" should be \"{}\"", parts_[i], word));
@@ -184,7 +184,7 @@ Compressor compressor_from_text(std::string_view text) {
   if (halves.size() > 2) refuse(text, "it has more than one +");
   const Item first(text, halves[0]);
   if (!read_selection(first, c)) {
-    // Values alone mean that everything is sent.
+    // A text that names only a value codec means that every element is sent.
     if (halves.size() > 1 || !read_values(first, c.values))
       refuse(text,
              fmt::format(

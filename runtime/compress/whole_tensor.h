@@ -11,15 +11,16 @@
 
 namespace nzcl::compress {
 
-/// Room for all elements of a tensor, which a step could send. The operating system gives pages to what was
-/// written only, so the memory is that of the step that sent most. One thread at a time.
+/// Owns room for the values and indices of all elements of a tensor, because a step may send all of them. The
+/// operating system provides memory only for pages that were written, so the memory in use is that of the
+/// step that sent most. One thread at a time may use it.
 class WholeTensor {
  public:
   /// One step of the state. Throws what TensorState::begin_step() throws, and std::bad_alloc in the first
   /// call, before anything has changed.
   CompressedGradient compress(TensorState& state, std::span<const float> gradient, int rank, int ranks);
 
-  /// Where the values of every step begin; nullptr before the first.
+  /// Where the values of each step are written, always at the same address; nullptr before the first step.
   float* values() { return values_.get(); }
 
  private:
