@@ -22,8 +22,8 @@ wire::ValueCode value_code(const wire::OperationRecord& record) {
 TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
     : rules_{context.config.index_code, context.config.short_codes}, scratch_(context.slot_bytes(priority)) {}
 
-std::optional<WrittenSection> TileWriter::write_section(MessageBuilder& message, Contribution& c,
-                                                        std::uint16_t credit) {
+std::optional<WrittenSection> TileWriter::write(MessageBuilder& message, Contribution& c,
+                                                std::uint16_t credit) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
   const std::uint64_t begin = message.bytes();

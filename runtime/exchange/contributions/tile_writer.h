@@ -20,8 +20,8 @@ class TileWriter {
 
   /// Appends a section with as many of the next tiles as make a message worth its cost, or returns nothing if
   /// not even one of them fits behind what the message has already. An empty message takes every tile.
-  std::optional<WrittenSection> write_section(MessageBuilder& message, Contribution& contribution,
-                                              std::uint16_t credit);
+  std::optional<WrittenSection> write(MessageBuilder& message, Contribution& contribution,
+                                      std::uint16_t credit);
 
  private:
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,

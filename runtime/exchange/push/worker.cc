@@ -15,11 +15,23 @@ using wire::Direction;
 using wire::Header;
 using wire::Priority;
 
+namespace {
+
+/// How many bytes of the tensor had to be scanned for a slice. A message whose slices cover many of them is
+/// sent although it is small, because the scans take time.
+std::uint64_t covered_bytes(const Transfer& t) {
+  const Operation& op = *t.up.operation;
+  const bool scanned = !op.layout.tiled() || !op.tile_input().needs_no_scan();
+  return scanned ? op.layout.slice_bytes() : 0;
+}
+
+}  // namespace
+
 Worker::Worker(LaneContext& context, Priority priority)
     : context_(context),
       priority_(priority),
       tile_writer_(context, priority),
-      tile_scratch_(context.slot_bytes(priority)) {
+      tile_placer_(context, priority) {
   const Members& members = context.config.members;
   for (int i = 0; i < members.aggregators(); ++i) {
     // Every worker begins with another aggregator, so that not all of them send to the same one at once.
@@ -39,7 +51,7 @@ bool Worker::step() {
   for (Uplink& uplink : uplinks_) any |= pull(uplink);
   // At most one message for each owner, so that all owners get their share of the wire. Composing more would
   // delay them, because the lane posts messages only after this step, and scans on the way may take long.
-  for (Uplink& uplink : uplinks_) any |= push(uplink);
+  for (Uplink& uplink : uplinks_) any |= context_.is_self(uplink.member()) ? offer(uplink) : push(uplink);
   return any;
 }
 
@@ -53,12 +65,7 @@ bool Worker::refuse(const Uplink& uplink, const std::string& what) {
 bool Worker::push(Uplink& uplink) {
   if (start_slices(uplink)) return true;
   if (uplink.all_sent() || !may_compose(uplink)) return false;
-  Transfer& t = uplink.sending();
-  if (t.operation().layout.tiled()) {
-    compose_tiles(uplink, t);
-  } else {
-    compose(uplink, t, false, true);
-  }
+  compose(uplink, uplink.sending(), {.data = true});
   return true;
 }
 
@@ -74,32 +81,37 @@ bool Worker::may_start(const Uplink& uplink) const {
   return uplink.may_start(ahead == 0 ? 0 : std::max<std::uint64_t>(1, ahead / context_.config.owners()));
 }
 
+/// Returns true if the next slice may be started, and has been scanned.
+bool Worker::next_is_ready(const Uplink& uplink) const {
+  return may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
+}
+
 /// Starts the next slice, and those behind it that fit the same message. Returns true if anything was
 /// started.
 bool Worker::start_slices(Uplink& uplink) {
-  if (!may_start(uplink) || !uplink.next_operation().ensure_scanned(uplink.next_slice())) return false;
-  if (context_.is_self(uplink.member())) {
-    offer_slices(uplink);
-    return true;
-  }
+  if (!next_is_ready(uplink)) return false;
+  // In its turn, the slice is sent with bitmap and data in one message. While earlier slices are still being
+  // sent, its bitmap may go ahead.
   const bool its_turn = uplink.all_sent();
-  if (uplink.next_operation().layout.tiled()) {
-    if (!its_turn || !may_compose(uplink)) return false;
-    compose_tiles(uplink, uplink.start());
-    return true;
-  }
-  const bool fits_one_message =
-      whole_section_bytes(uplink.next_operation(), uplink.next_slice()) <= context_.slot_bytes(priority_);
-  // In its turn, the slice is sent with bitmap and data in one message.
-  if (!its_turn && fits_one_message) return false;
+  if (!its_turn && !bitmap_goes_ahead(uplink)) return false;
   if (!may_compose(uplink)) return false;
-  compose(uplink, uplink.start(), true, its_turn);
+  compose(uplink, uplink.start(), {.bitmap = true, .data = its_turn});
   return true;
 }
 
+/// Returns true if the next slice's bitmap may be sent before its data. That costs a message more if the
+/// whole slice would fit into one. Tiles are coded with their index sets, so they have no bitmap to send.
+bool Worker::bitmap_goes_ahead(const Uplink& uplink) const {
+  Operation& next = uplink.next_operation();
+  return !next.layout.tiled() &&
+         whole_section_bytes(next, uplink.next_slice()) > context_.slot_bytes(priority_);
+}
+
 /// Gives slices to the local owner, which reads them where they lie. They come in batches that are about as
-/// large as a message, because the owner sums local and remote contributions together.
-void Worker::offer_slices(Uplink& uplink) {
+/// large as a message, because the owner sums local and remote contributions together. Returns true if there
+/// were any.
+bool Worker::offer(Uplink& uplink) {
+  if (!next_is_ready(uplink)) return false;
   std::uint64_t covered = 0, bytes = 0;
   do {
     Transfer& t = uplink.start();
@@ -109,20 +121,22 @@ void Worker::offer_slices(Uplink& uplink) {
     uplink.skip_sent();
     local_->offer_local(t.up.sequence, t.up.operation, t.up.slice);
   } while (takes_next_along(uplink, covered, bytes));
+  return true;
 }
 
 /// Returns true if the next slice goes along with those just started, which cover `covered` bytes of the
 /// tensor and have `bytes` to send. In that case it has also been scanned.
 bool Worker::takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const {
   return priority_ == Priority::bulk && covered < kMessageCoversBytes && bytes < kFullMessageBytes &&
-         may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
+         next_is_ready(uplink);
 }
 
 /// Returns true if the next message to this owner, with blocks of the transfer's size, should be stored past
 /// the caches.
 bool Worker::streams(const Uplink& uplink, const Transfer& t) {
-  return context_.lends(priority_, uplink.member()) && priority_ == Priority::bulk &&
-         t.up.operation->layout.block_bytes() >= kLeastStreamedRun &&
+  const SliceLayout& layout = t.up.operation->layout;
+  return context_.lends(priority_, uplink.member()) && priority_ == Priority::bulk && !layout.tiled() &&
+         layout.block_bytes() >= kLeastStreamedRun &&
          context_.staging_way(uplink.member()).next_is_streamed();
 }
 
@@ -152,77 +166,61 @@ void Worker::push_message(const Uplink& uplink, const MessageBuilder& message, S
   context_.push_message(priority_, Direction::up, uplink.member(), staging, message.segments(), gathers_from);
 }
 
-void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
+/// Sends a message that begins with a section of `first`, which has the `parts`. Whole slices that come next
+/// go along in sections of their own, as long as the message is too small to be worth its cost.
+void Worker::compose(Uplink& uplink, Transfer& first, SectionParts parts) {
   const auto staging = context_.pool(priority_).acquire();
-  MessageBuilder message = begin_message(uplink, staging, with_data && streams(uplink, t));
-  std::byte* header = add_section(uplink, message, t, with_bitmap, with_data);
-  push_message(uplink, message, staging, take_along(uplink, message, t, header));
-}
-
-void Worker::compose_tiles(Uplink& uplink, Transfer& t) {
-  const auto staging = context_.pool(priority_).acquire();
-  MessageBuilder message = begin_message(uplink, staging, false);
-  const Transfer* last = add_tiles(uplink, message, t);
-  push_message(uplink, message, staging, *last);
-}
-
-/// Appends a section with the next tiles of `first`, and sections of the slices behind it, as long as the
-/// message is too small to be worth its cost. Returns the transfer of the last section.
-Transfer* Worker::add_tiles(Uplink& uplink, MessageBuilder& message, Transfer& first) {
-  ReceiveChannel& results = context_.channels(priority_, uplink.member()).receive_down;
-  Transfer *t = &first, *last = &first;
+  MessageBuilder message = begin_message(uplink, staging, parts.data && streams(uplink, first));
+  const Transfer* last = &first;
   std::byte* header = nullptr;
   std::uint64_t covered = 0;
-  for (std::uint32_t sections = 0; sections < wire::kMaxSections; ++sections) {
+  std::uint32_t sections = 0;
+  for (Transfer* t = &first; t != nullptr; t = start_along(uplink, message, *last, covered)) {
     while (message.bytes() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
-    const auto section = tile_writer_.write_section(message, t->up, results.take_credit());
+    const auto section = add_section(uplink, message, *t, parts);
     if (!section) break;
     if (header != nullptr) wire::add_flag(header, wire::kMore);
     header = section->header;
     last = t;
-    uplink.skip_sent();
-    t->operation().bytes_sent.fetch_add(section->bytes, std::memory_order_relaxed);
-    if (!t->operation().tile_input().needs_no_scan()) covered += t->operation().layout.slice_bytes();
-    if (!uplink.all_sent() || !message.in_one_piece()) break;
-    if (!takes_next_along(uplink, covered, message.bytes())) break;
-    if (!uplink.next_operation().layout.tiled()) break;
-    t = &uplink.start();
+    if (++sections == wire::kMaxSections) break;
+    covered += covered_bytes(*t);
+    parts = {.bitmap = true, .data = true};
   }
-  return last;
+  push_message(uplink, message, staging, *last);
 }
 
-/// Adds the slices behind that of the first section, as long as the message is too small to be worth its cost
-/// and takes them whole. Returns the transfer of the last section.
-const Transfer& Worker::take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
-                                   std::byte* header) {
-  const Transfer* last = &first;
-  std::uint64_t covered = first.up.operation->layout.slice_bytes();
-  for (std::uint32_t sections = 1; sections < wire::kMaxSections; ++sections) {
-    if (!uplink.all_sent() || !message.in_one_piece()) break;
-    if (!takes_next_along(uplink, covered, message.staged())) break;
-    if (uplink.next_operation().layout.tiled()) break;
-    const std::uint64_t whole = whole_section_bytes(uplink.next_operation(), uplink.next_slice());
-    if (wire::aligned_section(message.staged()) + whole > context_.slot_bytes(priority_)) break;
-    wire::add_flag(header, wire::kMore);
-    while (message.staged() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
-    Transfer& next = uplink.start();
-    header = add_section(uplink, message, next, true, true);
-    covered += next.operation().layout.slice_bytes();
-    last = &next;
+/// Starts the next slice if it goes along in a message that is composed now. Returns nullptr if it does not.
+/// `last` is the transfer of the message's last section, and the sections cover `covered` bytes of the
+/// tensor.
+Transfer* Worker::start_along(Uplink& uplink, const MessageBuilder& message, const Transfer& last,
+                              std::uint64_t covered) {
+  if (!uplink.all_sent() || !message.in_one_piece()) return nullptr;
+  if (!takes_next_along(uplink, covered, message.bytes())) return nullptr;
+  Operation& next = uplink.next_operation();
+  if (next.layout.tiled() != last.up.operation->layout.tiled()) return nullptr;
+  if (!next.layout.tiled()) {
+    const std::uint64_t whole = whole_section_bytes(next, uplink.next_slice());
+    if (wire::aligned_section(message.bytes()) + whole > context_.slot_bytes(priority_)) return nullptr;
   }
-  return *last;
+  return &uplink.start();
 }
 
-/// Appends a section with the slice's bitmap, with as much of its data as the message takes, or with both.
-/// Returns where its header lies.
-std::byte* Worker::add_section(Uplink& uplink, MessageBuilder& message, Transfer& t, bool with_bitmap,
-                               bool with_data) {
-  ReceiveChannel& results = context_.channels(priority_, uplink.member()).receive_down;
-  const WrittenSection section = write_section(
-      message, t.up, {.bitmap = with_bitmap, .data = with_data, .credit = results.take_credit()});
+/// Appends a section of the transfer: its blocks as `parts` says, or its next tiles. Returns nothing if not
+/// even one tile fits behind what the message has already.
+std::optional<WrittenSection> Worker::add_section(Uplink& uplink, MessageBuilder& message, Transfer& t,
+                                                  SectionParts parts) {
+  Operation& op = t.operation();
+  parts.credit = context_.channels(priority_, uplink.member()).receive_down.take_credit();
+  std::optional<WrittenSection> section;
+  if (op.layout.tiled()) {
+    section = tile_writer_.write(message, t.up, parts.credit);
+  } else {
+    section = write_section(message, t.up, parts);
+  }
+  if (!section) return std::nullopt;
   uplink.skip_sent();
-  t.operation().bytes_sent.fetch_add(section.bytes, std::memory_order_relaxed);
-  return section.header;
+  op.bytes_sent.fetch_add(section->bytes, std::memory_order_relaxed);
+  return section;
 }
 
 // --- Down
@@ -235,7 +233,7 @@ bool Worker::pull(Uplink& uplink) {
     if (uplink.held.data == nullptr) {
       uplink.held = channel.pop(), uplink.held_at = 0;
       if (uplink.held.data == nullptr) break;
-      note_tiles(uplink);
+      tile_placer_.note(uplink);
     }
     const std::uint64_t before = uplink.held_at;
     const bool consumed = consume_held(uplink);
@@ -299,6 +297,15 @@ bool Worker::consume(Uplink& uplink, const wire::Section& section, bool placed) 
   return true;
 }
 
+/// Takes one section of a result that consists of tiles. Returns false if one of them cannot be placed yet,
+/// or was refused; those before it are in place then.
+bool Worker::take_tiles(Uplink& uplink, Transfer& t, const wire::Section& section) {
+  if (!tile_placer_.place(uplink, t, section)) return false;
+  count_received(uplink, t, section);
+  finish_if_complete(uplink, t);
+  return true;
+}
+
 /// Takes the owner's word that a slice is over whose result is for other ranks.
 bool Worker::take_end(Uplink& uplink, Transfer& t, const wire::Section& section) {
   count_received(uplink, t, section);
@@ -323,91 +330,6 @@ bool Worker::take_refusal(Uplink& uplink, Transfer& t, const wire::Section& sect
                                header.refusal_code,
                                {reinterpret_cast<const char*>(section.payload), header.payload_bytes}});
   finish_if_complete(uplink, t);
-  return true;
-}
-
-// --- Down, of tiled operations
-
-/// Makes known how many blocks of a packed result the tiles of the held message have, so that tiles behind
-/// them can be placed, although these may have to wait themselves.
-void Worker::note_tiles(const Uplink& uplink) {
-  wire::SectionReader sections(uplink.held.data, context_.slot_bytes(priority_), Direction::down, 0);
-  while (const auto section = sections.next()) {
-    if (section->header.tiles == 0) continue;
-    const Transfer* t = const_cast<Uplink&>(uplink).find(section->header.sequence);
-    if (t != nullptr && wrong_with_tiles(*t, section->header) == nullptr) note_tiles(*t, *section);
-  }
-}
-
-void Worker::note_tiles(const Transfer& t, const wire::Section& section) {
-  Operation& op = *t.up.operation;
-  if (!op.output.packed) return;
-  const SliceLayout& layout = op.layout;
-  std::uint64_t at = 0;
-  for (std::uint32_t i = 0; i < section.header.tiles; ++i) {
-    const std::uint64_t number = layout.tile_number(t.up.slice, section.header.stream_offset + i);
-    const char* wrong = nullptr;
-    const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, at, op.type(),
-                                      layout.elements_of_tile(number), wrong);
-    if (!tile) return;  // it is refused when it is to be placed
-    at = tile->end;
-    if (!op.tile_output().needs_note(number)) continue;
-    const auto blocks = op.tile_output().count(number, *tile, tile_scratch_);
-    if (!blocks) return;
-    op.tile_output().note(number, *blocks);
-  }
-}
-
-const char* Worker::wrong_with_tiles(const Transfer& t, const Header& header) const {
-  const Operation& op = *t.up.operation;
-  if (!op.layout.tiled()) return "its tensor is not exchanged in tiles";
-  if (op.epoch != header.epoch || t.up.slice != header.slice) return "it is of another slice";
-  if (header.stream_offset > t.up.tiles || header.tiles > t.up.tiles - header.stream_offset)
-    return "its slice has not so many tiles";
-  return nullptr;
-}
-
-/// Takes the tiles of one section of a result. Returns false if one of them cannot be placed yet, or was
-/// refused; those before it are in place then.
-bool Worker::take_tiles(Uplink& uplink, Transfer& t, const wire::Section& section) {
-  const Header& header = section.header;
-  const char* wrong = wrong_with_tiles(t, header);
-  if (wrong == nullptr && header.tiles == 0) wrong = "its tensor is exchanged in tiles";
-  if (wrong == nullptr && t.section_at == 0 && header.stream_offset != t.placed_tiles)
-    wrong = "it is not what follows";
-  if (wrong != nullptr) {
-    return refuse(uplink, fmt::format("sent a result out of order for operation {} slice {}: {}",
-                                      header.epoch, header.slice, wrong));
-  }
-  if (t.section_at == 0) note_tiles(t, section);
-  const trace::Span span(trace::What::result, header.epoch, header.slice);
-  while (t.placed_tiles < header.stream_offset + header.tiles) {
-    if (!place_tile(uplink, t, section)) return false;
-  }
-  t.section_at = 0;
-  count_received(uplink, t, section);
-  finish_if_complete(uplink, t);
-  return true;
-}
-
-/// Places the next tile. Returns false if it cannot be placed yet, or was refused.
-bool Worker::place_tile(Uplink& uplink, Transfer& t, const wire::Section& section) {
-  Operation& op = t.operation();
-  const std::uint64_t number = op.layout.tile_number(t.up.slice, t.placed_tiles);
-  const auto refuse_it = [&](const char* why) {
-    return refuse(uplink, fmt::format("sent a tile of operation {} slice {} that can't be: {}",
-                                      section.header.epoch, section.header.slice, why));
-  };
-  const char* wrong = nullptr;
-  const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
-                                    op.layout.elements_of_tile(number), wrong);
-  if (!tile) return refuse_it(wrong);
-  if (!op.tile_output().placeable(number, context_.config.lane)) return false;
-  const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, tile_scratch_);
-  if (!blocks) return refuse_it("its index set is malformed");
-  op.union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
-  ++t.placed_tiles;
-  t.section_at = tile->end;
   return true;
 }
 

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/channel/lane_context.h"
 #include "runtime/exchange/contributions/tile_writer.h"
+#include "runtime/exchange/push/tile_placer.h"
 #include "runtime/exchange/push/uplink.h"
 #include "runtime/wire/section.h"
 
@@ -50,23 +52,23 @@ class Worker {
 
  private:
   // Up.
+  bool offer(Uplink& uplink);
   bool push(Uplink& uplink);
   bool start_slices(Uplink& uplink);
-  void offer_slices(Uplink& uplink);
+  bool bitmap_goes_ahead(const Uplink& uplink) const;
+  bool next_is_ready(const Uplink& uplink) const;
   bool may_compose(const Uplink& uplink);
   bool may_start(const Uplink& uplink) const;
   bool takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const;
-  void compose(Uplink& uplink, Transfer& transfer, bool with_bitmap, bool with_data);
-  void compose_tiles(Uplink& uplink, Transfer& transfer);
-  Transfer* add_tiles(Uplink& uplink, MessageBuilder& message, Transfer& first);
+  void compose(Uplink& uplink, Transfer& first, SectionParts parts);
+  Transfer* start_along(Uplink& uplink, const MessageBuilder& message, const Transfer& last,
+                        std::uint64_t covered);
+  std::optional<WrittenSection> add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer,
+                                            SectionParts parts);
   bool streams(const Uplink& uplink, const Transfer& t);
   MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed);
   void push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
                     const Transfer& last);
-  std::byte* add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer, bool with_bitmap,
-                         bool with_data);
-  const Transfer& take_along(Uplink& uplink, MessageBuilder& message, const Transfer& first,
-                             std::byte* header);
   // Down.
   bool pull(Uplink& uplink);
   bool consume_held(Uplink& uplink);
@@ -77,10 +79,6 @@ class Worker {
   bool take_end(Uplink& uplink, Transfer& transfer, const wire::Section& section);
   bool take_refusal(Uplink& uplink, Transfer& transfer, const wire::Section& section);
   bool take_tiles(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  bool place_tile(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  const char* wrong_with_tiles(const Transfer& transfer, const wire::Header& header) const;
-  void note_tiles(const Uplink& uplink);
-  void note_tiles(const Transfer& transfer, const wire::Section& section);
   bool announced(const Uplink& uplink) const;
   void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
   void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);
@@ -96,7 +94,7 @@ class Worker {
   std::vector<Uplink> uplinks_;  // one for each aggregator; the local one's is the first
   std::uint64_t busy_slices_ = 0;
   TileWriter tile_writer_;
-  TileScratch tile_scratch_;  // for results
+  TilePlacer tile_placer_;
 };
 
 }  // namespace nzcl::engine

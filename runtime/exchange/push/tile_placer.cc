@@ -1,0 +1,102 @@
+#include "runtime/exchange/push/tile_placer.h"
+
+#include <fmt/format.h>
+
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+using wire::Direction;
+using wire::Header;
+
+namespace {
+
+/// Returns why the tiles of a section with this header cannot belong to the transfer, or nullptr.
+const char* wrong_with_tiles(const Transfer& t, const Header& header) {
+  const Operation& op = *t.up.operation;
+  if (!op.layout.tiled()) return "its tensor is not exchanged in tiles";
+  if (op.epoch != header.epoch || t.up.slice != header.slice) return "it is of another slice";
+  if (header.stream_offset > t.up.tiles || header.tiles > t.up.tiles - header.stream_offset)
+    return "its slice has not so many tiles";
+  return nullptr;
+}
+
+}  // namespace
+
+TilePlacer::TilePlacer(LaneContext& context, wire::Priority priority)
+    : context_(context), priority_(priority), scratch_(context.slot_bytes(priority)) {}
+
+bool TilePlacer::refuse(const Uplink& uplink, const std::string& what) {
+  context_.fail(ErrorCode::transport, fmt::format("{} {}", context_.name(uplink.member()), what));
+  return false;
+}
+
+void TilePlacer::note(Uplink& uplink) {
+  wire::SectionReader sections(uplink.held.data, context_.slot_bytes(priority_), Direction::down, 0);
+  while (const auto section = sections.next()) {
+    if (section->header.tiles == 0) continue;
+    const Transfer* t = uplink.find(section->header.sequence);
+    if (t != nullptr && wrong_with_tiles(*t, section->header) == nullptr) note_section(*t, *section);
+  }
+}
+
+void TilePlacer::note_section(const Transfer& t, const wire::Section& section) {
+  Operation& op = *t.up.operation;
+  if (!op.output.packed) return;
+  const SliceLayout& layout = op.layout;
+  std::uint64_t at = 0;
+  for (std::uint32_t i = 0; i < section.header.tiles; ++i) {
+    const std::uint64_t number = layout.tile_number(t.up.slice, section.header.stream_offset + i);
+    const char* wrong = nullptr;
+    const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, at, op.type(),
+                                      layout.elements_of_tile(number), wrong);
+    if (!tile) return;  // it is refused when it is to be placed
+    at = tile->end;
+    if (!op.tile_output().needs_note(number)) continue;
+    const auto blocks = op.tile_output().count(number, *tile, scratch_);
+    if (!blocks) return;
+    op.tile_output().note(number, *blocks);
+  }
+}
+
+bool TilePlacer::place(const Uplink& uplink, Transfer& t, const wire::Section& section) {
+  const Header& header = section.header;
+  const char* wrong = wrong_with_tiles(t, header);
+  if (wrong == nullptr && header.tiles == 0) wrong = "its tensor is exchanged in tiles";
+  if (wrong == nullptr && t.section_at == 0 && header.stream_offset != t.placed_tiles)
+    wrong = "it is not what follows";
+  if (wrong != nullptr) {
+    return refuse(uplink, fmt::format("sent a result out of order for operation {} slice {}: {}",
+                                      header.epoch, header.slice, wrong));
+  }
+  if (t.section_at == 0) note_section(t, section);
+  const trace::Span span(trace::What::result, header.epoch, header.slice);
+  while (t.placed_tiles < header.stream_offset + header.tiles) {
+    if (!place_next(uplink, t, section)) return false;
+  }
+  t.section_at = 0;
+  return true;
+}
+
+/// Places the next tile. Returns false if it cannot be placed yet, or was refused.
+bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Section& section) {
+  Operation& op = t.operation();
+  const std::uint64_t number = op.layout.tile_number(t.up.slice, t.placed_tiles);
+  const auto refuse_it = [&](const char* why) {
+    return refuse(uplink, fmt::format("sent a tile of operation {} slice {} that can't be: {}",
+                                      section.header.epoch, section.header.slice, why));
+  };
+  const char* wrong = nullptr;
+  const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
+                                    op.layout.elements_of_tile(number), wrong);
+  if (!tile) return refuse_it(wrong);
+  if (!op.tile_output().placeable(number, context_.config.lane)) return false;
+  const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, scratch_);
+  if (!blocks) return refuse_it("its index set is malformed");
+  op.union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
+  ++t.placed_tiles;
+  t.section_at = tile->end;
+  return true;
+}
+
+}  // namespace nzcl::engine
