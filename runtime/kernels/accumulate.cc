@@ -56,7 +56,8 @@ struct Accumulate {
       expand_word<Format>(in.take(popcount(bits)), bits, [&](std::size_t lane, auto v) HWY_ATTR {
         const D d;
         const auto before = hn::Load(d, to + lane);
-        // The lanes between stay as they are, because a zero would change those that hold the identity.
+        // Lanes whose bits are not set keep their value. Combining them with a zero would change those that
+        // still hold the operation's identity.
         const auto after =
             hn::IfThenElse(to_mask(d, bits_at(d, bits, lane)), combine<op>(d, before, v), before);
         hn::Store(after, d, to + lane);
@@ -111,7 +112,7 @@ struct Emit {
     }
   }
 
-  /// The same as words() for a union that is given as a list, of which the packed output is wanted alone.
+  /// The same as words() for callers that have the union as a list and want only the packed output.
   static void listed(std::byte* lanes, std::span<const std::uint16_t> offsets, const std::uint64_t* all,
                      const SumOutput& to) noexcept {
     PackedWriter<Element> out(to.packed.data(), to.packed.size() / sizeof(Element));

@@ -11,9 +11,9 @@
 
 namespace nzcl {
 
-/// The kernels for one type and operation. An accumulator is an array of lanes of the type in which sums are
-/// computed (float32 for the 16-bit types, int32 for uint8), one for each element of the slice and more to
-/// make whole words of 64. `lanes` is aligned to 64 bytes.
+/// The kernels for one type and operation. An accumulator is an array of lanes, one for each element of the
+/// slice, and some more to make whole words of 64. A lane has the type in which sums are computed: float32
+/// for the 16-bit types, int32 for uint8, and else the type of the elements. `lanes` is aligned to 64 bytes.
 struct AccumulateKernels {
   std::size_t lane_bytes;
 
@@ -31,7 +31,7 @@ struct AccumulateKernels {
   /// are not in `all` are first combined with a zero. Both bitmaps have words_for(elements) words.
   void (*emit)(std::byte* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
                const SumOutput& to) noexcept;
-  /// The same for the elements in a list, packed; to.dense is null.
+  /// The same for a union that is given as a list. It writes only the packed output; to.dense is null.
   void (*emit_offsets)(std::byte* lanes, std::span<const std::uint16_t> offsets, const std::uint64_t* all,
                        const SumOutput& to) noexcept;
 };

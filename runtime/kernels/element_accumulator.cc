@@ -12,10 +12,11 @@
 namespace nzcl {
 namespace {
 
-/// Up to so many elements of a rank are entered one by one, instead of word by word for the whole slice.
+/// A rank that holds at most this many elements is counted element by element. For a rank with more, passing
+/// over all words of the bitmaps is faster.
 constexpr std::size_t kFew = 512;
-/// Of two ascending lists, the elements of the shorter one are looked for in the longer one if that has more
-/// than this many times as many.
+/// To find what is in two ascending lists, they are walked side by side. If one is longer than the other by
+/// more than this factor, a binary search in it for each element of the shorter one is faster.
 constexpr std::size_t kLookedFor = 16;
 
 }  // namespace
@@ -44,7 +45,7 @@ void ElementAccumulator::start(DataType type, ReduceOp op, int ranks, std::size_
   few_ = true, common_ = 0;
 }
 
-/// Enters the elements of a rank that holds few, if that is so of all ranks before it.
+/// Counts a rank that holds few elements. All ranks before it must have held few as well.
 void ElementAccumulator::count_few(std::span<const std::uint16_t> offsets) {
   if (held_ == 0) {
     std::copy(offsets.begin(), offsets.end(), in_all_.get());
@@ -57,7 +58,8 @@ void ElementAccumulator::count_few(std::span<const std::uint16_t> offsets) {
   ++held_;
 }
 
-/// Keeps what is also in `offsets` in the list of elements that all ranks hold. Returns how many these are.
+/// Removes the elements that are not in `offsets` from the list of those that all ranks hold. Returns how
+/// many are left.
 std::size_t ElementAccumulator::keep_common(std::span<const std::uint16_t> offsets) {
   std::size_t kept = 0;
   if (common_ * kLookedFor < offsets.size()) {
@@ -78,7 +80,7 @@ std::size_t ElementAccumulator::keep_common(std::span<const std::uint16_t> offse
   return kept;
 }
 
-/// Puts the list of elements that all ranks hold into all_.
+/// Turns the list of the elements that all ranks hold into the bitmap all_.
 void ElementAccumulator::end_few() {
   if (!few_) return;
   few_ = false;
@@ -154,10 +156,11 @@ void ElementAccumulator::emit(std::span<const std::uint16_t> union_offsets, SumO
   clear_ = true;
 }
 
-/// Makes all_ right, now that all ranks are known.
+/// Completes all_. It covers the ranks that were mentioned; if there are others, these hold nothing, so no
+/// element is held by all ranks.
 void ElementAccumulator::prepare_all() {
   end_few();
-  if (held_ < ranks_) std::fill_n(all_.get(), words_, 0);  // some rank holds nothing
+  if (held_ < ranks_) std::fill_n(all_.get(), words_, 0);
 }
 
 }  // namespace nzcl

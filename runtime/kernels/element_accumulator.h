@@ -11,16 +11,16 @@
 
 namespace nzcl {
 
-/// Takes the ranks' contributions to a slice and gives their sum, with the bits that reduce_kernel() gives
-/// for the dense slices. Contributions are index sets and values, apart from each other, because an index set
-/// arrives before the last of its values:
+/// Takes the ranks' contributions to a slice and gives their sum. The result has the same bits as if
+/// reduce_kernel() had summed the dense slices. A contribution is an index set and values. They are given
+/// separately, because an index set may arrive before the last of its values:
 ///
 ///   start(), then hold*() once for each rank that holds anything, in any order,
 ///   and add*() for all values, rank after rank in ascending order, then emit().
 ///
-/// A rank that holds nothing need not be mentioned. Nothing is checked but by assertions: index sets come
-/// from decoders, which check them. One thread at a time; only the constructor allocates, and it throws
-/// std::bad_alloc.
+/// A rank that holds nothing need not be mentioned. Index sets are checked by assertions only, because the
+/// decoders that they come from have checked them already. One thread at a time may use it. Only the
+/// constructor allocates; it throws std::bad_alloc.
 class ElementAccumulator {
  public:
   /// For slices of up to `most_elements`, at most kMostSliceElements. Takes 8 bytes for each of them.
@@ -49,8 +49,8 @@ class ElementAccumulator {
 
   /// Writes the results and clears the accumulator. `to.ranks` is set here.
   void emit(SumOutput to);
-  /// The same, where only the packed output is wanted and the union is known as a list. It is faster where
-  /// less than about one element in 24 is in the union.
+  /// The same for callers that want only the packed output and have the union as a list. It is faster where
+  /// fewer than about one element in 24 is in the union.
   void emit(std::span<const std::uint16_t> union_offsets, SumOutput to);
 
  private:
@@ -71,11 +71,12 @@ class ElementAccumulator {
   DataType type_{};
   ReduceOp op_{};
   std::size_t elements_ = 0, words_ = 0;
-  int ranks_ = 0, held_ = 0;  // of the communicator, and those whose index sets are known
-  /// As long as all ranks hold only few elements, those that all of them hold are a list, and not yet in
-  /// all_.
+  int ranks_ = 0;  // of the communicator
+  int held_ = 0;   // ranks whose index sets are known
+  /// Which elements all ranks hold is kept as a list in in_all_ as long as each rank holds only few elements.
+  /// The first rank that holds more turns the list into the bitmap all_.
   bool few_ = false;
-  std::size_t common_ = 0;  // in the list
+  std::size_t common_ = 0;  // the length of the list
   std::unique_ptr<std::uint16_t[]> in_all_;
   bool clear_ = false;  // all lanes are the identity of type_ and op_
 };

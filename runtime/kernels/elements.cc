@@ -18,13 +18,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 
-/// How far ahead words are prefetched. It is farther than elsewhere, because a word takes so little time to
-/// pack. What lies behind a slice is prefetched too, since it is most often the slice that comes next.
+/// How far ahead of the word in hand memory is prefetched. It is farther than elsewhere, because packing a
+/// word takes little time. At the end of a slice it reaches beyond the slice, which is most often where the
+/// next one begins.
 constexpr std::size_t kAhead = 4 * kPrefetchBytes;
 
-/// Calls each(word, p) for every word of the slice, where p are its 64 elements: those of the last word, if
-/// it is not whole, in a copy that is filled up with zeros. Stops where `each` returns false, and returns
-/// false.
+/// Calls each(word, p) for every word of the slice, with a pointer to its 64 elements. If the last word is
+/// not whole, its elements come in a copy that is filled up with zeros. If `each` returns false, this stops
+/// there and returns false.
 template <typename T, class Each>
 HWY_INLINE bool for_each_word(std::span<const std::byte> dense, Each each) {
   const std::byte* p = dense.data();
@@ -87,7 +88,7 @@ struct CachedWords {
   }
 };
 
-/// Writes words past the caches. They begin where a cache line does.
+/// Writes words past the caches. Each of them must begin where a cache line begins.
 template <std::size_t kBytes>
 struct StreamedWords {
   using Element = typename BitsOf<kBytes>::Element;

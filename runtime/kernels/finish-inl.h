@@ -25,8 +25,8 @@ HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// uint8 in 32-bit lanes for all operations: lanes of 8 bits could not be expanded. A sum wraps when it is
-/// stored.
+/// The format of uint8 for all operations. Its lanes have 32 bits, because lanes of 8 bits cannot be expanded
+/// (pack-inl.h). Sums wrap when they are stored.
 struct WrappingUint8 : WideUint8 {
   template <class D>
   static HWY_INLINE void store(D d, hn::Vec<D> v, Element* p) {
@@ -34,7 +34,7 @@ struct WrappingUint8 : WideUint8 {
   }
 };
 
-/// What an operation leaves every value as it is with.
+/// The value that changes no other value when the operation combines the two.
 template <ReduceOp op, typename Lane>
 constexpr Lane identity() {
   using Limits = std::numeric_limits<Lane>;
@@ -43,7 +43,8 @@ constexpr Lane identity() {
   return Limits::is_iec559 ? static_cast<Lane>(-0.0) : Lane{0};
 }
 
-/// Combines the lanes in `skipped` with the zero of the ranks that do not hold them, and makes the results.
+/// Turns sums into results. The lanes in `skipped` are not held by all ranks, so they are first combined with
+/// the zero of the ranks that do not hold them.
 template <ReduceOp op, class D>
 HWY_INLINE hn::Vec<D> finish_lanes(D d, hn::Vec<D> v, [[maybe_unused]] std::uint64_t skipped, int ranks) {
   if constexpr (kZeroMatters<op, hn::TFromD<D>>)
@@ -51,7 +52,7 @@ HWY_INLINE hn::Vec<D> finish_lanes(D d, hn::Vec<D> v, [[maybe_unused]] std::uint
   return settle<op>(d, v, ranks);
 }
 
-/// Writes finished words to the outputs that are wanted.
+/// Turns the sums of words into results, and writes them to the outputs that are wanted.
 template <class Format, ReduceOp op>
 class Finisher {
  public:
@@ -67,8 +68,8 @@ class Finisher {
         past_caches_(to.where == StoreTo::memory && to.dense != nullptr &&
                      reinterpret_cast<std::uintptr_t>(to.dense) % kCacheLine == 0) {}
 
-  /// `lanes` are the 64 sums of a word, of which those in `any` are wanted. Those in `skipped` are combined
-  /// with a zero.
+  /// Writes one word. `lanes` has its 64 sums, of which those in `any` are in the union. Those in `skipped`
+  /// are not held by all ranks, so they are combined with a zero.
   HWY_INLINE void put(std::size_t word, std::uint64_t any, std::uint64_t skipped, const Lane* lanes) {
     alignas(kCacheLine) Element finished[kWordElements];
     packed_.put(packs_ ? popcount(any) : 0, [&](Element* packed) HWY_ATTR {
@@ -86,14 +87,14 @@ class Finisher {
     if (dense_ != nullptr) place(word, finished);
   }
 
-  /// A word that is in no rank's contribution.
+  /// Writes a word of which no rank holds any element.
   HWY_INLINE void put_zeros(std::size_t word) {
     if (dense_ == nullptr) return;
     alignas(kCacheLine) static constexpr Element kZeros[kWordElements] = {};
     place(word, kZeros);
   }
 
-  /// Stores that went past the caches are complete afterwards.
+  /// Completes the stores that went past the caches. Called once, behind the last word.
   void finish() {
     if (past_caches_) hwy::FlushStream();
   }

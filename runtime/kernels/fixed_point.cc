@@ -12,7 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Calls step(d, i) for vectors of elements from i on: whole ones, and single elements at the end.
+/// Calls step(d, i) for vectors of the elements from i on. Elements at the end that fill no vector come one
+/// at a time, with a tag for a single element.
 template <typename T, class Step>
 HWY_INLINE void in_vectors(std::size_t count, Step step) {
   const hn::ScalableTag<T> d;
@@ -80,13 +81,14 @@ HWY_EXPORT(scale_from);
 HWY_EXPORT(add_into);
 
 namespace {
-// 2^shift in two factors, since it may be beyond what one float32 holds.
+// 2^shift is split into two factors, because it may be larger or smaller than a float32 can be.
 float first_factor(int shift) { return std::ldexp(1.0f, shift / 2); }
 float second_factor(int shift) { return std::ldexp(1.0f, shift - shift / 2); }
 }  // namespace
 
 std::uint8_t largest_exponent(const float* from, std::size_t count) noexcept {
-  const auto* bits = reinterpret_cast<const std::uint32_t*>(from);  // only Highway reads through it
+  // Only Highway's loads read through this pointer, and they may read any type.
+  const auto* bits = reinterpret_cast<const std::uint32_t*>(from);
   return static_cast<std::uint8_t>(HWY_DYNAMIC_DISPATCH(largest_magnitude)(bits, count) >> 23);
 }
 

@@ -99,7 +99,9 @@ struct Float16 {
   template <class D>
   static HWY_INLINE void store(D d, hn::Vec<D> v, std::uint16_t* p) {
     const hn::RebindToUnsigned<D> du;
-    const hn::RebindToSigned<D> di;  // magnitudes are below 2^31, and signed compares are cheap everywhere
+    // Magnitudes are below 2^31, so they can be compared as signed integers, for which every instruction set
+    // has an instruction.
+    const hn::RebindToSigned<D> di;
     const auto all = hn::BitCast(di, v);
     const auto magnitude = hn::And(all, hn::Set(di, 0x7fffffff));
     const auto sign = hn::ShiftRight<16>(hn::BitCast(du, hn::Xor(all, magnitude)));

@@ -11,10 +11,11 @@
 namespace nzcl {
 namespace {
 
-/// A byte of gaps that stands for so many elements which are left out, and for none that is there.
+/// The byte of the gaps code that stands for 255 elements which are left out, without one that is there
+/// behind them.
 constexpr std::uint8_t kSkip = 0xff;
 
-/// Offsets that are coded and decoded together where no gap among them needs kSkip.
+/// How many offsets are coded or decoded at once, if no gap among them needs kSkip.
 constexpr std::size_t kTogether = 8;
 
 struct Run {
@@ -44,15 +45,15 @@ void set_range(std::span<std::uint64_t> bitmap, std::uint64_t first, std::uint64
   bitmap[last / 64] |= upto;
 }
 
-/// Whether any of eight bytes is kSkip: whether any byte of the complement is zero.
+/// Returns true if any of the eight bytes is kSkip, which means that a byte of the complement is zero.
 bool any_skip(std::uint64_t bytes) {
   constexpr std::uint64_t kOnes = 0x0101010101010101;
   const std::uint64_t zeros = ~bytes;
   return ((zeros - kOnes) & ~zeros & kOnes << 7) != 0;
 }
 
-/// Writes the gaps of kTogether offsets, of which the first comes behind `before`, as bytes. Returns false if
-/// one of them needs kSkip.
+/// Writes the gaps of kTogether offsets as one byte each. `before` is the offset before the first of them.
+/// Returns false if one of the gaps needs kSkip; the bytes are then arbitrary.
 bool encode_together(const std::uint16_t* offsets, std::uint32_t before, std::uint8_t* to) {
   std::uint32_t high = 0;
   for (std::size_t i = 0; i < kTogether; ++i) {
@@ -97,7 +98,8 @@ void encode_gaps(std::span<const std::uint16_t> offsets, std::span<std::byte> by
     if (offsets.size() - i >= kTogether && encode_together(&offsets[i], before, to)) {
       to += kTogether, i += kTogether;
     } else {
-      // As many offsets as were tried together, since a byte was written for each, and no more than that.
+      // The attempt has written a byte for each of these offsets. So exactly these are coded one by one, over
+      // what it wrote.
       for (const std::size_t stop = std::min(offsets.size(), i + kTogether); i < stop; ++i) {
         std::uint32_t gap = offsets[i] - (i == 0 ? before : offsets[i - 1]) - 1;
         for (; gap >= kSkip; gap -= kSkip) *to++ = kSkip;
@@ -142,7 +144,7 @@ bool decode_gaps(std::span<const std::byte> bytes, std::size_t elements,
   assert(elements <= kMostSliceElements);
   std::uint64_t next = 0;  // the first element that is not decided yet
   std::size_t at = 0, found = 0;
-  bool skipped = false;  // the last byte was kSkip, and the element behind it is missing
+  bool skipped = false;  // the last byte was kSkip, which must not be the end
   while (at < bytes.size()) {
     if (bytes.size() - at >= kTogether && offsets.size() - found >= kTogether) {
       std::uint64_t gaps;
@@ -180,7 +182,7 @@ bool decode_runs(std::span<const std::byte> bytes, std::size_t elements, std::si
     if (first < next || last >= elements) return false;
     set_range(bitmap, first, last);
     found += last - first + 1;
-    next = last + 2;  // a run that follows without a gap would be a part of this one
+    next = last + 2;  // a run that begins directly behind this one would have been coded as a part of it
   }
   return found == count;
 }

@@ -15,13 +15,13 @@ HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Indices that are looked at between two branches.
+/// How many indices are compared before a branch asks whether any of them was wrong.
 constexpr std::size_t kTogether = 128;
 
-/// How far ahead they are prefetched. One comparison for each index takes so little time that this is far.
+/// How far ahead indices are prefetched. It is far, because comparing an index takes little time.
 constexpr std::size_t kAhead = 4 * kPrefetchBytes;
 
-/// The first position in [begin, end) for which found(at), or `none`.
+/// Returns the first position in [begin, end) for which found(at) is true, or `none`.
 template <class Found>
 std::size_t first_of(std::size_t begin, std::size_t end, std::size_t none, Found found) {
   for (; begin < end; ++begin) {
@@ -52,8 +52,8 @@ HWY_INLINE Order order_of(const T* p, std::size_t begin, std::size_t end) {
   return order;
 }
 
-/// The first position whose index is not below `limit`, of indices that need not ascend. As unsigned numbers
-/// negative indices are above every limit.
+/// Returns the first position whose index is not below `limit`; the indices need not ascend. Negative indices
+/// are found too, because as unsigned numbers they are above every limit.
 template <typename U>
 std::size_t first_outside(const U* p, std::size_t count, U limit) {
   const hn::ScalableTag<U> d;
@@ -88,7 +88,7 @@ IndexCheck check(const T* p, std::size_t count, std::uint64_t limit) {
   const bool ascends = result.descent == count;
   constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<T>::max());
   if (count == 0 || (limit > kMost && !std::is_signed_v<T>)) return result;
-  // Beyond the type's own limit only negative indices are outside.
+  // If the limit is beyond what the type can hold, only negative indices are outside.
   const U most = static_cast<U>(std::min<std::uint64_t>(limit, kMost + 1));
   if (ascends && p[0] >= 0) {
     const auto* const last =
@@ -100,7 +100,7 @@ IndexCheck check(const T* p, std::size_t count, std::uint64_t limit) {
   return result;
 }
 
-/// 32-bit indices.
+/// offsets_in_slice() for 32-bit indices.
 void subtract_32(const std::uint32_t* indices, std::size_t count, std::uint32_t first, std::uint16_t* to) {
   const hn::ScalableTag<std::uint32_t> d;
   const auto low = hn::Set(d, 0xffffu), from = hn::Set(d, first);
@@ -110,7 +110,8 @@ void subtract_32(const std::uint32_t* indices, std::size_t count, std::uint32_t 
   for (; i < count; ++i) to[i] = static_cast<std::uint16_t>(indices[i] - first);
 }
 
-/// 64-bit indices. Only their lower halves matter, so this is compiled to vectors well enough as it is.
+/// offsets_in_slice() for 64-bit indices. Only their lowest 16 bits matter, and compilers turn this plain
+/// loop into vectors that are as good as hand-written ones.
 void subtract_64(const std::uint64_t* indices, std::size_t count, std::uint64_t first, std::uint16_t* to) {
   std::size_t i = 0;
   for (; i + 8 <= count; i += 8) {

@@ -12,7 +12,8 @@ template <typename T>
 concept StreamIndex =
     std::same_as<T, std::int32_t> || std::same_as<T, std::uint32_t> || std::same_as<T, std::int64_t>;
 
-/// What is wrong with a list: the first position of each kind, or the list's size.
+/// What is wrong with a list: for each kind of fault the first position that has it, or the list's size if
+/// none has.
 struct IndexCheck {
   std::size_t descent;    // smaller than the index before
   std::size_t duplicate;  // equal to the index before; not looked for behind the first descent
@@ -25,8 +26,8 @@ IndexCheck check_indices(std::span<const std::int32_t> indices, std::uint64_t li
 IndexCheck check_indices(std::span<const std::uint32_t> indices, std::uint64_t limit) noexcept;
 IndexCheck check_indices(std::span<const std::int64_t> indices, std::uint64_t limit) noexcept;
 
-/// Writes each index less `first`, the slice's first element. All are in the slice, and `offsets` has room
-/// for one for each.
+/// Turns indices into offsets in a slice that begins with element `first`. All of them are in the slice, and
+/// `offsets` has room for as many.
 void offsets_in_slice(std::span<const std::int32_t> indices, std::uint64_t first,
                       std::uint16_t* offsets) noexcept;
 void offsets_in_slice(std::span<const std::uint32_t> indices, std::uint64_t first,
@@ -34,9 +35,9 @@ void offsets_in_slice(std::span<const std::uint32_t> indices, std::uint64_t firs
 void offsets_in_slice(std::span<const std::int64_t> indices, std::uint64_t first,
                       std::uint16_t* offsets) noexcept;
 
-/// The first position from `from` on whose index is `value` or more, or the list's size. The indices ascend
-/// and are not negative. The search looks near `from` first, so that finding the ends of all slices one after
-/// the other costs little.
+/// Returns the first position from `from` on whose index is at least `value`, or the list's size. The indices
+/// ascend and are not negative. The search begins near `from`, so that it costs little to find the ends of
+/// all slices one after the other.
 template <StreamIndex T>
 std::size_t find_index(std::span<const T> indices, std::size_t from, std::uint64_t value) noexcept {
   const auto below = [&](std::size_t at) { return static_cast<std::uint64_t>(indices[at]) < value; };

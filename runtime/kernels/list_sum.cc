@@ -16,9 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 
-/// One of several merges that run side by side. A step has no branch, because nobody can predict which list
-/// comes next; but each step waits for the one before it, and the CPU fills that time with the other merges'
-/// steps.
+/// One of several merges whose steps alternate. Which list has the next element cannot be predicted, so a
+/// step has no branch. But it must wait for the result of the step before it; while it waits, the CPU
+/// executes the steps of the other merges.
 template <class Format, ReduceOp op>
 struct SideMerge {
   using Element = typename Format::Element;
@@ -90,7 +90,7 @@ struct Lists {
     std::array<std::size_t, kSides> begins;
     std::size_t a_begin = 0, b_begin = 0;
     for (std::size_t i = 0; i < kSides; ++i) {
-      // Sides share the offsets in such a way that each has as many of `a`.
+      // The offsets are divided among the sides so that each has the same number of those in `a`.
       const std::size_t a_end = a.size() * (i + 1) / kSides;
       const auto b_at = a_end == a.size() ? b.end() : std::lower_bound(b.begin(), b.end(), a[a_end]);
       const auto b_end = static_cast<std::size_t>(b_at - b.begin());
@@ -111,7 +111,8 @@ struct Lists {
       if (steps == 0) break;
       for (; steps > 0; --steps) sides[0].step(), sides[1].step(), sides[2].step(), sides[3].step();
     }
-    // Offsets in both lists leave gaps between what the sides wrote.
+    // Each side wrote where it would if no offset were in both lists. Where some are, there are gaps between
+    // the sides' outputs, which are closed now.
     std::size_t end = 0;
     for (std::size_t i = 0; i < kSides; ++i) {
       sides[i].finish();
@@ -179,7 +180,7 @@ void ListSum::sum(DataType type, ReduceOp op, int ranks, std::span<const Element
   with_zero_ = lists.size() < static_cast<std::size_t>(ranks);
   offsets_ = {};
   if (lists.empty()) return;
-  // The memory of number `next` is free.
+  // `next` is the half of the memory that is written next.
   std::size_t next = 0;
   const auto lanes_of = [this](std::size_t number) {
     return lane_memory_.get() + number * kMostListed * kMostLaneBytes;

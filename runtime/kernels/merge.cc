@@ -18,8 +18,8 @@ struct Merge {
   using Lane = typename Format::Lane;
   using D = PackTag<Lane>;
 
-  /// Calls each(lane, v) for the vectors of the source's next word, whose elements are in `bits`. The others
-  /// are zeros, which is what they count as.
+  /// Calls each(lane, v) for the vectors of the source's next word. It holds the elements in `bits`; the
+  /// others come as zeros, because that is what a missing element counts as.
   template <class Each>
   static HWY_INLINE void take(MergeSource& source, std::uint64_t bits, Each each) {
     const std::size_t used = popcount(bits);

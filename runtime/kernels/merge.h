@@ -17,10 +17,11 @@ struct MergeSource {
   std::size_t count = 0;                  // of them, as many as the bitmap has bits set
 };
 
-/// Sums the contributions, with the bits that reduce_kernel() gives for the dense slices, and returns how
-/// many elements are in the union. `sources` are those of the ranks that hold anything, in ascending order of
-/// ranks; they are used up, that is, changed. `any` becomes the union and has words_for(elements) words. It
-/// may be the bitmap of one of the sources.
+/// Sums the contributions, and returns how many elements are in the union. The result has the same bits as if
+/// reduce_kernel() had summed the dense slices. `sources` are those of the ranks that hold anything, in
+/// ascending order of ranks; the call moves them on while it reads, so they cannot be used again. `any`
+/// becomes the bitmap of the union; it has words_for(elements) words, and may be the bitmap of one of the
+/// sources.
 using MergeFn = std::size_t (*)(std::span<MergeSource> sources, std::size_t elements, std::uint64_t* any,
                                 const SumOutput& to) noexcept;
 

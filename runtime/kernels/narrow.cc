@@ -12,7 +12,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 
-/// Calls convert(d, i) for vectors of elements from i on: whole ones, and single elements at the end.
+/// Calls convert(d, i) for vectors of the elements from i on. Elements at the end that fill no vector come
+/// one at a time, with a tag for a single element.
 template <class Convert>
 HWY_INLINE void in_vectors(std::size_t count, Convert convert) {
   const hn::ScalableTag<float> d;

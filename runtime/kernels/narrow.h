@@ -14,7 +14,7 @@ namespace nzcl {
 /// Pointers need only the alignment of the element.
 void narrow(DataType type, const float* from, std::size_t count, std::uint16_t* to) noexcept;
 
-/// The other way, which is exact. Every NaN becomes the positive quiet NaN without payload.
+/// Converts from `type` to float32, which is exact. Every NaN becomes the positive quiet NaN without payload.
 void widen(DataType type, const std::uint16_t* from, std::size_t count, float* to) noexcept;
 
 }  // namespace nzcl

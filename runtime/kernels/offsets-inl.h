@@ -32,11 +32,12 @@ HWY_INLINE void for_each_nonzero_word(const std::uint64_t* bitmap, std::size_t w
 }
 
 #if NZCL_HAVE_AVX512
-// Highway's own Iota() makes such a table at every call.
+// The numbers of a vector's lanes are loaded from this table, because Highway's Iota() builds one at every
+// call.
 alignas(64) inline constexpr std::uint32_t kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                                8, 9, 10, 11, 12, 13, 14, 15};
 
-/// The offsets of many bits. May write 64.
+/// Writes the offsets of the bits of a word that has many. May write up to 64 offsets.
 HWY_INLINE void compress_offsets(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
   const PackTag<std::uint32_t> d;
   auto offsets = hn::Add(hn::Load(d, kLaneNumbers), hn::Set(d, base));
@@ -49,11 +50,12 @@ HWY_INLINE void compress_offsets(std::uint64_t bits, std::uint32_t base, std::ui
 }
 #endif
 
-/// Writes the offsets of the lowest kCount bits, and anything for those that are missing. Returns the bits
-/// that are left.
+/// Writes kCount offsets: those of the lowest bits, and arbitrary ones if there are fewer bits. Returns the
+/// bits that are left.
 template <int kCount>
 HWY_INLINE std::uint64_t write_lowest(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
-  // With the highest bit set compilers need not ask whether any is, which would be a branch for each bit.
+  // countr_zero() of 0 is a case of its own, for which compilers may add a branch. With the highest bit set,
+  // the argument is never 0.
   constexpr std::uint64_t kHighest = std::uint64_t{1} << 63;
   for (int i = 0; i < kCount; ++i) {
     to[i] = static_cast<std::uint16_t>(base + static_cast<std::uint32_t>(std::countr_zero(bits | kHighest)));
@@ -62,13 +64,14 @@ HWY_INLINE std::uint64_t write_lowest(std::uint64_t bits, std::uint32_t base, st
   return bits;
 }
 
-/// Writes the offsets of the bits of one word. May write 64.
+/// Writes the offsets of the bits of one word. May write up to 64 offsets.
 HWY_INLINE void write_offsets(std::uint64_t bits, std::size_t word, std::uint16_t* to) {
   const std::uint32_t base = static_cast<std::uint32_t>(word * 64);
 #if NZCL_HAVE_AVX512
   if (popcount(bits) > 16) return compress_offsets(bits, base, to);
 #endif
-  // Several at a time, whether they are there or not, so that most words take the same way.
+  // Several offsets at a time are written even if there are fewer bits. So most words take the same way
+  // through these branches, which makes them predictable.
   for (int i = 0; i < 2 && bits != 0; ++i, to += 4) bits = write_lowest<4>(bits, base, to);
   for (; bits != 0; to += 8) bits = write_lowest<8>(bits, base, to);
 }

@@ -34,7 +34,8 @@ bool ascend(const std::uint16_t* p, std::size_t count) {
   std::size_t i = 1;
   for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
     const auto before = hn::LoadU(d, p + i - 1), here = hn::LoadU(d, p + i);
-    // 16-bit lanes are compared unsigned by the greater of the two, because few instruction sets have more.
+    // Few instruction sets can tell which of two unsigned 16-bit numbers is greater, but all have the maximum
+    // of two: `before` is less if the maximum is `here` and the two differ.
     if (!hn::AllTrue(d, hn::And(hn::Eq(hn::Max(before, here), here), hn::Ne(before, here)))) return false;
   }
   for (; i < count; ++i) {

@@ -8,18 +8,18 @@
 namespace nzcl {
 
 /// Writes the numbers of the set bits, ascending, and returns how many there are. `bitmap` has at most 1024
-/// words (kMostSliceElements), and `offsets` has room for all set bits. What lies behind the last offset
-/// within `offsets` is arbitrary.
+/// words (kMostSliceElements), and `offsets` has room for all set bits. The content of `offsets` behind the
+/// last offset is arbitrary.
 std::size_t offsets_of(std::span<const std::uint64_t> bitmap, std::span<std::uint16_t> offsets) noexcept;
 
 /// Sets the bits of the offsets and clears all others. Every offset is below 64 * bitmap.size().
 void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> bitmap) noexcept;
 
-/// Whether the offsets ascend, so that none is there twice, and all are below `elements`.
+/// Returns true if the offsets ascend without duplicates and all of them are below `elements`.
 bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept;
 
-/// How many bits are set, and how many runs of neighbours they make. count_bits() and count_runs() are for
-/// bitmaps that are too small for it to matter how long this takes.
+/// set_size() counts the elements of a set, and set_runs() the runs of neighbours among them. They use
+/// vectors; for small bitmaps, count_bits() and count_runs() of runtime/base/bitmap.h will do.
 std::size_t set_size(std::span<const std::uint64_t> bitmap) noexcept;
 std::size_t set_runs(std::span<const std::uint64_t> bitmap) noexcept;
 std::size_t set_runs(std::span<const std::uint16_t> offsets) noexcept;

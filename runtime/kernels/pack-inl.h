@@ -1,5 +1,5 @@
-// Words of 64 elements: which are not zero, packed one behind the other, and expanded again. Included once
-// per instruction set.
+// What is done with 64 elements at a time: finding which are not zero, moving these together (packing), and
+// spreading them out again (expanding). Included once per instruction set.
 
 #if defined(NZCL_KERNELS_PACK_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef NZCL_KERNELS_PACK_INL_H
@@ -29,12 +29,13 @@ namespace hn = hwy::HWY_NAMESPACE;
 #define NZCL_HAVE_AVX512 0
 #endif
 
-/// Vectors for packing: of 8 lanes at most where the masks are looked up in tables.
+/// The vectors that are packed. Without AVX-512, the way to move lanes is looked up in tables, which have
+/// rows for at most 8 lanes.
 template <typename Lane>
 using PackTag = hn::CappedTag<Lane, NZCL_HAVE_AVX512 ? 64 / sizeof(Lane) : 8>;
 
-/// Where only the bits of an element matter: the lanes for elements of 1, 2, 4 and 8 bytes. Elements of 1 and
-/// 2 bytes are packed as 32-bit lanes, because few instruction sets can permute shorter ones by a mask.
+/// The format of elements of 1, 2, 4 or 8 bytes where only their bits matter. Elements of 1 and 2 bytes are
+/// widened to lanes of 32 bits, because few instruction sets can permute shorter lanes by a mask.
 template <std::size_t kBytes>
 struct BitsOf {
   using Element = std::conditional_t<kBytes == 4, std::uint32_t, std::uint64_t>;
@@ -76,7 +77,7 @@ struct BitsOf<1> {
   }
 };
 
-/// The lowest bits of `bits` as a mask, one for each lane; and back.
+/// Turns the lowest bits of `bits` into a mask, one bit for each lane. to_bits() does the reverse.
 template <class D>
 HWY_INLINE hn::Mask<D> to_mask([[maybe_unused]] D d, std::uint64_t bits) {
 #if NZCL_HAVE_AVX512
@@ -95,7 +96,8 @@ HWY_INLINE std::uint64_t to_bits([[maybe_unused]] D d, hn::Mask<D> mask) {
 #if NZCL_HAVE_AVX512
   return std::uint64_t{mask.raw};
 #else
-  // Read back in the width that was written, since the CPU forwards no other store to a load.
+  // The bits are read back with the width with which they were written, because the CPU forwards a store to a
+  // load only if the load is not wider.
   using Bits = std::conditional_t<
       hn::MaxLanes(D()) <= 8, std::uint8_t,
       std::conditional_t<hn::MaxLanes(D()) <= 16, std::uint16_t,
@@ -119,7 +121,8 @@ template <typename T>
 HWY_INLINE std::uint64_t nonzero_bits(const T* p) {
   const hn::CappedTag<T, kWordElements> d;
 #if !NZCL_HAVE_AVX512
-  // Without registers for masks the bits cost more than this test, and most words are all zero.
+  // Most words are all zero, and on CPUs without mask registers testing for that is cheaper than computing
+  // the bits.
   auto all = hn::Zero(d);
   for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d))
     all = hn::Or(all, hn::LoadU(d, p + lane));
@@ -131,7 +134,7 @@ HWY_INLINE std::uint64_t nonzero_bits(const T* p) {
   return bits;
 }
 
-/// The lanes in `bits`, moved together. What is in the lanes behind them is arbitrary.
+/// Moves the lanes in `bits` together to the front. The content of the lanes behind them is arbitrary.
 template <class D>
 HWY_INLINE hn::Vec<D> pack_lanes([[maybe_unused]] D d, hn::Vec<D> v, [[maybe_unused]] std::uint64_t bits) {
 #if NZCL_HAVE_AVX512
@@ -148,8 +151,8 @@ HWY_INLINE __m512i expand_raw(__mmask16 bits, __m512i v) { return _mm512_maskz_e
 HWY_INLINE __m512i expand_raw(__mmask8 bits, __m512i v) { return _mm512_maskz_expand_epi64(bits, v); }
 #endif
 
-/// The first values of `v`, moved to the lanes in `bits`; the other lanes become 0. The bits above the last
-/// lane are 0.
+/// Moves the first values of `v` to the lanes in `bits`; the other lanes become 0. The bits above the last
+/// lane must be 0.
 template <class D>
 HWY_INLINE hn::Vec<D> expand_lanes(D d, hn::Vec<D> v, std::uint64_t bits) {
 #if NZCL_HAVE_AVX512
@@ -173,7 +176,7 @@ HWY_INLINE hn::Vec<D> expand_lanes(D d, hn::Vec<D> v, std::uint64_t bits) {
 #endif
 }
 
-/// The bits of `word` for the vector that begins at `lane`.
+/// The bits of `word` that belong to the vector beginning at `lane`.
 template <class D>
 HWY_INLINE std::uint64_t bits_at(D d, std::uint64_t word, std::size_t lane) {
   const std::uint64_t bits = word >> lane;
@@ -182,7 +185,7 @@ HWY_INLINE std::uint64_t bits_at(D d, std::uint64_t word, std::size_t lane) {
 
 HWY_INLINE std::size_t popcount(std::uint64_t bits) { return static_cast<std::size_t>(std::popcount(bits)); }
 
-/// Writes those of the 64 elements at `from` that are in `bits`, packed. May write 64.
+/// Writes those of the 64 elements at `from` that are in `bits`, one behind the other. May write up to 64.
 template <class Format>
 HWY_INLINE void pack_word(const typename Format::Element* from, std::uint64_t bits,
                           typename Format::Element* to) {
@@ -194,8 +197,8 @@ HWY_INLINE void pack_word(const typename Format::Element* from, std::uint64_t bi
   }
 }
 
-/// Calls each(lane, v) for the vectors of the 64 elements whose values in `bits` are packed at `from`, the
-/// others being 0. May read 64 elements.
+/// Spreads packed elements over a word of 64 and calls each(lane, v) for its vectors. The elements in `bits`
+/// take their values from `from`, one behind the other, and the others are 0. May read up to 64 elements.
 template <class Format, class Each>
 HWY_INLINE void expand_word(const typename Format::Element* from, std::uint64_t bits, Each each) {
   const PackTag<typename Format::Lane> d;

@@ -8,7 +8,8 @@
 #ifndef NZCL_KERNELS_PACKED_OUTPUT_ONCE
 #define NZCL_KERNELS_PACKED_OUTPUT_ONCE
 namespace nzcl {
-/// Fewer bytes are left to the caches: many of their lines would be written in parts.
+/// Copies of fewer bytes go through the caches. A short copy has many lines that it covers only in part, and
+/// storing a part of a line past the caches is slow.
 inline constexpr std::size_t kLong = 2048;
 }  // namespace nzcl
 #endif
@@ -23,7 +24,7 @@ HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Elements before the first one that begins a vector.
+/// How many elements lie before the first address from `to` on at which an aligned vector can be stored.
 template <typename T>
 HWY_INLINE std::size_t before_aligned(const T* to, std::size_t vector_bytes) {
   const std::size_t over = reinterpret_cast<std::uintptr_t>(to) % vector_bytes;
@@ -43,7 +44,8 @@ void copy_long(const std::byte* from, std::byte* to, std::size_t bytes) {
   hwy::FlushStream();
 }
 
-/// T has the bits of the index type, without a sign.
+/// `T` is the unsigned type of the same size as the index type. The values fit the index type, so their bits
+/// are the same.
 template <typename T>
 HWY_INLINE void write_indices_as(const std::uint16_t* offsets, std::size_t count, std::uint64_t first,
                                  T* to) {

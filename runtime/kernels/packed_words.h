@@ -10,10 +10,12 @@
 
 namespace nzcl {
 
-inline constexpr std::size_t kWordElements = 64;  // elements that one word of a bitmap stands for
+/// The number of elements that one word of a bitmap stands for.
+inline constexpr std::size_t kWordElements = 64;
 
-/// Row m says for each of 8 lanes which packed value it takes if the lanes in the bits of m are those that
-/// have one. The entries of the others are arbitrary, but valid in a vector of as many lanes as m needs.
+/// A table for spreading packed values over 8 lanes. Row m is for the lanes whose bits are set in m, and says
+/// for each of them which of the packed values it takes. The entries of the other lanes do not matter; they
+/// too are numbers of lanes in the vector, so that they may be looked up.
 constexpr std::array<std::array<std::uint8_t, 8>, 256> make_expand_table() {
   std::array<std::array<std::uint8_t, 8>, 256> table{};
   for (unsigned mask = 0; mask < 256; ++mask) {
@@ -24,8 +26,8 @@ constexpr std::array<std::array<std::uint8_t, 8>, 256> make_expand_table() {
 }
 inline constexpr auto kExpandTable = make_expand_table();
 
-/// Gives packed elements word by word. The last ones are read from a copy with zeros behind them, because
-/// vectors read beyond the values that they need.
+/// Reads packed elements word by word. Vectors read beyond the values that they need, so the last elements
+/// are read from a copy that has zeros behind them.
 template <typename Element>
 class PackedReader {
  public:
@@ -34,7 +36,7 @@ class PackedReader {
     if (left_ < kWordElements) copy_last();
   }
 
-  /// The next elements; kWordElements of them may be read, of which `used` are taken.
+  /// Returns where the next elements are, and moves on by `used` of them. The caller may read kWordElements.
   const Element* take(std::size_t used) {
     const Element* const word = at_;
     at_ += used;
@@ -57,15 +59,15 @@ class PackedReader {
   Element copy_[2 * kWordElements];
 };
 
-/// Takes packed elements word by word, and writes nothing beyond its capacity.
+/// Writes packed elements word by word, and nothing beyond its capacity.
 template <typename Element>
 class PackedWriter {
  public:
   PackedWriter(std::byte* values, std::size_t capacity)
       : at_(reinterpret_cast<Element*>(values)), left_(capacity) {}
 
-  /// write(to) writes `count` elements, and may write up to kWordElements. Returns false if `count` are too
-  /// many.
+  /// Calls write(to), which writes `count` elements and may write up to kWordElements. Returns false if the
+  /// output has no room for `count` more.
   template <class Write>
   [[gnu::always_inline]] bool put(std::size_t count, Write write) {
     Element last[kWordElements];

@@ -10,14 +10,14 @@ namespace nzcl {
 
 /// Both outputs may be wanted at once. They do not overlap what is read.
 struct SumOutput {
-  /// Of the communicator, at least 2. It is the divisor of avg.
+  /// The number of ranks of the communicator, at least 2. It is the divisor of avg.
   int ranks = 2;
-  /// The elements of the union, one behind the other; no data: not wanted. It has room for all of them, and
-  /// what lies behind the last one is arbitrary.
+  /// Takes the elements of the union, one behind the other; an empty span if that is not wanted. It has room
+  /// for all of them, and its content behind the last one is arbitrary.
   std::span<std::byte> packed = {};
-  /// All elements of the slice, those that are not in the union as zeros; null: not wanted.
+  /// Takes all elements of the slice, those outside the union as zeros; null if that is not wanted.
   std::byte* dense = nullptr;
-  /// As in expand().
+  /// How the dense output is stored, as in expand().
   StoreTo where = StoreTo::cache;
 };
 
