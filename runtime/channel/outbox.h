@@ -42,7 +42,7 @@ static_assert(kMaxOperations < 0xffff);
 /// A ring of pending writes with their gather lists. It never allocates after construction. For one thread.
 class Outbox {
  public:
-  static constexpr std::uint32_t kCapacity = 512;
+  static constexpr std::uint32_t kCapacity = kOutboxWrites;
 
   Outbox() : writes_(kCapacity), segments_(kCapacity) {}
 

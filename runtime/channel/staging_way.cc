@@ -20,7 +20,7 @@ double read_ns_per_kib(const std::byte* sample, std::uint64_t bytes) noexcept {
 void StagingWay::add(bool streamed, double ns_per_kib) {
   double& mean = read_ns_[streamed ? 1 : 0];
   if (mean == 0) mean = ns_per_kib;
-  mean += (std::min(ns_per_kib, kMostOfMean * mean) - mean) / kSamplesOfMean;
+  mean += (std::min(ns_per_kib, kMostOfStagingMean * mean) - mean) / kStagingMeanSamples;
   choose();
 }
 

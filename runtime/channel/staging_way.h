@@ -49,10 +49,7 @@ class StagingWay {
   double read_ns(bool streamed) const { return read_ns_[streamed ? 1 : 0]; }
 
  private:
-  /// The thread may have been interrupted within a sample, so one of them may not count for too much.
-  static constexpr double kMostOfMean = 4, kSamplesOfMean = 4;
-
-  /// Between the two bounds nothing changes.
+  /// Decides which way is used from now on. Between kCachedFrom and kStreamedFrom nothing changes.
   void choose();
 
   Staging forced_;

@@ -12,6 +12,7 @@
 #include "nzcl/compress.h"
 #include "runtime/comm/compressor_state.h"
 #include "runtime/comm/refuse.h"
+#include "runtime/plan/tuning.h"
 
 namespace nzcl {
 namespace {
@@ -22,8 +23,7 @@ using StateImpl = CompressorStateAccess::Impl;
 /// registered part doubles as it grows, so that few steps register anything.
 void register_at_least(Communicator& communicator, StateImpl& state, float* data, std::size_t count,
                        std::size_t capacity) {
-  constexpr std::size_t kLeast = 1024;
-  const std::size_t room = std::min(capacity, std::bit_ceil(std::max(count, kLeast)));
+  const std::size_t room = std::min(capacity, std::bit_ceil(std::max(count, engine::kLeastRegisteredValues)));
   // This costs nearly nothing where the memory is registered already, and the state may have been used with
   // another communicator before.
   auto registered = communicator.register_buffer(data, room * sizeof(float));

@@ -4,13 +4,10 @@
 #include <atomic>
 
 #include "runtime/base/own_process.h"
+#include "runtime/plan/tuning.h"
 
 namespace nzcl::comm {
 namespace {
-
-/// How many destroyed handles are remembered, so that the error for a request on their memory can say what
-/// happened.
-constexpr std::ptrdiff_t kRemembered = 64;
 
 bool covers(std::span<const std::byte> outer, std::span<const std::byte> inner) {
   return inner.data() >= outer.data() && inner.data() + inner.size() <= outer.data() + outer.size();
@@ -97,7 +94,7 @@ void Registrations::remember(const std::shared_ptr<Registration>& handle) {
   const std::scoped_lock lock(mutex_);
   auto surplus = std::count_if(entries_.begin(), entries_.end(),
                                [](const Entry& entry) { return entry.handle.expired(); }) -
-                 kRemembered;
+                 engine::kRememberedHandles;
   std::erase_if(entries_, [&](const Entry& entry) { return entry.handle.expired() && surplus-- > 0; });
   entries_.push_back({handle->bytes, handle});
 }

@@ -15,12 +15,6 @@
 namespace nzcl::engine {
 namespace {
 
-/// Below this share of a tile's elements (one in so many), they are written one by one where zeros are in
-/// place already.
-constexpr std::size_t kFewElements = 16;
-/// How many elements ahead their lines are fetched.
-constexpr std::size_t kScatterAhead = 24;
-
 template <typename Element>
 void scatter_elements(std::byte* dense, std::span<const std::uint16_t> offsets, const std::byte* values) {
   for (std::size_t i = 0; i < offsets.size(); ++i) {

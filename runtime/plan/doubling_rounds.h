@@ -16,8 +16,9 @@ constexpr int doubling_rounds(int ranks) {
   return std::bit_width(static_cast<unsigned>(std::max(ranks, 1)) - 1);
 }
 
-/// How many contributions a rank sends in a round: as many as it has, its own and those of the ranks before
-/// it, but not those that the receiver will have by then.
+/// How many contributions a rank sends in a round. At the beginning of round k it has 2^k of them: its own,
+/// and those of the ranks before it. In the last round the receiver lacks fewer than that, and gets only
+/// these.
 constexpr int entries_in_round(int ranks, int round) { return std::min(1 << round, ranks - (1 << round)); }
 
 /// The most contributions in one batch.
@@ -28,14 +29,16 @@ constexpr int most_entries(int ranks) {
   return most;
 }
 
-/// Returns the round in which messages come from a rank that is so far in front, or -1.
+/// Returns the round in which a rank gets a message from the rank that is `distance` before it, modulo the
+/// number of ranks, or -1 if there is no such round.
 constexpr int round_of_distance(int ranks, int distance) {
   const bool power = distance > 0 && distance < ranks && std::has_single_bit(static_cast<unsigned>(distance));
   return power ? std::countr_zero(static_cast<unsigned>(distance)) : -1;
 }
 
-/// The most bytes of a tensor with its bitmap for which every batch fits a slot, or 0 if these are so few
-/// that an entry has no room for the reason of a refusal. An entry ends at a multiple of 8.
+/// The most bytes that a tensor and its bitmap may have together, so that every batch of contributions fits a
+/// slot. 0 if that leaves too little room in an entry for the reason of a refusal. Entries end at multiples
+/// of 8.
 constexpr std::uint64_t doubling_bytes(int ranks, std::uint64_t slot_bytes) {
   const int entries = most_entries(ranks);
   if (entries == 0 || slot_bytes <= wire::kMaxOverhead) return 0;

@@ -9,25 +9,20 @@
 namespace nzcl::engine {
 namespace {
 
-/// The fixed part of a message, in bytes.
-constexpr double kHeader = 128;
-/// Processor time in seconds for one byte that is read to find what is not zero, for one byte that is added
-/// to a sum, and for one block of a tile that is coded or decoded.
-constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9;
-
-/// What happens in the whole communicator, and on its busiest rank.
+/// The work of an exchange, on its busiest rank or in the whole communicator.
 struct Work {
-  double messages = 0;  // of all ranks
-  double waits = 0;     // messages among them whose receiver may have nothing else to do
+  double messages = 0;  // messages that all ranks send
+  double waits = 0;     // those among them whose receiver may be waiting for them, so that it has to be woken
   double moved = 0;     // bytes that the busiest rank sends and receives
-  double summed = 0;    // bytes that it adds
+  double summed = 0;    // bytes that the busiest rank adds
 };
 
-/// Adds the times of what `p` says and of this work.
+/// Completes the prediction with the times that its messages, bytes and this work take.
 Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, const Work& work) {
   const double crowd = std::max(1.0, c.ranks_per_core);
   p.latency = p.steps * costs.latency;
-  // With a core for each rank, the busiest rank's messages count. Where ranks share cores, all of them do.
+  // If each rank has a core of its own, the messages of the busiest rank decide. If ranks share cores, a core
+  // has to handle the messages of all its ranks.
   p.handling = p.messages / 2 * costs.message;
   if (crowd > 1)
     p.handling =
@@ -46,19 +41,16 @@ double ExchangeCase::union_density() const { return 1 - std::pow(1 - density, ra
 
 LinkCosts link_costs(std::string_view transport, bool one_network) {
   for (const std::string_view within_host : {"cma", "shm", "loopback"}) {
-    if (transport == within_host)
-      return {.latency = 0.7e-6, .message = 0.7e-6, .turn = 5e-6, .wire_byte = 0, .moved_byte = 0.08e-9};
+    if (transport == within_host) return kHostCosts;
   }
-  const double wire_byte = one_network ? 0 : 0.8e-9;  // 10 Gb/s
+  LinkCosts costs = kRdmaCosts;
   for (const std::string_view kernel_socket : {"tcp", "sockets", "udp"}) {
-    if (transport.starts_with(kernel_socket))
-      return {.latency = one_network ? 6e-6 : 15e-6,
-              .message = 6e-6,
-              .turn = 15e-6,
-              .wire_byte = wire_byte,
-              .moved_byte = 0.4e-9};
+    if (!transport.starts_with(kernel_socket)) continue;
+    costs = kSocketCosts;
+    if (one_network) costs.latency = kLocalSocketLatency;
   }
-  return {.latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .wire_byte = wire_byte, .moved_byte = 0.1e-9};
+  if (one_network) costs.wire_byte = 0;
+  return costs;
 }
 
 double coded_bytes(const ExchangeCase& c, double density) {
@@ -68,8 +60,9 @@ double coded_bytes(const ExchangeCase& c, double density) {
   if (held == 0) return 0;
   double set = all / 8;  // a bitmap
   if (c.tiled) {
-    // Nothing where all are held; else an offset of 16 bits for each or, where shorter codes are worth their
-    // time, a gap of 8 bits, with two bytes more where it is longer.
+    // If all blocks are there, no index set is sent. Otherwise a block takes an offset of 16 bits. Where
+    // short codes are worth their time it may take a gap instead: 8 bits, and about two bytes more if the gap
+    // is long.
     if (density >= 1) return values;
     const double gap = c.short_codes ? 1 + 2 * std::exp(-density * 255) : 2;
     set = std::min({set, held * gap, held * 2});
@@ -92,16 +85,18 @@ Prediction predict_push(const ExchangeCase& c, const LinkCosts& costs) {
   if (c.one_hop) {
     p.steps = 1;
     p.messages = 2 * others;
-    p.sent_bytes = others * (up + kHeader);
+    p.sent_bytes = others * (up + kPredictedHeader);
     const double messages = others * c.ranks;
     return finish(
         c, costs, p,
         {.messages = messages, .waits = messages, .moved = 2 * p.sent_bytes, .summed = c.ranks * up});
   }
   const bool dedicated = c.owners != c.ranks;
-  const double owners = static_cast<double>(std::min<std::uint64_t>(c.slices, c.owners));  // that get a slice
-  const double workers = dedicated ? c.ranks : others;     // that an owner exchanges messages with
-  const double other_owners = dedicated ? 0 : owners - 1;  // that an owner has as a worker
+  // Owners that get a slice, the workers that each of them exchanges messages with, and the other owners with
+  // which it does so as a worker.
+  const double owners = static_cast<double>(std::min<std::uint64_t>(c.slices, c.owners));
+  const double workers = dedicated ? c.ranks : others;
+  const double other_owners = dedicated ? 0 : owners - 1;
   const auto messages_of = [](double bytes) {
     return std::max(1.0, std::ceil(bytes / static_cast<double>(kFullMessageBytes)));
   };
@@ -109,7 +104,7 @@ Prediction predict_push(const ExchangeCase& c, const LinkCosts& costs) {
   p.steps = 2;
   p.messages = (workers + other_owners) * pair;
   const double owner_sends = workers * down / owners + other_owners * up / owners;
-  p.sent_bytes = std::max(owner_sends, dedicated ? up : 0) + p.messages / 2 * kHeader;
+  p.sent_bytes = std::max(owner_sends, dedicated ? up : 0) + p.messages / 2 * kPredictedHeader;
   return finish(c, costs, p,
                 {.messages = owners * workers * pair,
                  .waits = owners * workers * 2,
@@ -123,7 +118,7 @@ Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs) {
   Prediction p;
   p.steps = rounds;
   p.messages = 2.0 * rounds;
-  p.sent_bytes = (c.ranks - 1) * up + kHeader * rounds;
+  p.sent_bytes = (c.ranks - 1) * up + kPredictedHeader * rounds;
   const double messages = static_cast<double>(rounds) * c.ranks;
   return finish(c, costs, p,
                 {.messages = messages, .waits = messages, .moved = 2 * p.sent_bytes, .summed = c.ranks * up});

@@ -195,9 +195,8 @@ std::uint64_t SliceLayout::owned_slice(std::uint32_t owner, std::uint64_t k) con
 
 namespace {
 
-/// Returns LayoutRequest::tile_block_bytes. One rank alone has nothing to sum, the other collectives have no
-/// tiles, and only tiles have values of a
-/// narrower type.
+/// Returns LayoutRequest::tile_block_bytes. There are no tiles for one rank alone, which has nothing to sum,
+/// nor for collectives other than allreduce. Values that travel in a narrower type are always in tiles.
 std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
   if (config.members.workers == 1 || record.collective != wire::Collective::allreduce) return 0;
   return record.value_code == 0 ? config.tile_block_bytes : kMostTiledBlockBytes + 1;

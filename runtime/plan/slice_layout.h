@@ -27,7 +27,7 @@ struct LayoutRequest {
   std::uint64_t tile_block_bytes = 0;
 
   // --- Of collectives other than allreduce.
-  bool meets = false;        // slice 0 has no blocks, and all ranks meet there
+  bool meets = false;        // slice 0 is the meeting (see SliceLayout)
   std::uint32_t chunks = 1;  // each rank has one, or there is a single one
   /// Elements of the chunks before each chunk and, at the end, of all; it must outlive the layout. If it is
   /// nullptr, all chunks have `chunk_count` elements. An aggregator knows only the chunk of the slice that it
@@ -50,10 +50,11 @@ struct LayoutRequest {
 /// lands on one owner. The owner of slice 0 depends on the epoch alone, so that ranks which disagree about an
 /// operation still meet at one owner and find out.
 ///
-/// Collectives other than allreduce have one more slice in front, number 0, which has no blocks and belongs
-/// to that owner, because their other slices belong to owners that depend on the request. Those with chunks
-/// are cut chunk by chunk. All chunks have as many slices as the largest one, and where another one has ended
-/// its slices have no blocks.
+/// In collectives other than allreduce, the owners of slices depend on the request, so ranks that disagree
+/// would not meet at any owner. These collectives have one more slice in front, number 0: the *meeting*. It
+/// has no blocks, and its owner depends on the epoch alone. Collectives with chunks are cut chunk by chunk.
+/// All chunks have as many slices as the largest one, and where another one has ended its slices have no
+/// blocks.
 ///
 /// The slices of a *tiled* tensor, whose blocks are small, are cut further into tiles of at most
 /// kMostSliceElements elements. A tile holds whole blocks, and in its dense form it fits a message.
@@ -71,8 +72,10 @@ class SliceLayout {
   bool express() const { return express_; }
   wire::Priority priority() const { return express_ ? express_priority_ : wire::Priority::bulk; }
 
-  /// Whether slice 0 is a mere meeting, and the chunk that any other slice is of.
+  /// Returns true if the slice is the one without blocks in which all ranks meet, to find out whether they
+  /// agree about the operation. See the class comment.
   bool is_meeting(std::uint64_t slice) const { return meets_ && slice == 0; }
+  /// The chunk that a slice belongs to.
   std::uint32_t chunk_of(std::uint64_t slice) const {
     return slice < meets_ ? 0 : static_cast<std::uint32_t>((slice - meets_) / chunk_slices_);
   }
@@ -132,8 +135,8 @@ class SliceLayout {
   std::uint64_t owned_slice(std::uint32_t owner, std::uint64_t k) const;
 
  private:
-  /// The owners that a chunk's slices are dealt to: `size` of them, counted from `begin` on without the
-  /// `hole` owners from `hole_at` on. The slices are numbered from `first`.
+  /// The owners that a chunk's slices are dealt to: `size` owners, counted from owner `begin` on, where the
+  /// `hole` owners from `hole_at` on are left out. The slices are numbered from `first`.
   struct Pool {
     std::uint32_t begin = 0, size = 1, hole_at = 0, hole = 0;
     std::uint64_t first = 0, slices = 0;

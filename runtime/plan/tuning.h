@@ -1,9 +1,12 @@
-// Every constant that was chosen by measuring, or that bounds memory, time or work, with the reason for it.
-// The measurements are in perf/results/tuning.md.
+// Every constant of plan and of the layers above it that was chosen by measuring, or that bounds memory, time
+// or work, with the reason for it. The measurements are in perf/results/tuning.md. Constants of kernels,
+// compressors and placement stand in their own files, because these layers lie below plan and may not include
+// it. Constants of the bytes on the wire are in runtime/wire.
 #pragma once
 
 #include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace nzcl::engine {
@@ -13,6 +16,12 @@ namespace nzcl::engine {
 /// The most operations that may be in flight on a communicator. A further call waits until the oldest one has
 /// finished.
 inline constexpr std::uint32_t kMaxOperations = 64;
+/// The destroyed handles of registered memory that are remembered, so that the error for a request on their
+/// memory can say what happened to it.
+inline constexpr std::ptrdiff_t kRememberedHandles = 64;
+/// The fewest values of a compressed gradient for which memory is registered. What is registered doubles from
+/// there as gradients need more, so that few steps register anything.
+inline constexpr std::size_t kLeastRegisteredValues = 1024;
 
 // --- Slices
 
@@ -30,7 +39,7 @@ inline constexpr std::uint64_t kLeastWindow = 2;
 /// The window of the one-hop exchange. It is half of the intake's, because another rank may be this far ahead
 /// of this one, and a third one this far ahead of that one.
 inline constexpr std::uint64_t kOneHopWindow = kWindow / 2;
-/// The same for doubling, where ranks wait for each other in the same way.
+/// The window of doubling, which is half of the intake's for the same reason.
 inline constexpr std::uint64_t kDoublingWindow = kWindow / 2;
 /// A bitmap that does not fit one message with its data is sent up to this many slices ahead of the data.
 inline constexpr std::uint64_t kBitmapsAhead = 2;
@@ -53,11 +62,13 @@ inline constexpr std::uint64_t kLeastSliceBytes = 32 << 10;
 
 // --- Tiles of single elements
 
-/// Tensors whose blocks are smaller than this are exchanged as tiles: what is said of an element (one bit, or
-/// 16) is worth less than what can be left out within a block.
+/// Tensors whose blocks are smaller than this are exchanged as tiles, which say of every element whether it
+/// is there. For larger blocks, the index set of single elements takes more bytes than the zeros within
+/// blocks that it leaves out.
 inline constexpr std::uint64_t kTileBlockBytes = 64;
-/// No block of a tiled tensor is larger: a tile has at least 64 of them, and at most 65,536 elements. Those
-/// of more than 4 bytes are only in tiles if their blocks have fewer than kTileBlockBytes.
+/// No block of a tiled tensor is larger than this, because a tile has at least 64 blocks and at most 65,536
+/// elements of 4 bytes. Elements of more than 4 bytes are only in tiles if their blocks are smaller than
+/// kTileBlockBytes.
 inline constexpr std::uint64_t kMostTiledBlockBytes = 4 * 65536 / 64;
 /// A tiled tensor is cut into about this many slices for each owner. It is fewer than otherwise, because each
 /// tile of a slice travels and is summed as soon as it is there, and each slice costs a header.
@@ -65,21 +76,38 @@ inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
 /// Tiled slices are at most this large.
 inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
 
-/// Up to so many ranks, the index sets of a tile are kept side by side, so that all ranks' values are merged
-/// in one pass.
+/// With at most this many ranks, an aggregator keeps the index sets of all ranks' parts of a tile decoded at
+/// the same time, so that the values of all ranks can be merged in one pass. It bounds the memory for that.
 inline constexpr std::size_t kMergeRanks = 16;
-/// Up to so many ranks that hold few elements are merged list by list. With more, the elements of the first
-/// ones are merged too often.
+/// Parts that have few elements are merged list by list if there are at most this many ranks. Each further
+/// list is merged with all that were merged before, so with more ranks this takes too long.
 inline constexpr std::size_t kListedRanks = 4;
-/// The same in elements: what all ranks hold, times the number of ranks behind the second one.
+/// The bound of that repeated work: the number of elements in all lists, times the number of ranks beyond
+/// two. A tile with more is summed in an accumulator instead.
 inline constexpr std::size_t kMostMergedAgain = 2048;
-/// A tile is merged in one pass if ranks hold more than one in so many of its elements between them.
-/// Otherwise values are added one by one.
+/// All ranks' parts of a tile are merged word by word, in one pass over the tile, if together they have more
+/// than one in this many of its elements. With fewer, most words of the pass would be empty, so the values
+/// are added one by one.
 inline constexpr std::uint64_t kMergeShare = 20;
+/// An accumulated sum with less than one in this many of the tile's elements is read by a list of them
+/// instead of word by word.
+inline constexpr std::size_t kListedShare = 24;
+
+/// Where bytes cost little, as within a host, a shorter index code that takes long to read is used only if it
+/// has less than one in this many of the bytes.
+inline constexpr std::uint64_t kWorthReading = 4;
+/// Where bytes cost little, no shorter code is looked for if the index set has fewer bytes than this.
+inline constexpr std::uint64_t kFewIndexBytes = 1024;
+
+/// A tile with less than one in this many of its elements is written into a dense output element by element,
+/// if the zeros between them are there already. Denser ones are faster written as a whole.
+inline constexpr std::size_t kFewElements = 16;
+/// While elements are written one by one, the line of the element this far ahead is fetched.
+inline constexpr std::size_t kScatterAhead = 24;
 
 // --- Messages
 
-/// A bulk message of this size is worth its fixed cost. A smaller one takes further slices along.
+/// A bulk message of this size is worth its fixed cost. A smaller one takes the next slices along.
 inline constexpr std::uint64_t kFullMessageBytes = 48 << 10;
 /// The slices of one message cover at most this much of the tensor, because all of it is scanned before the
 /// message leaves.
@@ -96,6 +124,8 @@ inline constexpr std::uint64_t kBulkSlotBytes = 136 << 10;
 /// every worker, so smaller messages keep fast workers from running far ahead of slow ones.
 inline constexpr std::uint64_t kDedicatedSlotBytes = 68 << 10;
 
+/// The most writes that wait in a lane's outbox for the transport to take them.
+inline constexpr std::uint32_t kOutboxWrites = 512;
 /// The most direct writes of one slice to one receiver, by wire::Priority, where each carries an immediate. A
 /// result of more pieces goes in messages.
 inline constexpr std::array<std::uint64_t, 2> kAnnouncedWrites{224, 32};
@@ -106,8 +136,9 @@ inline constexpr std::uint64_t kAnnouncedArrivals = 1 << 20;
 /// ranks. It is somewhat more than a power of two, so that a tensor whose size is one fits, with a bitmap of
 /// its elements, that many times.
 inline constexpr std::uint64_t kDoublingSlotBytes = 34 << 10;
-/// Where a contribution may not have at least so many bytes, there is no doubling. An entry of that size has
-/// room for the reason of a refusal beside the bitmap of any tensor that fits it.
+/// With so many ranks that a batch would have less room than this for each contribution, there is no
+/// doubling. An entry of this size has room for the reason of a refusal beside the bitmap of any tensor that
+/// fits it.
 inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 
 /// Doubling is chosen where it is predicted to take at most this share of push's time. Where they are about
@@ -118,8 +149,8 @@ inline constexpr double kDoublingShare = 0.9;
 
 /// Number of slots of an express channel, and the fewest that a bulk channel has.
 inline constexpr std::uint32_t kLeastSlots = 8;
-/// The most slots of a bulk channel between hosts. So many help because a credit comes back behind everything
-/// that is queued the other way.
+/// The most slots of a bulk channel between hosts. So many are useful because a credit comes back only behind
+/// everything that is queued the other way.
 inline constexpr std::uint32_t kMostSlots = 32;
 /// The most slots of a bulk channel to a dedicated aggregator behind links. Fewer are enough, because results
 /// have links of their own.
@@ -127,37 +158,42 @@ inline constexpr std::uint32_t kMostDedicatedSlots = 16;
 /// A channel of the one-hop exchange has this many times the slots, because no results go the other way that
 /// could carry credits.
 inline constexpr std::uint32_t kOneHopSlots = 4;
-/// Number of slots of a channel of doubling: enough for the operations that another rank may be ahead.
+/// Number of slots of a channel of doubling: enough for the operations by which another rank may be ahead.
 inline constexpr std::uint32_t kDoublingSlots = 16;
 /// The most memory that a lane's rings take, unless kLeastSlots slots for each channel take more.
 inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy
 /// meanwhile, and few enough to stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;
-/// One of so many lent messages is stored in the way that is not used at present (StagingWay), so that both
-/// ways stay known. Where they differ by a factor of three, that costs 3 per cent.
+/// One of this many lent messages is stored in the way that is not used at present (StagingWay), so that the
+/// times of both ways stay known. If the ways differ by a factor of three, that costs 3 per cent.
 inline constexpr std::uint32_t kStagingTrial = 64;
-/// Of messages in the way that is used, one of so many is timed.
+/// Of the messages that are stored in the way that is used, one of this many is timed.
 inline constexpr std::uint32_t kStagingSample = 16;
-/// The bytes of a message that are read to time it. So many take longer than the clock does, and are read
-/// again from the cache at once.
+/// To time a message, this many of its bytes are read. That takes much longer than reading the clock, and is
+/// no waste, because the bytes are read again directly afterwards, from the cache.
 inline constexpr std::uint64_t kStagingSampleBytes = 4096;
-/// Messages are streamed if reading a cached one takes more than this many times as long as reading a
-/// streamed one, and no longer if it takes less than the second number. Where it takes nearly as long,
-/// streaming is ahead already, because the writer need not fetch the lines of its buffer from the reader's
-/// cache before.
+/// The mean time to read is over about this many samples.
+inline constexpr double kStagingMeanSamples = 4;
+/// A sample counts as at most this many times the mean, because the thread may have been interrupted within
+/// it.
+inline constexpr double kMostOfStagingMean = 4;
+/// The time to read a cached message, divided by the time to read a streamed one: above the first number
+/// messages are streamed from then on, and below the second one cached. Both are below 1, because streaming
+/// also spares the writer the fetching of its buffer's lines from the reader's cache.
 inline constexpr double kStreamedFrom = 0.8, kCachedFrom = 0.6;
-/// Runs that are shorter are copied through the caches even into streamed messages, because most of their
-/// lines would be written in parts.
+/// Runs that are shorter than this are copied through the caches even into streamed messages. Many of the
+/// lines of a short run are written only in part, which is slow past the caches.
 inline constexpr std::uint64_t kLeastStreamedRun = 512;
 /// A sum that is not made in the message itself is made in pieces of this size, each of which is copied into
 /// the message while it is in a cache.
 inline constexpr std::uint64_t kSummedPieceBytes = 16 << 10;
-/// A receiver may keep so many lent messages after it has read them, until it tells of more together.
+/// A receiver returns lent messages to their sender in groups. So many that it has read may still be untold.
 inline constexpr std::uint32_t kLentUntold = 3;
-/// Where results differ between receivers, each may keep others than the rest. With roots that change from
-/// operation to operation these are the last three of one rank, of the root before it two others, of the one
-/// before that one more, and the last three that all others got.
+/// How many staging buffers receivers may keep together where results differ between them, because each
+/// receiver may then keep other messages than the rest. The worst case is a root that changes from operation
+/// to operation: the present root keeps the last three, the root before it two others, the one before that
+/// another one, and the ranks that were no root the last three that they got.
 inline constexpr std::uint32_t kLentDifferent = 9;
 /// The most results that an aggregator keeps in staging buffers for receivers without a credit. It bounds how
 /// far one receiver falls behind before the others wait for it.
@@ -166,7 +202,7 @@ inline constexpr std::uint32_t kWaitingResults = 8;
 // --- Time
 
 /// A worker reports a stall this much later than an aggregator, because an aggregator knows which rank is
-/// missing and a worker does not. Ranks may have begun the operation this far apart.
+/// missing and a worker does not. It also covers that ranks begin an operation at different times.
 inline constexpr std::chrono::seconds kWorkerGrace{1};
 /// The shortest timeout that an operation may ask for. Nobody looks at timeouts before this has passed.
 inline constexpr std::chrono::milliseconds kShortestTimeout{1};
@@ -191,5 +227,38 @@ inline constexpr std::chrono::microseconds kCallerYieldTime{500};
 inline constexpr std::chrono::milliseconds kDrainTime{500};
 /// How long the other members may take to come to rest, before buffers are given back regardless.
 inline constexpr std::chrono::seconds kQuietTime{2};
+
+// --- Predicted costs, by which an exchange is chosen (exchange_cost.h). They are round figures, the same on
+// all
+// --- ranks, which must come to the same choice. Times are in seconds.
+
+/// What sending costs over one kind of link.
+struct LinkCosts {
+  /// From the post of a small message until its receiver has noticed it.
+  double latency = 0;
+  double message = 0;  // processor time of one message at both ends together
+  /// What one message takes in addition where ranks share cores, because the receiver has to be woken or to
+  /// wait for its turn.
+  double turn = 0;
+  double wire_byte = 0;   // a byte on a rank's link; 0 within a host
+  double moved_byte = 0;  // processor time of a byte at both ends together
+};
+/// A byte on a link, if a network link separates members: 10 Gb/s.
+inline constexpr double kWireByte = 0.8e-9;
+/// Transports that share memory.
+inline constexpr LinkCosts kHostCosts{
+    .latency = 0.7e-6, .message = 0.7e-6, .turn = 5e-6, .wire_byte = 0, .moved_byte = 0.08e-9};
+/// The kernel's sockets, and their latency if no network link separates the members.
+inline constexpr LinkCosts kSocketCosts{
+    .latency = 15e-6, .message = 6e-6, .turn = 15e-6, .wire_byte = kWireByte, .moved_byte = 0.4e-9};
+inline constexpr double kLocalSocketLatency = 6e-6;
+/// RDMA devices, and transports of which nothing is known.
+inline constexpr LinkCosts kRdmaCosts{
+    .latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .wire_byte = kWireByte, .moved_byte = 0.1e-9};
+/// The fixed part of a message, in bytes.
+inline constexpr double kPredictedHeader = 128;
+/// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, and
+/// of one block of a tile that is coded or decoded.
+inline constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9;
 
 }  // namespace nzcl::engine

@@ -9,6 +9,7 @@
 #include "runtime/kernels/index_codec.h"
 #include "runtime/kernels/narrow.h"
 #include "runtime/kernels/offsets.h"
+#include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
 
@@ -17,8 +18,6 @@ using wire::IndexCode;
 namespace {
 
 constexpr std::uint64_t kLengthBytes = sizeof(std::uint16_t);
-/// Codes that take long to read pay only if they save this share of the bytes, where bytes cost little.
-constexpr std::uint64_t kWorthReading = 4;
 
 std::uint64_t bytes_of_runs(const TilePart& part) {
   return 4 * (part.form == TilePart::Form::offsets ? set_runs(part.offsets) : set_runs(part.bitmap));
@@ -40,8 +39,6 @@ std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t elements
   }
 }
 
-/// Index sets of fewer bytes are not worth looking for a shorter code, where bytes cost little.
-constexpr std::uint64_t kFewBytes = 1024;
 static_assert(kMostSliceElements / 8 <= 0xffff,
               "a code that is not longer than a bitmap has 16 bits for its length");
 
@@ -54,7 +51,7 @@ CodeChoice shortest(const TilePart& part, std::size_t elements, bool at_any_cost
   const bool few = offsets_bytes(part.count) <= bitmap_bytes(elements);
   CodeChoice best{few ? IndexCode::offsets : IndexCode::bitmap,
                   few ? offsets_bytes(part.count) : bitmap_bytes(elements)};
-  if (!at_any_cost && best.index_bytes < kFewBytes) return best;
+  if (!at_any_cost && best.index_bytes < kFewIndexBytes) return best;
   const std::uint64_t worth = at_any_cost ? best.index_bytes : best.index_bytes / kWorthReading;
   const CodeChoice runs{IndexCode::runs, bytes_of_runs(part)};
   if (with_length(runs) < worth) best = runs;

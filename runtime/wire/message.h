@@ -28,9 +28,8 @@ enum Flags : std::uint16_t {
   kRefused = 8,    // a rank has refused its caller's request; the payload is the reason, as text
   kTiles = 16,     // the payload is a number of tiles (wire/tile.h)
   kOver = 32,      // downwards: the slice is over, and its result is not for this rank
-  kStreamed =
-      64,        // the payload was stored past the sender's caches, which only the receiver's measuring minds
-  kBatch = 128,  // the payload is the contributions of several ranks (wire/batch.h)
+  kStreamed = 64,  // the payload was stored past the sender's caches; only the receiver's measuring needs it
+  kBatch = 128,    // the payload is the contributions of several ranks (wire/batch.h)
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A

@@ -21,9 +21,6 @@ std::vector<int> numbers(int count) {
   return list;
 }
 
-/// Below one element in so many, the elements of a sum are listed.
-constexpr std::size_t kListedShare = 24;
-
 DataType narrow_type(std::uint8_t value_code) {
   return static_cast<wire::ValueCode>(value_code) == wire::ValueCode::float16 ? DataType::float16
                                                                               : DataType::bfloat16;

@@ -26,7 +26,7 @@ static __always_inline struct frame* frame_of(struct xdp_md* ctx) {
   return (void*)(f + 1) <= (void*)(long)ctx->data_end ? f : 0;
 }
 
-// Whether this is a whole IPv4 packet of UDP without options, and nothing behind it.
+// Returns whether the frame is one UDP packet over IPv4, without options, fragments or bytes behind its end.
 static __always_inline int is_plain_udp(struct xdp_md* ctx, const struct frame* f) {
   const __u64 bytes = ctx->data_end - ctx->data;
   return f->eth.h_proto == bpf_htons(ETH_P_IP) && f->ip.version == 4 && f->ip.ihl == 5 &&
@@ -35,7 +35,7 @@ static __always_inline int is_plain_udp(struct xdp_md* ctx, const struct frame* 
          bpf_ntohs(f->udp.len) + sizeof(struct ethhdr) + sizeof(struct iphdr) == bytes;
 }
 
-// How many values a packet has; -1 if it is not as long as its flags say.
+// Returns how many values the packet has, or -1 if its length does not fit its flags.
 static __always_inline int values_of(struct xdp_md* ctx, const struct frame* f) {
   const __u64 bytes = ctx->data_end - ctx->data - sizeof *f;
   const int has_values = f->header.flags & HAS_VALUES;

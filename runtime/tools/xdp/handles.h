@@ -16,7 +16,8 @@ struct DestroySkeleton {
 };
 using Skeleton = std::unique_ptr<switch_bpf, DestroySkeleton>;
 
-/// A file descriptor, such as a program's place at an interface: the kernel detaches it when it is closed.
+/// Owns a file descriptor. One of them stands for a program that is attached to an interface; the kernel
+/// detaches the program when it is closed.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -34,7 +35,7 @@ class Descriptor {
   int fd_;
 };
 
-/// A map whose values this process reads without calling the system.
+/// The memory of a map, which this process reads without system calls.
 class MappedMemory {
  public:
   MappedMemory(int fd, std::size_t bytes)

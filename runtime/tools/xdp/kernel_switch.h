@@ -14,7 +14,7 @@ namespace nzcl::tools::xdp {
 enum class Mode {
   automatic,  // native, if the interface's driver can
   native,
-  generic,  // after the kernel has made a socket buffer of the frame; slower, and every interface can
+  generic,  // behind the kernel's making of a socket buffer: slower, but possible at every interface
 };
 
 struct Settings {
@@ -22,7 +22,7 @@ struct Settings {
   Mode mode = Mode::automatic;
   std::uint32_t slots = 64;  // of each pool
   std::uint32_t pools = 16;  // at the same time; a communicator has two for each lane
-  /// For tests: the program drops one of so many packets. 0: none.
+  /// For tests: the program drops one of this many packets. 0: it drops none.
   std::uint32_t drop_one_of = 0;
 };
 
@@ -30,8 +30,8 @@ struct Counts {
   std::uint64_t added = 0, completed = 0, answered = 0, waiting = 0, late = 0, refused = 0, stray = 0;
 };
 
-/// Owns the program and all that belongs to it. When it is destroyed, or its process dies, the interfaces are
-/// as they were.
+/// Owns the program and all that belongs to it. When it is destroyed, or its process dies, the kernel
+/// detaches the program, and the interfaces are as before.
 class KernelSwitch : public engine::slot_pool::KernelPools {
  public:
   /// Throws Error{unavailable, invalid_argument, system} with advice.

@@ -45,8 +45,8 @@ struct nzcl_rank {
   __u16 zero;
 };
 
-/* Of the map `homes`: which rank of a pool is behind an interface, and how a frame reaches it. The program
- * learns it from the rank's own packets. */
+/* Of the map `homes`: which rank of a pool is behind an interface, and the MAC addresses with which a frame
+ * reaches it. The program learns them from the rank's own packets. */
 struct nzcl_home_key {
   __u32 pool, interface;
 };
@@ -58,14 +58,14 @@ struct nzcl_home {
 enum nzcl_failure {
   NZCL_GOES_WELL = 0,
   NZCL_OTHER_OPERATION, /* ranks[0] and ranks[1] have called different operations */
-  NZCL_CANNOT_BE,       /* ranks[0] sent what no rank can send */
+  NZCL_CANNOT_BE,       /* ranks[0] has sent a packet that no correct rank sends */
   NZCL_SAME_PORT,       /* ranks[0] and ranks[1] are behind one interface */
 };
 
 /* Of the map `states`: what the program tells the loader, which maps it into its memory. */
 struct nzcl_state {
-  __u32 failure; /* the last one to be written */
-  __u32 claimed; /* whether somebody writes a failure already */
+  __u32 failure; /* written last, when all other fields are valid */
+  __u32 claimed; /* 1 as soon as some core has begun to write a failure */
   __u32 ranks[2];
   __u32 values, exponent, piece; /* of NZCL_CANNOT_BE */
   __u32 interface;               /* of NZCL_SAME_PORT */

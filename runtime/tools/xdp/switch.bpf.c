@@ -14,7 +14,7 @@ const char licence[] SEC("license") = "BSD";  // no helper that it calls asks fo
 #define RESULT 2
 #define WAITING 3
 
-// Of every so many packets, tests let the program drop one, as a network might. 0: none.
+// For tests: the program drops one of this many packets, as a network might. 0: it drops none.
 volatile const __u32 drop_one_of = 0;
 
 static __always_inline int count(__u32 what) {
@@ -23,7 +23,7 @@ static __always_inline int count(__u32 what) {
   return XDP_DROP;
 }
 
-// Records why no sum can be right any more, unless somebody has done so before.
+// Records why the sums of a pool cannot be right any more. Only the first reason is kept.
 static __always_inline int fail(const struct nzcl_pool* pool, struct nzcl_state why) {
   struct nzcl_state* const s = bpf_map_lookup_elem(&states, &pool->number);
   if (!s || __sync_lock_test_and_set(&s->claimed, 1)) return XDP_DROP;
@@ -33,7 +33,8 @@ static __always_inline int fail(const struct nzcl_pool* pool, struct nzcl_state 
   s->exponent = why.exponent;
   s->piece = why.piece;
   s->interface = why.interface;
-  __sync_fetch_and_add(&s->failure, why.failure);  // after all others
+  // This is the field that the loader watches, so it is written when all others have been.
+  __sync_fetch_and_add(&s->failure, why.failure);
   return XDP_DROP;
 }
 
@@ -44,9 +45,10 @@ static __always_inline int is_same_home(const struct nzcl_home* a, const struct 
   return !differ;
 }
 
-// Decides whether the frame may be answered. Its rank is at home where its contributions come from. Only one
-// that was `added` says so: whoever repeats a packet that he has seen elsewhere learns no result by that, and
-// moves nobody.
+// Decides whether the frame may be answered. Answers go only to the interface and the MAC address from which
+// the rank's contributions come: the rank's home. A home is learned only from a contribution that was
+// `added`, which happens once for each of them. So an attacker who repeats a packet that he has overheard
+// gets no result, and cannot move a rank's home to himself.
 static __always_inline int is_at_home(struct xdp_md* ctx, const struct nzcl_pool* pool, __u32 rank,
                                       int added) {
   const struct frame* const f = frame_of(ctx);
@@ -75,7 +77,7 @@ enum fate { REFUSE, LATE, MISFIT_OPERATION, MISFIT_VALUES, ADDED, ANSWER_ALL, AN
 
 static __always_inline int is_later(__u32 a, __u32 b) { return (__s32)(a - b) > 0; }
 
-// Gives the set to a new round, if the round before it is complete.
+// Begins a new round in the set. The round before it must be complete.
 static __always_inline int begin_round(struct nzcl_set* set, const struct nzcl_set* before,
                                        const struct nzcl_header* h) {
   if (!is_later(h->round, set->round)) return LATE;
@@ -118,7 +120,7 @@ static __always_inline void add_header(struct nzcl_set* set, const struct nzcl_h
   }
 }
 
-// Turns the contribution into the result. Its checksum is still missing.
+// Overwrites the contribution's header with that of the result. The caller computes the checksum afterwards.
 static __always_inline void write_result(struct frame* f, const struct nzcl_set* set) {
   struct nzcl_header* const h = &f->header;
   h->kind = RESULT;
@@ -158,7 +160,8 @@ static __always_inline void write_waiting(struct frame* f, const struct nzcl_set
   h->blocks = 0;
 }
 
-// The loops go on to the packet's end, which lies within the values of a slot.
+// Both loops end at the packet's end. The bound of the loop is the number of values in a slot, for the
+// verifier.
 static __always_inline void add_values(__s32* sums, const __s32* theirs, const void* end, int first) {
   if (first) {
     for (__u32 i = 0; i < NZCL_MOST_VALUES; ++i) {
@@ -180,10 +183,10 @@ static __always_inline void write_values(__s32* theirs, const void* end, const _
   }
 }
 
-// The state table of runtime/exchange/switch/README.md for one contribution, whose checksum is right. Under
-// the slot's lock it adds the packet's values to the slot's, or takes the sum from there. Returns the fate,
-// and in the upper half the rank whose contribution came first. The verifier looks at a function without
-// `static` once, and not again wherever it is called.
+// Applies the state table of runtime/exchange/switch/README.md to one contribution, whose checksum is right.
+// Under the slot's lock it adds the packet's values to those of the slot, or copies the sum into the packet.
+// Returns the fate, and in the upper half the rank whose contribution came first. The function is not
+// `static`, because the verifier then examines it once, and not again at every call.
 __noinline int take(struct xdp_md* ctx, __u32 number, __u32 workers, __u32 most) {
   struct frame* const f = frame_of(ctx);
   struct slot* const slot = bpf_map_lookup_elem(&slots, &number);
@@ -214,7 +217,8 @@ __noinline int take(struct xdp_md* ctx, __u32 number, __u32 workers, __u32 most)
     fate = fits(set, before, &h, values, most);
     first_rank = set->first_rank;
     if (fate != ADDED) goto unlock;
-    // Every contribution to a piece has values here, so that every packet has room for the result.
+    // With this aggregator every contribution to a piece has values, also those that are all zero, because
+    // the result is written over the contribution and needs as much room.
     if ((values == 0) != (set->piece == NO_PIECE)) {
       fate = MISFIT_VALUES;
       goto unlock;
