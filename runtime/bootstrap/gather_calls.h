@@ -26,8 +26,7 @@ class GatherCalls {
   /// Ends the call, and returns the answer, if there is one.
   std::optional<GatherFrame> end(const std::string& name);
 
-  /// Called on the control thread. An answer for which nobody waits is dropped, and so
-  /// is one after close().
+  /// Called on the control thread. Drops an answer for which nobody waits, and every answer after close().
   void answer(GatherFrame frame);
   /// Called on the control thread when no answer will come any more, because the communicator has failed or
   /// all members have left.

@@ -185,9 +185,9 @@ inline constexpr double kStreamedFrom = 0.8, kCachedFrom = 0.6;
 /// Runs that are shorter than this are copied through the caches even into streamed messages. Many of the
 /// lines of a short run are written only in part, which is slow past the caches.
 inline constexpr std::uint64_t kLeastStreamedRun = 512;
-/// A sum that is not made in the message itself is made in pieces of this size, each of which is copied into
+/// A sum that is not made in the message itself is made in parts of this size, each of which is copied into
 /// the message while it is in a cache.
-inline constexpr std::uint64_t kSummedPieceBytes = 16 << 10;
+inline constexpr std::uint64_t kSummedPartBytes = 16 << 10;
 /// A receiver returns lent messages to their sender in groups. So many that it has read may still be untold.
 inline constexpr std::uint32_t kLentUntold = 3;
 /// How many staging buffers receivers may keep together where results differ between them, because each

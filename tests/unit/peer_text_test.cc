@@ -9,7 +9,7 @@
 #include "runtime/bootstrap/frames.h"
 #include "runtime/comm/hello.h"
 #include "verbs/cma/address.h"
-#include "verbs/cma/segment.h"
+#include "verbs/cma/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
 
 namespace nzcl::test {
@@ -70,7 +70,7 @@ TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {
   const auto with = [](const std::function<void(verbs::cma::Address&)>& change) {
     verbs::cma::Address address;
     address.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
-    address.start.segment_bytes = verbs::cma::Segment::bytes(2, 64);
+    address.start.segment_bytes = verbs::cma::SharedSegment::bytes(2, 64);
     address.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
     change(address);
     return refusal([&] { verbs::cma::Address::decode(address.encode(), 2); });

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "nzcl/error.h"
-#include "verbs/cma/segment.h"
+#include "verbs/cma/shared_segment.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -28,7 +28,7 @@ Address Address::decode(const std::string& text, std::size_t peers) {
   const std::uint32_t entries = address.start.entries;
   if (!std::has_single_bit(entries) || entries < kLeastEntries || entries > kMostEntries)
     refuse("the size of its rings is out of range");
-  if (address.start.segment_bytes != Segment::bytes(peers, entries))
+  if (address.start.segment_bytes != SharedSegment::bytes(peers, entries))
     refuse("the size of its segment does not match its rings");
   for (std::size_t at = sizeof address.start; at < text.size(); at += sizeof(SharedMemory)) {
     SharedMemory memory;

@@ -32,7 +32,7 @@ std::uint64_t random_number() {
 /// it may be any kind of file.
 bool has_nonce(int fd, std::uint64_t nonce) {
   std::uint64_t found = 0;
-  return ::pread(fd, &found, sizeof found, Segment::kNonceAt) == sizeof found && found == nonce;
+  return ::pread(fd, &found, sizeof found, SharedSegment::kNonceAt) == sizeof found && found == nonce;
 }
 
 std::uint64_t bytes_of(const Write& write) {
@@ -49,9 +49,9 @@ CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
       entries_(std::bit_ceil(
           std::clamp(static_cast<std::uint32_t>(options.arrivals), kLeastEntries, kMostEntries))),
       nonce_(random_number()),
-      memory_(make_memory_fd(Segment::bytes(options.peers, entries_))),
+      memory_(make_memory_fd(SharedSegment::bytes(options.peers, entries_))),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      mapping_(map_shared(memory_.get(), Segment::bytes(options.peers, entries_))),
+      mapping_(map_shared(memory_.get(), SharedSegment::bytes(options.peers, entries_))),
       segment_(mapping_.bytes().data(), entries_),
       peers_(options.peers),
       ready_(kMaxPosted + options.peers) {
@@ -95,7 +95,7 @@ void CmaEndpoint::connect_to(Peer& peer, const std::string& text) const {
                             start.pid));
   }
   peer.mapping = map_shared(segment.get(), start.segment_bytes);
-  peer.segment = Segment(peer.mapping.bytes().data(), start.entries);
+  peer.segment = SharedSegment(peer.mapping.bytes().data(), start.entries);
   peer.ring = RingWriter(peer.segment.ring(options_.self));
   peer.event = peer.process.take_fd(start.event_fd);
   for (const SharedMemory& memory : memories) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "verbs/cma/device.h"
-#include "verbs/cma/segment.h"
+#include "verbs/cma/shared_segment.h"
 #include "verbs/completion_ring.h"
 
 namespace nzcl::verbs::cma {
@@ -50,7 +50,7 @@ class CmaEndpoint final : public Endpoint {
 
     Process process;
     Mapping mapping;
-    Segment segment;
+    SharedSegment segment;
     RingWriter ring;  // the ring for this endpoint, in the peer's segment
     Fd event;
     std::vector<Window> windows;
@@ -68,7 +68,7 @@ class CmaEndpoint final : public Endpoint {
   std::uint64_t nonce_;
   Fd memory_, event_;
   Mapping mapping_;
-  Segment segment_;
+  SharedSegment segment_;
   std::vector<RingReader> rings_;  // one for each peer
   std::vector<Peer> peers_;
   std::size_t next_peer_ = 0;  // the ring that is polled first; in turn, so that no peer waits for ever

@@ -42,7 +42,7 @@ ResultSender::ResultSender(LaneContext& context, Priority priority, const Intake
       intake_(intake),
       sum_(sum),
       receivers_(remote_receivers(context.config.members)),
-      scratch_(new std::byte[kSummedPieceBytes]),
+      scratch_(new std::byte[kSummedPartBytes]),
       results_(kWaitingResults, all_receivers(context.config.members)) {}
 
 void ResultSender::start() {
@@ -78,84 +78,83 @@ bool ResultSender::worth_streaming() const {
 }
 
 /// Returns true if a receiver's endpoint was opened for as many immediates as the slice's direct writes need.
-/// This matters only where each write is announced. A run is written in pieces of at most a slot.
+/// This matters only where each write is announced. A run is written in parts of at most a slot.
 bool ResultSender::fits_announcements(std::uint64_t runs) const {
   if (context_.config.all_ordered() || receivers_.empty()) return true;
   const std::uint64_t most = runs + sum_.result_bytes() / context_.slot_bytes(priority_);
   return most <= context_.config.announced_writes(priority_);
 }
 
-// --- Pieces
+// --- Parts
 
 std::uint64_t ResultSender::bitmap_bytes() const {
-  return piece_.with_union ? sum_.result().bits().size_bytes() : 0;
+  return part_.with_union ? sum_.result().bits().size_bytes() : 0;
 }
 
 bool ResultSender::open_for_tile(std::uint64_t bytes) {
-  if (!piece_.open) return open_piece(Form::tiles, bytes);
-  if (piece_.room >= bytes) return true;
+  if (!part_.open) return open_part(Form::tiles, bytes);
+  if (part_.room >= bytes) return true;
   send();
   return false;
 }
 
 void ResultSender::filled_with_tile(std::uint64_t first, std::uint64_t bytes) {
-  if (piece_.tiles++ == 0) piece_.stream_offset = first;
-  piece_.bytes += bytes;
-  piece_.room -= bytes;
+  if (part_.tiles++ == 0) part_.stream_offset = first;
+  part_.bytes += bytes;
+  part_.room -= bytes;
 }
 
-bool ResultSender::open_piece(Form form, std::uint64_t tile_bytes) {
-  Piece piece;
-  piece.form = form;
-  piece.stream_offset = form == Form::in_message || form == Form::direct ? sum_.summed_bytes() : 0;
-  piece.with_union = form == Form::notice || (form == Form::in_message && sum_.summed_bytes() == 0);
+bool ResultSender::open_part(Form form, std::uint64_t tile_bytes) {
+  Part part;
+  part.form = form;
+  part.stream_offset = form == Form::in_message || form == Form::direct ? sum_.summed_bytes() : 0;
+  part.with_union = form == Form::notice || (form == Form::in_message && sum_.summed_bytes() == 0);
   const std::uint64_t rest = form == Form::tiles ? tile_bytes : rest_of(form);
-  piece.open =
-      form == Form::direct && local_receives() ? open_in_output(piece) : open_in_staging(piece, rest);
-  if (piece.open) piece_ = piece;
-  return piece.open;
+  part.open = form == Form::direct && local_receives() ? open_in_output(part) : open_in_staging(part, rest);
+  if (part.open) part_ = part;
+  return part.open;
 }
 
-/// Opens a piece in the local output: the sum is made in its final position there, and written from it to the
+/// Opens a part in the local output: the sum is made in its final position there, and written from it to the
 /// other ranks.
-bool ResultSender::open_in_output(Piece& piece) {
-  piece.tensor_offset = sum_.tensor_offset();
+bool ResultSender::open_in_output(Part& part) {
+  part.tensor_offset = sum_.tensor_offset();
   const Operation& local = *sum_.slice().local;
-  piece.begin = local.output.base + local.output_offset(sum_.slice().slice) + piece.tensor_offset;
-  piece.room = context_.slot_bytes(priority_);
+  part.begin = local.output.base + local.output_offset(sum_.slice().slice) + part.tensor_offset;
+  part.room = context_.slot_bytes(priority_);
   return true;
 }
 
-/// Opens a piece behind the sections that a message has already, if the `rest` of the slice fits there, and
+/// Opens a part behind the sections that a message has already, if the `rest` of the slice fits there, and
 /// otherwise in a message of its own.
-bool ResultSender::open_in_staging(Piece& piece, std::uint64_t rest) {
+bool ResultSender::open_in_staging(Part& part, std::uint64_t rest) {
   const std::uint64_t slot = context_.slot_bytes(priority_);
   StagingPool& pool = context_.pool(priority_);
-  const bool direct = piece.form == Form::direct;
-  const std::uint64_t bitmap = piece.with_union ? sum_.result().bits().size_bytes() : 0;
+  const bool direct = part.form == Form::direct;
+  const std::uint64_t bitmap = part.with_union ? sum_.result().bits().size_bytes() : 0;
   const std::uint64_t fixed = direct ? 0 : sizeof(Header) + bitmap;
   std::uint64_t begin = message_ ? wire::aligned_section(message_->bytes) : 0;
-  piece.streamed = streamed_ && piece.form == Form::in_message;
-  piece.placed = piece.form == Form::in_message && has_long_runs() && local_receives() &&
-                 sum_.slice().record.packed_result == 0;
-  if (message_ && (direct || message_->audience != audience_ || message_->placed != piece.placed ||
+  part.streamed = streamed_ && part.form == Form::in_message;
+  part.placed = part.form == Form::in_message && has_long_runs() && local_receives() &&
+                sum_.slice().record.packed_result == 0;
+  if (message_ && (direct || message_->audience != audience_ || message_->placed != part.placed ||
                    begin + fixed + rest > slot)) {
     queue(message_);
     begin = 0;
   }
   if (message_) {
-    piece.staging = message_->staging;
+    part.staging = message_->staging;
   } else {
     if (!may_open_message(over_)) return false;
-    piece.staging = pool.acquire();
+    part.staging = pool.acquire();
   }
-  piece.header = pool.buffer(*piece.staging) + begin;
-  piece.begin = piece.header + fixed;
-  piece.room = slot - begin - fixed;
-  if (direct) piece.tensor_offset = sum_.tensor_offset();
-  if (piece.form == Form::refusal) {
-    std::memcpy(piece.begin, sum_.slice().refusal->text().data(), rest);
-    piece.bytes = rest;
+  part.header = pool.buffer(*part.staging) + begin;
+  part.begin = part.header + fixed;
+  part.room = slot - begin - fixed;
+  if (direct) part.tensor_offset = sum_.tensor_offset();
+  if (part.form == Form::refusal) {
+    std::memcpy(part.begin, sum_.slice().refusal->text().data(), rest);
+    part.bytes = rest;
   }
   return true;
 }
@@ -181,11 +180,11 @@ std::uint64_t ResultSender::rest_of(Form form) const {
 bool ResultSender::has_long_runs() const { return sum_.slice().layout->block_bytes() >= kLeastStreamedRun; }
 
 std::byte* ResultSender::at() {
-  std::byte* to = piece_.begin + piece_.bytes;
-  if (piece_.placed) {
+  std::byte* to = part_.begin + part_.bytes;
+  if (part_.placed) {
     const Operation& local = *sum_.slice().local;
     to = local.output.base + local.output_offset(sum_.slice().slice) + sum_.tensor_offset();
-  } else if (piece_.streamed) {
+  } else if (part_.streamed) {
     to = scratch_.get();
   }
   filling_ = to;
@@ -193,19 +192,19 @@ std::byte* ResultSender::at() {
 }
 
 void ResultSender::filled(const SliceSum::Step& step) {
-  std::byte* const in_message = piece_.begin + piece_.bytes;
-  if (piece_.streamed) {
+  std::byte* const in_message = part_.begin + part_.bytes;
+  if (part_.streamed) {
     copy_past_caches(in_message, filling_, step.bytes);
-  } else if (piece_.placed) {
+  } else if (part_.placed) {
     std::memcpy(in_message, filling_, step.bytes);
   }
-  piece_.bytes += step.bytes;
-  piece_.room -= step.bytes;
-  if (piece_.form == Form::direct && step.ends_stretch) piece_.room = 0;
+  part_.bytes += step.bytes;
+  part_.room -= step.bytes;
+  if (part_.form == Form::direct && step.ends_stretch) part_.room = 0;
 }
 
 bool ResultSender::send() {
-  if (piece_.form == Form::direct) return write_direct();
+  if (part_.form == Form::direct) return write_direct();
   close_section();
   // A small message waits for the results of the next slices, if these come within this step.
   const bool may_grow = priority_ == Priority::bulk && sum_.done() && message_->bytes < kFullMessageBytes &&
@@ -215,12 +214,12 @@ bool ResultSender::send() {
 }
 
 bool ResultSender::finish() {
-  if (piece_.open && piece_.form == Form::direct && !send()) return false;
-  if (sum_.slice().layout->tiled() && !sum_.slice().refusal) return !piece_.open || send();
+  if (part_.open && part_.form == Form::direct && !send()) return false;
+  if (sum_.slice().layout->tiled() && !sum_.slice().refusal) return !part_.open || send();
   // A result in messages is over with its last section. An empty one has no section yet, a direct one needs a
   // notice, and that of a refused operation is the refusal.
   if (!result_sent_ && audience_.kind != wire::Audience::Kind::none) {
-    if (!piece_.open && !open_piece(last_form())) return false;
+    if (!part_.open && !open_part(last_form())) return false;
     send();
   }
   result_sent_ = true;
@@ -254,78 +253,77 @@ ResultSender::Form ResultSender::last_form() const {
   return direct_ ? Form::notice : Form::in_message;
 }
 
-/// Completes the open piece, if it is a section of a message.
+/// Completes the open part, if it is a section of a message.
 void ResultSender::close_section() {
-  if (!piece_.open || piece_.form == Form::direct) return;
+  if (!part_.open || part_.form == Form::direct) return;
   const IncomingSlice& s = sum_.slice();
   const std::uint64_t bitmap = bitmap_bytes();
   Header header{
-      .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = piece_.stream_offset};
-  if (piece_.with_union) header.flags |= wire::kHasBitmap;
-  if (piece_.streamed) header.flags |= wire::kStreamed;
-  if (piece_.form == Form::notice) {
+      .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence, .stream_offset = part_.stream_offset};
+  if (part_.with_union) header.flags |= wire::kHasBitmap;
+  if (part_.streamed) header.flags |= wire::kStreamed;
+  if (part_.form == Form::notice) {
     header.flags |= wire::kDirect;
     header.direct_writes = direct_writes_;
   }
-  if (piece_.form == Form::tiles) {
+  if (part_.form == Form::tiles) {
     header.flags |= wire::kTiles;
-    header.tiles = piece_.tiles;
+    header.tiles = part_.tiles;
   }
-  if (piece_.form == Form::refusal) {
+  if (part_.form == Form::refusal) {
     header.flags |= wire::kRefused;
     header.refused_by = s.refusal->rank();
     header.refusal_code = s.refusal->code();
   }
   header.bitmap_bytes = static_cast<std::uint32_t>(bitmap);
-  header.payload_bytes = static_cast<std::uint32_t>(piece_.bytes);
-  std::memcpy(piece_.header, &header, sizeof header);
-  if (bitmap > 0) std::memcpy(piece_.header + sizeof header, sum_.result().bits().data(), bitmap);
+  header.payload_bytes = static_cast<std::uint32_t>(part_.bytes);
+  std::memcpy(part_.header, &header, sizeof header);
+  if (bitmap > 0) std::memcpy(part_.header + sizeof header, sum_.result().bits().data(), bitmap);
 
-  const std::byte* buffer = context_.pool(priority_).buffer(*piece_.staging);
+  const std::byte* buffer = context_.pool(priority_).buffer(*part_.staging);
   if (!message_) {
-    message_ = {.staging = *piece_.staging, .epoch = s.epoch, .audience = audience_, .placed = piece_.placed};
+    message_ = {.staging = *part_.staging, .epoch = s.epoch, .audience = audience_, .placed = part_.placed};
   } else {
     wire::add_flag(message_->last_header, wire::kMore);
   }
-  message_->last_header = piece_.header;
-  message_->bytes =
-      static_cast<std::uint64_t>(piece_.header - buffer) + sizeof header + bitmap + piece_.bytes;
+  message_->last_header = part_.header;
+  message_->bytes = static_cast<std::uint64_t>(part_.header - buffer) + sizeof header + bitmap + part_.bytes;
   ++message_->sections;
-  piece_ = {};
+  part_ = {};
 }
 
 // --- Direct writes
 
-/// Writes the piece to its position in the outputs of the ranks that do not have it yet, as far as the outbox
+/// Writes the part to its position in the outputs of the ranks that do not have it yet, as far as the outbox
 /// has room. The next call goes on with the next rank, so there may be more ranks than the outbox has places.
 bool ResultSender::write_direct() {
-  for (; piece_.written_to < receivers_.size(); ++piece_.written_to) {
-    if (!audience_.has(receivers_[piece_.written_to])) continue;
+  for (; part_.written_to < receivers_.size(); ++part_.written_to) {
+    if (!audience_.has(receivers_[part_.written_to])) continue;
     if (context_.outbox.room() == 0) return false;
-    write_direct_to(receivers_[piece_.written_to]);
+    write_direct_to(receivers_[part_.written_to]);
   }
   ++direct_writes_;
-  if (piece_.staging) context_.pool(priority_).release(*piece_.staging);
-  piece_ = {};
+  if (part_.staging) context_.pool(priority_).release(*part_.staging);
+  part_ = {};
   return true;
 }
 
 void ResultSender::write_direct_to(std::uint16_t rank) {
   const IncomingSlice& s = sum_.slice();
   StagingPool& pool = context_.pool(priority_);
-  const verbs::Segment segment{piece_.begin, static_cast<std::uint32_t>(piece_.bytes),
-                               piece_.staging ? pool.region() : s.local->output.region};
+  const verbs::Segment segment{part_.begin, static_cast<std::uint32_t>(part_.bytes),
+                               part_.staging ? pool.region() : s.local->output.region};
   WriteContext context{.priority = priority_};
-  if (piece_.staging) {
-    pool.add_reference(*piece_.staging);
-    context.staging = *piece_.staging;
+  if (part_.staging) {
+    pool.add_reference(*part_.staging);
+    context.staging = *part_.staging;
   } else {
     s.local->local_write_started();
     context.operation = s.local->table_index;
   }
   verbs::Write write{.peer = rank,
                      .segments = {},
-                     .target = intake_.output_of(s, rank).offset(piece_.tensor_offset),
+                     .target = intake_.output_of(s, rank).offset(part_.tensor_offset),
                      .immediate = std::nullopt,
                      .context = context.encode()};
   if (!context_.config.link(rank).ordered) {

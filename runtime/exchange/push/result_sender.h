@@ -16,18 +16,18 @@ namespace nzcl::engine {
 
 class Worker;
 
-/// Gives SliceSum memory to sum into, piece by piece, and sends each piece to its receivers when it is full.
+/// Gives SliceSum memory to sum into, part by part, and sends each part to its receivers when it is full.
 /// Owned by the aggregator and used by one thread.
 ///
 /// The result of a tiled slice goes in messages, in sections of tiles. That of any other slice takes one of
 /// two forms:
-/// - In messages. A piece is a section of a message, and the slice's first section carries the union bitmap.
+/// - In messages. A part is a section of a message, and the slice's first section carries the union bitmap.
 ///   A small message takes the results of the next slices along, if they are ready within the same step.
-/// - Direct, where runs are long. A piece is a stretch of the tensor, which is written to its position in
-///   every rank's output. If this member is a rank too, the piece is summed in its own output. A *notice*
-///   follows the pieces: a section with the union bitmap and the number of direct writes.
+/// - Direct, where runs are long. A part is a stretch of the tensor, which is written to its position in
+///   every rank's output. If this member is a rank too, the part is summed in its own output. A *notice*
+///   follows the parts: a section with the union bitmap and the number of direct writes.
 ///
-/// Where blocks are long and this member is a rank too, a piece in a message is summed in the local output,
+/// Where blocks are long and this member is a rank too, a part in a message is summed in the local output,
 /// and copied into the message while it is in a cache, so that the local worker need not read the message.
 /// Where a receiver reads lent messages faster from memory than from this core's cache (StagingWay), that
 /// copy goes past the caches; without a local output the sum is made in scratch memory then.
@@ -50,20 +50,20 @@ class ResultSender {
   /// no buffer is free for it now, or if the section has to be sent first.
   bool open_for_tile(std::uint64_t bytes);
   /// How many bytes of the open section's payload are filled; 0 if none is open.
-  std::uint64_t filled_bytes() const { return piece_.open ? piece_.bytes : 0; }
+  std::uint64_t filled_bytes() const { return part_.open ? part_.bytes : 0; }
   /// Called when a tile of `bytes` has been written to at(). `first` is its number in the slice.
   void filled_with_tile(std::uint64_t first, std::uint64_t bytes);
 
-  /// Opens a piece unless one is open. Returns false if no buffer is free for it now.
-  bool open() { return piece_.open || open_piece(direct_ ? Form::direct : Form::in_message); }
+  /// Opens a part unless one is open. Returns false if no buffer is free for it now.
+  bool open() { return part_.open || open_part(direct_ ? Form::direct : Form::in_message); }
   /// Where the next bytes of the sum belong, and how many of them there is room for.
   std::byte* at();
   std::uint64_t room() const {
-    return piece_.streamed || piece_.placed ? std::min(piece_.room, kSummedPieceBytes) : piece_.room;
+    return part_.streamed || part_.placed ? std::min(part_.room, kSummedPartBytes) : part_.room;
   }
   /// Called when a step of the sum has written to at().
   void filled(const SliceSum::Step& step);
-  /// Sends the piece to its receivers. Returns false if the outbox has no room for all of its writes now. The
+  /// Sends the part to its receivers. Returns false if the outbox has no room for all of its writes now. The
   /// caller must call it again then, and it goes on where it stopped.
   bool send();
   /// Sends what is left of the slice, and tells the ranks that the slice is over. Returns false if it must be
@@ -89,20 +89,20 @@ class ResultSender {
  private:
   enum class Form : std::uint8_t { in_message, direct, notice, refusal, tiles };
   /// A part of the result that is being filled.
-  struct Piece {
+  struct Part {
     bool open = false;
     Form form = Form::in_message;
-    std::byte* header = nullptr;  // of the section; unused in a direct piece
+    std::byte* header = nullptr;  // of the section; unused in a direct part
     std::byte* begin = nullptr;
     std::uint64_t bytes = 0, room = 0;
     std::uint32_t tiles = 0;
     std::uint64_t stream_offset = 0;
-    std::uint64_t tensor_offset = 0;            // of a direct piece
-    std::optional<StagingPool::Index> staging;  // none if the piece lies in the local output
+    std::uint64_t tensor_offset = 0;            // of a direct part
+    std::optional<StagingPool::Index> staging;  // none if the part lies in the local output
     bool with_union = false;
     bool streamed = false;       // summed in a cache, and stored from there past the caches into the message
     bool placed = false;         // summed in the local output, where it stays
-    std::size_t written_to = 0;  // of a direct piece: receivers that already have it
+    std::size_t written_to = 0;  // of a direct part: receivers that already have it
   };
   /// Completed sections that have not been queued yet. It never lives longer than a step.
   struct ResultMessage {
@@ -116,10 +116,10 @@ class ResultSender {
   };
 
   bool fits_announcements(std::uint64_t runs) const;
-  bool open_piece(Form form, std::uint64_t tile_bytes = 0);
+  bool open_part(Form form, std::uint64_t tile_bytes = 0);
   void close_section();
-  bool open_in_output(Piece& piece);
-  bool open_in_staging(Piece& piece, std::uint64_t rest);
+  bool open_in_output(Part& part);
+  bool open_in_staging(Part& part, std::uint64_t rest);
   bool worth_streaming() const;
   bool has_long_runs() const;
   bool may_open_message(const std::optional<ResultMessage>& other) const;
@@ -146,9 +146,9 @@ class ResultSender {
   wire::Audience audience_;
   bool direct_ = false, streamed_ = false, result_sent_ = false;
   std::uint32_t direct_writes_ = 0;  // of the current slice, to each receiver
-  Piece piece_;
+  Part part_;
   const std::byte* filling_ = nullptr;          // what at() returned last
-  const std::unique_ptr<std::byte[]> scratch_;  // of kSummedPieceBytes, where nothing is placed
+  const std::unique_ptr<std::byte[]> scratch_;  // of kSummedPartBytes, where nothing is placed
   std::optional<ResultMessage> message_;        // an open section is composed behind those that it has
   std::optional<ResultMessage> over_;           // sections for ranks that are no receivers
   /// How far the local worker has got in its next result: the offset of the first section that it has not

@@ -17,10 +17,10 @@ namespace nzcl::verbs::cma {
 /// rings once more. A writer pushes its immediate and then reads `sleeping`. Both have a sequentially
 /// consistent fence between the two steps. So either the reader sees the immediate, or the writer sees that
 /// the reader sleeps and wakes it.
-class Segment {
+class SharedSegment {
  public:
-  Segment() = default;
-  Segment(std::byte* base, std::uint32_t entries) : base_(base), entries_(entries) {}
+  SharedSegment() = default;
+  SharedSegment(std::byte* base, std::uint32_t entries) : base_(base), entries_(entries) {}
   static std::size_t bytes(std::size_t peers, std::uint32_t entries) {
     return kLine + peers * Ring::bytes(entries);
   }
