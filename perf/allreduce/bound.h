@@ -41,10 +41,9 @@ double wire_bound(const Load& load, double bytes_per_second);
 /// sends the others' share of its own input and its share of the result, with dedicated ones its input alone.
 double entropy_bytes(const Load& load);
 
-/// The least seconds that memory needs, with all ranks on one host. Every rank's input is scanned once (or
-/// added to what the rank keeps, if it is compressed), what
-/// goes to another process is copied once, all contributions are added, and out of place the blocks that no
-/// rank holds are zeroed.
+/// The least seconds that memory needs, with all ranks on one host. Every rank's input is scanned once, or,
+/// if it is compressed, added to what the rank keeps. What goes to another process is copied once, and all
+/// contributions are added. Out of place, the blocks that no rank holds are zeroed.
 double memory_bound(const Load& load, const MemorySpeed& speed);
 
 }  // namespace perf::allreduce

@@ -203,68 +203,91 @@ void measure_staging(nzcl::Communicator& communicator) {
   }
 }
 
-int run(const Settings& settings) {
-  nzcl::Communicator communicator(communicator_options(settings));
-  Bench bench(communicator, settings);
-  MemorySpeed speed;
-  if (settings.link_gbits == 0) {
-    const MemorySpeed own = measure_memory(communicator.size(), [&] { communicator.barrier(); });
-    const auto all = bench.sum({own.read, own.copy, own.add});
-    speed = {all[0], all[1], all[2]};
+/// The speed of memory with all ranks at work, if the bound needs it.
+MemorySpeed shared_memory_speed(nzcl::Communicator& communicator, Bench& bench, const Settings& settings) {
+  if (settings.link_gbits > 0) return {};
+  const MemorySpeed own = measure_memory(communicator.size(), [&] { communicator.barrier(); });
+  const auto all = bench.sum({own.read, own.copy, own.add});
+  return {all[0], all[1], all[2]};
+}
+
+/// What the bounds need to know of a row.
+Load load_of(const Settings& settings, const Row& row) {
+  const bool compresses = !settings.compress.empty();
+  return {.bytes = static_cast<double>(row.problem.bytes()),
+          .blocks = static_cast<double>(compresses ? row.problem.count : row.problem.blocks()),
+          .density = row.density,
+          .union_density = row.union_density,
+          .ranks = row.problem.ranks,
+          .aggregators = settings.aggregators,
+          .compresses = compresses,
+          .scans = !compresses && !settings.bitmap && !settings.dense && !settings.stream_input,
+          .in_place = row.in_place || settings.packed_output,
+          .collective = settings.collective};
+}
+
+void add_bounds(const Settings& settings, const MemorySpeed& speed, Row& row) {
+  const Load load = load_of(settings, row);
+  row.entropy_bytes = entropy_bytes(load);
+  if (settings.link_gbits > 0) {
+    row.bound_s = wire_bound(load, settings.link_gbits * 1e9 / 8);
+  } else if (settings.collective == Collective::allreduce) {
+    row.bound_s = memory_bound(load, speed);
   }
-  measure_staging(communicator);
-  Output output(communicator, settings, speed);
-  std::uint64_t wrong = 0;
+}
+
+/// Calls each(problem) for every type, operation, density and size that the settings ask for.
+template <class Each>
+void for_each_problem(const Settings& settings, int ranks, Each each) {
   for (const nzcl::DataType type : settings.types) {
     for (const nzcl::ReduceOp op : settings.ops) {
       for (const double density : settings.densities) {
-        for (const std::uint64_t bytes : settings.sizes()) {
-          Row row{.problem = {.type = type,
-                              .op = op,
-                              .count = count_of(settings, bytes, type, communicator.size()),
-                              .block = settings.block,
-                              .density = density,
-                              .overlap = settings.overlap,
-                              .ranks = communicator.size()},
-                  .measured = {}};
-          row.union_density = settings.dense ? 1 : row.problem.union_density();
-          row.density = settings.dense ? 1
-                                       : bench.sum({row.problem.own_density(communicator.rank())})[0] /
-                                             communicator.size();
-          for (const bool in_place : {false, true}) {
-            if (in_place && settings.one_form()) continue;
-            row.in_place = in_place;
-            if (settings.compress.empty()) {
-              row.measured = bench.run(row.problem, in_place);
-            } else {
-              row.measured = run_compressed(communicator, settings, row.problem);
-              row.density = row.measured.density, row.union_density = row.measured.union_density;
-            }
-            const Load load{.bytes = static_cast<double>(row.problem.bytes()),
-                            .blocks = static_cast<double>(settings.compress.empty() ? row.problem.blocks()
-                                                                                    : row.problem.count),
-                            .density = row.density,
-                            .union_density = row.union_density,
-                            .ranks = communicator.size(),
-                            .aggregators = settings.aggregators,
-                            .compresses = !settings.compress.empty(),
-                            .scans = settings.compress.empty() && !settings.bitmap && !settings.dense &&
-                                     !settings.stream_input,
-                            .in_place = in_place || settings.packed_output,
-                            .collective = settings.collective};
-            row.entropy_bytes = entropy_bytes(load);
-            if (settings.link_gbits > 0) {
-              row.bound_s = wire_bound(load, settings.link_gbits * 1e9 / 8);
-            } else if (settings.collective == Collective::allreduce) {
-              row.bound_s = memory_bound(load, speed);
-            }
-            wrong += row.measured.wrong;
-            output.add(row);
-          }
-        }
+        for (const std::uint64_t bytes : settings.sizes())
+          each(Problem{.type = type,
+                       .op = op,
+                       .count = count_of(settings, bytes, type, ranks),
+                       .block = settings.block,
+                       .density = density,
+                       .overlap = settings.overlap,
+                       .ranks = ranks});
       }
     }
   }
+}
+
+/// Measures one problem, out of place and in place, and returns the number of wrong elements.
+std::uint64_t measure(nzcl::Communicator& communicator, Bench& bench, const Settings& settings,
+                      const MemorySpeed& speed, const Problem& problem, Output& output) {
+  Row row{.problem = problem, .measured = {}};
+  row.union_density = settings.dense ? 1 : problem.union_density();
+  row.density = settings.dense ? 1 : bench.sum({problem.own_density(communicator.rank())})[0] / problem.ranks;
+  std::uint64_t wrong = 0;
+  for (const bool in_place : {false, true}) {
+    if (in_place && settings.one_form()) continue;
+    row.in_place = in_place;
+    if (settings.compress.empty()) {
+      row.measured = bench.run(problem, in_place);
+    } else {
+      row.measured = run_compressed(communicator, settings, problem);
+      row.density = row.measured.density, row.union_density = row.measured.union_density;
+    }
+    add_bounds(settings, speed, row);
+    wrong += row.measured.wrong;
+    output.add(row);
+  }
+  return wrong;
+}
+
+int run(const Settings& settings) {
+  nzcl::Communicator communicator(communicator_options(settings));
+  Bench bench(communicator, settings);
+  const MemorySpeed speed = shared_memory_speed(communicator, bench, settings);
+  measure_staging(communicator);
+  Output output(communicator, settings, speed);
+  std::uint64_t wrong = 0;
+  for_each_problem(settings, communicator.size(), [&](const Problem& problem) {
+    wrong += measure(communicator, bench, settings, speed, problem, output);
+  });
   output.finish();
   output.describe_again(communicator);
   communicator.close();

@@ -80,131 +80,189 @@ const char* Settings::input() const {
   return bitmap ? "bitmap" : "scan";
 }
 
-CommandLine parse_command_line(int argc, char** argv) {
-  Settings s;
+namespace {
+
+/// What the command line says as text, until it has been understood.
+struct Texts {
   std::vector<std::string> types{"float32"}, ops{"sum"};
   std::string aggregators = "colocated", overlap = "random", collective = "allreduce", input = "dense",
               output = "dense", index_type = "int32", wire_type;
   int check = 1;
   bool ignored = false;
-  CLI::App app(
-      "Times nzcl's allreduce and other collectives, with nccl-tests' habits: every size out of place and in "
-      "place, checked "
-      "against a plain "
-      "sum.\nThe time is the slowest rank's, per operation; the table shows the median.",
-      "nzcl_allreduce_perf");
-  app.option_defaults()->always_capture_default();
+};
+
+/// The sizes of the tensor.
+void add_sizes(CLI::App& app, Settings& s) {
   app.add_option("-b,--minbytes", s.min_bytes, "Smallest size")->transform(CLI::AsSizeValue(false));
   app.add_option("-e,--maxbytes", s.max_bytes, "Largest size; default: as the smallest")
       ->transform(CLI::AsSizeValue(false));
   app.add_option("-f,--stepfactor", s.step_factor, "From one size to the next")->check(CLI::Range(2, 1024));
   app.add_option("-i,--stepbytes", s.step_bytes, "The same by a sum; 0: by the factor")
       ->transform(CLI::AsSizeValue(false));
+}
+
+/// What is timed, how often, and whether it is checked.
+void add_timing(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("-n,--iters", s.iterations, "Timed operations per row")->check(CLI::Range(1, 1 << 20));
   app.add_option("-w,--warmup_iters", s.warm_up, "Operations before them")->check(CLI::Range(0, 1 << 20));
-  app.add_option("-d,--datatype", types, "float32, float64, float16, bfloat16, int32, int64, uint8, or all")
+  app.add_option("-d,--datatype", t.types, "float32, float64, float16, bfloat16, int32, int64, uint8, or all")
       ->delimiter(',');
-  app.add_option("-o,--op", ops, "sum, avg, min, max, or all")->delimiter(',');
-  app.add_option("-c,--check", check, "1: check every element of the first timed operation; 0: do not")
+  app.add_option("-o,--op", t.ops, "sum, avg, min, max, or all")->delimiter(',');
+  app.add_option("-c,--check", t.check, "1: check every element of the first timed operation; 0: do not")
       ->check(CLI::Range(0, 1));
+}
+
+/// What the ranks hold.
+void add_data(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("--density", s.densities, "Shares of non-zero blocks, such as 1,0.1,0.01")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
   app.add_option(
-         "--collective", collective,
+         "--collective", t.collective,
          "What is timed; the size is that of the whole tensor, of which each rank has or gets a chunk")
       ->check(CLI::IsMember({"allreduce", "broadcast", "reduce", "reduce_scatter", "allgather"}));
-  app.add_option("--overlap", overlap, "Whether ranks' non-zero blocks coincide")
+  app.add_option("--overlap", t.overlap, "Whether ranks' non-zero blocks coincide")
       ->check(CLI::IsMember({"random", "all", "none"}));
   app.add_option("--block", s.block, "Elements per block")->check(CLI::PositiveNumber);
+}
+
+/// Who takes part.
+void add_ranks(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("--ranks", s.ranks,
                  "Start so many ranks on this machine; 0: use the launcher's (mpirun, srun, torchrun)")
       ->check(CLI::Range(0, 256))
       ->take_last();
-  app.add_option("--aggregators", aggregators, "colocated, or a number of dedicated ones");
+  app.add_option("--aggregators", t.aggregators, "colocated, or a number of dedicated ones");
   app.add_option("--serve", s.serve)->group("");
   app.add_option("--transport", s.transport,
                  "shm, tcp, ibverbs or a libfabric provider; default: nzcl's settings");
+}
+
+/// In which form nzcl is given the input, and gives the output.
+void add_forms(CLI::App& app, Settings& s, Texts& t) {
   app.add_flag("--bitmap", s.bitmap, "Tell nzcl which blocks are non-zero: no scan");
   app.add_flag("--dense", s.dense, "Sparsity off: every block is sent");
-  app.add_option("--input", input,
+  app.add_option("--input", t.input,
                  "dense: the whole tensor; stream: the values of the non-zero blocks, and their indices")
       ->check(CLI::IsMember({"dense", "stream"}));
-  app.add_option("--output", output,
+  app.add_option("--output", t.output,
                  "dense: the whole tensor; packed: the blocks of the union, and their indices")
       ->check(CLI::IsMember({"dense", "packed"}));
   app.add_option("--compress", s.compress,
                  "Compress dense gradients: adacomp:500, topk:0.01, qsgd:4 and others (nzcl/compress.h)");
-  app.add_option("--index", index_type, "Type of the indices of a stream")
+  app.add_option("--index", t.index_type, "Type of the indices of a stream")
       ->check(CLI::IsMember({"int32", "uint32", "int64"}));
+}
+
+/// How contributions and results travel.
+void add_travel(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("--format", s.format, "How single elements are coded; default: nzcl's settings")
       ->check(CLI::IsMember({"auto", "bitmap", "offsets", "gaps", "runs"}));
-  app.add_option("--wire_type", wire_type,
+  app.add_option("--wire_type", t.wire_type,
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
   app.add_option("--algorithm", s.algorithm,
                  "How allreduces are exchanged; with doubling, sizes that are too large for it fail; switch "
                  "has a dedicated aggregator at least; default: nzcl's settings")
       ->check(CLI::IsMember({"auto", "push", "doubling", "switch"}));
-  app.add_flag("--reproducible", ignored,
+  app.add_flag("--reproducible", t.ignored,
                "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
+}
+
+/// What the times are compared with, and where they are written.
+void add_report(CLI::App& app, Settings& s) {
   app.add_option("--link", s.link_gbits,
                  "Gb/s of every rank's link, each way: the bound is then the wire's; 0: memory's")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--out_json_file", s.json_file, "Write the rows to this file, as JSON");
+}
+
+int number_of_aggregators(const std::string& aggregators) {
+  if (aggregators.empty() || aggregators.find_first_not_of("0123456789") != aggregators.npos)
+    throw CLI::ValidationError("--aggregators", aggregators + " is neither colocated nor a number");
+  return std::stoi(aggregators);
+}
+
+/// Turns texts into settings.
+void understand(const CLI::App& app, const Texts& t, Settings& s) {
+  s.types = choose<nzcl::DataType>(t.types, nzcl::kDataTypes, "-d");
+  s.ops = choose<nzcl::ReduceOp>(t.ops, nzcl::kReduceOps, "-o");
+  for (const Overlap o : {Overlap::random, Overlap::all, Overlap::none})
+    if (t.overlap == name_of(o)) s.overlap = o;
+  for (const Collective c : {Collective::allreduce, Collective::broadcast, Collective::reduce,
+                             Collective::reduce_scatter, Collective::allgather})
+    if (t.collective == name_of(c)) s.collective = c;
+  if (t.aggregators != "colocated") s.aggregators = number_of_aggregators(t.aggregators);
+  if (s.algorithm == "switch") s.aggregators = std::max(s.aggregators, 1);
+  s.index_type = t.index_type == "int32"    ? nzcl::IndexType::int32
+                 : t.index_type == "uint32" ? nzcl::IndexType::uint32
+                                            : nzcl::IndexType::int64;
+  s.wire_type = t.wire_type.empty()         ? nzcl::WireType::by_option
+                : t.wire_type == "float16"  ? nzcl::WireType::float16
+                : t.wire_type == "bfloat16" ? nzcl::WireType::bfloat16
+                                            : nzcl::WireType::as_is;
+  s.stream_input = t.input == "stream";
+  s.packed_output = t.output == "packed";
+  if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
+  if (s.max_bytes < s.min_bytes) throw CLI::ValidationError("-e", "less than -b");
+  s.check = t.check != 0;
+}
+
+void check_compression(const CLI::App& app, const Settings& s) {
+  if (s.bitmap || s.dense || s.stream_input)
+    throw CLI::ValidationError("--compress", "excludes --bitmap, --dense and --input stream");
+  if (app.count("-d") > 0 && s.types != std::vector{nzcl::DataType::float32})
+    throw CLI::ValidationError("--compress", "takes float32 only");
+  for (const nzcl::ReduceOp op : s.ops) {
+    if (op != nzcl::ReduceOp::sum && op != nzcl::ReduceOp::avg)
+      throw CLI::ValidationError("--compress", "takes -o sum and avg only");
+  }
+  try {
+    (void)nzcl::compressor_from_text(s.compress);
+  } catch (const nzcl::Error& error) {
+    throw CLI::ValidationError("--compress", error.what());
+  }
+}
+
+/// Refuses settings that exclude each other.
+void check_together(const CLI::App& app, const Texts& t, const Settings& s) {
+  if (s.stream_input && (s.bitmap || s.dense))
+    throw CLI::ValidationError("--input", "stream excludes --bitmap and --dense");
+  if (s.packed_output && !s.stream_input)
+    throw CLI::ValidationError("--output", "packed needs --input stream");
+  if (!s.compress.empty()) check_compression(app, s);
+  if (s.collective != Collective::allreduce &&
+      (s.stream_input || s.bitmap || !t.wire_type.empty() || !s.compress.empty()))
+    throw CLI::ValidationError(
+        "--collective", t.collective + " excludes --bitmap, --input stream, --wire_type and --compress");
+  if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, char** argv) {
+  Settings s;
+  Texts t;
+  CLI::App app(
+      "Times nzcl's allreduce and other collectives, with nccl-tests' habits: every size out of place and in "
+      "place, checked against a plain sum.\nThe time is the slowest rank's, per operation; the table shows "
+      "the median.",
+      "nzcl_allreduce_perf");
+  app.option_defaults()->always_capture_default();
+  add_sizes(app, s);
+  add_timing(app, s, t);
+  add_data(app, s, t);
+  add_ranks(app, s, t);
+  add_forms(app, s, t);
+  add_travel(app, s, t);
+  add_report(app, s);
   try {
     app.parse(argc, argv);
-    s.types = choose<nzcl::DataType>(types, nzcl::kDataTypes, "-d");
-    s.ops = choose<nzcl::ReduceOp>(ops, nzcl::kReduceOps, "-o");
-    for (const Overlap o : {Overlap::random, Overlap::all, Overlap::none})
-      if (overlap == name_of(o)) s.overlap = o;
-    for (const Collective c : {Collective::allreduce, Collective::broadcast, Collective::reduce,
-                               Collective::reduce_scatter, Collective::allgather})
-      if (collective == name_of(c)) s.collective = c;
-    if (aggregators != "colocated") {
-      if (aggregators.empty() || aggregators.find_first_not_of("0123456789") != aggregators.npos)
-        throw CLI::ValidationError("--aggregators", aggregators + " is neither colocated nor a number");
-      s.aggregators = std::stoi(aggregators);
-    }
-    if (s.algorithm == "switch") s.aggregators = std::max(s.aggregators, 1);
-    if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
-    if (s.max_bytes < s.min_bytes) throw CLI::ValidationError("-e", "less than -b");
-    s.index_type = index_type == "int32"    ? nzcl::IndexType::int32
-                   : index_type == "uint32" ? nzcl::IndexType::uint32
-                                            : nzcl::IndexType::int64;
-    s.wire_type = wire_type.empty()         ? nzcl::WireType::by_option
-                  : wire_type == "float16"  ? nzcl::WireType::float16
-                  : wire_type == "bfloat16" ? nzcl::WireType::bfloat16
-                                            : nzcl::WireType::as_is;
-    s.stream_input = input == "stream", s.packed_output = output == "packed";
-    if (s.stream_input && (s.bitmap || s.dense))
-      throw CLI::ValidationError("--input", "stream excludes --bitmap and --dense");
-    if (s.packed_output && !s.stream_input)
-      throw CLI::ValidationError("--output", "packed needs --input stream");
-    if (!s.compress.empty()) {
-      if (s.bitmap || s.dense || s.stream_input)
-        throw CLI::ValidationError("--compress", "excludes --bitmap, --dense and --input stream");
-      if (app.count("-d") > 0 && s.types != std::vector{nzcl::DataType::float32})
-        throw CLI::ValidationError("--compress", "takes float32 only");
-      for (const nzcl::ReduceOp op : s.ops) {
-        if (op != nzcl::ReduceOp::sum && op != nzcl::ReduceOp::avg)
-          throw CLI::ValidationError("--compress", "takes -o sum and avg only");
-      }
-      try {
-        (void)nzcl::compressor_from_text(s.compress);
-      } catch (const nzcl::Error& error) {
-        throw CLI::ValidationError("--compress", error.what());
-      }
-    }
-    if (s.collective != Collective::allreduce &&
-        (s.stream_input || s.bitmap || !wire_type.empty() || !s.compress.empty()))
-      throw CLI::ValidationError(
-          "--collective", collective + " excludes --bitmap, --input stream, --wire_type and --compress");
-    if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
+    understand(app, t, s);
+    check_together(app, t, s);
   } catch (const CLI::ParseError& error) {
     return {s, app.exit(error) == 0 ? 0 : 2};
   }
-  s.check = check != 0;
   return {s, std::nullopt};
 }
 
