@@ -13,28 +13,28 @@
 
 namespace nzcl::engine {
 
-/// A caller's list of values and indices, cut into tiles. Ascending, without duplicates.
+/// A caller's list of values and indices, cut into tiles. The indices ascend, without duplicates.
 struct ElementStream {
   const std::byte* values = nullptr;
-  /// The registered memory that the values lie in. None: they are in `own_values`, because the caller's are
-  /// in another order or have duplicates.
+  /// The registered memory that the values lie in. nullptr if they lie in `own_values`, because the caller's
+  /// are in another order or have duplicates.
   const verbs::MemoryRegion* region = nullptr;
   std::vector<std::byte> own_values;
-  std::unique_ptr<std::uint16_t[]> offsets;  // of each element in its tile
-  /// By tile of the tensor, and one more: which of the elements is its first.
+  std::unique_ptr<std::uint16_t[]> offsets;  // for each element its offset in its tile
+  /// For each tile of the tensor, the position in the list of its first element; at the end the list's size.
   std::vector<std::uint64_t> first;
 };
 
-/// Where a tiled operation's input comes from. Exactly one thread at a time asks for a tile; different
-/// threads may ask for different ones.
+/// Where the input of a tiled operation comes from. One thread at a time asks for a tile, but different
+/// threads may ask for different tiles at the same time.
 class TileInput {
  public:
   /// A dense tensor, of which the elements that are not zero are sent.
   TileInput(const std::byte* dense, const verbs::MemoryRegion* region)
       : kind_(Kind::scan), dense_(dense), region_(region) {}
 
-  /// Replace the scan by what the caller says: all elements, none, those of the blocks that are set in `bits`
-  /// (one bit for each block of the tensor), or a stream.
+  /// Each of these replaces the scan by what the caller says this rank holds: all elements, none, those of
+  /// the blocks that are set in `bits` (one bit for each block of the tensor), or a stream.
   void set_all() { kind_ = Kind::all; }
   void set_none() { kind_ = Kind::none; }
   void set_bitmap(std::span<const std::uint64_t> bits) {

@@ -59,7 +59,7 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_plac
       base_(dense),
       packed_(false),
       in_place_(in_place),
-      // Memory that is zero, and of which nothing is touched that no tile is written to.
+      // calloc() gives pages that are zero and take no memory until they are written.
       words_(static_cast<std::uint64_t*>(
           std::calloc(layout.tiles() * layout.tile_blocks() / 64, sizeof(std::uint64_t)))) {
   if (!words_) throw std::bad_alloc();

@@ -36,7 +36,7 @@ class TileOutput {
 
   /// Says how many blocks a packed result has in a tile, unless that is known.
   void note(std::uint64_t tile, std::uint64_t blocks);
-  /// Whether it has to be said before the tile can be placed, and has not been.
+  /// Returns true if note() has to be called for the tile before it can be placed.
   bool needs_note(std::uint64_t tile) const {
     return packed_ && counts_[tile].load(std::memory_order_relaxed) < 0;
   }
@@ -79,10 +79,10 @@ class TileOutput {
   const std::uint64_t capacity_ = 0;
   const IndexBuffer indices_;
   PackedOverflow* const overflow_ = nullptr;
-  const std::uint64_t most_blocks_ = 0;         // whose numbers are kept
-  std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks
-  // Of a packed result: blocks by tile, or -1 while they are unknown, and the block numbers within their
-  // tiles.
+  const std::uint64_t most_blocks_ = 0;         // the number of blocks whose indices are kept in blocks_
+  std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks as bits
+  // Of a packed result: the number of blocks of each tile, or -1 while it is unknown; and for each block of
+  // the result its number within its tile.
   std::unique_ptr<std::atomic<std::int64_t>[]> counts_;
   std::unique_ptr<std::uint16_t[]> blocks_;
   std::vector<Cursor> cursors_;  // by lane

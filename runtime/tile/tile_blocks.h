@@ -8,8 +8,8 @@
 
 namespace nzcl::engine {
 
-/// Counts and marks the blocks of `block_elements` elements, 1 or more, that have an element of a part. For
-/// one size of blocks, as a tensor has; cheap to make.
+/// Counts and marks the blocks of a tile that have an element of a part. It is for blocks of one size
+/// (`block_elements`, 1 or more), as a tensor has them, and cheap to make.
 class TileBlocks {
  public:
   explicit TileBlocks(std::uint64_t block_elements);
@@ -21,9 +21,9 @@ class TileBlocks {
 
   /// Returns how many blocks the part has an element of.
   std::uint64_t count(const TilePart& part, std::uint64_t elements, TileScratch& scratch) const;
-  /// Sets `bits`, one for each block of the tile, to those that have an element in the bitmap. The two may be
-  /// the same if blocks have one element. Returns how many blocks they are. A scratch that the bitmap lies in
-  /// may be given.
+  /// Sets `bits`, one for each block of the tile, to the blocks that have an element in the bitmap, and
+  /// returns how many these are. If blocks have one element, `bits` may be the bitmap itself. The bitmap may
+  /// lie in `scratch`.
   std::uint64_t mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits,
                      TileScratch& scratch) const;
 
@@ -32,7 +32,7 @@ class TileBlocks {
 
   std::uint64_t block_;
   std::uint64_t reciprocal_;  // ceil(2^32 / block_): exact for all numbers of elements of a tile
-  int log2_;                  // of block_, or -1 if that is no power of two up to 64
+  int log2_;                  // the logarithm of block_, or -1 if that is not a power of two up to 64
 };
 
 }  // namespace nzcl::engine

@@ -11,28 +11,30 @@
 
 namespace nzcl::engine {
 
-/// What decides about codes. They shape what is sent, and never the results.
+/// What decides which code an index set gets. Codes shape what is sent, and never the results.
 struct CodeRules {
-  /// The code of every tile that has some of its elements but not all, unless a bitmap would be shorter.
+  /// If it is set, every tile that has some of its elements but not all gets this code, unless a bitmap is
+  /// shorter.
   std::optional<wire::IndexCode> forced;
-  /// Whether the shortest code is looked for whatever it takes, as over links, or only among those that are
-  /// found and read fast.
+  /// true: the shortest code is looked for, however long that takes, because bytes cost more, as over links.
+  /// false: only codes that are found and read fast are considered.
   bool shortest = false;
 };
 
-/// A code for a tile's index set, and what it takes.
+/// A code for a tile's index set, and how many bytes the set takes in it.
 struct CodeChoice {
   wire::IndexCode code = wire::IndexCode::none;
   std::uint64_t index_bytes = 0;  // of the index set, without its length field
 };
 
-/// Chooses the code of a tile's index set. It never takes more bytes than a bitmap. IndexCode::all is only
-/// for tiles that have all elements, so that a result tells exactly which elements any rank contributes.
-/// `scratch` may be used; the part may lead into it.
+/// Chooses the code of a tile's index set. The set never takes more bytes than as a bitmap. IndexCode::all is
+/// chosen only for tiles that have all elements, because a result must say exactly which elements any rank
+/// contributes. It may write to `scratch`. The part may lie in there too, and stays as it is.
 CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRules& rules,
                        TileScratch& scratch);
 
-/// How many bytes a tile takes that begins `at` bytes into the payload, up to where another tile may begin.
+/// Returns the size of a tile that begins `at` bytes into the payload, with the bytes up to where the next
+/// tile may begin.
 std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::size_t values,
                          std::uint64_t value_bytes);
 
@@ -45,17 +47,18 @@ void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t cou
 std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t elements, const CodeChoice& choice,
                           TileScratch& scratch);
 
-/// Reads a tile's index set, and widens its values if they are narrower than the tensor's type, into
-/// `scratch`, where the part then lies; values that are not narrower stay in the payload. `bitmap`, of
-/// words_for(elements) words, takes the bitmap instead of the scratch, if it is not empty. Returns nothing if
-/// the index set is not one of as many elements as the tile counts.
+/// Decodes a tile's index set into `scratch`. Values that are narrower than the tensor's type are widened
+/// into `scratch` too; other values stay in the payload. If `bitmap` is not empty, it has words_for(elements)
+/// words and takes an index set that is decoded to a bitmap, instead of the scratch. Returns nothing if the
+/// bytes are not the code of an index set with as many elements as the tile counts.
 std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
                                   std::span<std::uint64_t> bitmap = {});
 
-/// Returns the set as a bitmap in `to`, unless it is one already. The part must not have Form::none.
+/// Returns the part's index set as a bitmap. It is written to `to`, unless the part has it as a bitmap
+/// already. The part must not have Form::none.
 std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t elements,
                                          std::span<std::uint64_t> to);
-/// Returns the set as offsets, in `to` unless it is given as offsets already.
+/// Returns the part's index set as offsets. They are written to `to`, unless the part has them already.
 std::span<const std::uint16_t> as_offsets(const TilePart& part, std::span<std::uint16_t> to);
 
 }  // namespace nzcl::engine

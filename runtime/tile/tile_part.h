@@ -23,11 +23,11 @@ struct TilePart {
   const std::byte* values = nullptr;       // packed, in the tensor's type
 };
 
-/// Memory for one tile's index set and values, of any tensor. Pages that are never touched cost nothing. For
-/// one thread.
+/// Memory for the index set and the values of one tile, large enough for tiles of any tensor. Pages that are
+/// never touched cost nothing. One thread at a time may use it.
 class TileScratch {
  public:
-  /// `most_value_bytes`: of the values of a tile, as wide as they can be.
+  /// `most_value_bytes` is the largest size that the values of a tile can have.
   explicit TileScratch(std::size_t most_value_bytes)
       : bitmap_(new std::uint64_t[kMostSliceElements / 64]),
         offsets_(new std::uint16_t[kMostSliceElements]),
@@ -38,7 +38,7 @@ class TileScratch {
 
   std::span<std::uint64_t> bitmap(std::size_t words) { return {bitmap_.get(), words}; }
   std::span<std::uint16_t> offsets(std::size_t count = kMostSliceElements) { return {offsets_.get(), count}; }
-  /// For TileBlocks.
+  /// Memory of TileBlocks, for the blocks of a tile as bits, and for the elements of a bitmap as a list.
   std::span<std::uint64_t> blocks(std::size_t words) { return {blocks_.get(), words}; }
   std::span<std::uint16_t> listed(std::size_t count) { return {listed_.get(), count}; }
   std::span<std::byte> values() { return {values_.get(), value_bytes_}; }
