@@ -231,7 +231,9 @@ inline constexpr int kNoColor = -1;
 /// takes its place in the order all the same. The operation then fails on every rank that has started it, as
 /// soon as all ranks have called. The error names the rank and what it refused, and the communicator stays
 /// usable. Only if the request did not even say what tensor it was about (a type that does not exist, blocks
-/// of 0 elements), and the other ranks started an operation there, the communicator fails.
+/// of 0 elements), and the other ranks started an operation there, the communicator fails. It also fails with
+/// Algorithm::switch_, whose packets have no room for a refusal, if one rank refuses what the others start;
+/// what all ranks refuse alike leaves it usable there too.
 ///
 /// Timeouts: an operation fails, and with it the communicator on all ranks, when an engine thread that takes
 /// part in it has moved nothing for the operation's timeout. The time counts from the call, or from when
@@ -249,10 +251,11 @@ inline constexpr int kNoColor = -1;
 /// register throw Error{invalid_usage} there; destroying a Communicator, Work or RegisteredBuffer in the
 /// child does nothing to the parent. Do not call async_error(), statistics() or describe() in the child:
 /// another thread may have held a lock at the moment of the fork. The child may make communicators of its
-/// own. The parent can go on as before, also over verbs. From Linux 5.12 on the child gets a copy of every
-/// registered page, so that a fork takes time and memory in proportion to these. On older kernels the
-/// registered pages are missing in the child, which must not touch them. Programs that are only started
-/// (posix_spawn, or fork followed by exec) are not affected.
+/// own. The parent can go on as before, also over verbs. If the parent dies while the child lives, the other
+/// ranks may learn of it only by a timeout, because the child holds the parent's connections open. From Linux
+/// 5.12 on the child gets a copy of every registered page, so that a fork takes time and memory in proportion
+/// to these. On older kernels the registered pages are missing in the child, which must not touch them.
+/// Programs that are only started (posix_spawn, or fork followed by exec) are not affected.
 class NZCL_API Communicator {
  public:
   /// Meets the other ranks through options.bootstrap. Throws Error within bootstrap_timeout_s, naming the

@@ -79,7 +79,8 @@ struct Options {
 
   /// auto | push | doubling | switch: how operations are exchanged, unless a call says otherwise. With
   /// doubling, operations that do not fit it are pushed. With switch, all go through slot pools over
-  /// datagrams, at dedicated aggregators. auto: push. Equal on all members.
+  /// datagrams, at dedicated aggregators. auto: push or doubling, whichever a model of the costs expects to
+  /// be faster for the operation. Equal on all members.
   std::string algorithm = "auto";
 
   // Timeouts, logging and tracing.

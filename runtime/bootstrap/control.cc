@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/block_signals.h"
 #include "runtime/base/json_text.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/control_connection.h"
@@ -104,6 +105,7 @@ class StarControl final : public ControlPlane {
                   });
       }
     }
+    const BlockSignals blocked;
     thread_ = std::jthread([this] {
       ::pthread_setname_np(::pthread_self(), "nzcl-control");
       io_.run();

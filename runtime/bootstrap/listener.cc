@@ -9,6 +9,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/log.h"
+#include "runtime/bootstrap/sockets.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -32,7 +33,7 @@ bool is_shortage(const asio::error_code& error) {
 
 struct Listener::State {
   State(asio::io_context& io, const Tcp::endpoint& endpoint, std::string n)
-      : acceptor(io, endpoint), name(std::move(n)) {}
+      : acceptor(open_acceptor(io, endpoint)), name(std::move(n)) {}
 
   void refuse(const std::string& from, const std::string& why) {
     last_refusal = fmt::format("{}: {}", from, why);
@@ -66,8 +67,7 @@ asio::awaitable<void> Listener::State::accept_loop(std::shared_ptr<State> self) 
   asio::steady_timer pause(self->acceptor.get_executor());
   while (self->acceptor.is_open()) {
     asio::error_code error;
-    Tcp::socket socket =
-        co_await self->acceptor.async_accept(asio::redirect_error(asio::use_awaitable, error));
+    Tcp::socket socket = co_await accept(self->acceptor, error);
     if (!self->acceptor.is_open()) break;
     if (!error) {
       if (self->unproved.size() == kUnprovedLimit) self->drop_oldest();

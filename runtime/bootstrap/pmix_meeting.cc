@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "nzcl/error.h"
+#include "runtime/base/block_signals.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -35,7 +36,10 @@ using Value = std::unique_ptr<pmix_value_t, ReleaseValue>;
 /// client at the same time.
 class Client {
  public:
-  Client() { check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server"); }
+  Client() {
+    const BlockSignals blocked;  // the library starts a thread
+    check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server");
+  }
   ~Client() { PMIx_Finalize(nullptr, 0); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

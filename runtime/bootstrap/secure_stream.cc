@@ -141,7 +141,7 @@ void refuse_self(Tcp::socket& socket) {
 
 asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint,
                                                         std::chrono::seconds limit) {
-  auto stream = std::make_shared<Stream>(Tcp::socket(co_await asio::this_coro::executor), context);
+  auto stream = std::make_shared<Stream>(open_socket(co_await asio::this_coro::executor), context);
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
   co_await stream->lowest_layer().async_connect(endpoint, asio::use_awaitable);

@@ -11,10 +11,10 @@
 #include <string_view>
 
 #include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/sockets.h"
 
 namespace nzcl::bootstrap {
 
-using Tcp = asio::ip::tcp;
 using Stream = asio::ssl::stream<Tcp::socket>;
 
 /// A TLS context that offers and accepts only the key made from `secret`: no certificates, no older versions

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "runtime/base/block_signals.h"
 #include "runtime/base/log.h"
 
 namespace nzcl::comm {
@@ -11,6 +12,7 @@ namespace nzcl::comm {
 void ChildServers::start(std::function<void()> serve) {
   servers_.remove_if([](const Server& server) { return server.over.load(); });
   Server& server = servers_.emplace_back();
+  const BlockSignals blocked;
   server.thread = std::jthread([this, &server, serve = std::move(serve)] {
     ::pthread_setname_np(::pthread_self(), "nzcl-serve");
     try {

@@ -178,10 +178,16 @@ void Work::on_complete(std::function<void(const Error* error)> callback) {
   Core* const core = work.core.get();  // which owns the thread that makes the call
   work.core->on_complete(work.operation, [core, operation = work.operation, call = std::move(callback)] {
     const auto error = outcome(*core, *operation);
+    const auto log_thrown = [&](const char* what) {
+      log().error("rank {}: a completion callback of operation {} has thrown: {}", core->members().self,
+                  operation->epoch, what);
+    };
     try {
       call(error ? &*error : nullptr);
     } catch (const std::exception& e) {
-      log().error("a completion callback of operation {} has thrown: {}", operation->epoch, e.what());
+      log_thrown(e.what());
+    } catch (...) {
+      log_thrown("something that is no std::exception");
     }
   });
 }

@@ -38,6 +38,24 @@ WireType wire_type_of(const std::string& option) {
   return option == "bfloat16" ? WireType::bfloat16 : WireType::as_is;
 }
 
+/// Only a reduce-scatter has an input of several chunks.
+engine::InputBlocks input_blocks_of(const Prepared& p) {
+  const std::uint64_t element = element_bytes(static_cast<DataType>(p.record.type));
+  engine::InputBlocks input{.chunks = {}, .block_bytes = p.record.block_elems * element};
+  if (p.record.collective != wire::Collective::reduce_scatter) {
+    input.chunks.push_back(p.input_bytes);
+    return input;
+  }
+  auto rest = p.input_bytes;
+  for (std::size_t c = 0; !rest.empty(); ++c) {
+    const std::uint64_t elements =
+        p.chunk_begins.empty() ? p.record.count : p.chunk_begins[c + 1] - p.chunk_begins[c];
+    input.chunks.push_back(rest.first(elements * element));
+    rest = rest.subspan(elements * element);
+  }
+  return input;
+}
+
 std::string in_place_from(std::uint64_t direct_bytes) {
   return direct_bytes < 1ull << 40 ? fmt::format("results of {:.1f} KiB a run written in place",
                                                  static_cast<double>(direct_bytes) / 1024)
@@ -356,19 +374,17 @@ std::shared_ptr<Operation> Core::start(Prepared p, std::optional<Error> refusal)
 }
 
 std::unique_ptr<const engine::InputCheck> Core::check_input(const Prepared& p) const {
-  // The blocks of chunks do not lie at regular distances, so inputs and outputs of chunks are not looked at.
-  if (options().check == 0 || p.input_bytes.empty() || wire::is_chunked(p.record.collective)) return nullptr;
-  const std::uint64_t block_bytes =
-      p.record.block_elems * element_bytes(static_cast<DataType>(p.record.type));
+  if (options().check == 0 || p.input_bytes.empty()) return nullptr;
+  engine::InputBlocks input = input_blocks_of(p);
   if (p.known == Prepared::Input::bitmap && !p.input.sparse) {
-    if (const auto block = engine::first_hidden_block(p.input_bytes, block_bytes, p.bitmap)) {
+    if (const auto block = engine::first_hidden_block(input, p.bitmap)) {
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{}: block {} of the input is not all zero bytes, and its bit in the "
                               "bitmap is not set; -0.0 is no zero here",
                               wire::name_of(p.record.collective), *block));
     }
   }
-  return std::make_unique<const engine::InputCheck>(p.input_bytes, block_bytes);
+  return std::make_unique<const engine::InputCheck>(std::move(input));
 }
 
 /// Waits until fewer than kMaxOperations are in flight. It unlocks the lock while it waits.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/block_signals.h"
 #include "runtime/placement/threads.h"
 
 namespace nzcl::comm {
@@ -13,6 +14,7 @@ void EngineThreads::start(LaneSet& lanes, const placement::Placement& placement,
         placement::name_thread(fmt::format("nzcl-scan-{}", i).c_str());
         placement::pin_thread(placement.scan_cpus[static_cast<std::size_t>(i)], member);
       });
+  const BlockSignals blocked;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
     lane_threads_.emplace_back([&lanes, &placement, member, i, at_end](std::stop_token stop) {
       placement::name_thread(fmt::format("nzcl-lane-{}", i).c_str());

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "runtime/bootstrap/string_list.h"
+#include "runtime/comm/lane_addresses.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl::comm {
@@ -48,18 +48,19 @@ void LaneSet::connect(const engine::Membership& membership, bootstrap::Bootstrap
                       verbs::Deadline deadline) {
   const auto count = static_cast<std::size_t>(membership.members.count());
   const auto self = static_cast<std::size_t>(membership.members.self);
-  std::vector<std::string> mine;  // for each lane, the addresses for all members
+  LaneAddresses mine(count);
   for (const auto& lane : lanes_) {
-    for (std::size_t peer = 0; peer < count; ++peer)
-      mine.push_back(lane->address_for(static_cast<int>(peer)));
+    for (std::size_t peer = 0; peer < count; ++peer) mine.add(lane->address_for(static_cast<int>(peer)));
   }
-  const auto all = meeting.allgather(bootstrap::encode_strings(mine), deadline);
+  const auto texts = meeting.allgather(mine.encode(), deadline);
+  std::vector<LaneAddresses> all;
+  for (std::size_t peer = 0; peer < count; ++peer) {
+    const auto position = static_cast<std::size_t>(membership.position_of[peer]);
+    all.push_back(LaneAddresses::decode(texts[position], lanes_.size(), count, membership.names[position]));
+  }
   for (std::size_t l = 0; l < lanes_.size(); ++l) {
     std::vector<std::string> addresses;
-    for (std::size_t peer = 0; peer < count; ++peer) {
-      const auto position = static_cast<std::size_t>(membership.position_of[peer]);
-      addresses.push_back(bootstrap::decode_strings(all[position]).at(l * count + self));
-    }
+    for (const LaneAddresses& peer : all) addresses.push_back(peer.of(l, self));
     lanes_[l]->connect(addresses, deadline);
   }
   meeting.allgather("connected", deadline);  // because nobody may write before everybody can receive

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/base/block_signals.h"
 #include "runtime/placement/threads.h"
 
 namespace nzcl::comm {
@@ -13,7 +14,10 @@ void Notifier::add(std::shared_ptr<engine::Operation> operation, std::function<v
     if (!stopping_) {
       bell_.listen();
       entries_.push_back({std::move(operation), std::move(call)});
-      if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+      if (!thread_.joinable()) {
+        const BlockSignals blocked;
+        thread_ = std::thread([this] { run(); });
+      }
       bell_.ring();  // it may have finished before the bell was listened to
       return;
     }

@@ -1,8 +1,11 @@
 #include "runtime/lane/scan_pool.h"
 
+#include "runtime/base/block_signals.h"
+
 namespace nzcl::engine {
 
 ScanPool::ScanPool(int threads, const std::function<void(int)>& start) {
+  const BlockSignals blocked;
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this, start, i](std::stop_token stop) {
       start(i);

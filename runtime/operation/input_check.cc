@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "runtime/base/bitmap.h"
-#include "runtime/kernels/scan.h"
 
 namespace nzcl::engine {
 namespace {
@@ -32,35 +31,65 @@ std::uint64_t sum_of(std::span<const std::byte> bytes) {
   return mixed(sum, word);
 }
 
+/// Calls visit(index, bytes) for each block until it returns false.
+template <typename Visit>
+void for_each_block(const InputBlocks& input, Visit visit) {
+  std::uint64_t index = 0;
+  for (auto rest : input.chunks) {
+    while (!rest.empty()) {
+      const auto block = rest.first(std::min<std::uint64_t>(input.block_bytes, rest.size()));
+      if (!visit(index++, block)) return;
+      rest = rest.subspan(block.size());
+    }
+  }
+}
+
+/// Precondition: there is at least one byte.
+bool is_zero(std::span<const std::byte> bytes) {
+  return bytes.front() == std::byte{0} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
+}
+
+bool is_set(std::span<const std::uint64_t> bits, std::uint64_t index) {
+  return index / 64 < bits.size() && test_bit(bits, index);
+}
+
 }  // namespace
 
-std::optional<std::uint64_t> first_hidden_block(std::span<const std::byte> input, std::uint64_t block_bytes,
+std::uint64_t InputBlocks::blocks() const { return blocks_before(chunks.size()); }
+
+std::uint64_t InputBlocks::blocks_before(std::size_t chunk) const {
+  std::uint64_t sum = 0;
+  for (std::size_t c = 0; c < chunk; ++c) sum += blocks_in(chunks[c].size(), block_bytes);
+  return sum;
+}
+
+std::optional<std::uint64_t> first_hidden_block(const InputBlocks& input,
                                                 std::span<const std::uint64_t> bitmap) {
-  std::vector<std::uint64_t> found(words_for(blocks_in(input.size(), block_bytes)));
-  scan_blocks(input.data(), input.size(), block_bytes, found, 1);
-  for (std::uint64_t w = 0; w < found.size(); ++w) {
-    const std::uint64_t hidden = found[w] & ~bitmap[w];
-    if (hidden != 0) return w * 64 + static_cast<std::uint64_t>(std::countr_zero(hidden));
-  }
-  return std::nullopt;
+  std::optional<std::uint64_t> hidden;
+  for_each_block(input, [&](std::uint64_t index, std::span<const std::byte> block) {
+    if (!test_bit(bitmap, index) && !is_zero(block)) hidden = index;
+    return !hidden;
+  });
+  return hidden;
 }
 
-InputCheck::InputCheck(std::span<const std::byte> input, std::uint64_t block_bytes)
-    : input_(input), block_bytes_(block_bytes), sums_(blocks_in(input.size(), block_bytes)) {
-  for (std::uint64_t b = 0; b < sums_.size(); ++b) sums_[b] = sum_of(block(b));
+InputCheck::InputCheck(InputBlocks input) : input_(std::move(input)) {
+  sums_.reserve(input_.blocks());
+  for_each_block(input_, [this](std::uint64_t, std::span<const std::byte> block) {
+    sums_.push_back(sum_of(block));
+    return true;
+  });
 }
 
-std::optional<std::uint64_t> InputCheck::first_change(std::span<const std::uint64_t> written) const {
-  for (std::uint64_t b = 0; b < sums_.size(); ++b) {
-    if (!written.empty() && test_bit(written, b)) continue;
-    if (sum_of(block(b)) != sums_[b]) return b;
-  }
-  return std::nullopt;
-}
-
-std::span<const std::byte> InputCheck::block(std::uint64_t index) const {
-  const std::uint64_t begin = index * block_bytes_;
-  return input_.subspan(begin, std::min<std::uint64_t>(block_bytes_, input_.size() - begin));
+std::optional<std::uint64_t> InputCheck::first_change(std::span<const std::uint64_t> written,
+                                                      std::uint64_t written_from) const {
+  std::optional<std::uint64_t> changed;
+  for_each_block(input_, [&](std::uint64_t index, std::span<const std::byte> block) {
+    const bool may_change = index >= written_from && is_set(written, index - written_from);
+    if (!may_change && sum_of(block) != sums_[index]) changed = index;
+    return !changed;
+  });
+  return changed;
 }
 
 }  // namespace nzcl::engine

@@ -266,8 +266,7 @@ void Operation::verify_input() {
   if (!input_check) return;
   std::call_once(verified_once_, [this] {
     if (failure()) return;
-    const auto block =
-        input_check->first_change(in_place(0) ? union_bitmap() : std::span<const std::uint64_t>());
+    const auto block = changed_input_block();
     if (!block) return;
     const std::scoped_lock lock(failure_mutex_);
     failure_ = {ErrorCode::invalid_usage,
@@ -275,6 +274,18 @@ void Operation::verify_input() {
                             "hold wrong results; write to a buffer only after wait() has returned",
                             epoch, *block, input.sparse ? "values" : "the input")};
   });
+}
+
+/// Returns the first block of the input that has changed where no result may lie.
+std::optional<std::uint64_t> Operation::changed_input_block() {
+  if (record.collective == wire::Collective::allgather)
+    return input_check->first_change({});  // where the chunk belongs in the output, its copy is itself
+  if (record.collective != wire::Collective::reduce_scatter)
+    return input_check->first_change(in_place(0) ? union_bitmap() : std::span<const std::uint64_t>());
+  const auto own = static_cast<std::uint32_t>(rank_);
+  const std::byte* const own_chunk = input.base + layout.chunk_begin(own) * layout.element_bytes();
+  if (output.base != own_chunk) return input_check->first_change({});
+  return input_check->first_change(union_bitmap(), layout.blocks_before(own));
 }
 
 void Operation::complete_packed() {

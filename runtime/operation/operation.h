@@ -192,6 +192,7 @@ class Operation {
     std::uint64_t slice = 0, blocks = 0;
   };
   enum class Side : std::uint8_t { input, result };
+  std::optional<std::uint64_t> changed_input_block();
   std::span<std::uint64_t> bits_of(Side side, std::uint64_t slice);
   std::uint64_t chunk_offset(std::uint64_t slice) const {
     return layout.chunk_begin(layout.chunk_of(slice)) * element_bytes(type());

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/block_signals.h"
 #include "runtime/kernels/stream_copy.h"
 
 namespace nzcl::placement {
@@ -41,6 +42,7 @@ double seconds(const CpuPair& pair, Here here, There there) {
   double elapsed = 0;
   std::atomic<long> ready{0};
   std::exception_ptr failed;
+  const BlockSignals blocked;
   const auto on = [&](int cpu, auto body) {
     return std::thread([&, cpu, body] {
       try {

@@ -19,7 +19,7 @@ set(fuzzed_sources
   runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
   runtime/exchange/contributions/tile_writer.cc runtime/exchange/one_hop/one_hop_exchange.cc
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
-  runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
+  runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc runtime/exchange/switch/port.cc
   runtime/lane/lane.cc
   runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
   runtime/comm/hello.cc runtime/comm/split_plan.cc)

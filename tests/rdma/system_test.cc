@@ -12,35 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "tests/rdma/rdma.h"
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
 #include "tests/system/run_one.h"
-#include "verbs/ibv/port.h"
 
 namespace nzcl::test {
 namespace {
 
 using testing::Each;
-
-class Rdma : public testing::Test {
- protected:
-  void SetUp() override {
-    try {
-      verbs::ibv::open_port({});
-    } catch (const Error& e) {
-      GTEST_SKIP() << e.what();
-    }
-  }
-  static Setting setting(int ranks) {
-    Setting s{.transport = "ibverbs", .ranks = ranks, .options = {}};
-    s.options.slot_bytes = 16 << 10;  // many messages from little data
-    s.options.pin = "off";
-    s.options.timeout_s = 60;
-    s.options.ack_timeout = 16;
-    s.options.log_level = "off";
-    return s;
-  }
-};
 
 class RdmaTest : public Rdma, public testing::WithParamInterface<int> {};
 

@@ -186,6 +186,117 @@ TEST_F(CApiMisuseTest, AnEmptyTensorOfBlocks) {
   EXPECT_THAT(nzclGetLastError(), HasSubstr("block index 0 is not below the block count 0"));
 }
 
+/// The text of the call's error; the call must have found an argument that cannot be right.
+std::string refusal(nzclResult_t result) {
+  EXPECT_EQ(result, nzclInvalidArgument);
+  return nzclGetLastError();
+}
+
+TEST_F(CApiMisuseTest, EveryNullPointerOfAStreamIsAnErrorThatNamesTheCall) {
+  const auto names = AllOf(HasSubstr("nzclAllReduceSparse"), HasSubstr("null"));
+  nzclWork_t work = nullptr;
+  nzclAllReduceSparseArgs args{};
+  args.size = sizeof args;
+  args.count = args.index_count = args.packed_capacity = 1;
+  args.values = args.output = data_.data();
+  EXPECT_THAT(refusal(nzclAllReduceSparse(nullptr, comm_, &work)), names);
+  EXPECT_THAT(refusal(nzclAllReduceSparse(&args, nullptr, &work)), names);
+  EXPECT_THAT(refusal(nzclAllReduceSparse(&args, comm_, nullptr)), names);
+  EXPECT_THAT(refusal(nzclAllReduceSparse(&args, comm_, &work)), names) << "indices";
+  const std::int32_t index = 0;
+  args.indices = &index;
+  args.values = nullptr;
+  EXPECT_THAT(refusal(nzclAllReduceSparse(&args, comm_, &work)), HasSubstr("values is null"));
+  args.values = data_.data();
+  args.output = nullptr;
+  EXPECT_THAT(refusal(nzclAllReduceSparse(&args, comm_, &work)), HasSubstr("no memory is given"));
+}
+
+TEST_F(CApiMisuseTest, EveryNullPointerOfACollectiveIsAnErrorThatNamesTheCall) {
+  nzclWork_t work = nullptr;
+  float* const x = data_.data();
+  const auto names = [](const char* call) { return AllOf(HasSubstr(call), HasSubstr("null")); };
+  EXPECT_THAT(refusal(nzclBroadcast(x, 1, nzclFloat32, 0, nullptr, &work)), names("nzclBroadcast"));
+  EXPECT_THAT(refusal(nzclBroadcast(x, 1, nzclFloat32, 0, comm_, nullptr)), names("nzclBroadcast"));
+  EXPECT_THAT(refusal(nzclBroadcast(nullptr, 1, nzclFloat32, 0, comm_, &work)), names("broadcast: data"));
+  EXPECT_THAT(refusal(nzclReduce(x, x, 1, nzclFloat32, nzclSum, 0, nullptr, &work)), names("nzclReduce"));
+  EXPECT_THAT(refusal(nzclReduce(x, x, 1, nzclFloat32, nzclSum, 0, comm_, nullptr)), names("nzclReduce"));
+  EXPECT_THAT(refusal(nzclReduce(nullptr, x, 1, nzclFloat32, nzclSum, 0, comm_, &work)),
+              names("reduce: input"));
+  EXPECT_THAT(refusal(nzclReduce(x, nullptr, 1, nzclFloat32, nzclSum, 0, comm_, &work)),
+              names("reduce: output"));
+  EXPECT_THAT(refusal(nzclReduceScatter(x, x, 1, nzclFloat32, nzclSum, nullptr, &work)),
+              names("nzclReduceScatter"));
+  EXPECT_THAT(refusal(nzclReduceScatter(x, x, 1, nzclFloat32, nzclSum, comm_, nullptr)),
+              names("nzclReduceScatter"));
+  EXPECT_THAT(refusal(nzclReduceScatter(nullptr, x, 1, nzclFloat32, nzclSum, comm_, &work)),
+              names("reduce_scatter: input"));
+  EXPECT_THAT(refusal(nzclReduceScatter(x, nullptr, 1, nzclFloat32, nzclSum, comm_, &work)),
+              names("reduce_scatter: output"));
+  EXPECT_THAT(refusal(nzclAllGather(x, x, 1, nzclFloat32, nullptr, &work)), names("nzclAllGather"));
+  EXPECT_THAT(refusal(nzclAllGather(x, x, 1, nzclFloat32, comm_, nullptr)), names("nzclAllGather"));
+  EXPECT_THAT(refusal(nzclAllGather(nullptr, x, 1, nzclFloat32, comm_, &work)), names("allgather: input"));
+  EXPECT_THAT(refusal(nzclAllGather(x, nullptr, 1, nzclFloat32, comm_, &work)), names("allgather: output"));
+
+  nzclCollectiveArgs args{};
+  args.size = sizeof args;
+  using Call = nzclResult_t (*)(const nzclCollectiveArgs*, nzclComm_t, nzclWork_t*);
+  constexpr std::array<std::pair<const char*, Call>, 4> kCalls = {
+      {{"nzclBroadcastEx", nzclBroadcastEx},
+       {"nzclReduceEx", nzclReduceEx},
+       {"nzclReduceScatterEx", nzclReduceScatterEx},
+       {"nzclAllGatherEx", nzclAllGatherEx}}};
+  for (const auto& [name, call] : kCalls) {
+    EXPECT_THAT(refusal(call(nullptr, comm_, &work)), names(name));
+    EXPECT_THAT(refusal(call(&args, nullptr, &work)), names(name));
+    EXPECT_THAT(refusal(call(&args, comm_, nullptr)), names(name));
+  }
+}
+
+TEST_F(CApiMisuseTest, EveryNullPointerOfACallbackOrCompressorIsAnErrorThatNamesTheCall) {
+  const auto names = [](const char* call) { return AllOf(HasSubstr(call), HasSubstr("null")); };
+  nzclWork_t work = nullptr;
+  NZCL_OK(nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm_, &work));
+  const nzclCallback_t callback = [](nzclResult_t, const char*, void*) {};
+  EXPECT_THAT(refusal(nzclWorkOnComplete(nullptr, callback, nullptr)), names("nzclWorkOnComplete"));
+  EXPECT_THAT(refusal(nzclWorkOnComplete(work, nullptr, nullptr)), names("nzclWorkOnComplete"));
+  NZCL_OK(nzclWorkFree(work));
+
+  nzclCompressorState_t state = nullptr;
+  const nzclLayer_t layer{10, 0};
+  EXPECT_THAT(refusal(nzclCompressorStateCreate(nullptr, &layer, 1, &state)),
+              names("nzclCompressorStateCreate"));
+  EXPECT_THAT(refusal(nzclCompressorStateCreate("topk", nullptr, 1, &state)),
+              names("nzclCompressorStateCreate"));
+  EXPECT_THAT(refusal(nzclCompressorStateCreate("topk", &layer, 1, nullptr)),
+              names("nzclCompressorStateCreate"));
+  NZCL_OK(nzclCompressorStateCreate("topk", &layer, 1, &state));
+  std::size_t bytes = 0;
+  nzclCompressionReport report{};
+  report.size = sizeof report;
+  EXPECT_THAT(refusal(nzclCompressorStateReset(nullptr)), names("nzclCompressorStateReset"));
+  EXPECT_THAT(refusal(nzclCompressorStateSave(nullptr, nullptr, &bytes)), names("nzclCompressorStateSave"));
+  EXPECT_THAT(refusal(nzclCompressorStateSave(state, nullptr, nullptr)), names("nzclCompressorStateSave"));
+  EXPECT_THAT(refusal(nzclCompressorStateRestore(nullptr, &bytes, 1)), names("nzclCompressorStateRestore"));
+  EXPECT_THAT(refusal(nzclCompressorStateRestore(state, nullptr, 1)), names("nzclCompressorStateRestore"));
+  EXPECT_THAT(refusal(nzclCompressorStateGetReport(nullptr, &report)), names("nzclCompressorStateGetReport"));
+  EXPECT_THAT(refusal(nzclCompressorStateGetReport(state, nullptr)), names("nzclCompressorStateGetReport"));
+  float* const x = data_.data();
+  EXPECT_THAT(refusal(nzclAllReduceCompressed(x, x, 10, nzclSum, nullptr, comm_, &work)),
+              names("nzclAllReduceCompressed"));
+  EXPECT_THAT(refusal(nzclAllReduceCompressed(x, x, 10, nzclSum, state, nullptr, &work)),
+              names("nzclAllReduceCompressed"));
+  EXPECT_THAT(refusal(nzclAllReduceCompressed(x, x, 10, nzclSum, state, comm_, nullptr)),
+              names("nzclAllReduceCompressed"));
+  EXPECT_THAT(refusal(nzclAllReduceCompressed(nullptr, x, 10, nzclSum, state, comm_, &work)),
+              HasSubstr("input is null"));
+  EXPECT_THAT(refusal(nzclAllReduceCompressed(x, nullptr, 10, nzclSum, state, comm_, &work)),
+              HasSubstr("output is null"));
+  NZCL_OK(nzclCompressorStateDestroy(state));
+  NZCL_OK(nzclCompressorStateDestroy(nullptr));
+  NZCL_OK(nzclSetLogCallback(nullptr, nullptr));
+}
+
 TEST_F(CApiMisuseTest, EveryNullPointerIsAnErrorThatNamesTheCall) {
   const std::int64_t index = 0;
   const std::int64_t* indices = nullptr;

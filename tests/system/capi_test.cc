@@ -166,6 +166,39 @@ TEST_F(CApiTest, SparseBlocksDenseAndPacked) {
   });
 }
 
+/// Rank 0 has nothing, and passes null for values and indices.
+TEST_F(CApiTest, ARankWithoutAnythingPassesNull) {
+  run([](nzclComm_t comm, int rank) {
+    std::vector<float> values(kBlock, 1.0f), dense(kCount, -1.0f), expected(kCount, 0.0f);
+    const std::array<std::int64_t, 1> indices{4};
+    std::fill_n(expected.begin() + 4 * kBlock, kBlock, 2.0f);
+    std::vector<nzclBuffer_t> buffers(2);
+    NZCL_OK(nzclCommRegister(comm, values.data(), values.size() * sizeof(float), &buffers[0]));
+    NZCL_OK(nzclCommRegister(comm, dense.data(), dense.size() * sizeof(float), &buffers[1]));
+    const bool empty = rank == 0;
+    nzclWork_t work = nullptr;
+    NZCL_OK(nzclAllReduceSparseBlock(empty ? nullptr : values.data(), empty ? nullptr : indices.data(),
+                                     empty ? 0 : 1, kBlock, dense.data(), kCount, nzclFloat32, nzclSum, comm,
+                                     &work));
+    wait_and_free(work);
+    EXPECT_EQ(dense, expected);
+    nzclAllReduceSparseArgs args{};
+    args.size = sizeof args;
+    args.values = empty ? nullptr : values.data();
+    args.indices = empty ? nullptr : indices.data();
+    args.index_type = nzclIndexInt64;
+    args.index_count = empty ? 0 : 1;
+    args.count = kCount;
+    args.block_elems = kBlock;
+    args.output = dense.data();
+    std::fill(dense.begin(), dense.end(), -1.0f);
+    NZCL_OK(nzclAllReduceSparse(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_EQ(dense, expected);
+    for (nzclBuffer_t b : buffers) NZCL_OK(nzclCommDeregister(comm, b));
+  });
+}
+
 /// Room for a packed result that grows.
 struct Grown {
   std::vector<float> values;

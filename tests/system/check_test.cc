@@ -111,6 +111,78 @@ TEST(CheckTest, ValuesThatChangeAreNamedByTheirPlaceInTheList) {
   EXPECT_EQ(error_of_a_touch(checking(2), start, 3 * 256).second, "") << "behind the list";
 }
 
+TEST(CheckTest, SingleElementsOfTilesAreNamed) {
+  const auto start = [](Communicator& c, Buffer& in, Buffer& out) {
+    return c.allreduce(
+        {.input = in.data.data(), .output = out.data.data(), .count = kCount, .block_elems = 1});
+  };
+  EXPECT_THAT(error_of_a_touch(checking(2), start, 20'001).second, HasSubstr("block 20001 of the input"));
+  const auto errors = run_ranks(checking(1), [](Communicator& c) {
+    Buffer b(c, kCount);
+    std::vector<std::uint64_t> bitmap(kCount / 64, ~0ull);
+    bitmap[20'001 / 64] = 0;
+    AllreduceRequest r = b.request();
+    r.block_elems = 1, r.bitmap = bitmap;
+    std::fill_n(b.data.begin() + 20'001 / 64 * 64, 64, 0.0f);
+    b.data[20'001] = 1.0f;
+    EXPECT_THAT(error_of([&] { (void)c.allreduce(r); }).second, HasSubstr("block 20001 of the input"));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+/// Blocks of chunks are counted chunk by chunk. The first chunk's 300 elements are two blocks, the second of
+/// them of 44 elements.
+constexpr std::array<std::uint64_t, 2> kChunks{300, 1000};
+
+Work scattered(Communicator& c, Buffer& in, Buffer& out) {
+  return c.reduce_scatter({.input = in.data.data(), .output = out.data.data(), .counts = kChunks});
+}
+
+TEST(CheckTest, InputsOfChunksAreLookedAtToo) {
+  EXPECT_THAT(error_of_a_touch(checking(2), scattered, 299).second, HasSubstr("block 1 of the input"));
+  EXPECT_THAT(error_of_a_touch(checking(2), scattered, 300).second, HasSubstr("block 2 of the input"));
+  EXPECT_THAT(error_of_a_touch(checking(2), scattered, 1299).second, HasSubstr("block 5 of the input"));
+  EXPECT_EQ(error_of_a_touch(checking(2), scattered, 1300).second, "") << "behind the chunks";
+  const auto equal_chunks = [](Communicator& c, Buffer& in, Buffer& out) {
+    return c.reduce_scatter({.input = in.data.data(), .output = out.data.data(), .count = 500});
+  };
+  EXPECT_THAT(error_of_a_touch(checking(2), equal_chunks, 500).second, HasSubstr("block 2 of the input"));
+  const auto gathered = [](Communicator& c, Buffer& in, Buffer& out) {
+    return c.allgather({.input = in.data.data(), .output = out.data.data(), .count = 1000});
+  };
+  EXPECT_THAT(error_of_a_touch(checking(2), gathered, 999).second, HasSubstr("block 3 of the input"));
+}
+
+TEST(CheckTest, OnlyTheChunkThatGetsTheResultMayChange) {
+  const auto in_place = [](Communicator& c, Buffer& in, Buffer&) {
+    float* const own = in.data.data() + (c.rank() == 0 ? 0 : kChunks[0]);
+    return c.reduce_scatter({.input = in.data.data(), .output = own, .counts = kChunks});
+  };
+  EXPECT_EQ(error_of_a_touch(checking(2), in_place, 10, 0.0f).second, "") << "results are no change";
+  EXPECT_THAT(error_of_a_touch(checking(2), in_place, 300).second, HasSubstr("block 2 of the input"));
+}
+
+TEST(CheckTest, ABitmapThatHidesABlockOfAChunkIsRefused) {
+  const auto errors = run_ranks(checking(2), [](Communicator& c) {
+    Buffer in(c, 1300), out(c, 2600);
+    const std::vector<std::uint64_t> all_but_4{0b101111};
+    EXPECT_THAT(
+        error_of([&] {
+          (void)c.reduce_scatter(
+              {.input = in.data.data(), .output = out.data.data(), .counts = kChunks, .bitmap = all_but_4});
+        }).second,
+        AllOf(HasSubstr("reduce_scatter: block 4 of the input"), HasSubstr("bitmap")));
+    EXPECT_THAT(
+        error_of([&] {
+          (void)c.allgather(
+              {.input = in.data.data(), .output = out.data.data(), .count = 1300, .bitmap = all_but_4});
+        }).second,
+        HasSubstr("allgather: block 4 of the input"));
+    c.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(CheckTest, WithoutTheOptionNothingIsLookedAt) {
   EXPECT_EQ(error_of_a_touch(quick(2), out_of_place, 0).second, "");
 }
@@ -128,6 +200,16 @@ TEST(CheckTest, RightUseIsNeverAnError) {
       c.allreduce(r).wait();
       in.data[0] = 5;
       c.allreduce(r).wait();
+    }
+    for (const std::uint64_t count : {0, 1, 257, 5000}) {
+      Buffer in(c, 3 * count + 1), out(c, 3 * count + 1);
+      float* const own = in.data.data() + count * static_cast<std::uint64_t>(c.rank());
+      c.broadcast({.data = in.data.data(), .count = count, .root = 1}).wait();
+      c.reduce({.input = in.data.data(), .output = in.data.data(), .count = count}).wait();
+      c.reduce_scatter({.input = in.data.data(), .output = out.data.data(), .count = count}).wait();
+      c.reduce_scatter({.input = in.data.data(), .output = own, .count = count, .block_elems = 3}).wait();
+      c.allgather({.input = own, .output = out.data.data(), .count = count}).wait();
+      c.allgather({.input = own, .output = in.data.data(), .count = count, .block_elems = 3}).wait();
     }
   });
   EXPECT_THAT(errors, Each(""));

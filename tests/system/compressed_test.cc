@@ -15,6 +15,7 @@
 #include "nzcl/compress.h"
 #include "perf/plain_compressor.h"
 #include "tests/system/ranks.h"
+#include "tests/system/where.h"
 
 namespace nzcl::test {
 namespace {
@@ -72,38 +73,57 @@ std::vector<std::vector<std::uint32_t>> expected_results(const Compressor& compr
   return results;
 }
 
+const std::vector<Layer> kLayers{{100'000}, {1}, {40'000}};
+
+/// Runs all steps on all ranks, and compares every result.
+void run_steps(const Setting& setting, const Compressor& compressor, ReduceOp op) {
+  const auto expected = expected_results(compressor, kLayers, setting.ranks, op);
+  const auto errors = run_ranks(setting, [&](Communicator& communicator) {
+    CompressorState state(compressor, kLayers);
+    std::vector<float> result(kElements);
+    const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
+    for (unsigned step = 0; step < kSteps; ++step) {
+      std::vector<float> input = gradient_of(communicator.rank(), step);
+      const bool in_place = step == 1;
+      if (in_place) result = input;
+      Work work = communicator.allreduce_compressed({.state = &state,
+                                                     .input = in_place ? result.data() : input.data(),
+                                                     .output = result.data(),
+                                                     .op = op,
+                                                     .tag = step});
+      std::fill(input.begin(), input.end(), -1.0f);  // it was read before the call returned
+      work.wait();
+      EXPECT_EQ(bits(result), expected[step])
+          << setting.ranks << " ranks, rank " << communicator.rank() << ", step " << step;
+    }
+    EXPECT_EQ(state.report().steps, kSteps);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 class Compressed : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Compressed, GivesThePlainSumOnEveryRank) {
   const Compressor compressor = compressor_from_text(GetParam());
-  const std::vector<Layer> layers{{100'000}, {1}, {40'000}};
   for (const int ranks : {1, 2, 3}) {
-    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
-      const auto expected = expected_results(compressor, layers, ranks, op);
-      const auto errors = run_ranks(of_ranks(ranks), [&](Communicator& communicator) {
-        CompressorState state(compressor, layers);
-        std::vector<float> result(kElements);
-        const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
-        for (unsigned step = 0; step < kSteps; ++step) {
-          std::vector<float> input = gradient_of(communicator.rank(), step);
-          const bool in_place = step == 1;
-          if (in_place) result = input;
-          Work work = communicator.allreduce_compressed({.state = &state,
-                                                         .input = in_place ? result.data() : input.data(),
-                                                         .output = result.data(),
-                                                         .op = op,
-                                                         .tag = step});
-          std::fill(input.begin(), input.end(), -1.0f);  // it was read before the call returned
-          work.wait();
-          EXPECT_EQ(bits(result), expected[step])
-              << ranks << " ranks, rank " << communicator.rank() << ", step " << step;
-        }
-        EXPECT_EQ(state.report().steps, kSteps);
-      });
-      EXPECT_THAT(errors, Each(""));
-    }
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) run_steps(of_ranks(ranks), compressor, op);
   }
 }
+
+class CompressedPlaces : public ::testing::TestWithParam<Where> {};
+
+/// One that sends single elements, one that sends them coarsely, and one that sends everything.
+TEST_P(CompressedPlaces, GiveThePlainSumOnEveryRank) {
+  for (const char* text : {"adacomp:500", "topk:0.02+qsgd:4", "qsgd:4"})
+    run_steps(GetParam().setting(), compressor_from_text(text), ReduceOp::sum);
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, CompressedPlaces,
+                         ::testing::Values(Where{"loopback", 5}, Where{"loopback", 3, 1},
+                                           Where{"loopback", 2, 2}, Where{"loopback", 3, 0, 2},
+                                           Where{"cma", 2}, Where{"cma", 5}, Where{"tcp", 2},
+                                           Where{"tcp", 3}),
+                         [](const auto& place) { return place.param.text(); });
 
 INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
                          ::testing::Values("adacomp:500", "adacomp:50:slice", "topk:0.01:exact", "topk:0.01",

@@ -26,6 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 /// The log's lines from here to the end of the scope.
 class Lines {
@@ -68,6 +69,23 @@ TEST(LogTest, AFailureThatNobodyIsToldIsLoggedOnceInTheNameOfItsRank) {
   EXPECT_THAT(errors, Each(""));
   EXPECT_THAT(lines.all, ElementsAre(Pair(LogLevel::error,
                                           AllOf(StartsWith("rank 1: "), HasSubstr("the loss is NaN")))));
+}
+
+TEST(LogTest, WhatACallbackThrowsIsLoggedInTheNameOfItsRank) {
+  Lines lines;
+  const auto errors = run_ranks(logging("warn", 2), [](Communicator& c) {
+    Work work = c.allreduce({});
+    if (c.rank() == 1) work.on_complete([](const Error*) { throw std::runtime_error("no more memory"); });
+    c.barrier();
+    if (c.rank() == 1) work.on_complete([](const Error*) { throw 7; });
+    c.barrier();
+  });
+  EXPECT_THAT(errors, Each(""));
+  const auto is = [](const char* thrown) {
+    return Pair(LogLevel::error,
+                AllOf(StartsWith("rank 1: "), HasSubstr("callback of operation 0"), HasSubstr(thrown)));
+  };
+  EXPECT_THAT(lines.all, UnorderedElementsAre(is("no more memory"), is("no std::exception")));
 }
 
 TEST(LogTest, AtLevelDebugEveryRankNamesItself) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <random>
@@ -172,6 +173,33 @@ TEST_P(Streams, DenseTensorsOfSmallBlocks) {
 float rounded(float value, WireType type) {
   if (type == WireType::float16) return half_to_float(float_to_half(value));
   return bfloat16_to_float(float_to_bfloat16(value));
+}
+
+/// Rank 0 has nothing, and passes neither values nor indices. With one rank, nobody has anything.
+TEST_P(Streams, ARankWithoutAnythingPassesNothing) {
+  run([](Communicator& c) {
+    for (const std::uint64_t block : {1, 256}) {
+      const std::uint64_t count = 5000 * block;
+      std::vector<float> values(2 * block, 3.0f), dense(count, -1.0f), packed(4 * block, -1.0f);
+      const auto in = c.register_buffer(values.data(), values.size() * 4);
+      const auto out = c.register_buffer(dense.data(), dense.size() * 4);
+      const auto few = c.register_buffer(packed.data(), packed.size() * 4);
+      const std::array<std::int64_t, 2> indices{7, 4999};
+      SparseAllreduceRequest r{.count = count, .block_elems = block, .output = dense.data()};
+      if (c.rank() != 0) r.values = values.data(), r.indices = indices;
+      c.allreduce_sparse(r).wait();
+      const float sum = 3.0f * static_cast<float>(c.size() - 1);
+      EXPECT_EQ(dense[7 * block], sum) << c.rank();
+      EXPECT_EQ(dense.back(), sum) << c.rank();
+      EXPECT_EQ(static_cast<std::size_t>(std::count(dense.begin(), dense.end(), 0.0f)),
+                sum == 0 ? count : count - 2 * block);
+      r.output = nullptr, r.packed_values = packed.data(), r.packed_capacity = 4;
+      Work work = c.allreduce_sparse(r);
+      work.wait();
+      EXPECT_EQ(work.packed_indices().size(), c.size() == 1 ? 0u : 2u);
+      EXPECT_EQ(packed[0], c.size() == 1 ? -1.0f : sum);
+    }
+  });
 }
 
 TEST_P(Streams, NarrowerFloatsAreRoundedOnceEachWay) {

@@ -251,6 +251,20 @@ TEST(SwitchErrors, DifferentOperationsAreFoundOut) {
   EXPECT_EQ(errors[0], errors[1]);
 }
 
+TEST(SwitchErrors, DifferentTagsAreFoundOut) {
+  const auto errors = run_ranks(setting(2), [](Communicator& c) {
+    std::vector<float> data(300, 1);
+    const auto buffer = c.register_buffer(data.data(), 1200);
+    AllreduceRequest r{.input = data.data(), .output = data.data(), .count = 300, .tag = 7};
+    c.allreduce(r).wait();
+    EXPECT_EQ(data[0], 2);
+    r.tag = 8 + static_cast<unsigned>(c.rank());
+    c.allreduce(r).wait();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("have called different operations"));
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
 TEST(SwitchErrors, ALocalRefusalEndsItOnAllRanks) {
   const auto errors = run_ranks(setting(2), [](Communicator& c) {
     std::vector<float> data(300, 1);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <utility>
 
+#include "nzcl/compress.h"
 #include "tests/system/misuse.h"
 #include "tests/system/ranks.h"
 
@@ -64,6 +65,8 @@ TEST(EmptyHandles, EveryCallOfAnEmptyWorkSaysSo) {
   EXPECT_THAT(error_of([&] { (void)work.wait(nanoseconds(1)); }), empty);
   EXPECT_THAT(error_of([&] { (void)work.union_bitmap(); }), empty);
   EXPECT_THAT(error_of([&] { (void)work.packed_indices(); }), empty);
+  EXPECT_THAT(error_of([&] { (void)work.result_blocks(); }), empty);
+  EXPECT_THAT(error_of([&] { work.on_complete([](const Error*) {}); }), empty);
   EXPECT_THAT(error_of([&] { (void)work.statistics(); }), empty);
 }
 
@@ -79,6 +82,17 @@ TEST(EmptyHandles, EveryCallOfAMovedFromCommunicatorSaysSo) {
     EXPECT_THAT(error_of([&] { (void)c.register_buffer(b.data.data(), 4); }), gone);
     EXPECT_THAT(error_of([&] { (void)c.allreduce(b.request()); }), gone);
     EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse({}); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.broadcast({}); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.reduce({}); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.reduce_scatter({}); }), gone);
+    EXPECT_THAT(error_of([&] { (void)c.allgather({}); }), gone);
+    CompressorState compressor(Compressor{}, 100);
+    EXPECT_THAT(error_of([&] { (void)c.allreduce_compressed({}); }), gone);
+    EXPECT_THAT(error_of([&] {
+                  (void)c.allreduce_compressed(
+                      {.state = &compressor, .input = b.data.data(), .output = b.data.data()});
+                }),
+                gone);
     EXPECT_THAT(error_of([&] { c.barrier(); }), gone);
     EXPECT_THAT(error_of([&] { (void)c.statistics(); }), gone);
     EXPECT_THAT(error_of([&] { (void)c.async_error(); }), gone);
@@ -91,6 +105,21 @@ TEST(EmptyHandles, EveryCallOfAMovedFromCommunicatorSaysSo) {
     EXPECT_EQ(c.size(), 1);
   });
   EXPECT_THAT(errors, Each(""));
+}
+
+TEST(EmptyHandles, EveryCallOfAMovedFromCompressorStateSaysSo) {
+  CompressorState state(Compressor{}, 100);
+  const CompressorState taken = std::move(state);
+  const auto gone = Pair(kInvalidUsage, HasSubstr("CompressorState is empty"));
+  EXPECT_THAT(error_of([&] { (void)state.compressor(); }), gone);
+  EXPECT_THAT(error_of([&] { (void)state.elements(); }), gone);
+  EXPECT_THAT(error_of([&] { (void)state.compress({}); }), gone);
+  EXPECT_THAT(error_of([&] { (void)state.save(); }), gone);
+  EXPECT_THAT(error_of([&] { state.restore({}); }), gone);
+  EXPECT_THAT(error_of([&] { state.reset(); }), gone);
+  EXPECT_THAT(error_of([&] { (void)state.report(); }), gone);
+  EXPECT_THAT(error_of([&] { (void)state.residual(); }), gone);
+  EXPECT_EQ(taken.elements(), 100u);
 }
 
 TEST(EmptyHandles, AMovedFromGroupSaysSo) {
@@ -161,13 +190,17 @@ TEST(MoveAssignment, ToItselfChangesNothing) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(TooEarly, StatisticsOfARunningOperationAreRefused) {
+TEST(TooEarly, StatisticsAndBitmapOfARunningOperationAreRefused) {
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
     Buffer b(c);
     if (c.rank() == 0) {
       Work work = c.allreduce(b.request());  // cannot complete yet, as the other rank has not begun
       EXPECT_THAT(error_of([&] { (void)work.statistics(); }),
                   Pair(kInvalidUsage, HasSubstr("statistics: operation 0 has not completed")));
+      EXPECT_THAT(error_of([&] { (void)work.union_bitmap(); }),
+                  Pair(kInvalidUsage, HasSubstr("union_bitmap: operation 0 has not completed")));
+      EXPECT_THAT(error_of([&] { (void)work.packed_indices(); }),
+                  Pair(kInvalidUsage, HasSubstr("packed_indices: operation 0 has not completed")));
       work.wait();
       EXPECT_EQ(work.statistics().union_blocks, 40u);
     } else {

@@ -7,7 +7,9 @@
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/string_list.h"
 #include "runtime/comm/hello.h"
+#include "runtime/comm/lane_addresses.h"
 #include "verbs/cma/address.h"
 #include "verbs/cma/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
@@ -15,6 +17,7 @@
 namespace nzcl::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 std::string refusal(const std::function<void()>& parse) {
@@ -64,6 +67,30 @@ TEST(PeerText, IntroductionsWithImpossibleNumbersAreRefused) {
     EXPECT_THAT(with([&](comm::Hello& h) { h.index = index; }), HasSubstr("impossible numbers"));
   EXPECT_THAT(with([](comm::Hello& h) { h.lanes = -1; }), HasSubstr("impossible numbers"));
   EXPECT_THAT(with([](comm::Hello& h) { h.cores = 0; }), HasSubstr("impossible numbers"));
+}
+
+TEST(PeerText, EveryLaneHasAnAddressForEveryMember) {
+  const auto parse = [](const std::vector<std::string>& addresses) {
+    const std::string text = bootstrap::encode_strings(addresses);
+    return refusal([&] { comm::LaneAddresses::decode(text, 2, 2, "rank 1 (pid 17 on host x)"); });
+  };
+  EXPECT_EQ(parse({"a", "b", "c", "d"}), "");
+  for (const std::size_t count : {0, 1, 3, 5}) {
+    EXPECT_THAT(parse(std::vector<std::string>(count)),
+                AllOf(HasSubstr("rank 1 (pid 17 on host x) gave " + std::to_string(count) + " addresses"),
+                      HasSubstr("2 lane(s) have 4 for 2 members")));
+  }
+  EXPECT_THAT(refusal([] { comm::LaneAddresses::decode("abc", 1, 1, "rank 0"); }),
+              AllOf(HasSubstr("rank 0: the addresses of its lanes"), HasSubstr("ends too early")));
+}
+
+TEST(PeerText, AddressesOfLanesSurviveTheWay) {
+  comm::LaneAddresses own(3);
+  for (const char* address : {"a", "b", "c", "d", "", "f"}) own.add(address);
+  const auto read = comm::LaneAddresses::decode(own.encode(), 2, 3, "rank 0");
+  EXPECT_EQ(read.of(0, 2), "c");
+  EXPECT_EQ(read.of(1, 0), "d");
+  EXPECT_EQ(read.of(1, 2), "f");
 }
 
 TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {

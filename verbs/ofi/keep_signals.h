@@ -22,7 +22,7 @@ class KeepSignals {
     for (int i = 1; i < kSignals; ++i) {
       struct sigaction now {};
       if (!known_[place(i)] || ::sigaction(i, nullptr, &now) != 0) continue;
-      if (now.sa_sigaction != before_[place(i)].sa_sigaction) ::sigaction(i, &before_[place(i)], nullptr);
+      if (!same(now, before_[place(i)])) ::sigaction(i, &before_[place(i)], nullptr);
     }
   }
   KeepSignals(const KeepSignals&) = delete;
@@ -30,6 +30,13 @@ class KeepSignals {
 
  private:
   static constexpr int kSignals = 65;
+  static bool same(const struct sigaction& a, const struct sigaction& b) {
+    if (a.sa_sigaction != b.sa_sigaction || a.sa_flags != b.sa_flags) return false;
+    for (int i = 1; i < kSignals; ++i) {
+      if (::sigismember(&a.sa_mask, i) != ::sigismember(&b.sa_mask, i)) return false;
+    }
+    return true;
+  }
   static std::size_t place(int signal) { return static_cast<std::size_t>(signal); }
   std::array<struct sigaction, kSignals> before_{};
   std::array<bool, kSignals> known_{};

@@ -31,6 +31,22 @@ both() {
   server=''
   [[ $status == "$expected" ]] || fail "the server of $tool $* ended with status $status"
 }
+# right LEAST OPTIONS: at least so many rows of results, of which none has a wrong element; some are timed in place, too
+right() {
+  local least=$1 rows
+  shift
+  "$allreduce" --link 10 --out_json_file "$work/json" "$@" >"$work/rows" 2>&1 || fail "$*: status $?"
+  rows=$(grep -c '"wrong"' "$work/json")
+  ((rows >= least)) || fail "$*: $rows rows instead of $least"
+  [[ $(grep -c '"wrong": 0' "$work/json") == "$rows" ]] || fail "$*: wrong elements"
+}
+# refused TEXT OPTIONS
+refused() {
+  local text=$1
+  shift
+  ! "$allreduce" --ranks 2 "$@" >"$work/rows" 2>&1 || fail "$* was accepted"
+  grep -qF -- "$text" "$work/rows" || fail "$*: the refusal does not say: $text"
+}
 rows() { grep -cE "^ $1 +[0-9]+ +[0-9.]+ +[0-9.]+" "$work/client"; }
 
 case $case_name in
@@ -99,6 +115,36 @@ case $case_name in
     grep -q 'overlap: some not in {random,all,none}' "$work/rows" || fail "the overlaps are not listed: $(cat "$work/rows")"
     ! "$allreduce" --ranks 2 -d float31 >"$work/rows" 2>&1 || fail "an unknown type was taken"
     grep -q 'float31 is none of: all, float32' "$work/rows" || fail "the types are not listed"
+    ;;
+  collectives)
+    for transport in "${transports[@]}"; do
+      for collective in broadcast reduce reduce_scatter allgather; do
+        right 4 --collective "$collective" --ranks 3 --transport "$transport" -b 1000 -e 100000 -f 100 -n 2 -w 1 --density 1,0.1
+        grep -q "\"collective\": \"$collective\"" "$work/json" || fail "the rows are not those of $collective"
+      done
+    done
+    right 8 --collective reduce_scatter --ranks 2 -b 10000 -n 1 -w 0 --density 0.3 -o all -d int32,bfloat16
+    refused 'broadcast excludes --bitmap' --collective broadcast --bitmap
+    refused 'gossip not in' --collective gossip
+    ;;
+  codes)
+    for compressor in adacomp:500 topk:0.01:exact topk:0.02+qsgd:4 qsgd:8; do
+      right 1 --compress "$compressor" --ranks 2 -b 100000 -n 2 -w 0
+      grep -qF "\"compress\": \"$compressor\"" "$work/json" || fail "the rows are not those of $compressor"
+    done
+    refused "the ratio of TopK is 7" --compress topk:7
+    for format in auto bitmap offsets gaps runs; do
+      right 2 --format "$format" --ranks 2 --block 1 -b 100000 -n 2 -w 0 --density 0.5,0.01
+    done
+    refused 'bits not in' --format bits
+    for algorithm in push doubling; do
+      right 4 --algorithm "$algorithm" --ranks 3 -b 256 -e 4096 -f 16 -n 2 -w 0 --density 1,0.1
+    done
+    refused 'gossip not in' --algorithm gossip
+    for wire_type in as_is float16 bfloat16; do
+      right 2 --wire_type "$wire_type" --ranks 2 -b 100000 -n 2 -w 0 --density 0.5,0.01
+    done
+    refused 'float8 not in' --wire_type float8
     ;;
   *) fail "no such case" ;;
 esac
