@@ -1,7 +1,9 @@
 #include "runtime/comm/core.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 #include <thread>
 
@@ -44,9 +46,16 @@ std::string in_place_from(std::uint64_t direct_bytes) {
                                    : "results in messages";
 }
 
+/// Says which node each member is on, if they are not all on one.
+std::string describe_nodes(const std::vector<int>& nodes) {
+  const bool differ =
+      std::any_of(nodes.begin(), nodes.end(), [&](int node) { return node != nodes.front(); });
+  return differ ? fmt::format(", on nodes {}", fmt::join(nodes, ",")) : "";
+}
+
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
-  engine::EngineConfig config = engine::plan_engine(introduction.options, introduction.membership,
-                                                    introduction.placement.node, session.device()->limits());
+  engine::EngineConfig config =
+      engine::plan_engine(introduction.options, introduction.membership, session.device()->limits());
   config.kernel_pools = session.kernel_pools();
   return config;
 }
@@ -144,11 +153,12 @@ std::string Core::describe() const {
   const std::string staging = lanes_.describe_staging();
   return fmt::format(
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
-      "slots {} x {} KiB, {}{}{}; {}",
+      "slots {} x {} KiB, {}{}{}{}; {}",
       m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
       session_->device()->name(), lanes_.size(), introduction_.placement.scan_cpus.size(), scan_streams_,
       bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes),
-      staging.empty() ? "" : ", staging ", staging, introduction_.placement.text);
+      staging.empty() ? "" : ", staging ", staging, describe_nodes(config_.nodes),
+      introduction_.placement.text);
 }
 
 // --- Operations

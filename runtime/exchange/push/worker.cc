@@ -65,7 +65,8 @@ bool Worker::push(Uplink& uplink) {
 bool Worker::may_compose(const Uplink& uplink) {
   // The last staging buffer is reserved for the aggregator, because results must never wait for
   // contributions.
-  return context_.pool(priority_).available() > 1 && context_.outbox.room() > 0 &&
+  const StagingPool::Part part = context_.part_up(priority_, uplink.member());
+  return context_.pool(priority_).available(part) > 1 && context_.outbox.room() > 0 &&
          context_.channels(priority_, uplink.member()).send_up.ready();
 }
 
@@ -126,6 +127,10 @@ bool Worker::streams(const Uplink& uplink, const Transfer& t) {
          context_.staging_way(uplink.member()).next_is_streamed();
 }
 
+StagingPool::Index Worker::acquire_staging(const Uplink& uplink) {
+  return context_.pool(priority_).acquire(context_.part_up(priority_, uplink.member()));
+}
+
 MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed) {
   StagingPool& pool = context_.pool(priority_);
   // The receiver of a lent message reads it in the staging buffer, so all of it has to lie there.
@@ -153,14 +158,14 @@ void Worker::push_message(const Uplink& uplink, const MessageBuilder& message, S
 }
 
 void Worker::compose(Uplink& uplink, Transfer& t, bool with_bitmap, bool with_data) {
-  const auto staging = context_.pool(priority_).acquire();
+  const auto staging = acquire_staging(uplink);
   MessageBuilder message = begin_message(uplink, staging, with_data && streams(uplink, t));
   std::byte* header = add_section(uplink, message, t, with_bitmap, with_data);
   push_message(uplink, message, staging, take_along(uplink, message, t, header));
 }
 
 void Worker::compose_tiles(Uplink& uplink, Transfer& t) {
-  const auto staging = context_.pool(priority_).acquire();
+  const auto staging = acquire_staging(uplink);
   MessageBuilder message = begin_message(uplink, staging, false);
   const Transfer* last = add_tiles(uplink, message, t);
   push_message(uplink, message, staging, *last);

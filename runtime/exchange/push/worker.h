@@ -60,6 +60,7 @@ class Worker {
   void compose_tiles(Uplink& uplink, Transfer& transfer);
   Transfer* add_tiles(Uplink& uplink, MessageBuilder& message, Transfer& first);
   bool streams(const Uplink& uplink, const Transfer& t);
+  StagingPool::Index acquire_staging(const Uplink& uplink);
   MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed);
   void push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
                     const Transfer& last);
