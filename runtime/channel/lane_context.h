@@ -11,6 +11,7 @@
 #include "runtime/channel/channel.h"
 #include "runtime/channel/outbox.h"
 #include "runtime/channel/staging.h"
+#include "runtime/channel/staging_banks.h"
 #include "runtime/channel/staging_way.h"
 #include "runtime/plan/engine_config.h"
 #include "runtime/wire/refusal.h"
@@ -76,6 +77,7 @@ struct LaneContext {
   std::array<wire::Refusal, kMaxOperations> refusals;     // of these operations; few are ever used
   Outbox outbox;
   std::array<StagingPool, wire::kPriorities> staging;
+  std::array<StagingChoice, wire::kPriorities> staging_choices;         // by priority
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
   std::vector<StagingWay> staging_ways;                                 // by member, of bulk messages
   std::vector<StagingSeen> staging_seen;                                // of each, for any thread
@@ -85,6 +87,13 @@ struct LaneContext {
   std::optional<Failure> failure;  // the first one; the lane reports it and stops
 
   StagingPool& pool(wire::Priority p) { return staging[static_cast<std::size_t>(p)]; }
+  /// The banks of the pool that contributions to `member`, and results, are composed in.
+  StagingPool::Bank bank_up(wire::Priority p, std::uint16_t member) const {
+    return staging_choices[static_cast<std::size_t>(p)].up[member];
+  }
+  StagingPool::Bank bank_down(wire::Priority p) const {
+    return staging_choices[static_cast<std::size_t>(p)].down;
+  }
   ChannelSet& channels(wire::Priority p, std::uint16_t member) {
     return channel_sets[static_cast<std::size_t>(p)][member];
   }

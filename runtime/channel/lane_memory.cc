@@ -68,23 +68,6 @@ std::uint64_t ring_offset(const EngineConfig& config, int receiver, const Channe
   return found;
 }
 
-std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p) {
-  if (p == Priority::doubling) return config.has_doubling() ? kStagingBuffers : 0;
-  const Members& members = config.members;
-  const bool aggregates = members.is_aggregator(member);
-  std::uint32_t lent_up = 0;                   // owners that this member lends its contributions to
-  bool lent_down = false, rings_down = false;  // how its results reach the workers
-  for (int other = 0; other < members.count(); ++other) {
-    if (other == member) continue;
-    const bool lent = config.lends(p, member, other);
-    if (lent && members.is_worker(member) && members.is_aggregator(other)) ++lent_up;
-    if (aggregates && members.is_worker(other)) (lent ? lent_down : rings_down) = true;
-  }
-  const std::uint32_t slots = config.channel(p).slots;
-  return lent_up * slots + (lent_down ? slots + kLentDifferent : 0) + (rings_down ? kWaitingResults : 0) +
-         kStagingBuffers;
-}
-
 std::uint64_t staging_offset(const EngineConfig& config, int member, Priority p) {
   std::uint64_t offset = for_each_channel(config, member, [](const ChannelId&, std::uint64_t) {});
   for (const Priority before : wire::kAllPriorities) {
@@ -112,8 +95,22 @@ LaneMemory::LaneMemory(const EngineConfig& config, verbs::Device& device) {
             "no memory for the channels of {} members ({} MiB): {}; set slot_bytes or channel_slots lower",
             config.members.count(), bytes >> 20, e.what()));
   }
-  placement::prefer_node({bytes_.get(), bytes}, config.numa_node);  // before registering touches any page
+  place(config);
   region_ = device.register_memory({bytes_.get(), bytes}, MemoryKind::host);
+}
+
+/// Says which memory nodes the pages come from. Precondition: no page has been touched.
+void LaneMemory::place(const EngineConfig& config) const {
+  const int self = config.members.self;
+  placement::prefer_node({bytes_.get(), bytes_.get_deleter().bytes}, config.node(self));
+  for (const Priority p : wire::kAllPriorities) {
+    std::byte* at = bytes_.get() + staging_offset(config, self, p);
+    for (const StagingBank& bank : staging_banks(config, self, p)) {
+      const std::uint64_t bytes = bank.buffers * config.channel(p).slot_bytes;
+      if (bank.node != config.node(self)) placement::prefer_node({at, bytes}, bank.node);
+      at += bytes;
+    }
+  }
 }
 
 void LaneMemory::attach(LaneContext& context) const {
@@ -129,8 +126,11 @@ void LaneMemory::attach(LaneContext& context) const {
     receive_channel(context, channel) = ReceiveChannel(base + at, c.slot_bytes, c.slots);
   });
   for (const Priority p : wire::kAllPriorities) {
-    context.pool(p) = StagingPool(base + staging_offset(config, self, p), config.channel(p).slot_bytes,
-                                  staging_buffers(config, self, p), region_.get());
+    std::vector<std::uint32_t> banks;
+    for (const StagingBank& bank : staging_banks(config, self, p)) banks.push_back(bank.buffers);
+    context.pool(p) = StagingPool(base + staging_offset(config, self, p), config.channel(p).slot_bytes, banks,
+                                  region_.get());
+    context.staging_choices[static_cast<std::size_t>(p)] = staging_choice(config, p);
   }
 }
 

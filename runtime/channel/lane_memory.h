@@ -7,24 +7,20 @@
 #include <memory>
 
 #include "runtime/channel/lane_context.h"
+#include "runtime/channel/staging_banks.h"
 #include "runtime/plan/engine_config.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
 
-/// Number of staging buffers of `member` at one priority. Some are there to compose messages in, and some for
-/// results that wait for a slow receiver. Where messages are lent, there is also one for every slot of all
-/// channels up, and one for every slot of one channel down, because a result goes to all workers in one
-/// buffer. So contributions and results never wait for each other's buffers.
-std::uint32_t staging_buffers(const EngineConfig& config, int member, wire::Priority p);
 /// Offset of the ring for channel `from` (member, direction, priority) in the lane memory of `receiver`.
 std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
 /// Offset of the staging buffers of one priority in the lane memory of `member`, and the size of all of it.
 std::uint64_t staging_offset(const EngineConfig& config, int member, wire::Priority p);
 std::uint64_t lane_memory_bytes(const EngineConfig& config, int member);
 
-/// Owns the memory, which the device allocates, and its registration. The device must outlive it. The memory
-/// prefers the NUMA node of the configuration, which is set before registering touches any page.
+/// Owns the memory, which the device allocates, and its registration. The device must outlive it. Rings lie
+/// on this member's memory node, and staging buffers on that of whoever reads them (staging_banks.h).
 class LaneMemory {
  public:
   LaneMemory(const EngineConfig& config, verbs::Device& device);
@@ -40,6 +36,8 @@ class LaneMemory {
   static void attach_lender(LaneContext& context, int member, const std::byte* base);
 
  private:
+  void place(const EngineConfig& config) const;
+
   struct Release {
     verbs::Device* device;
     std::size_t bytes;

@@ -149,8 +149,8 @@ wire::OperationRecord shape_of(const CollectiveRequest& r, WireType) {
   return shape;
 }
 
-Prepared prepare(const CollectiveRequest& r, const wire::OperationRecord& shape,
-                 const Registrations& registrations) {
+void prepare(const CollectiveRequest& r, const Registrations& registrations, Prepared& p) {
+  const wire::OperationRecord& shape = p.record;
   const std::string_view call = wire::name_of(r.collective);
   const std::size_t element = element_bytes(r.type);
   const bool scatters = r.collective == Collective::reduce_scatter,
@@ -163,8 +163,6 @@ Prepared prepare(const CollectiveRequest& r, const wire::OperationRecord& shape,
   const Range in = scatters ? chunks.all() : chunks.one(r.rank);
   const Range out = gathers ? chunks.all() : chunks.one(r.rank);
 
-  Prepared p;
-  p.record = shape;
   p.timeout = check_timeout(call, r.timeout);
   check_bitmap(call, r.bitmap.size(), in.blocks, r.dense);
   p.known = !reads || in.elements == 0 ? Prepared::Input::none : Prepared::Input::scan;
@@ -197,7 +195,6 @@ Prepared prepare(const CollectiveRequest& r, const wire::OperationRecord& shape,
     if (input_part != output_part)
       refuse_request(call, "input and output overlap without being the same where they belong together");
   }
-  return p;
 }
 
 }  // namespace nzcl::comm

@@ -45,7 +45,6 @@ std::vector<std::uint64_t> chunk_begins_of(const CollectiveRequest& request,
 /// These do what their namesakes in requests.h do for an allreduce. Values travel as they are, whatever the
 /// option says.
 wire::OperationRecord shape_of(const CollectiveRequest& request, WireType wire_type);
-Prepared prepare(const CollectiveRequest& request, const wire::OperationRecord& shape,
-                 const Registrations& registrations);
+void prepare(const CollectiveRequest& request, const Registrations& registrations, Prepared& p);
 
 }  // namespace nzcl::comm

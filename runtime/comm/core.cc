@@ -1,7 +1,9 @@
 #include "runtime/comm/core.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 #include <thread>
 
@@ -62,9 +64,16 @@ std::string in_place_from(std::uint64_t direct_bytes) {
                                    : "results in messages";
 }
 
+/// Says which node each member is on, if they are not all on one.
+std::string describe_nodes(const std::vector<int>& nodes) {
+  const bool differ =
+      std::any_of(nodes.begin(), nodes.end(), [&](int node) { return node != nodes.front(); });
+  return differ ? fmt::format(", on nodes {}", fmt::join(nodes, ",")) : "";
+}
+
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
-  engine::EngineConfig config = engine::plan_engine(introduction.options, introduction.membership,
-                                                    introduction.placement.node, session.device()->limits());
+  engine::EngineConfig config =
+      engine::plan_engine(introduction.options, introduction.membership, session.device()->limits());
   config.kernel_pools = session.kernel_pools();
   return config;
 }
@@ -162,11 +171,12 @@ std::string Core::describe() const {
   const std::string staging = lanes_.describe_staging();
   return fmt::format(
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
-      "slots {} x {} KiB, {}{}{}; {}",
+      "slots {} x {} KiB, {}{}{}{}; {}",
       m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
       session_->device()->name(), lanes_.size(), introduction_.placement.scan_cpus.size(), scan_streams_,
       bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes),
-      staging.empty() ? "" : ", staging ", staging, introduction_.placement.text);
+      staging.empty() ? "" : ", staging ", staging, describe_nodes(config_.nodes),
+      introduction_.placement.text);
 }
 
 // --- Operations
@@ -223,7 +233,7 @@ void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algor
   Prepared nothing;
   nothing.record = shape;
   try {
-    start(std::move(nothing), refusal);
+    start(nothing, refusal);
   } catch (const Error& e) {
     if (std::string_view(e.what()) != refusal.what()) throw;
   }
@@ -235,7 +245,9 @@ void Core::check(const SparseAllreduceRequest& request) { check_request(request)
 template <typename Request>
 void Core::check_request(const Request& request) {
   require_own_process("allreduce");
-  const Prepared p = prepare(request, shape_of(request), session_->registrations());
+  Prepared p;
+  p.record = shape_of(request);
+  prepare(request, session_->registrations(), p);
   engine::choose_algorithm(config_, p.record, request.algorithm);  // throws if it cannot be
   check_algorithm(p.record);
   if (p.input.sparse) refuse_sparse();
@@ -254,21 +266,19 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
   try {
     Prepared p;
     p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
-    std::vector<std::uint64_t> chunk_begins;
     std::optional<Error> refusal;
     try {
       p.record = shape_of(request, wire_type_);
-      chunk_begins = chunk_begins_of(request, p.record);
+      p.chunk_begins = chunk_begins_of(request, p.record);
       if (p.record.value_code != 0) check_wire_type(request.wire_type, p.record);
       p.record.algorithm = engine::choose_algorithm(config_, p.record, request.algorithm);
       check_algorithm(p.record);
-      p = prepare(request, p.record, session_->registrations());
+      prepare(request, session_->registrations(), p);
       if (p.input.sparse) refuse_sparse();
     } catch (const Error& e) {
       refusal = e;
     }
-    p.chunk_begins = std::move(chunk_begins);
-    return start(std::move(p), std::move(refusal));
+    return start(p, std::move(refusal));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {  // memory ran out, so the place in the order was not taken
@@ -341,7 +351,7 @@ void Core::throw_if_failed() {
 
 /// Throws `refusal`, or what the operations in flight and the input itself say against the request, after the
 /// operation that takes its place has been started.
-std::shared_ptr<Operation> Core::start(Prepared p, std::optional<Error> refusal) {
+std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal) {
   std::unique_lock lock(operations_.mutex());
   wait_for_room(lock);
   std::unique_ptr<const engine::InputCheck> check;

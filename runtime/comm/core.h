@@ -111,7 +111,7 @@ class Core {
   void check_request(const Request& request);
   void refuse_shape(wire::OperationRecord shape, const Error& refusal,
                     Algorithm algorithm = Algorithm::automatic);
-  std::shared_ptr<engine::Operation> start(Prepared prepared, std::optional<Error> refusal);
+  std::shared_ptr<engine::Operation> start(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
   /// Makes the check of the input that NZCL_CHECK=1 asks for; without it, returns nullptr. Throws

@@ -79,16 +79,14 @@ Prepared refused(const wire::OperationRecord& shape, int rank, const Error& erro
   return p;
 }
 
-Prepared prepare(const AllreduceRequest& r, const wire::OperationRecord& shape,
-                 const Registrations& registrations) {
+void prepare(const AllreduceRequest& r, const Registrations& registrations, Prepared& p) {
+  const wire::OperationRecord& shape = p.record;
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
-  Prepared p;
-  p.record = shape;
   p.timeout = check_timeout(kCall, r.timeout);
   check_bitmap(kCall, r.bitmap.size(), blocks_of(r.count, r.block_elems), r.dense);
   if (r.count == 0) {
     p.known = Prepared::Input::all;
-    return p;
+    return;
   }
   auto in = covered(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
   auto out = r.output == r.input
@@ -110,16 +108,13 @@ Prepared prepare(const AllreduceRequest& r, const wire::OperationRecord& shape,
     p.bitmap.assign(r.bitmap.begin(), r.bitmap.end());
   }
   p.regions = {std::move(in), std::move(out)};
-  return p;
 }
 
-Prepared prepare(const SparseAllreduceRequest& r, const wire::OperationRecord& shape,
-                 const Registrations& registrations) {
+void prepare(const SparseAllreduceRequest& r, const Registrations& registrations, Prepared& p) {
+  const wire::OperationRecord& shape = p.record;
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
   const std::uint64_t block_bytes = r.block_elems * element_bytes(r.type);
   const std::uint64_t blocks = blocks_of(r.count, r.block_elems);
-  Prepared p;
-  p.record = shape;
   p.timeout = check_timeout(kCall, r.timeout);
   if (r.output != nullptr && r.packed_values != nullptr)
     refuse("output and packed_values exclude each other");
@@ -162,7 +157,6 @@ Prepared prepare(const SparseAllreduceRequest& r, const wire::OperationRecord& s
     p.regions[1] = std::move(out);
   }
   if (overlap(p.input_bytes, p.output_bytes)) refuse("values and the result overlap");
-  return p;
 }
 
 void cut_indices(Prepared& p, const engine::SliceLayout& layout) {

@@ -49,12 +49,10 @@ wire::OperationRecord shape_of(const SparseAllreduceRequest& request, WireType w
 /// The tensor of an allreduce has no chunks.
 inline std::vector<std::uint64_t> chunk_begins_of(const auto&, const wire::OperationRecord&) { return {}; }
 
-/// Check everything else, and return what the operation is made from. `shape` is the request's own. Both
-/// throw an Error{invalid_argument} that names the argument.
-Prepared prepare(const AllreduceRequest& request, const wire::OperationRecord& shape,
-                 const Registrations& registrations);
-Prepared prepare(const SparseAllreduceRequest& request, const wire::OperationRecord& shape,
-                 const Registrations& registrations);
+/// Check everything else, and add it to `p`, whose record is the request's own shape. Both throw an
+/// Error{invalid_argument} that names the argument; what `p` has by then is of no use.
+void prepare(const AllreduceRequest& request, const Registrations& registrations, Prepared& p);
+void prepare(const SparseAllreduceRequest& request, const Registrations& registrations, Prepared& p);
 
 /// Puts Input::indices into the form that the layout of the operation asks for: a bitmap of blocks, or a
 /// stream of elements. To be called while the caller's list is there.

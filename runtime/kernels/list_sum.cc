@@ -136,8 +136,8 @@ struct Lists {
     for (; count >= n; count -= n, from += n, to += n)
       Format::store(d, finish_lanes<op>(d, hn::LoadU(d, from), bits_at(d, skipped, 0), ranks), to);
     if (count == 0) return;
-    Lane last[kWordElements] = {};
-    Element finished[kWordElements];
+    HWY_ALIGN_MAX Lane last[kWordElements] = {};
+    HWY_ALIGN_MAX Element finished[kWordElements];
     std::memcpy(last, from, count * sizeof(Lane));
     Format::store(d, finish_lanes<op>(d, hn::LoadU(d, last), bits_at(d, skipped, 0), ranks), finished);
     std::memcpy(to, finished, count * sizeof(Element));

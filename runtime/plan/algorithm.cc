@@ -27,7 +27,6 @@ bool fits_doubling(const EngineConfig& config, wire::OperationRecord record) {
 /// Precondition: the operation fits doubling. Nobody knows what the others hold, so the tensor counts as
 /// dense.
 bool doubling_pays(const EngineConfig& config, const wire::OperationRecord& record) {
-  if (config.one_hop) return false;  // which sends the same messages, but all at once
   const ExchangeCase c = exchange_case(config, record, 1);
   return predict_doubling(c, config.link_costs).seconds() <
          kDoublingShare * predict_push(c, config.link_costs).seconds();
@@ -77,8 +76,10 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
     case Algorithm::switch_:
       refuse(std::string("allreduce: ") + kNoSwitch);
   }
-  if (alone || config.algorithm == Algorithm::push || !fits_doubling(config, record))
-    return wire::Algorithm::push;
+  if (alone || config.algorithm == Algorithm::push) return wire::Algorithm::push;
+  // One hop is possible only where nothing else is asked for. It sends the messages of doubling, but all at
+  // once.
+  if (config.one_hop || !fits_doubling(config, record)) return wire::Algorithm::push;
   if (config.algorithm == Algorithm::doubling) return wire::Algorithm::doubling;
   return doubling_pays(config, record) ? wire::Algorithm::doubling : wire::Algorithm::push;
 }

@@ -84,8 +84,11 @@ struct EngineConfig {
   std::optional<verbs::DatagramOptions> datagrams;
   /// Of a dedicated aggregator: where the slot pools are, if they are not in this process.
   std::shared_ptr<slot_pool::KernelPools> kernel_pools;
-  int numa_node = -1;  // where channels and staging buffers lie; -1: anywhere
+  /// By member: the NUMA node that its threads and its channels are on, or -1 if they are on several. All
+  /// members have the same. Empty: nothing is known of any.
+  std::vector<int> nodes;
 
+  int node(int member) const { return nodes.empty() ? -1 : nodes[static_cast<std::size_t>(member)]; }
   const ChannelConfig& channel(wire::Priority priority) const {
     return channels[static_cast<std::size_t>(priority)];
   }

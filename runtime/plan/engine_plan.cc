@@ -66,8 +66,7 @@ Staging staging_of(const std::string& name) {
 
 }  // namespace
 
-EngineConfig plan_engine(const Options& o, const Membership& membership, int numa_node,
-                         const verbs::Limits& limits) {
+EngineConfig plan_engine(const Options& o, const Membership& membership, const verbs::Limits& limits) {
   const Members& members = membership.members;
   const bool one_network = membership.networks.all_together();
   EngineConfig config;
@@ -98,7 +97,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, int num
   config.short_codes = !one_network;
   config.index_code = index_code_of(o.format);
   config.staging = staging_of(o.staging);
-  config.numa_node = numa_node;
+  config.nodes = membership.nodes;
   if (o.algorithm == "switch") {
     config.datagrams = verbs::DatagramOptions{.interface = o.interface, .one_host = one_network};
     config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one

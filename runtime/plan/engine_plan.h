@@ -10,7 +10,6 @@ namespace nzcl::engine {
 
 /// Returns the configuration of lane 0; other lanes differ only in their number. It is a pure function, and
 /// all members come to the same result in whatever shapes the messages.
-EngineConfig plan_engine(const Options& options, const Membership& membership, int numa_node,
-                         const verbs::Limits& limits);
+EngineConfig plan_engine(const Options& options, const Membership& membership, const verbs::Limits& limits);
 
 }  // namespace nzcl::engine

@@ -59,6 +59,9 @@ Membership membership_among(const Membership& whole, const std::vector<int>& mem
   m.networks = whole.networks.among(members);
   m.process_spaces = whole.process_spaces.among(members);
   m.cores = whole.cores.among(members);
+  for (const int member : members) {
+    if (!whole.nodes.empty()) m.nodes.push_back(whole.nodes[static_cast<std::size_t>(member)]);
+  }
   m.lanes = whole.lanes;
   m.cache_bytes = whole.cache_bytes;
   m.members_per_core = whole.members_per_core;

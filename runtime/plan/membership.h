@@ -48,6 +48,9 @@ struct Membership {
   /// Members that may write each other's memory. A member whose memory nobody may write is in no group.
   Groups process_spaces;
   Groups cores;  // members that share the same cores
+  /// By member: the NUMA node that its threads and its channels are on, or -1 if they are on several. Empty:
+  /// nothing is known of any. The numbers of members of different hosts have nothing to do with each other.
+  std::vector<int> nodes;
 
   int lanes = 1;  // every member has this many: the smallest number that any of them planned
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.

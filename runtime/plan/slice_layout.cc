@@ -77,10 +77,6 @@ SliceLayout::SliceLayout(const LayoutRequest& r)
   slices_ = meets_ + chunks_ * chunk_slices_;
 }
 
-std::uint64_t SliceLayout::blocks_in(std::uint64_t elements) const {
-  return ceil_div(elements * element_bytes_, block_bytes_);
-}
-
 std::uint64_t SliceLayout::blocks_before(std::uint32_t chunk) const {
   if (begins_ == nullptr) return chunk * blocks_in(chunk_count_);
   std::uint64_t blocks = 0;
@@ -101,12 +97,6 @@ void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
       std::max<std::uint64_t>(1, wanted_tiled_slice_bytes(r, tensor_bytes_) / (64 * block_bytes_));
   tile_blocks_ = 64 * std::min(most, std::bit_floor(wanted));
   slice_blocks_ = 64 * wanted / tile_blocks_ * tile_blocks_;
-}
-
-std::uint64_t SliceLayout::blocks_of(std::uint64_t slice) const {
-  if (is_meeting(slice)) return 0;
-  const std::uint64_t all = blocks_in(chunk_elements(chunk_of(slice))), first = first_block(slice);
-  return first < all ? std::min(slice_blocks_, all - first) : 0;
 }
 
 std::uint64_t SliceLayout::bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const {

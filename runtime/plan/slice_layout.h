@@ -77,7 +77,8 @@ class SliceLayout {
   bool is_meeting(std::uint64_t slice) const { return meets_ && slice == 0; }
   /// The chunk that a slice belongs to.
   std::uint32_t chunk_of(std::uint64_t slice) const {
-    return slice < meets_ ? 0 : static_cast<std::uint32_t>((slice - meets_) / chunk_slices_);
+    if (chunks_ == 1 || slice < meets_) return 0;
+    return static_cast<std::uint32_t>((slice - meets_) / chunk_slices_);
   }
   std::uint32_t chunks() const { return chunks_; }
   /// Elements, and blocks, of the chunks before this one. `chunk` may be chunks(), which asks for all.
@@ -91,9 +92,17 @@ class SliceLayout {
 
   /// The number of the slice's first block within its chunk.
   std::uint64_t first_block(std::uint64_t slice) const {
-    return slice < meets_ ? 0 : (slice - meets_) % chunk_slices_ * slice_blocks_;
+    if (slice < meets_) return 0;
+    const std::uint64_t within = chunks_ == 1 ? slice - meets_ : (slice - meets_) % chunk_slices_;
+    return within * slice_blocks_;
   }
-  std::uint64_t blocks_of(std::uint64_t slice) const;  // blocks of this slice
+  /// Blocks of this slice.
+  std::uint64_t blocks_of(std::uint64_t slice) const {
+    if (is_meeting(slice)) return 0;
+    const std::uint64_t all = chunks_ == 1 ? blocks_ : blocks_in(chunk_elements(chunk_of(slice)));
+    const std::uint64_t first = first_block(slice);
+    return first < all ? std::min(slice_blocks_, all - first) : 0;
+  }
   std::uint64_t words_per_slice() const { return (slice_blocks_ + 63) / 64; }
   std::uint64_t words_of(std::uint64_t slice) const { return (blocks_of(slice) + 63) / 64; }
   /// Offset of a slice's block in its chunk, in bytes.
@@ -144,7 +153,10 @@ class SliceLayout {
   Pool pool_of(std::uint32_t chunk) const;
   /// The pool that the owner is in, or one without slices.
   Pool pool_with(std::uint32_t owner, std::uint32_t& place) const;
-  std::uint64_t blocks_in(std::uint64_t elements) const;
+  std::uint64_t blocks_in(std::uint64_t elements) const {
+    const std::uint64_t bytes = elements * element_bytes_;
+    return bytes / block_bytes_ + (bytes % block_bytes_ != 0);
+  }
   std::uint32_t rotation(std::uint64_t row, std::uint32_t size) const;
   std::uint32_t meeting_owner() const { return rotation(0, owners_); }
   /// Position within a row of the slice that belongs to number `place` of `size` owners.

@@ -55,7 +55,7 @@ class Explanation {
       : q_(q),
         options_(options),
         membership_(membership_of(q, options)),
-        config_(engine::plan_engine(options, membership_, -1, verbs::Limits{})) {
+        config_(engine::plan_engine(options, membership_, verbs::Limits{})) {
     record_.count = q.bytes / element_bytes(q.type);
     record_.block_elems = q.block_elems;
     record_.type = static_cast<std::uint8_t>(q.type);

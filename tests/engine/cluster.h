@@ -26,6 +26,8 @@ struct ClusterOptions {
   std::uint64_t gather_bytes = 512;
   std::uint64_t direct_bytes = 2048;
   bool lent = false;  // at both priorities; needs loopback.limits.readable
+  /// By member, in turn: the memory node that it is on. Nothing: not known.
+  std::vector<int> nodes = {};
   /// Members of one lending group; member m is in group m / group_size. 0: all members are in one group.
   /// Links between groups are treated as unordered.
   int group_size = 0;
@@ -55,6 +57,8 @@ class Cluster {
     config.one_hop = options.one_hop;
     config.max_segments = options.loopback.limits.max_segments;
     config.set_links({.ordered = options.loopback.limits.ordered, .gather_bytes = options.gather_bytes});
+    for (int member = 0; member < config.members.count() && !options.nodes.empty(); ++member)
+      config.nodes.push_back(options.nodes[static_cast<std::size_t>(member) % options.nodes.size()]);
     config.direct_bytes = options.direct_bytes;
     config.slice_bytes = options.slice_bytes;
     config.ahead_bytes = options.ahead_bytes;

@@ -136,6 +136,8 @@ const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
   o.loopback.limits.ordered = o.loopback.limits.readable = true;
 };
+/// Every second member is on another memory node, so staging buffers come in two banks.
+const auto kTwoNodes = [](ClusterOptions& o) { o.nodes = {0, 1}; };
 const auto kStreamed = [](ClusterOptions& o) {
   kLent(o);
   o.staging = {engine::Staging::streamed};
@@ -183,6 +185,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lent_dedicated", with(options(3, 2), kLent), 50001, 16, 0.2, false},
         Case{"lent_lanes", with(options(3, 0, 2), kLent), 50001, 16, 0.4, true},
         Case{"lent_tight", with(with(options(3), kTight), kLent), 5001, 16, 0.4, true},
+        Case{"lent_nodes", with(with(options(4), kLent), kTwoNodes), 50001, 16, 0.3, true},
+        Case{"lent_nodes_late_tight", with(with(with(with(options(5), kTight), kReorder), kLent), kTwoNodes),
+             9001, 16, 0.3, false},
+        Case{"lent_nodes_dedicated", with(with(options(3, 2), kLent), kTwoNodes), 50001, 16, 0.2, false},
         Case{"lent_late", with(with(options(4), kReorder), kLent), 50001, 16, 0.3, true},
         Case{"lent_late_tight", with(with(with(options(8), kTight), kReorder), kLent), 9001, 16, 0.3, false},
         Case{"streamed", with(options(4), kStreamed), 50001, 256, 0.2, true},

@@ -18,8 +18,10 @@
 #include <thread>
 
 #include "nzcl/communicator.h"
+#include "runtime/channel/lane_memory.h"
 #include "runtime/placement/memory.h"
 #include "runtime/placement/topology.h"
+#include "verbs/loopback/network.h"
 
 namespace nzcl::test {
 namespace {
@@ -176,6 +178,50 @@ TEST_F(Numa, ThreadsAndSlotsAreWhereTheGradientsAreSaidToBe) {
         },
         testing::ExitedWithCode(0), "complaints: \n$");
   }
+}
+
+/// The node that the staging buffers of one bank lie on, once they have been touched.
+int node_of_bank(const engine::LaneMemory& memory, const engine::EngineConfig& config, std::size_t bank) {
+  std::uint64_t at = engine::staging_offset(config, config.members.self, wire::Priority::bulk);
+  const std::uint64_t slot = config.channel(wire::Priority::bulk).slot_bytes;
+  const auto banks = engine::staging_banks(config, config.members.self, wire::Priority::bulk);
+  for (std::size_t before = 0; before < bank; ++before) at += banks[before].buffers * slot;
+  return placement::node_of(memory.bytes().subspan(at + 4096, (banks[bank].buffers - 1) * slot));
+}
+
+TEST_F(Numa, StagingBuffersAreWhereTheyAreRead) {
+  const auto nodes = cpus_by_node();
+  const int here = nodes.begin()->first, there = nodes.rbegin()->first;
+  engine::EngineConfig config;
+  config.members.workers = 3;
+  config.channels = {engine::ChannelConfig{128 << 10, 4, true}, engine::ChannelConfig{4096, 4}};
+  config.set_links({});
+  config.nodes = {here, here, there};
+  verbs::LoopbackNetwork network;
+  const auto device = network.device();
+  const engine::LaneMemory memory(config, *device);
+  const auto bytes = memory.bytes();
+  std::fill_n(const_cast<std::byte*>(bytes.data()), bytes.size(), std::byte{1});
+  EXPECT_EQ(node_of_bank(memory, config, 0), here);
+  EXPECT_EQ(node_of_bank(memory, config, 1), there);
+  EXPECT_EQ(placement::node_of(bytes.first(4096)), here) << "what others write here";
+}
+
+TEST_F(Numa, RanksTellEachOtherWhereTheyAre) {
+  const auto nodes = cpus_by_node();
+  const int here = nodes.begin()->first, there = nodes.rbegin()->first;
+  LocalGroup group(2);
+  const auto join = [&](int rank) {
+    Options options;
+    options.numa_node = rank == 0 ? here : there;
+    return Communicator(group, rank, options).describe();
+  };
+  std::string first, second;
+  std::thread other([&] { second = join(1); });
+  first = join(0);
+  other.join();
+  EXPECT_THAT(first, HasSubstr("on nodes " + std::to_string(here) + "," + std::to_string(there)));
+  EXPECT_THAT(second, HasSubstr("on nodes " + std::to_string(here) + "," + std::to_string(there)));
 }
 
 TEST_F(Numa, ANodeThatDoesNotExistIsRefused) {

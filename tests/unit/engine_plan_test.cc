@@ -24,12 +24,13 @@ Membership members_on(const std::string& hosts, int dedicated = 0) {
   membership.hosts = membership.networks = Groups::by_name(names);
   membership.lanes = 2;
   membership.cache_bytes = 2 << 20;
+  membership.nodes.assign(hosts.size(), 1);
   return membership;
 }
 
 EngineConfig plan(const Membership& membership, const verbs::Limits& limits = {},
                   const Options& options = {}) {
-  return plan_engine(options, membership, 1, limits);
+  return plan_engine(options, membership, limits);
 }
 
 TEST(EnginePlan, TakesOverWhoTheMembersAre) {
@@ -37,7 +38,7 @@ TEST(EnginePlan, TakesOverWhoTheMembersAre) {
   EXPECT_EQ(config.members.workers, 3);
   EXPECT_EQ(config.members.dedicated, 1);
   EXPECT_EQ(config.lanes, 2);
-  EXPECT_EQ(config.numa_node, 1);
+  EXPECT_EQ(config.node(3), 1);
   EXPECT_EQ(config.links.size(), 4u);
   EXPECT_EQ(config.lending_groups.size(), 4u);
 }

@@ -107,7 +107,7 @@ EngineConfig config_of(const std::string& hosts, const std::string& transport, i
   Options options;
   options.transport = transport;
   options.algorithm = algorithm;
-  return plan_engine(options, m, -1, {});
+  return plan_engine(options, m, {});
 }
 
 wire::Algorithm choice(const EngineConfig& config, std::uint64_t count) {

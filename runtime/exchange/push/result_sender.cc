@@ -146,7 +146,7 @@ bool ResultSender::open_in_staging(Part& part, std::uint64_t rest) {
     part.staging = message_->staging;
   } else {
     if (!may_open_message(over_)) return false;
-    part.staging = pool.acquire();
+    part.staging = pool.acquire(context_.bank_down(priority_));
   }
   part.header = pool.buffer(*part.staging) + begin;
   part.begin = part.header + fixed;
@@ -162,7 +162,8 @@ bool ResultSender::open_in_staging(Part& part, std::uint64_t rest) {
 /// Returns true if there is a buffer for another message, and room for it in the queue even if the `other`
 /// open message goes there first.
 bool ResultSender::may_open_message(const std::optional<ResultMessage>& other) const {
-  return context_.pool(priority_).available() > 0 && results_.room() > (other ? 1u : 0u);
+  return context_.pool(priority_).available(context_.bank_down(priority_)) > 0 &&
+         results_.room() > (other ? 1u : 0u);
 }
 
 /// How many bytes are still to follow the header, and the bitmap if there is one.
@@ -235,7 +236,7 @@ bool ResultSender::tell_others() {
   if (over_ && over_->audience != others) queue(over_);
   if (!over_) {
     if (!may_open_message(message_)) return false;
-    over_ = {.staging = pool.acquire(), .epoch = s.epoch, .audience = others};
+    over_ = {.staging = pool.acquire(context_.bank_down(priority_)), .epoch = s.epoch, .audience = others};
   } else {
     wire::add_flag(over_->last_header, wire::kMore);
   }

@@ -72,7 +72,8 @@ bool Worker::push(Uplink& uplink) {
 bool Worker::may_compose(const Uplink& uplink) {
   // The last staging buffer is reserved for the aggregator, because results must never wait for
   // contributions.
-  return context_.pool(priority_).available() > 1 && context_.outbox.room() > 0 &&
+  const StagingPool::Bank bank = context_.bank_up(priority_, uplink.member());
+  return context_.pool(priority_).available(bank) > 1 && context_.outbox.room() > 0 &&
          context_.channels(priority_, uplink.member()).send_up.ready();
 }
 
@@ -140,6 +141,10 @@ bool Worker::streams(const Uplink& uplink, const Transfer& t) {
          context_.staging_way(uplink.member()).next_is_streamed();
 }
 
+StagingPool::Index Worker::acquire_staging(const Uplink& uplink) {
+  return context_.pool(priority_).acquire(context_.bank_up(priority_, uplink.member()));
+}
+
 MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed) {
   StagingPool& pool = context_.pool(priority_);
   // The receiver of a lent message reads it in the staging buffer, so all of it has to lie there.
@@ -169,7 +174,7 @@ void Worker::push_message(const Uplink& uplink, const MessageBuilder& message, S
 /// Sends a message that begins with a section of `first`, which has the `parts`. Whole slices that come next
 /// go along in sections of their own, as long as the message is too small to be worth its cost.
 void Worker::compose(Uplink& uplink, Transfer& first, SectionParts parts) {
-  const auto staging = context_.pool(priority_).acquire();
+  const auto staging = acquire_staging(uplink);
   MessageBuilder message = begin_message(uplink, staging, parts.data && streams(uplink, first));
   const Transfer* last = &first;
   std::byte* header = nullptr;

@@ -66,6 +66,7 @@ class Worker {
   std::optional<WrittenSection> add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer,
                                             SectionParts parts);
   bool streams(const Uplink& uplink, const Transfer& t);
+  StagingPool::Index acquire_staging(const Uplink& uplink);
   MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed);
   void push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
                     const Transfer& last);
