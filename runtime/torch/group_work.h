@@ -65,6 +65,19 @@ class GroupWork final : public c10d::Work {
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return outputs_; }
+  /// Of all operations together. May be called after completion.
+  nzcl::OperationStatistics statistics() const {
+    nzcl::OperationStatistics sum;
+    for (const nzcl::Work& work : works_) {
+      const nzcl::OperationStatistics one = work.statistics();
+      sum.blocks += one.blocks;
+      sum.input_blocks += one.input_blocks;
+      sum.union_blocks += one.union_blocks;
+      sum.bytes_sent += one.bytes_sent;
+      sum.bytes_received += one.bytes_received;
+    }
+    return sum;
+  }
 
  private:
   void fail(const std::string& text) {

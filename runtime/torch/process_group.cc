@@ -161,6 +161,30 @@ class NzclGroup final : public GroupBase {
     return GroupWork::start(work);
   }
 
+  WorkPtr average(const at::Tensor& tensor, std::uint64_t block_elems) {
+    check_cpu(tensor);
+    check_dense(tensor, "average");
+    const auto work = make_work(OpType::ALLREDUCE, {tensor});
+    add_dense_allreduce(*work, tensor, c10d::ReduceOp::AVG, block_elems, std::chrono::nanoseconds(0));
+    return GroupWork::start(work);
+  }
+
+  WorkPtr average_compressed(nzcl::CompressorState& state, const at::Tensor& tensor) {
+    check_dense(tensor, "compressed allreduce");
+    TORCH_CHECK(
+        tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && count_of(tensor) == state.elements(),
+        "nzcl's compressed allreduce takes the state's ", state.elements(),
+        " elements of type float, one behind the other");
+    const auto work = make_work(OpType::ALLREDUCE, {tensor});
+    float* const data = used(*work, tensor).data_ptr<float>();
+    work->add(communicator_.allreduce_compressed(
+        {.state = &state, .input = data, .output = data, .op = nzcl::ReduceOp::avg}));
+    return GroupWork::start(work);
+  }
+
+  nzcl::Statistics statistics() const { return communicator_.statistics(); }
+  std::size_t registered_storages() const { return buffers_.size(); }
+
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
     const auto work = make_work(OpType::BARRIER, {});
     work->add(communicator_.allreduce({.timeout = timeout_of(options)}));
@@ -198,13 +222,18 @@ class NzclGroup final : public GroupBase {
     check_cpu(t);
     if (t.is_sparse()) return add_sparse_allreduce(work, t, op, timeout);
     check_dense(t, "allreduce");
+    add_dense_allreduce(work, t, op, block_of(t), timeout);
+  }
+
+  void add_dense_allreduce(GroupWork& work, const at::Tensor& t, const c10d::ReduceOp& op,
+                           std::uint64_t block_elems, std::chrono::nanoseconds timeout) {
     const at::Tensor data = in_one_piece(work, t, true);
     work.add(communicator_.allreduce({.input = data.data_ptr(),
                                       .output = data.data_ptr(),
                                       .count = count_of(data),
                                       .type = type_of(data),
                                       .op = op_of(op),
-                                      .block_elems = block_of(data),
+                                      .block_elems = block_elems,
                                       .timeout = timeout}));
   }
 
@@ -275,6 +304,12 @@ class NzclGroup final : public GroupBase {
   Buffers buffers_;  // destroyed before the communicator, whose operations keep what they use
 };
 
+NzclGroup& nzcl_group(GroupBase& group) {
+  auto* const found = dynamic_cast<NzclGroup*>(&group);
+  TORCH_CHECK(found != nullptr, "this process group is one of ", group.getBackendName(), ", not of nzcl");
+  return *found;
+}
+
 }  // namespace
 
 c10::intrusive_ptr<GroupBase> make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -282,5 +317,23 @@ c10::intrusive_ptr<GroupBase> make_process_group(const c10::intrusive_ptr<c10d::
                                                  AroundClose around_close) {
   return c10::make_intrusive<NzclGroup>(store, rank, size, timeout, std::move(around_close));
 }
+
+WorkPtr average_compressed(GroupBase& group, nzcl::CompressorState& state, const at::Tensor& tensor) {
+  return nzcl_group(group).average_compressed(state, tensor);
+}
+
+WorkPtr average(GroupBase& group, const at::Tensor& tensor, std::uint64_t block_elems) {
+  return nzcl_group(group).average(tensor, block_elems);
+}
+
+nzcl::Statistics statistics(GroupBase& group) { return nzcl_group(group).statistics(); }
+
+nzcl::OperationStatistics statistics(const c10d::Work& work) {
+  const auto* const found = dynamic_cast<const GroupWork*>(&work);
+  TORCH_CHECK(found != nullptr, "this work is not one of nzcl");
+  return found->statistics();
+}
+
+std::size_t registered_storages(GroupBase& group) { return nzcl_group(group).registered_storages(); }
 
 }  // namespace nzcl_torch

@@ -4,7 +4,12 @@
 #include <ATen/ATen.h>
 #include <torch/version.h>
 
-#if TORCH_VERSION_MAJOR >= 2
+// 1.13 has c10d::Backend already, though nothing of it takes one: with NZCL_TORCH_BACKEND set to 1 that form
+// is at least compiled.
+#ifndef NZCL_TORCH_BACKEND
+#define NZCL_TORCH_BACKEND (TORCH_VERSION_MAJOR >= 2)
+#endif
+#if NZCL_TORCH_BACKEND
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #else
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -14,12 +19,14 @@
 #include <chrono>
 #include <functional>
 
+#include "nzcl/communicator.h"
+#include "nzcl/compress.h"
 #include "nzcl/export.h"
 
 namespace nzcl_torch {
 
 /// What libtorch lets plugins derive from. The virtual functions that nzcl implements are the same in both.
-#if TORCH_VERSION_MAJOR >= 2
+#if NZCL_TORCH_BACKEND
 using GroupBase = c10d::Backend;
 #else
 using GroupBase = c10d::ProcessGroup;
@@ -38,5 +45,22 @@ using GroupBase = c10d::ProcessGroup;
 NZCL_API c10::intrusive_ptr<GroupBase> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
     std::function<void(const std::function<void()>& close)> around_close = {});
+
+// ---- What nzcl's groups can do beyond the calls of c10d. `group` must be one of nzcl's.
+
+/// Replaces the tensor by the average over all ranks of what their states send of it. `tensor` has
+/// state.elements() float32, one behind the other. The state belongs to nzcl until the work has completed.
+NZCL_API c10::intrusive_ptr<c10d::Work> average_compressed(GroupBase& group, nzcl::CompressorState& state,
+                                                           const at::Tensor& tensor);
+/// Replaces the dense tensor by its average over all ranks, with blocks of `block_elems` elements, the same
+/// on every rank.
+NZCL_API c10::intrusive_ptr<c10d::Work> average(GroupBase& group, const at::Tensor& tensor,
+                                                std::uint64_t block_elems);
+/// What this rank's communicator has moved since it was made.
+NZCL_API nzcl::Statistics statistics(GroupBase& group);
+/// What one of nzcl's works has moved. It must have completed.
+NZCL_API nzcl::OperationStatistics statistics(const c10d::Work& work);
+/// How many storages of tensors are registered.
+NZCL_API std::size_t registered_storages(GroupBase& group);
 
 }  // namespace nzcl_torch

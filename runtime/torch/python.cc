@@ -1,15 +1,24 @@
-// The Python module nzcl_torch._C. It has one function; nzcl_torch/__init__.py tells torch.distributed of it.
+// The Python module nzcl_torch._C, around which nzcl_torch/__init__.py is written.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include "runtime/torch/bucket_hook.h"
 #include "runtime/torch/process_group.h"
 
 namespace {
 
+namespace py = pybind11;
+using nzcl_torch::BucketHook;
+using nzcl_torch::GroupBase;
+using nzcl_torch::Way;
+
 /// Closing waits for the communicator's callbacks, and these may wait for Python's lock.
 void without_lock(const std::function<void()>& close) {
   if (PyGILState_Check() == 0) return close();
-  const pybind11::gil_scoped_release release;
+  const py::gil_scoped_release release;
   close();
 }
 
@@ -18,11 +27,87 @@ auto create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
   return nzcl_torch::make_process_group(store, rank, size, timeout, without_lock);
 }
 
+std::shared_ptr<BucketHook> register_hook(c10d::Reducer& reducer, const c10::intrusive_ptr<GroupBase>& group,
+                                          const std::vector<at::Tensor>& parameters,
+                                          const std::string& compress, bool automatic, int tries,
+                                          std::uint64_t start, std::uint64_t min_bytes,
+                                          std::uint32_t convolution_bin) {
+  const nzcl_torch::HookOptions options{.compress = compress,
+                                        .automatic = automatic,
+                                        .tries = tries,
+                                        .start = start,
+                                        .min_bytes = min_bytes,
+                                        .convolution_bin = convolution_bin};
+  auto hook = std::make_shared<BucketHook>(group, options, parameters);
+  reducer.register_comm_hook(nzcl_torch::comm_hook(hook));
+  return hook;
+}
+
+py::object text_of(std::optional<Way> way) {
+  if (!way) return py::none();
+  return py::str(*way == Way::dense ? "dense" : "compressed");
+}
+
+py::dict dict_of(const nzcl::CompressionReport& r) {
+  return py::dict(py::arg("steps") = r.steps, py::arg("elements") = r.elements, py::arg("sent") = r.sent,
+                  py::arg("sent_total") = r.sent_total, py::arg("non_finite") = r.non_finite,
+                  py::arg("coded_bytes") = r.coded_bytes, py::arg("element_ratio") = r.element_ratio,
+                  py::arg("coded_ratio") = r.coded_ratio, py::arg("residual_norm") = r.residual_norm,
+                  py::arg("threshold") = r.threshold, py::arg("scale") = r.scale);
+}
+
+py::dict report(const BucketHook& hook) {
+  py::list buckets;
+  for (const nzcl_torch::BucketReport& r : hook.report()) {
+    py::dict bucket(py::arg("parameters") = r.parameters, py::arg("elements") = r.elements,
+                    py::arg("way") = r.way, py::arg("steps") = r.steps, py::arg("up_bytes") = r.up_bytes,
+                    py::arg("up_bytes_total") = r.up_bytes_total);
+    if (r.compression) bucket["compression"] = dict_of(*r.compression);
+    buckets.append(bucket);
+  }
+  return py::dict(py::arg("steps") = hook.steps(), py::arg("chosen") = text_of(hook.chosen()),
+                  py::arg("buckets") = buckets);
+}
+
+py::dict state_dict(const BucketHook& hook) {
+  py::dict states;
+  for (const auto& [name, bytes] : hook.save())
+    states[py::str(name)] = py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return py::dict(py::arg("chosen") = text_of(hook.chosen()), py::arg("states") = states);
+}
+
+void load_state_dict(BucketHook& hook, const py::dict& saved) {
+  std::map<std::string, std::vector<std::byte>> states;
+  for (const auto& [name, bytes] : saved["states"].cast<std::map<std::string, std::string>>()) {
+    const auto* const begin = reinterpret_cast<const std::byte*>(bytes.data());
+    states[name] = {begin, begin + bytes.size()};
+  }
+  std::optional<Way> chosen;
+  if (!saved["chosen"].is_none())
+    chosen = saved["chosen"].cast<std::string>() == "dense" ? Way::dense : Way::compressed;
+  hook.restore(std::move(states), chosen);
+}
+
+py::dict statistics(const c10::intrusive_ptr<GroupBase>& group) {
+  const nzcl::Statistics s = nzcl_torch::statistics(*group);
+  return py::dict(py::arg("operations") = s.operations, py::arg("messages_sent") = s.messages_sent,
+                  py::arg("bytes_sent") = s.bytes_sent, py::arg("bytes_received") = s.bytes_received,
+                  py::arg("bytes_copied") = s.bytes_copied, py::arg("blocks_scanned") = s.blocks_scanned,
+                  py::arg("registered_storages") = nzcl_torch::registered_storages(*group));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
-  pybind11::module_::import(
-      "torch.distributed");  // where the classes of the arguments and the result are known
-  module.def("create", &create, pybind11::arg("store"), pybind11::arg("rank"), pybind11::arg("size"),
-             pybind11::arg("timeout"), pybind11::call_guard<pybind11::gil_scoped_release>());
+  py::module_::import("torch.distributed");  // where the classes of the arguments and the result are known
+  module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def("statistics", &statistics, py::arg("group"));
+  module.def("register_hook", &register_hook, py::arg("reducer"), py::arg("group"), py::arg("parameters"),
+             py::arg("compress"), py::arg("automatic"), py::arg("tries"), py::arg("start"),
+             py::arg("min_bytes"), py::arg("convolution_bin"));
+  py::class_<BucketHook, std::shared_ptr<BucketHook>>(module, "BucketHook")
+      .def("report", &report)
+      .def("state_dict", &state_dict)
+      .def("load_state_dict", &load_state_dict, py::arg("state"));
 }

@@ -299,6 +299,9 @@ def rank_killed_rank():
     torch, dist, rank, size = group()
     model, optimizer, batch = dense_problem(torch)
     parallel = torch.nn.parallel.DistributedDataParallel(model)
+    if "HOOK" in os.environ:
+        import nzcl_torch
+        nzcl_torch.register_hook(parallel, os.environ["HOOK"])
     train(torch, parallel, optimizer, 3, rank, size, batch)
     print("trained", flush=True)
     if rank == 1:
@@ -311,6 +314,207 @@ def rank_killed_rank():
         sys.exit(7)
 
 
+def hooked(problem, compress="", **options):
+    """A model with the hook, its optimizer, its batches and the hook."""
+    import torch
+    import nzcl_torch
+
+    model, optimizer, batch = problem(torch)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    return parallel, optimizer, batch, nzcl_torch.register_hook(parallel, compress, **options)
+
+
+def weights(torch, model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def check_same_on_all_ranks(torch, dist, model):
+    mine = weights(torch, model)
+    all_weights = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_weights, mine)
+    assert all(torch.equal(mine, other) for other in all_weights)
+
+
+def check_hook_like_none(problem, ways):
+    """Without compression the hook does what DistributedDataParallel does without it."""
+    torch, dist, rank, size = group()
+    model, optimizer, batch = problem(torch)
+    train(torch, torch.nn.parallel.DistributedDataParallel(model), optimizer, 20, rank, size, batch)
+    parallel, optimizer, batch, hook = hooked(problem)
+    train(torch, parallel, optimizer, 20, rank, size, batch)
+    mine, expected = weights(torch, parallel.module), weights(torch, model)
+    # A mean of three is the sum divided, or the sum of parts that were divided.
+    assert torch.equal(mine, expected) if size == 2 else torch.allclose(mine, expected, atol=1e-6)
+    report = hook.report()
+    assert report["steps"] == 20
+    assert {b["way"] for b in report["buckets"]} == ways, report
+    # Where each rank sums for itself, not every bucket goes upwards.
+    assert max(b["up_bytes_total"] for b in report["buckets"]) > 0, report
+    dist.destroy_process_group()
+
+
+def rank_hook_dense():
+    check_hook_like_none(dense_problem, {"dense"})
+
+
+def rank_hook_sparse():
+    check_hook_like_none(embedding_problem, {"dense", "sparse"})
+
+
+def convolution_problem(torch):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 32, 5), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(32 * 16, 64),
+                                torch.nn.ReLU(), torch.nn.Linear(64, 3))
+
+    def batch(step):
+        generator = torch.Generator().manual_seed(step)
+        inputs = torch.randn(24, 1, 8, 8, generator=generator)
+        return inputs, inputs[:, 0, 0, :3].argmax(1)
+
+    return model, torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.5), batch
+
+
+def rank_hook_compressed():
+    torch, dist, rank, size = group()
+    parallel, optimizer, batch, hook = hooked(convolution_problem)
+    dense_losses = train(torch, parallel, optimizer, 30, rank, size, batch)
+    expected, dense = weights(torch, parallel.module), hook.report()
+
+    # All of the gradient, as a selection: the same sums.
+    parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:1:exact")
+    train(torch, parallel, optimizer, 30, rank, size, batch)
+    assert torch.allclose(weights(torch, parallel.module), expected, atol=1e-4)
+    assert [b["way"] for b in hook.report()["buckets"] if b["steps"] == 30 - 1] == ["compressed"], hook.report()
+
+    for compress in ("adacomp:500", "adacomp:500:slice", "topk:0.05", "qsgd:8"):
+        parallel, optimizer, batch, hook = hooked(convolution_problem, compress)
+        losses = train(torch, parallel, optimizer, 60, rank, size, batch)
+        assert sum(losses[-10:]) < 0.9 * sum(losses[:10]), (compress, losses)
+        check_same_on_all_ranks(torch, dist, parallel.module)
+        last = hook.report()["buckets"]
+        compressed = [b for b in last if b["way"] == "compressed"]
+        assert len(compressed) == 1 and compressed[0]["compression"]["steps"] == 60 - 1, (compress, last)
+        if not compress.startswith("qsgd"):
+            assert compressed[0]["up_bytes"] < dense["buckets"][0]["up_bytes"] / 3, (compress, compressed, dense)
+    assert dense_losses[-1] < dense_losses[0]
+
+    # A convolution has bins of its own: with smaller ones more of it is sent.
+    sent = []
+    for convolution_bin in (16, 800):
+        parallel, optimizer, batch, hook = hooked(convolution_problem, "adacomp:500", convolution_bin=convolution_bin)
+        train(torch, parallel, optimizer, 10, rank, size, batch)
+        sent.append([b["compression"]["sent_total"] for b in hook.report()["buckets"] if "compression" in b][0])
+    assert sent[0] > sent[1] + 9 * 30, sent
+
+    # Nothing is registered anew as training goes on.
+    import nzcl_torch
+    parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.05")
+    train(torch, parallel, optimizer, 10, rank, size, batch)
+    registered = nzcl_torch.statistics()["registered_storages"]
+    for first in range(10, 110):
+        optimizer.zero_grad()
+        inputs, labels = batch(first)
+        torch.nn.functional.cross_entropy(parallel(inputs), labels).backward()
+        optimizer.step()
+    assert nzcl_torch.statistics()["registered_storages"] == registered
+    dist.destroy_process_group()
+
+
+def rank_hook_automatic():
+    """The choice is that of all ranks, and what the residuals held is not lost when it falls on dense."""
+    torch, dist, rank, size = group()
+    parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.05", automatic=True, tries=3)
+    for steps in (9, 1):  # one dense, 2 * (1 + 3) of both kinds, and the first that is chosen
+        assert hook.report()["chosen"] is None
+        losses = train(torch, parallel, optimizer, steps, rank, size, batch)
+    chosen = hook.report()["chosen"]
+    everyone = [None] * size
+    dist.all_gather_object(everyone, chosen)
+    assert chosen in ("dense", "compressed") and everyone == [chosen] * size, everyone
+    assert {b["way"] for b in hook.report()["buckets"] if b["steps"] > 1} == {chosen}, hook.report()
+    check_same_on_all_ranks(torch, dist, parallel.module)
+    assert hook.state_dict()["chosen"] == chosen
+
+    # One dense step behind compressed ones: with a gradient of zeros, its result is the mean of what was kept back.
+    def step(parallel, scale):
+        parallel.zero_grad()
+        (parallel(inputs) * scale).sum().backward()
+        return torch.cat([p.grad.reshape(-1) for p in parallel.module.parameters()]).double()
+
+    inputs = torch.ones(2, 8) * (1 + rank)
+    parallel, _, _, hook = hooked(lambda torch: (torch.nn.Linear(8, 4000, bias=False), None, None), "topk:0.05:exact", automatic=True,
+                                  tries=3)
+    total = torch.zeros(32000, dtype=torch.double)
+    factor = [1.0 + i % 3 for i in range(9)]
+    for i in range(9):
+        total += step(parallel, factor[i])
+    kept_back = hook.state_dict()
+    parallel, _, _, hook = hooked(lambda torch: (torch.nn.Linear(8, 4000, bias=False), None, None), "topk:0.05:exact", automatic=True)
+    step(parallel, 1)
+    hook.load_state_dict(kept_back | {"chosen": "dense"})
+    total += step(parallel, 0)
+    expected = sum(factor) * 2 * (size + 1) / 2
+    assert torch.allclose(total, torch.full_like(total, expected)), (total, expected)
+    assert hook.state_dict()["states"] == {}
+    dist.destroy_process_group()
+
+
+def rank_hook_checkpoint():
+    """A run that goes on from its checkpoint ends with the same bits as one that was not interrupted."""
+    torch, dist, rank, size = group()
+    for compress in ("adacomp:500", "topk:0.05", "qsgd:4", "topk:0.05,momentum=0.5"):
+        parallel, optimizer, batch, hook = hooked(convolution_problem, compress)
+        train(torch, parallel, optimizer, 10, rank, size, batch)
+        model = {name: t.clone() for name, t in parallel.module.state_dict().items()}
+        kept = {"optimizer": optimizer.state_dict(), "hook": hook.state_dict()}
+        kept = torch.load(saved(torch, kept))
+        later = lambda step: batch(10 + step)  # noqa: E731
+        train(torch, parallel, optimizer, 10, rank, size, later)
+        expected = weights(torch, parallel.module)
+
+        parallel, optimizer, batch, hook = hooked(convolution_problem, compress)
+        train(torch, parallel, optimizer, 1, rank, size, batch)  # arranges the buckets
+        parallel.module.load_state_dict(model)
+        optimizer.load_state_dict(kept["optimizer"])
+        hook.load_state_dict(kept["hook"])
+        train(torch, parallel, optimizer, 10, rank, size, later)
+        assert torch.equal(weights(torch, parallel.module), expected), compress
+    dist.destroy_process_group()
+
+
+def saved(torch, content):
+    import io
+
+    file = io.BytesIO()
+    torch.save(content, file)
+    file.seek(0)
+    return file
+
+
+def rank_hook_refusals():
+    torch, dist, rank, size = group()
+    expect_error(lambda: hooked(dense_problem, "nonsense"), "nonsense")
+    expect_error(lambda: hooked(dense_problem, "topk:0.1", start=0), "start")
+    expect_error(lambda: hooked(dense_problem, automatic=True), "no compressor")
+    parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.1")
+    train(torch, parallel, optimizer, 3, rank, size, batch)
+    states = hook.state_dict()
+    other, optimizer, batch, hook = hooked(dense_problem, "topk:0.1")
+    hook.load_state_dict(states)
+    expect_error(lambda: train(torch, other, optimizer, 3, rank, size, batch), "states of buckets that do not exist")
+    other, optimizer, batch, hook = hooked(convolution_problem, "topk:0.2")
+    train(torch, other, optimizer, 1, rank, size, batch)
+    hook.load_state_dict(states)
+    expect_error(lambda: train(torch, other, optimizer, 1, rank, size, batch), "state")
+    expect_error(lambda: nzcl_statistics_of(dist.new_group(backend="gloo")), "not of nzcl")
+
+
+def nzcl_statistics_of(other):
+    import nzcl_torch
+
+    nzcl_torch.statistics(other)
+
+
 def rank_torchrun():
     assert "TORCHELASTIC_RUN_ID" in os.environ
     rank_dense_model()
@@ -320,10 +524,14 @@ def rank_torchrun():
 # --- Cases
 
 
-def case_killed_rank():
+def case_hook_killed_rank():
+    case_killed_rank(HOOK="topk:0.01")
+
+
+def case_killed_rank(**extra):
     for size in (2, 3):
         begin = time.monotonic()
-        ends = outcomes(start_ranks("killed_rank", size, NZCL_TIMEOUT_S="20"))
+        ends = outcomes(start_ranks("killed_rank", size, NZCL_TIMEOUT_S="20", **extra))
         took = time.monotonic() - begin
         for rank, (status, text) in enumerate(ends):
             assert "trained" in text, text

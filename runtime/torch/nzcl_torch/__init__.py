@@ -7,10 +7,34 @@
 import torch.distributed
 
 from . import _C
+from ._C import BucketHook  # noqa: F401
 
 
 def _create(store, rank, size, timeout):
     return _C.create(store=store, rank=rank, size=size, timeout=timeout)
+
+
+def register_hook(model, compress="", *, automatic=False, tries=5, start=1, min_bytes=4096, convolution_bin=50):
+    """Gives a DistributedDataParallel model the hook by which each bucket of gradients travels dense, sparse or compressed.
+
+    compress: nzcl's text of a compressor, such as "adacomp:500" or "topk:0.01"; without it buckets are never compressed.
+    automatic: try `tries` steps with and without, and compress only if that is faster on the slowest rank.
+    start: the first step (from 0) that is compressed; at least 1, because DistributedDataParallel arranges its buckets anew after step 0.
+    min_bytes: smaller buckets stay dense.
+    convolution_bin: AdaComp's bin for gradients with three dimensions or more.
+
+    Returns the hook: report() says what each bucket sends, state_dict() and load_state_dict() are for checkpoints, one for each rank.
+    """
+    hook = _C.register_hook(reducer=model.reducer, group=model.process_group, parameters=list(model.module.parameters()),
+                            compress=compress, automatic=automatic, tries=tries, start=start, min_bytes=min_bytes,
+                            convolution_bin=convolution_bin)
+    model.logger._set_comm_hook_name("nzcl")
+    return hook
+
+
+def statistics(group=None):
+    """What a process group of nzcl has moved on this rank since it was made."""
+    return _C.statistics(group or torch.distributed.distributed_c10d._get_default_group())
 
 
 if "NZCL" not in torch.distributed.Backend._plugins:

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# scripts/train in its short form: runs that are interrupted end with the same weights as others, dense gradients give the same weights over
+# Gloo and nzcl, complete runs are not repeated, and the report has all of them.
+#   train_short.sh SOURCE_DIR PLUGIN_FOLDER
+set -euo pipefail
+source=$1 plugin=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+fail() { echo "$*" >&2 && exit 1; }
+train() { "$source/scripts/train" "$@" --short --ranks 2 --no-install --plugin "$plugin"; }
+digest_of() { sed -nE 's/.*"digest": "([^"]+)".*/\1/p' "$1"; }
+same_weights() { # FILE FILE
+  local one other
+  one=$(digest_of "$1") other=$(digest_of "$2")
+  [[ -n $one && $one == "$other" ]] || fail "${1##*/} ends with the weights $one, ${2##*/} with $other"
+}
+
+echo "Interrupted runs go on bit by bit"
+methods=(adacomp topk-0.01 qsgd-4)
+selection=(--tasks "fashion,char" --methods "$(IFS=, && echo "${methods[*]}")" --seeds 1)
+train converge "${selection[@]}" --out "$folder/whole" >"$folder/log"
+train converge "${selection[@]}" --out "$folder/interrupted" --interrupt 10 >/dev/null
+for task in fashion.sgd char.adam; do
+  for method in "${methods[@]}"; do
+    name=converge/$task.$method.1.jsonl
+    same_weights "$folder/whole/$name" "$folder/interrupted/$name"
+    [[ $(grep -c '"step"' "$folder/interrupted/$name") == 4 ]] || fail "$name has not all evaluations: $(<"$folder/interrupted/$name")"
+    grep -q "^| $method | 1 |" "$folder/log" || fail "the report has no row for $method: $(<"$folder/log")"
+  done
+done
+! compgen -G "$folder/*/converge/*.checkpoint.*" || fail "complete runs leave no checkpoints"
+
+echo "Complete runs are not repeated"
+again=$(train converge "${selection[@]}" --out "$folder/whole")
+! grep '^==>' <<<"$again" || fail "it trained again"
+
+echo "Two ranks learn the same over Gloo and over nzcl"
+train compare --tasks fashion,embedding --methods gloo,dense --where host --out "$folder/compare" >"$folder/log"
+same_weights "$folder/compare/compare/host.fashion."{gloo,dense}.1.jsonl
+same_weights "$folder/compare/compare/host.embedding."{gloo,dense}.1.jsonl
+[[ $(grep -c '^| nzcl |' "$folder/log") == 2 ]] || fail "the report does not compare: $(<"$folder/log")"
