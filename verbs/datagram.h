@@ -80,9 +80,9 @@ enum class DatagramKind {
 
 struct DatagramOptions {
   DatagramKind kind = DatagramKind::udp;
-  std::string interface{};  // of udp: a network interface or its address; "" = any
-  bool one_host = true;  // of udp: if false, loopback interfaces are not used
-  DeviceOptions device{};  // of ud: which port of which device, and how packets are marked
+  std::string interface {};  // of udp: a network interface or its address; "" = any
+  bool one_host = true;      // of udp: if false, loopback interfaces are not used
+  DeviceOptions device{};    // of ud: which port of which device, and how packets are marked
   /// A limit of DatagramPort::max_bytes(). The largest datagrams of networks with jumbo frames are of about
   /// this size, and every port keeps some dozens of buffers for them.
   std::size_t max_bytes = 8972;

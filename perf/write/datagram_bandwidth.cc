@@ -1,5 +1,6 @@
-// nzcl_datagram_bw: bandwidth of unreliable datagrams over UDP or UD, with perftest's habits. The client sends,
-// and the server says again and again how far it has got, so that no more than --tx-depth are under way.
+// nzcl_datagram_bw: bandwidth of unreliable datagrams over UDP or UD, with perftest's habits. The client
+// sends, and the server says again and again how far it has got, so that no more than --tx-depth are under
+// way.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -76,8 +77,8 @@ std::unique_ptr<verbs::DatagramPort> open(const Settings& s, bootstrap::Bootstra
   if (other.at("options") != mine)
     throw Error(ErrorCode::mismatch, "the two sides were given different options: " + mine.dump() +
                                          " here, " + other.at("options").dump() + " there");
-  verbs::DatagramOptions options{
-      .kind = s.kind == "ud" ? verbs::DatagramKind::ud : verbs::DatagramKind::udp, .interface = s.device};
+  verbs::DatagramOptions options{.kind = s.kind == "ud" ? verbs::DatagramKind::ud : verbs::DatagramKind::udp,
+                                 .interface = s.device};
   options.one_host = other.at("host") == bootstrap::host_id();
   options.device.interface = s.device;
   // If a host has several devices, the two sides take different ones.

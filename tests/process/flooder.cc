@@ -83,7 +83,8 @@ class Stranger {
     changed_ += send(changed);
     // A later round, as somebody would sign it who has another key.
     Packet signed_wrongly = original;
-    signed_wrongly[kPacket + kRound] = static_cast<std::uint8_t>(signed_wrongly[kPacket + kRound] + 1 + random_() % 2);
+    signed_wrongly[kPacket + kRound] =
+        static_cast<std::uint8_t>(signed_wrongly[kPacket + kRound] + 1 + random_() % 2);
     for (std::size_t i = 0; i < 8; ++i)
       signed_wrongly[kPacket + kChecksum + i] = static_cast<std::uint8_t>(random_());
     wrong_key_ += send(signed_wrongly);
@@ -92,8 +93,8 @@ class Stranger {
     other_rank_ += send(other_rank);
   }
   void tell() const {
-    std::printf("copies %ld, changed %ld, signed with another key %ld, of another rank %ld\n", copies_, changed_,
-                wrong_key_, other_rank_);
+    std::printf("copies %ld, changed %ld, signed with another key %ld, of another rank %ld\n", copies_,
+                changed_, wrong_key_, other_rank_);
   }
 
  private:

@@ -13,9 +13,9 @@ namespace nzcl::verbs::ibv {
 namespace {
 
 constexpr std::uint32_t kMostQueuePair = (1 << 24) - 1;
-constexpr std::size_t kSourceGid = 8;            // in a route header
-constexpr std::size_t kSourceIpv4 = 20 + 12;     // in one of RoCEv2 over IPv4
-constexpr std::size_t kMappedPrefix = 16 - 4;    // of an IPv4 address as a GID
+constexpr std::size_t kSourceGid = 8;          // in a route header
+constexpr std::size_t kSourceIpv4 = 20 + 12;   // in one of RoCEv2 over IPv4
+constexpr std::size_t kMappedPrefix = 16 - 4;  // of an IPv4 address as a GID
 
 /// Takes the number in front of the next '/' or the end, and both, from the text.
 template <typename Number>
@@ -49,8 +49,9 @@ DatagramAddress DatagramAddress::parse(const std::string& text) {
   const bool readable = take_gid(rest, a.sender.gid) && take_number(rest, a.sender.queue_pair) &&
                         take_number(rest, a.key) && take_number(rest, a.lid) && take_number(rest, a.mtu);
   if (!readable || !rest.empty() || a.sender.queue_pair > kMostQueuePair || a.mtu < 256 || a.mtu > 4096) {
-    throw Error(ErrorCode::transport,
-                fmt::format("ibverbs: \"{}\" is not an address GID/queue pair/Q_Key/LID/MTU of datagrams", text));
+    throw Error(
+        ErrorCode::transport,
+        fmt::format("ibverbs: \"{}\" is not an address GID/queue pair/Q_Key/LID/MTU of datagrams", text));
   }
   return a;
 }

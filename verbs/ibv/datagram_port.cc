@@ -145,9 +145,7 @@ class UdPort final : public DatagramPort {
 
   ibv_context* context() const { return open_.context.get(); }
   std::uint16_t mtu() const { return static_cast<std::uint16_t>(128 << open_.port.mtu); }
-  bool ipv4() const {
-    return open_.port.gid.kind == GidEntry::Kind::roce_v2 && open_.port.gid.ipv4_mapped();
-  }
+  bool ipv4() const { return open_.port.gid.kind == GidEntry::Kind::roce_v2 && open_.port.gid.ipv4_mapped(); }
   std::uint32_t receives_for(const DatagramOptions& options) const {
     ibv_device_attr attributes{};
     check(ibv_query_device(context(), &attributes), name_ + ": asking for the device's limits");

@@ -24,9 +24,7 @@ std::size_t stride_of(bool joined, std::size_t max_bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-std::byte* align_to_line(std::byte* at) {
-  return at + (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64;
-}
+std::byte* align_to_line(std::byte* at) { return at + (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64; }
 
 /// Returns 0 for a message that is one datagram.
 std::size_t datagram_size(msghdr& message) {

@@ -104,8 +104,8 @@ std::size_t Sender::send_some(std::span<const Datagram> datagrams) noexcept {
     messages.add(run, can_be_sent(run.front()) ? &peers_[run.front().peer] : nullptr);
     i += run.size();
   }
-  const int n = ::sendmmsg(socket_.fd(), messages.headers.data(), static_cast<unsigned>(messages.count),
-                           MSG_DONTWAIT);
+  const int n =
+      ::sendmmsg(socket_.fd(), messages.headers.data(), static_cast<unsigned>(messages.count), MSG_DONTWAIT);
   if (n < 0) return skip_refused(messages.lengths[0], errno);
   std::size_t accepted = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {

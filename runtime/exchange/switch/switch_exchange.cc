@@ -124,9 +124,7 @@ class ServerExchange final : public SwitchExchange {
       server_->pop();
     }
   }
-  bool group_sent() const {
-    return next_ == group_count_ * static_cast<std::size_t>(members().workers);
-  }
+  bool group_sent() const { return next_ == group_count_ * static_cast<std::size_t>(members().workers); }
   /// Goes on with the rank and the result at which the port had no room before.
   bool send_group() {
     std::array<verbs::Datagram, kBatch> batch;

@@ -83,8 +83,9 @@ class Loaded final : public KernelSwitch {
                 .homes = bpf_map__fd(skeleton_->maps.homes)},
                settings.pools, settings.slots) {
     if (settings.times && statistics_.fd() < 0)
-      throw Error(ErrorCode::unavailable, fmt::format("this kernel does not measure how long programs run: {}",
-                                                      std::strerror(-statistics_.fd())));
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("this kernel does not measure how long programs run: {}",
+                              std::strerror(-statistics_.fd())));
     for (const std::string& name : settings.interfaces) interfaces_.push_back(find_interface(name));
     fill_ports();
     std::vector<std::uint32_t> indices;
