@@ -17,7 +17,7 @@ measure() {
   shift 5
   taskset -c "$server_core" "$@" -d "${devices[0]}" >/dev/null 2>&1 &
   local server=$!
-  sleep 0.7
+  sleep 2 # as long as a program takes to start on an emulated machine
   out=$(timeout 100 taskset -c "$client_core" "$@" -d "${devices[1]}" "$peer") || { kill "$server" && echo "$1 failed: $out" >&2 && return 1; }
   wait "$server"
   awk -v size="$size" -v what="$what" -v tool="$tool" -v column="$column" '$1 == size {print what, tool, size, $column}' <<<"$out"
