@@ -32,6 +32,8 @@ struct DatagramCounts {
   /// Dropped because they came from an address that is not a peer's, or were too large for any peer to send.
   std::uint64_t strange = 0;
   std::uint64_t refused = 0;  // accepted by send(), but dropped because the system refused to send them
+  /// Of those sent: handed to the system together with the one before. 0 where that is not possible.
+  std::uint64_t joined = 0;
 };
 
 /// One port with its peers. What is sent may be lost, come twice, in another order, or changed; it is never
@@ -49,6 +51,10 @@ class DatagramPort {
   /// because there is nothing to agree on. Throws Error{transport} for an address that it cannot read.
   virtual void connect(std::span<const std::string> addresses) = 0;
 
+  /// From now on hands each datagram to the system by itself. For peers on whose way something looks at
+  /// datagrams before the system has taken apart what it was handed together.
+  virtual void send_apart() {}
+
   /// The largest datagram that the path's first link carries in one piece. Larger ones are never sent.
   virtual std::size_t max_bytes() const noexcept = 0;
   /// How many bytes may wait here between two calls of receive(). What comes beyond that is lost, so it
@@ -62,13 +68,21 @@ class DatagramPort {
   virtual std::size_t receive(std::span<ArrivedDatagram> out) noexcept = 0;
 
   virtual DatagramCounts counts() const noexcept = 0;
-  /// A file descriptor that is readable while receive() may return something; -1 if there is none.
+  /// A file descriptor that is readable while something has come that no call of receive() has seen; -1 if
+  /// there is none. Before somebody sleeps on it, receive() has returned 0.
   virtual int wait_fd() const noexcept { return -1; }
 };
 
+enum class DatagramKind {
+  udp,  // over IPv4
+  ud,   // a UD queue pair of an RDMA device: datagrams of at most 4,096 bytes
+};
+
 struct DatagramOptions {
-  std::string interface;  // a network interface or its address; "" = any
-  bool one_host = true;   // if false, loopback interfaces are not used
+  DatagramKind kind = DatagramKind::udp;
+  std::string interface {};  // of udp: a network interface or its address; "" = any
+  bool one_host = true;      // of udp: if false, loopback interfaces are not used
+  DeviceOptions device{};    // of ud: which port of which device, and how packets are marked
   /// A limit of DatagramPort::max_bytes(). The largest datagrams of networks with jumbo frames are of about
   /// this size, and every port keeps some dozens of buffers for them.
   std::size_t max_bytes = 8972;
@@ -76,7 +90,7 @@ struct DatagramOptions {
   std::size_t receive_bytes = 4 << 20;
 };
 
-/// Opens a UDP port on a free port number. Throws Error{unavailable, system} with advice.
-std::unique_ptr<DatagramPort> open_udp_port(const DatagramOptions& options);
+/// Opens a port of the kind that the options name. Throws Error{unavailable, system} with advice.
+std::unique_ptr<DatagramPort> open_datagram_port(const DatagramOptions& options);
 
 }  // namespace nzcl::verbs

@@ -6,9 +6,12 @@
 
 #include "nzcl/error.h"
 #include "verbs/cma/device.h"
+#include "verbs/datagram.h"
+#include "verbs/ibv/datagram_port.h"
 #include "verbs/ibv/device.h"
 #include "verbs/ofi/device.h"
 #include "verbs/transport.h"
+#include "verbs/udp/port.h"
 
 namespace nzcl::verbs {
 
@@ -28,6 +31,16 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   if (options.transport == "cma") return cma::open_device(options);
   if (options.transport == "ibverbs") return ibv::open_device(options);
   return ofi::open_device(options);
+}
+
+std::unique_ptr<DatagramPort> open_datagram_port(const DatagramOptions& options) {
+  switch (options.kind) {
+    case DatagramKind::udp:
+      return udp::open_datagram_port(options);
+    case DatagramKind::ud:
+      return ibv::open_datagram_port(options);
+  }
+  throw Error(ErrorCode::internal, "datagrams of a kind that does not exist");
 }
 
 bool may_write_processes() { return cma::probe().available; }

@@ -1,6 +1,7 @@
 // SipHash-2-4 of Aumasson and Bernstein: a checksum under a key, which nobody can make who does not know it.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cassert>
 #include <cstddef>
@@ -14,14 +15,19 @@ struct SipKey {
   std::uint64_t low = 0, high = 0;
 };
 
+/// The four words of the state before the first byte.
+inline constexpr std::array<std::uint64_t, 4> sip_start(const SipKey& key) {
+  return {key.low ^ 0x736f6d6570736575, key.high ^ 0x646f72616e646f6d, key.low ^ 0x6c7967656e657261,
+          key.high ^ 0x7465646279746573};
+}
+
 /// Takes bytes in parts, of which all but the last are multiples of 8 bytes long.
 class SipHash {
  public:
-  explicit SipHash(const SipKey& key)
-      : a_(key.low ^ 0x736f6d6570736575),
-        b_(key.high ^ 0x646f72616e646f6d),
-        c_(key.low ^ 0x6c7967656e657261),
-        d_(key.high ^ 0x7465646279746573) {}
+  explicit SipHash(const SipKey& key) {
+    const auto start = sip_start(key);
+    a_ = start[0], b_ = start[1], c_ = start[2], d_ = start[3];
+  }
 
   void add(std::span<const std::byte> bytes) noexcept {
     assert(bytes_ % 8 == 0);

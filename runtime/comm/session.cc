@@ -9,19 +9,7 @@
 namespace nzcl::comm {
 
 std::shared_ptr<verbs::Device> open_transport(const Options& o, const engine::Membership& m, int numa_node) {
-  return verbs::open_device({.transport = engine::transport_of(o, m),
-                             .interface = o.interface,
-                             .one_host = m.hosts.all_together(),
-                             .local_rank = m.cores.index_of(m.members.self),
-                             .numa_node = numa_node,
-                             .rdma_cm = o.connect == "rdma_cm",
-                             .on_demand_paging = o.on_demand_paging == "on",
-                             .max_segments = static_cast<std::size_t>(o.max_segments),
-                             .gid_index = o.gid_index,
-                             .traffic_class = o.traffic_class,
-                             .service_level = o.service_level,
-                             .ack_timeout = o.ack_timeout,
-                             .timeout_s = o.timeout_s});
+  return verbs::open_device(engine::device_options(o, m, numa_node));
 }
 
 std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind) {

@@ -64,6 +64,17 @@ Staging staging_of(const std::string& name) {
   return name == "streamed" ? Staging::streamed : Staging::automatic;
 }
 
+verbs::DatagramOptions plan_datagrams(const Options& o, const Membership& membership, int numa_node) {
+  verbs::DatagramOptions datagrams;
+  datagrams.interface = o.interface;
+  datagrams.one_host = membership.networks.all_together();
+  if (transport_of(o, membership) == "ibverbs") {
+    datagrams.kind = verbs::DatagramKind::ud;
+    datagrams.device = device_options(o, membership, numa_node);
+  }
+  return datagrams;
+}
+
 }  // namespace
 
 EngineConfig plan_engine(const Options& o, const Membership& membership, const verbs::Limits& limits) {
@@ -99,7 +110,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.staging = staging_of(o.staging);
   config.nodes = membership.nodes;
   if (o.algorithm == "switch") {
-    config.datagrams = verbs::DatagramOptions{.interface = o.interface, .one_host = one_network};
+    config.datagrams = plan_datagrams(o, membership, numa_node);
     config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one
   }
   return config;

@@ -10,4 +10,20 @@ std::string transport_of(const Options& o, const Membership& m) {
   return m.process_spaces.all_together() ? "cma" : "shm";
 }
 
+verbs::DeviceOptions device_options(const Options& o, const Membership& m, int numa_node) {
+  return {.transport = transport_of(o, m),
+          .interface = o.interface,
+          .one_host = m.hosts.all_together(),
+          .local_rank = m.cores.index_of(m.members.self),
+          .numa_node = numa_node,
+          .rdma_cm = o.connect == "rdma_cm",
+          .on_demand_paging = o.on_demand_paging == "on",
+          .max_segments = static_cast<std::size_t>(o.max_segments),
+          .gid_index = o.gid_index,
+          .traffic_class = o.traffic_class,
+          .service_level = o.service_level,
+          .ack_timeout = o.ack_timeout,
+          .timeout_s = o.timeout_s};
+}
+
 }  // namespace nzcl::engine

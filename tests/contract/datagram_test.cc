@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <netinet/in.h>
+#include <netinet/udp.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -49,7 +53,18 @@ std::vector<Backend> all_backends() {
   return {{"udp",
            [](std::size_t count) {
              Ports ports;
-             while (ports.size() < count) ports.push_back(open_udp_port({}));
+             while (ports.size() < count) ports.push_back(open_datagram_port({}));
+             return ports;
+           }},
+          {"ud",
+           [](std::size_t count) {
+             Ports ports;
+             while (ports.size() < count) {
+               DatagramOptions options{.kind = DatagramKind::ud};
+               options.device.local_rank =
+                   static_cast<int>(ports.size());  // on another device, if there is one
+               ports.push_back(open_datagram_port(options));
+             }
              return ports;
            }},
           simulated("loopback", {}),
@@ -59,6 +74,15 @@ std::vector<Backend> all_backends() {
 
 class DatagramTest : public ::testing::TestWithParam<Backend> {
  protected:
+  void SetUp() override {
+    if (GetParam().name != "ud") return;
+    try {
+      open(1);
+    } catch (const Error& e) {
+      if (e.code() == ErrorCode::unavailable) GTEST_SKIP() << e.what();
+      throw;
+    }
+  }
   Ports open(std::size_t count) { return GetParam().open(count); }
   /// Makes each port know all others, under the numbers of their places.
   static void connect(Ports& ports) {
@@ -138,6 +162,50 @@ TEST_P(DatagramTest, BatchesGoToManyPeersAndOnlyThere) {
                         }
                       }
                     }));
+}
+
+TEST_P(DatagramTest, RunsOfOneSizeArriveAsTheyWereSent) {
+  Ports ports = open(3);
+  connect(ports);
+  for (const std::size_t bytes :
+       {std::size_t{1}, std::size_t{47}, std::size_t{1000}, ports[0]->max_bytes()}) {
+    SCOPED_TRACE(bytes);
+    // Two runs whose last datagrams are shorter, to two peers, and some of other sizes between them.
+    std::vector<std::vector<std::byte>> sent;
+    for (std::size_t i = 0; i < 90; ++i) {
+      sent.push_back(pattern(i % 45 == 44 ? (bytes + 1) / 2 : i % 20 == 19 ? bytes / 3 + 1 : bytes, i));
+      sent.back()[0] = static_cast<std::byte>(i);
+    }
+    std::vector<bool> came(sent.size());
+    int steps = 0;
+    ASSERT_TRUE(until([&] { return std::ranges::count(came, true) == 90; },
+                      [&] {
+                        std::vector<Datagram> batch;
+                        // A slow link needs time before more would be of use.
+                        for (std::size_t i = 0; i < sent.size() && steps % 256 == 0; ++i) {
+                          if (!came[i]) batch.push_back({i < 45 ? PeerId{1} : PeerId{2}, sent[i]});
+                        }
+                        ++steps;
+                        std::span<const Datagram> rest = batch;
+                        for (int attempt = 0; attempt < 100 && !rest.empty(); ++attempt)
+                          rest = rest.subspan(ports[0]->send(rest));
+                        for (PeerId to = 1; to < 3; ++to) {
+                          std::array<ArrivedDatagram, 7> out;
+                          while (const std::size_t n = ports[to]->receive(out)) {
+                            for (const ArrivedDatagram& a : std::span(out).first(n)) {
+                              ASSERT_FALSE(a.bytes.empty());
+                              const auto i = std::to_integer<std::size_t>(a.bytes[0]);
+                              if (i >= sent.size() || a.bytes.size() != sent[i].size())
+                                continue;  // of an earlier size
+                              EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a.bytes.data()) % 16, 0u);
+                              EXPECT_EQ(to, i < 45 ? 1u : 2u);
+                              EXPECT_TRUE(std::ranges::equal(a.bytes, sent[i])) << i;
+                              came[i] = true;
+                            }
+                          }
+                        }
+                      }));
+  }
 }
 
 TEST_P(DatagramTest, OneBatchIsReceivedInParts) {
@@ -224,13 +292,33 @@ TEST_P(DatagramTest, TheDescriptorIsReadableWhileSomethingWaits) {
 
 TEST(UdpPort, AnUnknownInterfaceIsNamedWithThoseThatExist) {
   try {
-    open_udp_port({.interface = "no-such-link"});
+    open_datagram_port({.interface = "no-such-link"});
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::unavailable);
     EXPECT_THAT(e.what(), ::testing::HasSubstr("no-such-link"));
     EXPECT_THAT(e.what(), ::testing::HasSubstr("lo (127.0.0.1)"));
   }
+}
+
+TEST(UdpPort, NeighboursToOnePeerAreHandedOverTogether) {
+  const int fd = ::socket(AF_INET, SOCK_DGRAM, 0);
+  int segment = 0;
+  socklen_t size = sizeof segment;
+  const bool can = ::getsockopt(fd, IPPROTO_UDP, UDP_SEGMENT, &segment, &size) == 0;
+  ::close(fd);
+  if (!can) GTEST_SKIP() << "this kernel has no UDP_SEGMENT";
+  const auto a = open_datagram_port({}), b = open_datagram_port({});
+  a->connect(std::vector<std::string>{b->address()});
+  b->connect(std::vector<std::string>{a->address()});
+  const std::vector<std::byte> bytes(1000), shorter(100);
+  std::vector<Datagram> batch(40, {0, bytes});
+  batch[9].bytes = shorter;
+  ASSERT_EQ(a->send(batch), 40u);
+  EXPECT_EQ(a->counts().joined, 38u);
+  a->send_apart();
+  ASSERT_EQ(a->send(batch), 40u);
+  EXPECT_EQ(a->counts().joined, 38u);
 }
 
 // --- What only the simulated network promises.

@@ -193,6 +193,7 @@ case $case_name in
     for name in rank0 rank1; do expect $name 3 'rank 2 did not come'; done
     ;;
   switch)
+    [[ -z ${TEST_TRANSPORTS:-} ]] || export NZCL_TRANSPORT=$TEST_TRANSPORTS # ibverbs, whose datagrams go over UD
     for lanes in 1 2; do
       start_ranks 3 NZCL_AGGREGATORS=1 NZCL_ALGORITHM=switch "NZCL_LANES=$lanes" --
       start aggregator0 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 \

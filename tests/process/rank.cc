@@ -30,6 +30,7 @@ struct Arguments {
   bool sessions = false;
   bool split = false;
   int die_rank = -1, die_at = 0;
+  int late_rank = -1, late_ms = 0;
   int idle_seconds = 0;
   bool not_dumpable = false;
   std::string digest;  // "": compare with a plain sum; otherwise the type whose results are digested
@@ -48,6 +49,7 @@ void run(nzcl::Communicator& comm, const Arguments& a) {
   const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
   for (int round = 0; round < a.rounds; ++round) {
     if (comm.rank() == a.die_rank && round == a.die_at) ::kill(::getpid(), SIGKILL);
+    if (comm.rank() == a.late_rank) std::this_thread::sleep_for(std::chrono::milliseconds(a.late_ms));
     for (std::size_t i = 0; i < a.count; ++i)
       data[i] = holds(comm.rank(), round, i / kBlock) ? value(comm.rank(), i) : 0.0f;
     comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size(), .block_elems = kBlock})
@@ -141,6 +143,8 @@ int main(int argc, char** argv) {
   app.add_flag("--split", a.split, "Use the first communicator and one that is split from it");
   app.add_option("--die-rank", a.die_rank, "This rank kills itself");
   app.add_option("--die-at", a.die_at, "before this round");
+  app.add_option("--late-rank", a.late_rank, "This rank comes late to every round");
+  app.add_option("--late-ms", a.late_ms, "by this time");
   app.add_option("--idle", a.idle_seconds, "Seconds to do nothing, and print the CPU time that they took");
   app.add_flag("--not-dumpable", a.not_dumpable, "Let no other process write this one's memory");
   app.add_option("--digest", a.digest, "Sum awkward values of this type, and print a digest of the results")

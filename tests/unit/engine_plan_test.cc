@@ -89,6 +89,18 @@ TEST(EnginePlan, DatagramsUseTheLoopbackInterfaceOnlyWithinOneNetwork) {
   EXPECT_FALSE(plan(membership, {}, options).datagrams->one_host);
 }
 
+TEST(EnginePlan, DatagramsAreThoseOfTheTransport) {
+  Options options;
+  options.algorithm = "switch";
+  options.gid_index = 3;
+  Membership membership = members_on("aaa", 1);
+  membership.cores = membership.hosts;
+  EXPECT_EQ(plan(membership, {}, options).datagrams->kind, verbs::DatagramKind::udp);
+  options.transport = "ibverbs";
+  EXPECT_EQ(plan(membership, {}, options).datagrams->kind, verbs::DatagramKind::ud);
+  EXPECT_EQ(plan(membership, {}, options).datagrams->device.gid_index, 3);
+}
+
 TEST(EnginePlan, DedicatedAggregatorsNeedTwoHops) { EXPECT_FALSE(plan(members_on("aab", 1)).one_hop); }
 
 TEST(EnginePlan, SlotsCoverLinksBetweenHosts) {

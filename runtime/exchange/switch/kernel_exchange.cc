@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "nzcl/error.h"
 #include "runtime/exchange/switch/kernel_pools.h"
 #include "runtime/exchange/switch/port.h"
 
@@ -15,6 +16,16 @@ using namespace slot_pool;
 
 namespace {
 
+/// The program in the kernel sums what network interfaces carry.
+std::unique_ptr<verbs::DatagramPort> open_port(const verbs::DatagramOptions& options) {
+  if (options.kind != verbs::DatagramKind::udp) {
+    throw Error(ErrorCode::invalid_argument,
+                "nzcl_switch sums UDP packets, and the ranks of transport ibverbs send none: set "
+                "NZCL_TRANSPORT=tcp on all members, or start nzcl_aggregator instead");
+  }
+  return verbs::open_datagram_port(options);
+}
+
 /// Meets the ranks and has their packets summed. Its own port keeps the UDP port number for this process; no
 /// packet should ever arrive there.
 class KernelExchange final : public Exchange {
@@ -22,7 +33,7 @@ class KernelExchange final : public Exchange {
   explicit KernelExchange(LaneContext& context)
       : context_(context),
         pools_(*context.config.kernel_pools),
-        port_(verbs::open_udp_port(*context.config.datagrams)),
+        port_(open_port(*context.config.datagrams)),
         job_(draw_job()) {}
 
   std::string address() const override {

@@ -1,6 +1,7 @@
 // Packets of the switch exchange: their bytes (see README.md), and how they are sealed and checked.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +9,7 @@
 #include <span>
 
 #include "runtime/base/siphash.h"
+#include "runtime/kernels/sip_strands.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -44,10 +46,19 @@ struct Job {
   SipKey key;
 };
 
+/// SipHash-2-4 of the header in front of the checksum, of four digests that stand for the values as far as
+/// they fill groups, and of the rest of the values.
 inline std::uint64_t checksum_of(std::span<const std::byte> packet, const SipKey& key) noexcept {
   SipHash hash(key);
   hash.add(packet.first(offsetof(Header, checksum)));
-  hash.add(packet.subspan(sizeof(Header)));
+  std::span<const std::byte> values = packet.subspan(sizeof(Header));
+  if (const std::size_t groups = values.size() / kSipGroupBytes; groups > 0) {
+    std::array<std::uint64_t, kSipStrands> digests;
+    sip_strands(values.data(), groups, key, digests.data());
+    hash.add(std::as_bytes(std::span(digests)));
+    values = values.subspan(groups * kSipGroupBytes);
+  }
+  hash.add(values);
   return hash.finish();
 }
 

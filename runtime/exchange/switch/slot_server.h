@@ -36,7 +36,8 @@ class SlotServer {
     std::span<const std::byte> packet;
   };
   static constexpr int kToAll = -1;
-  /// The packet to send next, or nothing. Its bytes stay valid until receive() or pop().
+  /// The packet to send next, or nothing. Its bytes stay valid until receive() or pop(), those for all ranks
+  /// until receive().
   std::optional<Out> front();
   void pop();
 

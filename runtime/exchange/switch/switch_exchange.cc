@@ -18,14 +18,14 @@ using namespace slot_pool;
 
 namespace {
 
-/// Packets that are received, or sent, in one step.
-constexpr std::size_t kBatch = 32;
+/// Packets that are received, or sent, in one step. A UDP port sends as many together.
+constexpr std::size_t kBatch = 64;
 
 /// What both halves have in common.
 class SwitchExchange : public Exchange {
  public:
   explicit SwitchExchange(LaneContext& context)
-      : context_(context), port_(verbs::open_udp_port(*context.config.datagrams)) {}
+      : context_(context), port_(verbs::open_datagram_port(*context.config.datagrams)) {}
 
   void direct_arrived(std::uint16_t, std::uint16_t) override {}
   int wait_fd() const override { return port_->wait_fd(); }
@@ -79,6 +79,9 @@ class ServerExchange final : public SwitchExchange {
   void submit(Operation&) override {}  // only workers have operations
   bool step() override {
     if (!server_) return false;
+    const bool moved = send_group();
+    // As long as there is no room for results, nothing is received: it might take the place of one of them.
+    if (!group_sent()) return moved;
     const std::size_t n = receive();
     for (std::size_t i = 0; i < n; ++i)
       server_->receive(static_cast<int>(arrived_[i].peer), arrived_[i].bytes);
@@ -89,11 +92,20 @@ class ServerExchange final : public SwitchExchange {
   Stall waiting_for() const override { return {}; }
 
  private:
+  /// Results for all ranks go out in groups, rank by rank, because a port sends neighbours to one peer
+  /// together.
   bool answer() {
     bool any = false;
-    while (const auto out = server_->front()) {
-      if (out->rank == SlotServer::kToAll ? !send_to_all(out->packet) : !send(out->rank, out->packet)) break;
-      server_->pop();
+    while (group_sent()) {
+      const auto out = server_->front();
+      if (!out) break;
+      if (out->rank == SlotServer::kToAll) {
+        take_group();
+        send_group();
+      } else {
+        if (!send(out->rank, out->packet)) break;
+        server_->pop();
+      }
       any = true;
     }
     return any;
@@ -104,26 +116,38 @@ class ServerExchange final : public SwitchExchange {
     count_sent(packet.size());
     return true;
   }
-  /// Goes on with the rank at which the port had no room before.
-  bool send_to_all(std::span<const std::byte> packet) {
-    std::array<verbs::Datagram, kBatch> batch;
-    while (next_rank_ < members().workers) {
-      std::size_t n = 0;
-      for (int r = next_rank_; r < members().workers && n < batch.size(); ++r)
-        batch[n++] = {static_cast<verbs::PeerId>(r), packet};
-      const std::size_t sent = port_->send(std::span(batch).first(n));
-      for (std::size_t i = 0; i < sent; ++i) count_sent(packet.size());
-      next_rank_ += static_cast<int>(sent);
-      if (sent < n) return false;
+  void take_group() {
+    group_count_ = next_ = 0;
+    for (auto out = server_->front(); out && out->rank == SlotServer::kToAll && group_count_ < kBatch;
+         out = server_->front()) {
+      group_[group_count_++] = out->packet;
+      server_->pop();
     }
-    next_rank_ = 0;
-    return true;
+  }
+  bool group_sent() const { return next_ == group_count_ * static_cast<std::size_t>(members().workers); }
+  /// Goes on with the rank and the result at which the port had no room before.
+  bool send_group() {
+    std::array<verbs::Datagram, kBatch> batch;
+    const std::size_t begin = next_, end = group_count_ * static_cast<std::size_t>(members().workers);
+    while (next_ < end) {
+      const std::size_t n = std::min(batch.size(), end - next_);
+      for (std::size_t i = 0; i < n; ++i) {
+        const std::size_t at = next_ + i;
+        batch[i] = {static_cast<verbs::PeerId>(at / group_count_), group_[at % group_count_]};
+      }
+      const std::size_t sent = port_->send(std::span(batch).first(n));
+      for (std::size_t i = 0; i < sent; ++i) count_sent(batch[i].bytes.size());
+      next_ += sent;
+      if (sent < n) break;
+    }
+    return next_ > begin;
   }
 
   const std::uint32_t slots_;
   const Job job_;
   std::optional<SlotServer> server_;
-  int next_rank_ = 0;
+  std::array<std::span<const std::byte>, kBatch> group_;
+  std::size_t group_count_ = 0, next_ = 0;  // of the group, times the number of ranks
 };
 
 /// A worker's half: slots at each aggregator.
@@ -145,6 +169,8 @@ class WorkerExchange final : public SwitchExchange {
       if (address.slots == 0)
         throw Error(ErrorCode::transport,
                     members().name(members().aggregator_member(a)) + " offers no slots");
+      // A generic XDP program sees what a rank of the same machine hands over together as one packet.
+      if (address.zeros) port_->send_apart();
       links_.emplace_back(Pool{members().workers, address.slots, elements, address.job, address.zeros},
                           members().self);
     }

@@ -75,12 +75,17 @@ class Loaded final : public KernelSwitch {
   explicit Loaded(const Settings& settings)
       : settings_(settings),
         skeleton_(load_program(settings)),
+        statistics_(settings.times ? bpf_enable_stats(BPF_STATS_RUN_TIME) : -1),
         table_({.pools = bpf_map__fd(skeleton_->maps.pools),
                 .ranks = bpf_map__fd(skeleton_->maps.ranks),
                 .slots = bpf_map__fd(skeleton_->maps.slots),
                 .states = bpf_map__fd(skeleton_->maps.states),
                 .homes = bpf_map__fd(skeleton_->maps.homes)},
                settings.pools, settings.slots) {
+    if (settings.times && statistics_.fd() < 0)
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("this kernel does not measure how long programs run: {}",
+                              std::strerror(-statistics_.fd())));
     for (const std::string& name : settings.interfaces) interfaces_.push_back(find_interface(name));
     fill_ports();
     std::vector<std::uint32_t> indices;
@@ -112,7 +117,8 @@ class Loaded final : public KernelSwitch {
             .waiting = count(NZCL_WAITING),
             .late = count(NZCL_LATE),
             .refused = count(NZCL_REFUSED),
-            .stray = count(NZCL_STRAY)};
+            .stray = count(NZCL_STRAY),
+            .run_time = run_time(skeleton_->progs.nzcl_port) + run_time(skeleton_->progs.nzcl_result)};
   }
 
  private:
@@ -135,8 +141,16 @@ class Loaded final : public KernelSwitch {
     return std::accumulate(of_cpus.begin(), of_cpus.end(), std::uint64_t{0});
   }
 
+  static std::chrono::nanoseconds run_time(const bpf_program* program) {
+    bpf_prog_info info{};
+    __u32 bytes = sizeof info;
+    if (bpf_obj_get_info_by_fd(bpf_program__fd(program), &info, &bytes) != 0) return {};
+    return std::chrono::nanoseconds(info.run_time_ns);
+  }
+
   const Settings settings_;
   const Skeleton skeleton_;
+  const Descriptor statistics_;  // the kernel measures as long as it is open
   PoolTable table_;
   std::vector<Interface> interfaces_;
   std::string description_;

@@ -2,6 +2,7 @@
 // about pools.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,10 +25,12 @@ struct Settings {
   std::uint32_t pools = 16;  // at the same time; a communicator has two for each lane
   /// For tests: the program drops one of this many packets. 0: it drops none.
   std::uint32_t drop_one_of = 0;
+  bool times = false;  // let the kernel measure how long the programs run, which slows every program down
 };
 
 struct Counts {
   std::uint64_t added = 0, completed = 0, answered = 0, waiting = 0, late = 0, refused = 0, stray = 0;
+  std::chrono::nanoseconds run_time{};  // of the programs, on all cores; 0 without Settings::times
 };
 
 /// Owns the program and all that belongs to it. When it is destroyed, or its process dies, the kernel

@@ -51,6 +51,8 @@ void add_options(CLI::App& app, Arguments& a) {
       ->capture_default_str();
   app.add_option("--drop", a.settings.drop_one_of,
                  "For tests of loss: drop one of so many packets of the ranks");
+  app.add_flag("--times", a.settings.times,
+               "Measure how long the programs run, on all cores together, and print it at the end");
   app.add_option("--pass", a.pass,
                  "Only attach a program to this interface that passes everything on, and leave it there. The "
                  "workers' ends of veth pairs need it if the switch's ends are native")
@@ -73,6 +75,9 @@ void serve(const Arguments& a) {
         "refused, "
         "{} sent where no rank was\n",
         c.added, c.completed, c.answered, c.waiting, c.late, c.refused, c.stray);
+    if (a.settings.times)
+      fmt::print("nzcl_switch: the programs ran for {:.3f} s\n",
+                 std::chrono::duration<double>(c.run_time).count());
   };
   try {
     using bootstrap::Role;

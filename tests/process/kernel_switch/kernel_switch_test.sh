@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Tests of nzcl_switch: a rack of network namespaces, with one namespace for the switch, which bridges one veth pair to each rank.
-#   kernel_switch_test.sh CASE RANK_PROGRAM SWITCH_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM
+# Tests of nzcl_switch: a rack of network namespaces, with one namespace for the switch, which bridges one veth pair to each rank. In the
+# cases that end with _process, nzcl_aggregator is in its place.
+#   kernel_switch_test.sh CASE RANK_PROGRAM SWITCH_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM FLOODER_PROGRAM
 set -euo pipefail
-case_name=$1 rank=$2 switch=$3 aggregator=$4 info=$5
+case_name=$1 rank=$2 switch=$3 aggregator=$4 info=$5 flooder=$6
 work=$(mktemp -d)
 pids=() hosts=()
 # shellcheck disable=SC2317 # called by the trap
@@ -39,7 +40,7 @@ until_true() {
 
 command -v ip >/dev/null || skip "iproute2 is not installed"
 possible=$("$info" 2>/dev/null | grep -A1 '^Sums inside the kernel' | tail -n 1)
-[[ $possible =~ ^\ *yes ]] || skip "nzcl_switch cannot work here: $possible"
+[[ $case_name == *_process || $possible =~ ^\ *yes ]] || skip "nzcl_switch cannot work here: $possible"
 ip netns add "nzclk-$$-s" 2>/dev/null || skip "not allowed to make network namespaces"
 hosts=("nzclk-$$-s")
 
@@ -82,6 +83,22 @@ start_switch() { # RANKS ARGUMENTS
   shift
   WORLD_SIZE=$n on "${hosts[0]}" switch "$switch" --index 0 "$@"
 }
+# start_aggregator N: nzcl_aggregator or nzcl_switch, as the case's name says
+start_aggregator() {
+  if [[ $case_name == *_process ]]; then
+    WORLD_SIZE=$1 on "${hosts[0]}" switch "$aggregator" --switch --index 0
+  else
+    start_switch "$1" --interface "$ports" --mode generic
+  fi
+}
+# lone_packets: lets no link carry several packets of a port together, so that each of them can be lost, or seen, by itself
+lone_packets() {
+  local i
+  for ((i = 1; i < ${#hosts[@]}; i++)); do
+    ip -n "${hosts[i]}" link set dev eth0 gso_max_segs 1
+    ip -n "${hosts[0]}" link set dev "port$((i - 1))" gso_max_segs 1
+  done
+}
 expect() { # NAME STATUS [TEXT]: waits for NAME, which must end with STATUS and have printed TEXT
   local pid_name=pid_$1 status=0
   wait "${!pid_name}" || status=$?
@@ -91,7 +108,11 @@ expect() { # NAME STATUS [TEXT]: waits for NAME, which must end with STATUS and 
 expect_all_ok() { # N
   local r
   for ((r = 0; r < $1; r++)); do expect "rank$r" 0 "^rank $r of $1: ok$"; done
-  expect switch 0 '^nzcl_switch: [1-9][0-9]* contributions, [1-9][0-9]* sums;'
+  if [[ $case_name == *_process ]]; then
+    expect switch 0
+  else
+    expect switch 0 '^nzcl_switch: [1-9][0-9]* contributions, [1-9][0-9]* sums;'
+  fi
 }
 number_of() { grep -oE "[0-9]+ $1" "$work/switch.out" | cut -d' ' -f1; } # WHAT the switch has counted
 no_program_left() { ! ip -n "${hosts[0]}" -d link show "$1" | grep -q ' prog/xdp'; }
@@ -177,6 +198,58 @@ case $case_name in
     (($(number_of refused) > 100)) || fail "the stranger's packets did not reach the switch"
     # shellcheck disable=SC2154 # set by on
     ip netns pids "nzclk-$$-3" | xargs -r kill -KILL
+    ;;
+  flood_process | flood_kernel)
+    # The fourth host sends copies of what rank 0 sends and gets, and forgeries of it, with the addresses of ranks and aggregator.
+    rack 4 1500
+    lone_packets
+    start_ranks 3 --rounds 100
+    start_aggregator 3
+    until_true "rank 0 joined" grep -q joined "$work/rank0.out"
+    "$flooder" "nzclk-$$-0" eth0 "nzclk-$$-3" >"$work/flooder.out" 2>&1 &
+    pids+=($!) pid_flooder=$!
+    expect_all_ok 3
+    kill -TERM "$pid_flooder"
+    many='[1-9][0-9]{2,}'
+    expect flooder 0 "^copies $many, changed $many, signed with another key $many, of another rank $many\$"
+    (($(ip netns exec "${hosts[0]}" cat /sys/class/net/port3/statistics/rx_packets) > 1000)) || fail "the stranger's packets did not reach the switch"
+    [[ $case_name == *_process ]] || (($(number_of refused) > 100)) || fail "the switch refused none of the forgeries"
+    ;;
+  nft_loss_process | nft_loss_kernel)
+    command -v nft >/dev/null || skip "nft is not installed"
+    rack 4 1500
+    lone_packets
+    for i in 0 1 2 3; do
+      ip netns exec "nzclk-$$-$i" nft -f - <<<"table inet loss {
+        chain input { type filter hook input priority 0; meta l4proto udp numgen random mod 100 < 5 counter drop; }
+        chain output { type filter hook output priority 0; meta l4proto udp numgen random mod 100 < 5 counter drop; }
+      }" || skip "this kernel has no nftables"
+    done
+    start_ranks 4 --rounds 20
+    start_aggregator 4
+    expect_all_ok 4
+    for i in 0 1 2 3; do
+      [[ $(ip netns exec "nzclk-$$-$i" nft list table inet loss | grep -cE 'counter packets [1-9]') == 2 ]] || fail "host $i lost nothing one way"
+    done
+    ;;
+  late_rank_process | late_rank_kernel)
+    rack 3 1500
+    start_ranks 3 --rounds 6 --late-rank 1 --late-ms 700
+    start_aggregator 3
+    expect_all_ok 3
+    [[ $case_name == *_process ]] || (($(number_of 'answered to wait') > 0)) || fail "nobody was told to wait"
+    ;;
+  killed_aggregator_process | killed_aggregator_kernel)
+    rack 3 1500
+    export NZCL_TIMEOUT_S=100
+    start_ranks 3 --rounds 100000
+    start_aggregator 3
+    for r in 0 1 2; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+    sleep 0.3
+    # shellcheck disable=SC2154 # set by on
+    kill -KILL "$pid_switch"
+    for r in 0 1 2; do expect rank$r 3 'aggregator 0 \(pid .*\) died'; done
+    [[ $case_name == *_process ]] || until_true "the program has gone" no_program_left port0
     ;;
   killed_rank)
     rack 3 1500
