@@ -40,7 +40,8 @@ float* expand(StateImpl& state, const CompressedGradient& sent, std::size_t elem
 }
 
 /// One way in which what is sent travels: what is asked of the communicator, first to see whether it would
-/// take it, and then with the values.
+/// take it, and then with the values. These travel as they are, whatever the option says: the residual does
+/// not have what another rounding would lose.
 struct DenseWay {
   using Request = AllreduceRequest;
   /// In place, because there is no input yet.
@@ -50,7 +51,8 @@ struct DenseWay {
             .count = r.state->elements(),
             .op = r.op,
             .timeout = r.timeout,
-            .tag = r.tag};
+            .tag = r.tag,
+            .wire_type = WireType::as_is};
   }
   static Work start(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
                     Request request) {
@@ -71,6 +73,7 @@ struct SparseWay {
             .op = r.op,
             .block_elems = 1,
             .output = output,
+            .wire_type = WireType::as_is,
             .timeout = r.timeout,
             .tag = r.tag};
   }

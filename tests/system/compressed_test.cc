@@ -125,6 +125,13 @@ INSTANTIATE_TEST_SUITE_P(Places, CompressedPlaces,
                                            Where{"tcp", 3}),
                          [](const auto& place) { return place.param.text(); });
 
+// The option would round values whose errors no residual keeps.
+TEST_P(Compressed, IsNotRoundedByTheOptionForWireTypes) {
+  Setting setting = of_ranks(3);
+  setting.options.wire_type = "bfloat16";
+  run_steps(setting, compressor_from_text(GetParam()), ReduceOp::sum);
+}
+
 INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
                          ::testing::Values("adacomp:500", "adacomp:50:slice", "topk:0.01:exact", "topk:0.01",
                                            "topk:0.02+qsgd:4", "threshold:2+bf16", "randomk:0.01",
