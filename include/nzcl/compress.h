@@ -126,12 +126,13 @@ struct CompressionReport {
   std::uint64_t sent = 0;        ///< elements that were sent
   std::uint64_t sent_total = 0;  ///< in all steps
   std::uint64_t non_finite = 0;  ///< NaNs and infinities among what was sent
-  /// Bytes of the index sets and the coded values, in the shortest index code for each slice, without
-  /// headers of messages. Values travel as float32 for now, so the bytes on the wire are those of
-  /// Work::statistics().
+  /// After an allreduce: the bytes that this rank wrote upwards, to the other owners, with all headers. What
+  /// this rank owns itself does not travel. After compress(), and while an allreduce is in flight: about what
+  /// the index sets and values of the whole tensor take in their codes, without headers.
   std::uint64_t coded_bytes = 0;
   double element_ratio = 0;  ///< elements / sent; 0 if nothing was sent
-  double coded_ratio = 0;    ///< 4 * elements / coded_bytes; 0 if nothing was sent
+  /// The bytes of the same part of the tensor as float32, over coded_bytes; 0 if nothing was sent.
+  double coded_ratio = 0;
   double residual_norm = 0;  ///< 2-norm of the residual, as it is now
   float threshold = 0;       ///< TopK, Threshold, BlockTopK: the |G| from which elements or blocks were sent
   float scale = 0;           ///< Ternary: the mean over layers or slices

@@ -73,7 +73,7 @@ std::uint64_t CompressedBench::wrong(std::vector<float> expected) {
 
 Measurement CompressedBench::run() {
   Measurement m;
-  double sent_bytes = 0, bad = 0, cpu = 0, density = 0, union_density = 0, coded = 0;
+  double sent_bytes = 0, bad = 0, cpu = 0, density = 0, union_density = 0, coded = 0, ratio = 0;
   for (int i = -settings_.warm_up; i < settings_.iterations; ++i) {
     make_gradient(i);
     std::vector<float> expected;
@@ -97,6 +97,7 @@ Measurement CompressedBench::run() {
     if (i >= 0) {
       const nzcl::CompressionReport report = state_.report();
       coded += static_cast<double>(report.coded_bytes);
+      ratio += report.coded_ratio;
       if (report.sent > 0) density += 1 / report.element_ratio;
     }
     if (i == 0 && settings_.check) bad = static_cast<double>(wrong(std::move(expected)));
@@ -110,10 +111,11 @@ Measurement CompressedBench::run() {
   std::sort(m.seconds.begin(), m.seconds.end());
   const double n = communicator_.size(), times = settings_.iterations;
   const auto sums = totals_.sum({bad, cpu / times, density / times / n, union_density / times / n,
-                                 coded / times / n, state_.report().residual_norm / n});
+                                 coded / times / n, state_.report().residual_norm / n, ratio / times / n});
   m.wrong = static_cast<std::uint64_t>(sums[0]);
   m.cpu_seconds = sums[1];
   m.density = sums[2], m.union_density = sums[3], m.coded_bytes = sums[4], m.residual_norm = sums[5];
+  m.coded_ratio = sums[6];
   return m;
 }
 

@@ -97,10 +97,10 @@ class Output {
     if (row.in_place || forms() == 1) fmt::print("\n");
     if (!settings_.compress.empty()) {
       fmt::print(
-          "#   sent {:.4g} times fewer elements; coded they take {:.0f} B, {:.4g} times less; residual "
-          "{:.4g}\n",
-          row.density > 0 ? 1 / row.density : 0, row.measured.coded_bytes,
-          row.measured.coded_bytes > 0 ? static_cast<double>(p.bytes()) / row.measured.coded_bytes : 0,
+          "#   sent {:.4g} times fewer elements; a rank wrote {:.0f} B upwards, {:.4g} times less than "
+          "dense; "
+          "residual {:.4g}\n",
+          row.density > 0 ? 1 / row.density : 0, row.measured.coded_bytes, row.measured.coded_ratio,
           row.measured.residual_norm);
     }
     std::fflush(stdout);
@@ -157,6 +157,7 @@ class Output {
             {"block", settings_.compress.empty() ? settings_.block : 1},
             {"compress", settings_.compress},
             {"coded_bytes", m.coded_bytes},
+            {"coded_ratio", m.coded_ratio},
             {"ranks", ranks_},
             {"aggregators",
              settings_.aggregators ? ordered_json(settings_.aggregators) : ordered_json("colocated")},

@@ -15,7 +15,7 @@ struct Measurement {
   std::uint64_t wrong = 0;      // elements, on all ranks
   /// Of compressed operations, the mean over the ranks: the share of the elements that is sent, the share in
   /// the result, the bytes that the codes would take, and the norm of what is kept.
-  double density = 0, union_density = 0, coded_bytes = 0, residual_norm = 0;
+  double density = 0, union_density = 0, coded_bytes = 0, coded_ratio = 0, residual_norm = 0;
 
   double median() const { return seconds[seconds.size() / 2]; }
 };

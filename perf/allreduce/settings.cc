@@ -157,7 +157,7 @@ void add_forms(CLI::App& app, Settings& s, Texts& t) {
 /// How contributions and results travel.
 void add_travel(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("--format", s.format, "How single elements are coded; default: nzcl's settings")
-      ->check(CLI::IsMember({"auto", "bitmap", "offsets", "gaps", "runs"}));
+      ->check(CLI::IsMember({"auto", "bitmap", "offsets", "gaps", "runs", "rice"}));
   app.add_option("--wire_type", t.wire_type,
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));

@@ -19,7 +19,7 @@ struct Counters {
   double input_blocks = 0;           ///< of these, rows that this rank sent
   double union_blocks = 0;           ///< rows of the sum
   double wire_bytes = 0;             ///< sent to other processes, headers and bitmaps included
-  double coded_bytes = 0;            ///< what compression would make of a rank's input, without headers
+  double coded_bytes = 0;            ///< that a rank wrote upwards for compressed gradients, with headers
 
   using Values = std::array<double, 11>;
   Values values() const { return std::bit_cast<Values>(*this); }

@@ -99,6 +99,10 @@ class CommunicatorState {
     return buffer;
   }
   static Core& core_of(Communicator& communicator) { return *communicator.state().core; }
+  static Work start(Communicator& communicator, const comm::CompressedRequest& request) {
+    CommunicatorState& state = communicator.state();
+    return state.work(state.core->allreduce(request));
+  }
   template <typename Request>
   Work run(const Request& request) {
     return work(core->run(comm::request_of(request, core->members().self, core->members().workers)));
@@ -309,6 +313,24 @@ void comm::check_request(Communicator& communicator, const AllreduceRequest& req
 void comm::check_request(Communicator& communicator, const SparseAllreduceRequest& request) {
   CommunicatorState::core_of(communicator).check(request);
 }
+void comm::refuse_operation(Communicator& communicator, const CompressedRequest& request,
+                            const Error& refusal) {
+  CommunicatorState::core_of(communicator).refuse_operation(request, refusal);
+}
+void comm::check_request(Communicator& communicator, const CompressedRequest& request) {
+  CommunicatorState::core_of(communicator).check(request);
+}
+bool comm::takes(Communicator& communicator, const CompressedRequest& request) {
+  return CommunicatorState::core_of(communicator).takes(request);
+}
+double comm::remote_share(Communicator& communicator) {
+  const engine::Members& members = CommunicatorState::core_of(communicator).members();
+  return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;
+}
+Work comm::start(Communicator& communicator, const CompressedRequest& request) {
+  return CommunicatorState::start(communicator, request);
+}
+void comm::drive(Communicator& communicator) { CommunicatorState::core_of(communicator).drive(); }
 
 // --- Dedicated aggregators
 

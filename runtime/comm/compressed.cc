@@ -1,7 +1,8 @@
-// How compressed gradients travel for now: the whole tensor is compressed on the caller's thread, and the
-// values go with their indices into the sparse allreduce of single elements, as float32. Where everything is
-// sent, indices would be most of it, so the decoded values go into the dense allreduce. This file is all that
-// knows of that.
+// How compressed gradients travel. A tensor that is exchanged in tiles is compressed slice by slice, while
+// the slices before are on their way already, and its values are coded. A tensor of one message, or of one
+// rank, is compressed as a whole, and its values travel as they are: with their indices in the sparse
+// allreduce of single elements, or, where everything is sent, in the dense one. So does a tensor of the
+// switch exchange, which takes dense ones only.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -10,6 +11,7 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/comm/compressed_tiles.h"
 #include "runtime/comm/compressor_state.h"
 #include "runtime/comm/refuse.h"
 #include "runtime/plan/tuning.h"
@@ -40,7 +42,8 @@ float* expand(StateImpl& state, const CompressedGradient& sent, std::size_t elem
 }
 
 /// One way in which what is sent travels: what is asked of the communicator, first to see whether it would
-/// take it, and then with the values.
+/// take it, and then with the values. These travel as they are, whatever the option says: the residual does
+/// not have what another rounding would lose.
 struct DenseWay {
   using Request = AllreduceRequest;
   /// In place, because there is no input yet.
@@ -50,7 +53,8 @@ struct DenseWay {
             .count = r.state->elements(),
             .op = r.op,
             .timeout = r.timeout,
-            .tag = r.tag};
+            .tag = r.tag,
+            .wire_type = WireType::as_is};
   }
   static Work start(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
                     Request request) {
@@ -71,6 +75,7 @@ struct SparseWay {
             .op = r.op,
             .block_elems = 1,
             .output = output,
+            .wire_type = WireType::as_is,
             .timeout = r.timeout,
             .tag = r.tag};
   }
@@ -96,7 +101,7 @@ void check(const CompressedAllreduceRequest& r, StateImpl& state) {
 
 /// What could be refused is refused before the gradient is compressed, because that cannot be undone.
 template <class Way>
-Work run(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
+Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
   const typename Way::Request request = Way::shape(r);
   CompressedGradient sent;
   try {
@@ -117,6 +122,43 @@ Work run(Communicator& communicator, StateImpl& state, const CompressedAllreduce
   return state.work;
 }
 
+comm::CompressedRequest coded_request(const CompressedAllreduceRequest& r) {
+  return {.output = r.output, .count = r.state->elements(), .op = r.op, .timeout = r.timeout, .tag = r.tag};
+}
+
+/// The other ranks only have to know how large the tensor is.
+comm::CompressedRequest size_of(const CompressedAllreduceRequest& r) {
+  comm::CompressedRequest request = coded_request(r);
+  request.op = ReduceOp::sum;
+  return request;
+}
+
+/// The operation begins before anything is compressed. This thread then compresses, together with the scan
+/// threads, and lets the lanes send what is ready. When the call returns, the gradient has been read.
+Work run_in_tiles(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
+  comm::CompressedRequest request = coded_request(r);
+  try {
+    check(r, state);
+    comm::check_request(communicator, request);
+    if (!state.step) state.step = std::make_shared<compress::CompressionStep>(state.tensor);
+    state.step->begin({r.input, r.state->elements()}, communicator.rank(), communicator.size());
+  } catch (const Error& e) {
+    comm::refuse_operation(communicator, size_of(r), e);
+    throw;
+  }
+  try {
+    request.source = std::make_shared<comm::CompressedTiles>(state.step, r.state->compressor().values);
+    state.work = comm::start(communicator, request);
+  } catch (...) {
+    state.step->abandon();
+    throw;
+  }
+  while (state.step->make_next()) comm::drive(communicator);
+  state.step->end();
+  comm::drive(communicator);
+  return state.work;
+}
+
 }  // namespace
 
 Work Communicator::allreduce_compressed(const CompressedAllreduceRequest& r) {
@@ -126,8 +168,10 @@ Work Communicator::allreduce_compressed(const CompressedAllreduceRequest& r) {
     throw refusal;
   }
   StateImpl& inside = CompressorStateAccess::of(*r.state);
+  inside.sent_share = comm::remote_share(*this);
+  if (comm::takes(*this, size_of(r))) return run_in_tiles(*this, inside, r);
   const bool everything = std::holds_alternative<Everything>(r.state->compressor().selection);
-  return everything ? run<DenseWay>(*this, inside, r) : run<SparseWay>(*this, inside, r);
+  return everything ? run_whole<DenseWay>(*this, inside, r) : run_whole<SparseWay>(*this, inside, r);
 }
 
 }  // namespace nzcl

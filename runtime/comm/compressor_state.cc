@@ -29,7 +29,24 @@ void CompressorState::Impl::require_idle(const char* call) {
   if (!done)
     throw Error(ErrorCode::invalid_usage,
                 std::string(call) + ": an allreduce still uses this state; wait for its Work first");
+  note_sent_bytes();
   work = Work();
+}
+
+/// Precondition: the last operation has ended.
+void CompressorState::Impl::note_sent_bytes() { sent_bytes = work.statistics().bytes_sent; }
+
+CompressionReport CompressorState::Impl::report() {
+  CompressionReport r = tensor.report();
+  try {
+    if (work.valid() && work.test()) note_sent_bytes();
+  } catch (const Error&) {
+    note_sent_bytes();  // it has ended, and whoever holds the Work learns why it failed
+  }
+  if (sent_share == 0 || sent_bytes == 0) return r;
+  r.coded_bytes = sent_bytes;
+  r.coded_ratio = 4.0 * sent_share * static_cast<double>(r.elements) / static_cast<double>(sent_bytes);
+  return r;
 }
 
 CompressorState::CompressorState(const Compressor& compressor, std::span<const Layer> layers) {
@@ -58,19 +75,22 @@ std::uint64_t CompressorState::elements() const { return impl().tensor.layout().
 
 CompressedGradient CompressorState::compress(std::span<const float> gradient, int rank, int ranks) {
   impl().require_idle("compress");
+  impl().sent_share = 0;
   return impl().whole.compress(impl().tensor, gradient, rank, ranks);
 }
 
 std::vector<std::byte> CompressorState::save() const { return impl().tensor.save(); }
 void CompressorState::restore(std::span<const std::byte> saved) {
   impl().require_idle("restore");
+  impl().sent_share = 0;
   impl().tensor.restore(saved);
 }
 void CompressorState::reset() {
   impl().require_idle("reset");
+  impl().sent_share = 0;
   impl().tensor.reset();
 }
-CompressionReport CompressorState::report() const { return impl().tensor.report(); }
+CompressionReport CompressorState::report() const { return impl().report(); }
 std::span<const float> CompressorState::residual() const { return impl().tensor.residual(); }
 
 }  // namespace nzcl

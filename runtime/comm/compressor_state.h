@@ -6,6 +6,7 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/compress/compression_step.h"
 #include "runtime/compress/tensor_state.h"
 #include "runtime/compress/whole_tensor.h"
 
@@ -21,13 +22,23 @@ class CompressorState::Impl {
 
   /// Throws Error{invalid_usage} if an operation still uses the buffers. `call` is what the caller wants.
   void require_idle(const char* call);
+  /// What the state and its last operation have done.
+  CompressionReport report();
 
   compress::TensorState tensor;
   compress::WholeTensor whole;
+  /// Of operations in tiles, which share it with the scan threads; nullptr before the first.
+  std::shared_ptr<compress::CompressionStep> step;
   std::unique_ptr<float[]> dense;  // the input of a dense operation, where everything is sent
 
   RegisteredBuffer registered;  // what the last operation read, and maybe more
-  Work work;                    // the last operation
+  Work work;                    // the last operation, until another call wants the state
+  /// Share of the tensor that the last step sent to other members; 0: it was no allreduce.
+  double sent_share = 0;
+  std::uint64_t sent_bytes = 0;  // of that operation, upwards, if it is not `work`
+
+ private:
+  void note_sent_bytes();
 };
 
 /// Lets the part of the library that starts operations use the inside of a state.

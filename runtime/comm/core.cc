@@ -215,6 +215,17 @@ std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request
   return start_request(request);
 }
 
+std::shared_ptr<Operation> Core::allreduce(const CompressedRequest& request) {
+  return start_request(request);
+}
+
+bool Core::takes(const CompressedRequest& request) const {
+  if (config_.datagrams || members().workers == 1) return false;
+  wire::OperationRecord record = shape_of(request);
+  record.algorithm = engine::choose_algorithm(config_, record, request.algorithm);
+  return engine::layout_of(config_, 0, record).tiled();
+}
+
 std::shared_ptr<Operation> Core::run(const CollectiveRequest& request) { return start_request(request); }
 
 void Core::refuse_operation(const Error& refusal) { refuse_shape(shape_of(AllreduceRequest{}), refusal); }
@@ -224,6 +235,10 @@ void Core::refuse_operation(const AllreduceRequest& request, const Error& refusa
 }
 
 void Core::refuse_operation(const SparseAllreduceRequest& request, const Error& refusal) {
+  refuse_shape(shape_of(request), refusal, request.algorithm);
+}
+
+void Core::refuse_operation(const CompressedRequest& request, const Error& refusal) {
   refuse_shape(shape_of(request), refusal, request.algorithm);
 }
 
@@ -241,6 +256,7 @@ void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algor
 
 void Core::check(const AllreduceRequest& request) { check_request(request); }
 void Core::check(const SparseAllreduceRequest& request) { check_request(request); }
+void Core::check(const CompressedRequest& request) { check_request(request); }
 
 template <typename Request>
 void Core::check_request(const Request& request) {
@@ -270,7 +286,7 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
     try {
       p.record = shape_of(request, wire_type_);
       p.chunk_begins = chunk_begins_of(request, p.record);
-      if (p.record.value_code != 0) check_wire_type(request.wire_type, p.record);
+      if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(request.wire_type, p.record);
       p.record.algorithm = engine::choose_algorithm(config_, p.record, request.algorithm);
       check_algorithm(p.record);
       prepare(request, session_->registrations(), p);
@@ -297,7 +313,7 @@ void Core::check_wire_type(WireType asked, wire::OperationRecord& record) const 
   };
   if (members().workers == 1 || fits(record)) return;
   if (asked == WireType::by_option) {
-    record.value_code = 0;
+    record.value_rule = wire::ValueRule::as_is;
     return;
   }
   wire::OperationRecord smaller = record;
@@ -376,6 +392,7 @@ std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal
     blocks_scanned_.fetch_add(operation->contributed_blocks(), std::memory_order_relaxed);
     if (!operation->layout.express() && !operation->layout.tiled()) threads_.scan_pool().submit(operation);
   }
+  if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
   lock.unlock();
   lanes_.drive();  // sends at once what can be sent already
@@ -442,6 +459,9 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
       break;
     case Prepared::Input::none:
       operation->set_no_input();
+      break;
+    case Prepared::Input::source:
+      operation->set_input_source(std::move(p.source));
       break;
   }
   return operation;

@@ -14,6 +14,7 @@
 #include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/control.h"
 #include "runtime/comm/collective_requests.h"
+#include "runtime/comm/compressed_request.h"
 #include "runtime/comm/engine_threads.h"
 #include "runtime/comm/join.h"
 #include "runtime/comm/lane_set.h"
@@ -61,7 +62,12 @@ class Core {
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
   std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request);
   std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request);
+  std::shared_ptr<engine::Operation> allreduce(const CompressedRequest& request);
   std::shared_ptr<engine::Operation> run(const CollectiveRequest& request);
+  /// Whether the communicator takes such a request: whether its tensor is exchanged in tiles.
+  bool takes(const CompressedRequest& request) const;
+  /// Drives every lane once.
+  void drive() { lanes_.drive(); }
   /// Takes the place, in the order of operations, of a call that was refused before it could say anything of
   /// its operation. Throws only if the communicator has failed or is closed.
   void refuse_operation(const Error& refusal);
@@ -69,10 +75,12 @@ class Core {
   /// communicator stays usable.
   void refuse_operation(const AllreduceRequest& request, const Error& refusal);
   void refuse_operation(const SparseAllreduceRequest& request, const Error& refusal);
+  void refuse_operation(const CompressedRequest& request, const Error& refusal);
   /// Throws the Error by which allreduce(request) would be refused now, as far as that can be told without
   /// the operations that other threads start meanwhile.
   void check(const AllreduceRequest& request);
   void check(const SparseAllreduceRequest& request);
+  void check(const CompressedRequest& request);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
   /// more.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "nzcl/communicator.h"
+#include "runtime/comm/compressed_request.h"
 
 namespace nzcl::comm {
 
@@ -14,10 +15,21 @@ void refuse_operation(Communicator& communicator, const Error& refusal);
 void refuse_operation(Communicator& communicator, const AllreduceRequest& request, const Error& refusal);
 void refuse_operation(Communicator& communicator, const SparseAllreduceRequest& request,
                       const Error& refusal);
+void refuse_operation(Communicator& communicator, const CompressedRequest& request, const Error& refusal);
 
 /// Throws the Error by which the communicator would refuse the request now. Nothing takes a place in the
 /// order of operations.
 void check_request(Communicator& communicator, const AllreduceRequest& request);
 void check_request(Communicator& communicator, const SparseAllreduceRequest& request);
+void check_request(Communicator& communicator, const CompressedRequest& request);
+
+/// Whether the communicator exchanges such a tensor in tiles. Otherwise it does not take the request.
+bool takes(Communicator& communicator, const CompressedRequest& request);
+/// Which share of a tensor has owners that are not this member.
+double remote_share(Communicator& communicator);
+/// Starts the operation. The source has to be asked to make what is not made by other threads.
+Work start(Communicator& communicator, const CompressedRequest& request);
+/// Lets the communicator send what is ready.
+void drive(Communicator& communicator);
 
 }  // namespace nzcl::comm

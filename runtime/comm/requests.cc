@@ -18,26 +18,25 @@ constexpr std::string_view kCall = "allreduce";
 
 [[noreturn]] void refuse(const std::string& text) { refuse_request(kCall, text); }
 
-/// Returns the wire::ValueCode that a call or the option asks for. What only the option asks for does not
+/// Returns the rule that a call or the option asks for. What only the option asks for does not
 /// concern other types than float32.
-std::uint8_t value_code(WireType wire_type, DataType type, WireType by_option) {
+wire::ValueRule value_rule(WireType wire_type, DataType type, WireType by_option) {
   if (static_cast<int>(wire_type) >= kWireTypes)
     refuse(fmt::format("wire_type {} does not exist", static_cast<int>(wire_type)));
   const bool asked = wire_type != WireType::by_option && wire_type != WireType::as_is;
   if (asked && type != DataType::float32)
     refuse(fmt::format("wire_type is for float32, and the type is {}", name_of(type)));
   if (wire_type == WireType::by_option && type == DataType::float32) wire_type = by_option;
-  const auto code = wire_type == WireType::float16    ? wire::ValueCode::float16
-                    : wire_type == WireType::bfloat16 ? wire::ValueCode::bfloat16
-                                                      : wire::ValueCode::as_is;
-  return static_cast<std::uint8_t>(code);
+  return wire_type == WireType::float16    ? wire::ValueRule::float16
+         : wire_type == WireType::bfloat16 ? wire::ValueRule::bfloat16
+                                           : wire::ValueRule::as_is;
 }
 
 /// Checks element type, operation and block size.
 template <typename Request>
 wire::OperationRecord make_shape(const Request& r, WireType by_option) {
   wire::OperationRecord shape = check_shape(kCall, r.count, r.type, r.op, r.block_elems, r.tag);
-  shape.value_code = value_code(r.wire_type, r.type, by_option);
+  shape.value_rule = value_rule(r.wire_type, r.type, by_option);
   return shape;
 }
 

@@ -26,12 +26,13 @@ struct Prepared {
   engine::OutputView output;
   std::chrono::nanoseconds timeout{};  // 0: the value of the option
   /// Which blocks are non-zero: those that a scan finds, all of them, those of `bitmap`, those of `indices`,
-  /// or none.
-  enum class Input { scan, all, bitmap, indices, none } known = Input::scan;
+  /// none, or those that `source` makes.
+  enum class Input { scan, all, bitmap, indices, none, source } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
   IndexList indices;                  // views the caller's list, if that ascends, so for the call only
   std::vector<std::byte> own_values;  // of a list that had duplicates, for a tensor that is not tiled
   engine::ElementStream stream;       // the same as `indices`, for a tiled tensor
+  std::shared_ptr<engine::TileSource> source;
   std::span<const std::byte> input_bytes, output_bytes;  // to find conflicts with operations in flight
   std::array<SharedRegion, 2> regions;                   // those of input and output
   std::unique_ptr<const wire::Refusal> refusal;          // why the request was refused, if it was

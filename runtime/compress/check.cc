@@ -6,12 +6,11 @@
 #include <string_view>
 
 #include "nzcl/error.h"
-#include "runtime/compress/bin_code.h"
 
 namespace nzcl::compress {
 namespace {
 
-constexpr std::uint32_t kSmallestBin = 4;
+constexpr std::uint32_t kSmallestBin = 4, kLargestBin = 16383;
 
 void require(bool good, std::string_view field, auto value, std::string_view range) {
   if (good) return;

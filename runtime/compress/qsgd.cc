@@ -80,6 +80,24 @@ void bucket_codes(const float* values, std::size_t count, float scale, int level
   });
 }
 
+/// The codes of values of one bucket that were decoded. A value that is no multiple of the scale gets any
+/// code.
+void bucket_recode(const float* values, std::size_t count, float scale, int levels, std::uint8_t* codes) {
+  if (!(scale > 0)) {
+    std::memset(codes, levels, count);
+    return;
+  }
+  each_vector(count, [&](auto d, std::size_t i) HWY_ATTR {
+    using D = decltype(d);
+    const hn::RebindToSigned<D> di;
+    const hn::Rebind<std::uint8_t, decltype(di)> d8;
+    const auto share = hn::Div(hn::LoadU(d, values + i), hn::Set(d, scale));
+    const auto level = hn::NearestInt(hn::Mul(share, hn::Set(d, static_cast<float>(levels))));
+    const auto limited = hn::Min(hn::Max(level, hn::Set(di, -levels)), hn::Set(di, levels));
+    hn::StoreU(hn::DemoteTo(d8, hn::Add(limited, hn::Set(di, levels))), d8, codes + i);
+  });
+}
+
 /// The values of one bucket. Returns the greatest code.
 std::uint8_t bucket_values(const std::uint8_t* codes, std::size_t count, float scale, int levels,
                            float* values) {
@@ -105,6 +123,7 @@ HWY_AFTER_NAMESPACE();
 namespace nzcl {
 HWY_EXPORT(bucket_scale);
 HWY_EXPORT(bucket_codes);
+HWY_EXPORT(bucket_recode);
 HWY_EXPORT(bucket_values);
 }  // namespace nzcl
 
@@ -149,12 +168,38 @@ void unpack_codes(const std::byte* from, std::size_t count, int bits, std::uint8
 template <class Piece>
 void for_each_piece(const QsgdFormat& format, std::size_t count, Piece piece) {
   for (std::size_t begin = 0; begin < count;) {
-    const std::size_t bucket = begin / format.bucket;
-    const std::size_t end = std::min({count, (bucket + 1) * format.bucket, begin + kPiece});
+    const std::size_t bucket = (format.skipped + begin) / format.bucket;
+    const std::size_t end = std::min({count, (bucket + 1) * format.bucket - format.skipped, begin + kPiece});
     piece(begin, end, bucket);
     begin = end;
   }
 }
+
+/// Packs codes that come a piece at a time, and holds back those that do not fill a byte yet.
+class CodePacker {
+ public:
+  CodePacker(int bits, std::byte* to) : bits_(bits), per_byte_(8 / static_cast<std::size_t>(bits)), to_(to) {}
+  /// Where the next codes belong: at most kPiece, one in each byte.
+  std::uint8_t* room() { return codes_ + held_; }
+  /// Takes `count` codes that were written there.
+  void add(std::size_t count) {
+    held_ += count;
+    const std::size_t whole = held_ / per_byte_ * per_byte_;
+    pack_codes(codes_, whole, bits_, to_);
+    to_ += whole / per_byte_;
+    std::memmove(codes_, codes_ + whole, held_ - whole);
+    held_ -= whole;
+  }
+  /// Packs what is held back.
+  void finish() { pack_codes(codes_, held_, bits_, to_); }
+
+ private:
+  const int bits_;
+  const std::size_t per_byte_;
+  std::byte* to_;
+  std::uint8_t codes_[kPiece + 8];
+  std::size_t held_ = 0;
+};
 
 }  // namespace
 
@@ -162,28 +207,43 @@ void qsgd_encode(const QsgdFormat& format, std::span<const float> values, std::u
                  std::span<std::byte> bytes) noexcept {
   assert(bytes.size() == qsgd_bytes(format, values.size()));
   const std::size_t buckets = qsgd_buckets(format, values.size());
-  std::byte* const packed = bytes.data() + 4 * buckets;
-  const auto per_byte = 8 / static_cast<std::size_t>(format.bits);
+  CodePacker packer(format.bits, bytes.data() + 4 * buckets);
   float scale = 0;
-  std::uint8_t codes[kPiece + 8];
-  std::size_t held = 0;     // codes that are kept for the next piece, because they do not fill a byte
-  std::size_t written = 0;  // codes that have been packed
+  std::size_t measured = buckets;  // the bucket that `scale` is of
   for_each_piece(format, values.size(), [&](std::size_t begin, std::size_t end, std::size_t bucket) {
-    if (begin == bucket * format.bucket) {
-      const std::size_t size = std::min(format.bucket, values.size() - begin);
+    if (bucket != measured) {
+      const std::size_t size = std::min((bucket + 1) * format.bucket - format.skipped, values.size()) - begin;
       scale = HWY_DYNAMIC_DISPATCH(bucket_scale)(values.data() + begin, size);
       std::memcpy(bytes.data() + 4 * bucket, &scale, sizeof scale);
+      measured = bucket;
     }
     HWY_DYNAMIC_DISPATCH(bucket_codes)
     (values.data() + begin, end - begin, scale, levels_of(format), key, static_cast<std::uint32_t>(begin),
-     codes + held);
-    held += end - begin;
-    const std::size_t whole = end == values.size() ? held : held / per_byte * per_byte;
-    pack_codes(codes, whole, format.bits, packed + written / per_byte);
-    written += whole;
-    std::memmove(codes, codes + whole, held - whole);
-    held -= whole;
+     packer.room());
+    packer.add(end - begin);
   });
+  packer.finish();
+}
+
+bool qsgd_recode(const QsgdFormat& format, std::span<const float> values, std::span<const float> scales,
+                 std::span<std::byte> bytes) noexcept {
+  assert(bytes.size() == qsgd_bytes(format, values.size()));
+  const std::size_t buckets = qsgd_buckets(format, values.size());
+  if (scales.size() != buckets) return false;
+  if (buckets > 0) std::memcpy(bytes.data(), scales.data(), scales.size_bytes());
+  CodePacker packer(format.bits, bytes.data() + 4 * buckets);
+  bool same = true;
+  float decoded[kPiece];
+  for_each_piece(format, values.size(), [&](std::size_t begin, std::size_t end, std::size_t bucket) {
+    const std::size_t count = end - begin;
+    HWY_DYNAMIC_DISPATCH(bucket_recode)
+    (values.data() + begin, count, scales[bucket], levels_of(format), packer.room());
+    HWY_DYNAMIC_DISPATCH(bucket_values)(packer.room(), count, scales[bucket], levels_of(format), decoded);
+    same = same && std::memcmp(decoded, values.data() + begin, count * sizeof(float)) == 0;
+    packer.add(count);
+  });
+  packer.finish();
+  return same;
 }
 
 bool qsgd_decode(const QsgdFormat& format, std::span<const std::byte> bytes,

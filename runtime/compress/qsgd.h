@@ -19,10 +19,12 @@ namespace nzcl::compress {
 struct QsgdFormat {
   int bits = 4;               // 2, 4 or 8
   std::size_t bucket = 1024;  // values with a common scale; at least 1
+  /// Values of the first bucket that lie before the first one that is coded; less than a bucket.
+  std::size_t skipped = 0;
 };
 
 constexpr std::size_t qsgd_buckets(const QsgdFormat& format, std::size_t count) {
-  return (count + format.bucket - 1) / format.bucket;
+  return count == 0 ? 0 : (format.skipped + count + format.bucket - 1) / format.bucket;
 }
 constexpr std::size_t qsgd_bytes(const QsgdFormat& format, std::size_t count) {
   return 4 * qsgd_buckets(format, count) + (count * static_cast<std::size_t>(format.bits) + 7) / 8;
@@ -32,6 +34,12 @@ constexpr std::size_t qsgd_bytes(const QsgdFormat& format, std::size_t count) {
 /// instruction sets give the same bytes.
 void qsgd_encode(const QsgdFormat& format, std::span<const float> values, std::uint64_t key,
                  std::span<std::byte> bytes) noexcept;
+
+/// Codes values again that were decoded, without their random numbers: `scales` are those of their buckets.
+/// Writes qsgd_bytes() bytes. Returns false, and leaves the bytes arbitrary, if these would not be decoded to
+/// the same bits: where a scale is so small that its multiples cannot be told from one another.
+[[nodiscard]] bool qsgd_recode(const QsgdFormat& format, std::span<const float> values,
+                               std::span<const float> scales, std::span<std::byte> bytes) noexcept;
 
 /// Decodes as many values as `values` has room for. Returns false if the bytes are not the code of that many
 /// values: their size is another one, a code or scale is one that no encoder writes, or an unused bit is set.

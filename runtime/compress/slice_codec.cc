@@ -3,9 +3,9 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
+#include <cstring>
 
 #include "runtime/base/bitmap.h"
-#include "runtime/compress/bin_code.h"
 #include "runtime/compress/qsgd.h"
 #include "runtime/compress/random.h"
 #include "runtime/compress/tensor_state.h"
@@ -23,9 +23,12 @@ void make_narrow(const Narrow& codec, SliceBuffers& buffers, std::span<float> va
   widen(codec.type, halves, values.size(), values.data());
 }
 
-void make_qsgd(const Qsgd& codec, std::uint64_t key, SliceBuffers& buffers, std::span<float> values) {
+/// Writes the scales of the buckets to `scales`.
+void make_qsgd(const Qsgd& codec, std::uint64_t key, SliceBuffers& buffers, std::span<float> values,
+               float* scales) {
   const auto coded = std::span(buffers.codes).first(qsgd_bytes(format_of(codec), values.size()));
   qsgd_encode(format_of(codec), values, key, coded);
+  std::memcpy(scales, coded.data(), sizeof(float) * qsgd_buckets(format_of(codec), values.size()));
   [[maybe_unused]] const bool good = qsgd_decode(format_of(codec), coded, values);
   assert(good);
 }
@@ -92,13 +95,19 @@ void TensorState::code_values(const Slice& slice, std::size_t index, SliceBuffer
   } else if (const auto* qsgd = std::get_if<Qsgd>(&compressor_.values)) {
     const std::uint64_t key =
         make_key(compressor_.seed, state_.steps, index, 1 + static_cast<std::uint64_t>(rank_));
-    make_qsgd(*qsgd, key, buffers, values);
+    make_qsgd(*qsgd, key, buffers, values, scales_.get() + index * most_scales_);
     feedback = feedback && qsgd->feedback;
   }
   if (feedback) {
     feed_back(std::span(buffers.offsets).first(values.size()), buffers.before, values,
               residual_.data() + slice.begin);
   }
+}
+
+std::span<const float> TensorState::scales(std::size_t index) const {
+  const auto* const qsgd = std::get_if<Qsgd>(&compressor_.values);
+  if (qsgd == nullptr) return {};
+  return {scales_.get() + index * most_scales_, qsgd_buckets(format_of(*qsgd), outcomes_[index].sent)};
 }
 
 std::size_t TensorState::coded_bytes(const Slice& slice, const SliceBuffers& buffers,
@@ -109,15 +118,11 @@ std::size_t TensorState::coded_bytes(const Slice& slice, const SliceBuffers& buf
   for_each_segment(
       layout_, slice, buffers, outcome.sent,
       [&](const Segment&, std::size_t first, std::size_t last) { scales += last > first ? 4 : 0; });
-  const bool ternary = std::holds_alternative<Ternary>(compressor_.values);
-  if (ternary && std::holds_alternative<AdaComp>(compressor_.selection))
-    return scales + bin_code_bytes(layout_.bin_ends(slice), buffers.bitmap, outcome.sent);
-
-  std::size_t indices = std::min(bitmap_bytes(slice.elements), offsets_bytes(outcome.sent));
-  if (outcome.sent < slice.elements / 8) indices = std::min(indices, gaps_bytes(offsets));
+  std::size_t indices = std::min(
+      {bitmap_bytes(slice.elements), offsets_bytes(outcome.sent), rice_bytes(offsets, slice.elements)});
   const bool all_know = std::holds_alternative<RandomK>(compressor_.selection) && outcome.non_finite == 0;
   if (outcome.sent == slice.elements || all_know) indices = 0;
-  if (ternary) return indices + scales + (outcome.sent + 7) / 8;
+  if (std::holds_alternative<Ternary>(compressor_.values)) return indices + scales + (outcome.sent + 7) / 8;
   if (std::holds_alternative<Narrow>(compressor_.values)) return indices + 2 * outcome.sent;
   if (const auto* qsgd = std::get_if<Qsgd>(&compressor_.values))
     return indices + qsgd_bytes(format_of(*qsgd), outcome.sent);

@@ -55,7 +55,12 @@ TensorState::TensorState(const Compressor& compressor, std::span<const Layer> la
       outcomes_(layout_.slices().size()),
       bin_thresholds_(layout_.bins()),
       layer_scales_(layout_.layers().size()),
-      magnitudes_(std::min<std::uint64_t>(kMostSliceElements, layout_.elements())) {}
+      magnitudes_(std::min<std::uint64_t>(kMostSliceElements, layout_.elements())) {
+  if (const auto* const qsgd = std::get_if<Qsgd>(&compressor.values)) {
+    most_scales_ = (kMostSliceElements + qsgd->bucket - 1) / qsgd->bucket;
+    scales_ = std::make_unique_for_overwrite<float[]>(most_scales_ * layout_.slices().size());
+  }
+}
 
 void TensorState::reset() noexcept {
   std::ranges::fill(residual_, 0.0f);

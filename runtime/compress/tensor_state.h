@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -65,6 +66,8 @@ class TensorState {
   /// offsets to the buffers. The content of `values` behind the last value is arbitrary.
   SliceOutcome compress_slice(std::size_t index, SliceBuffers& buffers, std::span<float> values) noexcept;
   void end_step() noexcept;
+  /// Ends a step of which no slice was compressed, as if it had not begun.
+  void abandon_step() noexcept { gradient_ = {}; }
   /// Adds the values of the last step to the residual again, because they could not be sent after all.
   void take_back(const CompressedGradient& sent) noexcept;
 
@@ -73,6 +76,10 @@ class TensorState {
   void restore(std::span<const std::byte> saved);
   CompressionReport report() const;
   std::span<const float> residual() const { return residual_; }
+  /// What the last step made of a slice that it has compressed, and the scales of its buckets, if its values
+  /// are quantised.
+  const SliceOutcome& outcome(std::size_t index) const { return outcomes_[index]; }
+  std::span<const float> scales(std::size_t index) const;
 
  private:
   SliceData data_of(const Slice& slice, SliceBuffers& buffers) noexcept;
@@ -116,6 +123,8 @@ class TensorState {
   bool found_exactly_ = false;
   std::vector<SliceOutcome> outcomes_;         // one for each slice
   std::vector<MagnitudeBits> bin_thresholds_;  // one for each bin
+  std::size_t most_scales_ = 0;                // of a slice; 0: values are not quantised
+  std::unique_ptr<float[]> scales_;            // of the buckets; each slice has room for most_scales_
   std::vector<double> layer_scales_;           // one for each layer; only for AdaComp with the exact scale
   /// An exact top-k may take only some of the elements that are equal to the threshold. It takes all of them
   /// in the slices before this one, in this slice those before tie_ends_[0], and none in later slices.

@@ -41,7 +41,7 @@ void ScanPool::run(std::stop_token stop) {
     }
     // The input of a finished operation belongs to the caller again. One that has failed may have slices that
     // were never scanned.
-    if (!operation->finished()) operation->ensure_scanned(slice);
+    if (!operation->finished()) operation->scan_ahead(slice);
   }
 }
 

@@ -91,6 +91,9 @@ std::uint64_t Operation::result_blocks() const {
   return record.collective == wire::Collective::reduce_scatter ? own_chunk_blocks() : layout.blocks();
 }
 void Operation::set_input_stream(ElementStream stream) { tile_input_->set_stream(std::move(stream)); }
+void Operation::set_input_source(std::shared_ptr<TileSource> source) {
+  tile_input_->set_source(std::move(source));
+}
 
 void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
   if (tile_input_) return tile_input_->set_bitmap(bits);
@@ -122,7 +125,7 @@ void Operation::set_no_input() {
 }
 
 bool Operation::ensure_scanned(std::uint64_t slice) {
-  if (layout.tiled()) return true;  // tiles are scanned when they are sent
+  if (layout.tiled()) return tile_input_->ready(layout, slice);  // tiles are scanned when they are sent
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
   if (state == kScanning ||
@@ -137,6 +140,14 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
   input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
   scan_[slice].store(kScanned, std::memory_order_release);
   return true;
+}
+
+void Operation::scan_ahead(std::uint64_t slice) {
+  if (tile_input_) {
+    tile_input_->make(layout, slice);
+  } else {
+    ensure_scanned(slice);
+  }
 }
 
 std::span<std::uint64_t> Operation::bits_of(Side side, std::uint64_t slice) {

@@ -90,6 +90,8 @@ class Operation {
   void set_no_input();
   /// For tiled operations: sets which elements this rank contributes, and their values.
   void set_input_stream(ElementStream stream);
+  /// For tiled operations: sets what makes this rank's contribution while the operation runs.
+  void set_input_source(std::shared_ptr<TileSource> source);
 
   // --- This rank's part in a slice.
   /// Whether it may contribute blocks, and whether it receives the result.
@@ -118,8 +120,10 @@ class Operation {
   DataType type() const { return static_cast<DataType>(record.type); }
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(record.op); }
   /// Scans the slice, unless that has been done already. Returns false if another thread is scanning it right
-  /// now.
+  /// now, or if a source has not made it yet.
   bool ensure_scanned(std::uint64_t slice);
+  /// Does the part of ensure_scanned() that a thread can do ahead of the lanes.
+  void scan_ahead(std::uint64_t slice);
   /// Input and output of a tiled operation. The functions about a slice's blocks, and about the walk over
   /// them, are for all other operations.
   const TileInput& tile_input() const { return *tile_input_; }

@@ -1,6 +1,7 @@
 #include "runtime/operation/tile_input.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/elements.h"
@@ -24,7 +25,25 @@ void expand_blocks(std::span<const std::uint64_t> blocks, std::uint64_t first, s
   }
 }
 
+/// The first element of a slice, and where it ends.
+std::pair<std::uint64_t, std::uint64_t> elements_of(const SliceLayout& layout, std::uint64_t slice) {
+  const std::uint64_t first = layout.tile_number(slice, 0), last = first + layout.tiles_of(slice) - 1;
+  return {layout.tile_begin(first), layout.tile_begin(last) + layout.elements_of_tile(last)};
+}
+
 }  // namespace
+
+bool TileInput::ready(const SliceLayout& layout, std::uint64_t slice) const {
+  if (kind_ != Kind::source) return true;
+  const auto [begin, end] = elements_of(layout, slice);
+  return source_->ready(begin, end);
+}
+
+void TileInput::make(const SliceLayout& layout, std::uint64_t slice) const {
+  if (kind_ != Kind::source) return;
+  const auto [begin, end] = elements_of(layout, slice);
+  source_->make(begin, end);
+}
 
 const verbs::MemoryRegion* TileInput::region() const {
   if (kind_ == Kind::all) return region_;
@@ -51,6 +70,10 @@ std::optional<TilePart> TileInput::part(const SliceLayout& layout, std::uint64_t
       part.offsets = {stream_.offsets.get() + first, part.count};
       part.values = stream_.values + first * each;
       return part;
+    }
+    case Kind::source: {
+      const std::uint64_t begin = layout.tile_begin(tile);
+      return source_->part(begin, begin + elements, scratch);
     }
     case Kind::scan:
     case Kind::bitmap:

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/operation/tile_source.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/tile/tile_part.h"
 #include "verbs/transport.h"
@@ -34,7 +35,8 @@ class TileInput {
       : kind_(Kind::scan), dense_(dense), region_(region) {}
 
   /// Each of these replaces the scan by what the caller says this rank holds: all elements, none, those of
-  /// the blocks that are set in `bits` (one bit for each block of the tensor), or a stream.
+  /// the blocks that are set in `bits` (one bit for each block of the tensor), a stream, or what a
+  /// source makes.
   void set_all() { kind_ = Kind::all; }
   void set_none() { kind_ = Kind::none; }
   void set_bitmap(std::span<const std::uint64_t> bits) {
@@ -45,7 +47,15 @@ class TileInput {
     kind_ = Kind::stream;
     stream_ = std::move(stream);
   }
+  void set_source(std::shared_ptr<TileSource> source) {
+    kind_ = Kind::source;
+    source_ = std::move(source);
+  }
 
+  /// Whether the tiles of a slice can be asked for. Only those of a source cannot at any time.
+  bool ready(const SliceLayout& layout, std::uint64_t slice) const;
+  /// Has the source make a slice, if there is a source.
+  void make(const SliceLayout& layout, std::uint64_t slice) const;
   /// Returns what this rank holds of the tile. Index sets are written to `scratch`, and values to `values`,
   /// unless they lie packed in the caller's memory. Returns nothing if `values` has not enough room for them.
   std::optional<TilePart> part(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
@@ -53,15 +63,16 @@ class TileInput {
   /// The registered memory that a part's values lie in, if they lie packed in the caller's memory.
   const verbs::MemoryRegion* region() const;
   /// Returns true if a part is found without reading all of the tile's elements.
-  bool needs_no_scan() const { return kind_ == Kind::stream || kind_ == Kind::none; }
+  bool needs_no_scan() const { return kind_ == Kind::stream || kind_ == Kind::none || kind_ == Kind::source; }
 
  private:
-  enum class Kind : std::uint8_t { scan, all, none, bitmap, stream };
+  enum class Kind : std::uint8_t { scan, all, none, bitmap, stream, source };
   Kind kind_;
   const std::byte* dense_ = nullptr;
   const verbs::MemoryRegion* region_ = nullptr;
   std::vector<std::uint64_t> bits_;
   ElementStream stream_;
+  std::shared_ptr<TileSource> source_;
 };
 
 }  // namespace nzcl::engine

@@ -90,7 +90,7 @@ constexpr std::array kSettings = {
     Setting{"wire_type", &Options::wire_type, SettingKind::choice, 0, 0, "as_is|float16|bfloat16",
             "The type in which float32 values travel, unless a call says otherwise; sums are computed in "
             "float32"},
-    Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs",
+    Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs|rice",
             "How this rank codes which single elements it sends; for tests and measurements"},
     Setting{
         "staging", &Options::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",

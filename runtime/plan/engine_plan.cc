@@ -52,7 +52,8 @@ std::optional<wire::IndexCode> index_code_of(const std::string& format) {
   constexpr std::pair<std::string_view, wire::IndexCode> kCodes[] = {{"bitmap", wire::IndexCode::bitmap},
                                                                      {"offsets", wire::IndexCode::offsets},
                                                                      {"gaps", wire::IndexCode::gaps},
-                                                                     {"runs", wire::IndexCode::runs}};
+                                                                     {"runs", wire::IndexCode::runs},
+                                                                     {"rice", wire::IndexCode::rice}};
   for (const auto& [name, code] : kCodes) {
     if (format == name) return code;
   }

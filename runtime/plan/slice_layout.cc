@@ -31,8 +31,8 @@ std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor
 
 std::uint64_t wanted_tiled_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
   if (r.slice_bytes > 0) return r.slice_bytes;
-  return std::clamp(ceil_div(tensor_bytes, r.owners * kTiledSlicesPerOwner), kLeastSliceBytes,
-                    kMaxTiledSliceBytes);
+  const std::uint64_t slices = r.owners * (r.coded ? kCodedSlicesPerOwner : kTiledSlicesPerOwner);
+  return std::clamp(ceil_div(tensor_bytes, slices), kLeastSliceBytes, kMaxTiledSliceBytes);
 }
 
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
@@ -189,7 +189,7 @@ namespace {
 /// nor for collectives other than allreduce. Values that travel in a narrower type are always in tiles.
 std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
   if (config.members.workers == 1 || record.collective != wire::Collective::allreduce) return 0;
-  return record.value_code == 0 ? config.tile_block_bytes : kMostTiledBlockBytes + 1;
+  return record.value_rule == wire::ValueRule::as_is ? config.tile_block_bytes : kMostTiledBlockBytes + 1;
 }
 
 }  // namespace
@@ -206,6 +206,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
                         .express_bytes = express_bytes(config),
                         .tile_block_bytes = tile_block_bytes(config, record),
+                        .coded = record.value_rule == wire::ValueRule::coded,
                         .meets = record.collective != wire::Collective::allreduce,
                         .chunk_count = record.count,
                         .aggregator = record.root,

@@ -25,6 +25,8 @@ struct LayoutRequest {
   wire::Priority express_priority = wire::Priority::express;
   /// Tensors with blocks of fewer bytes are cut into tiles, unless they are express. 0: none are.
   std::uint64_t tile_block_bytes = 0;
+  /// Whether contributions are coded, so that few bytes are left of each slice.
+  bool coded = false;
 
   // --- Of collectives other than allreduce.
   bool meets = false;        // slice 0 is the meeting (see SliceLayout)

@@ -73,6 +73,9 @@ inline constexpr std::uint64_t kMostTiledBlockBytes = 4 * 65536 / 64;
 /// A tiled tensor is cut into about this many slices for each owner. It is fewer than otherwise, because each
 /// tile of a slice travels and is summed as soon as it is there, and each slice costs a header.
 inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
+/// A tensor whose contributions are coded is cut into this many slices for each owner. Header and record of
+/// a slice would be a large part of what it sends otherwise.
+inline constexpr std::uint64_t kCodedSlicesPerOwner = 1;
 /// Tiled slices are at most this large.
 inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
 

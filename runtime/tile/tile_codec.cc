@@ -7,9 +7,9 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/index_codec.h"
-#include "runtime/kernels/narrow.h"
 #include "runtime/kernels/offsets.h"
 #include "runtime/plan/tuning.h"
+#include "runtime/tile/value_codec.h"
 
 namespace nzcl::engine {
 
@@ -34,6 +34,8 @@ std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t elements
       return gaps_bytes(as_offsets(part, scratch.offsets()));
     case IndexCode::runs:
       return bytes_of_runs(part);
+    case IndexCode::rice:
+      return rice_bytes(as_offsets(part, scratch.offsets()), elements);
     default:
       return 0;
   }
@@ -47,7 +49,9 @@ std::uint64_t with_length(const CodeChoice& choice) {
   return choice.index_bytes + (wire::has_length(choice.code) ? kLengthBytes : 0);
 }
 
-CodeChoice shortest(const TilePart& part, std::size_t elements, bool at_any_cost, TileScratch& scratch) {
+CodeChoice shortest(const TilePart& part, std::size_t elements, const CodeRules& rules,
+                    TileScratch& scratch) {
+  const bool at_any_cost = rules.shortest || rules.coded;
   const bool few = offsets_bytes(part.count) <= bitmap_bytes(elements);
   CodeChoice best{few ? IndexCode::offsets : IndexCode::bitmap,
                   few ? offsets_bytes(part.count) : bitmap_bytes(elements)};
@@ -55,9 +59,15 @@ CodeChoice shortest(const TilePart& part, std::size_t elements, bool at_any_cost
   const std::uint64_t worth = at_any_cost ? best.index_bytes : best.index_bytes / kWorthReading;
   const CodeChoice runs{IndexCode::runs, bytes_of_runs(part)};
   if (with_length(runs) < worth) best = runs;
-  if (!at_any_cost || part.count + kLengthBytes >= with_length(best)) return best;
-  const CodeChoice gaps{IndexCode::gaps, size_in(IndexCode::gaps, part, elements, scratch)};
-  if (with_length(gaps) < with_length(best)) best = gaps;
+  if (!at_any_cost) return best;
+  const auto try_code = [&](IndexCode code) {
+    const CodeChoice other{code, size_in(code, part, elements, scratch)};
+    if (with_length(other) < with_length(best)) best = other;
+  };
+  // A gap takes at least a byte. Rice's code is read bit by bit, which pays where the elements are few, or
+  // their values small.
+  if (part.count + kLengthBytes < with_length(best)) try_code(IndexCode::gaps);
+  if (few || rules.coded) try_code(IndexCode::rice);
   return best;
 }
 
@@ -73,19 +83,20 @@ CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRul
     const bool possible = forced.index_bytes > 0 && with_length(forced) <= bitmap_bytes(elements);
     return possible ? forced : CodeChoice{IndexCode::bitmap, bitmap_bytes(elements)};
   }
-  return shortest(part, elements, rules.shortest, scratch);
+  return shortest(part, elements, rules, scratch);
 }
 
-std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::size_t values,
+std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::uint64_t alignment,
                          std::uint64_t value_bytes) {
   if (choice.code == IndexCode::none) return sizeof(std::uint32_t);
-  const std::uint64_t end = wire::values_at(at, value_bytes) + values * value_bytes + with_length(choice);
+  const std::uint64_t end = wire::values_at(at, alignment) + value_bytes + with_length(choice);
   return wire::aligned(end, wire::kTileAlignment) - at;
 }
 
-void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value) {
+void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value,
+                      std::uint32_t parameter) {
   const std::uint32_t bits =
-      wire::TileDescriptor{static_cast<std::uint32_t>(count), choice.code, value}.encode();
+      wire::TileDescriptor{static_cast<std::uint32_t>(count), choice.code, value, parameter}.encode();
   std::memcpy(tile, &bits, sizeof bits);
 }
 
@@ -110,6 +121,9 @@ std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t eleme
       break;
     case IndexCode::runs:
       encode_runs(as_bitmap(part, elements, scratch.bitmap(words_for(elements))), elements, bytes);
+      break;
+    case IndexCode::rice:
+      encode_rice(as_offsets(part, scratch.offsets()), elements, bytes);
       break;
     default:
       assert(false);
@@ -144,15 +158,18 @@ std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, 
       part.form = TilePart::Form::offsets;
       well_formed = decode_gaps(tile.index, elements, scratch.offsets(tile.count));
       break;
+    case IndexCode::rice:
+      part.form = TilePart::Form::offsets;
+      well_formed = decode_rice(tile.index, elements, scratch.offsets(tile.count));
+      break;
   }
   if (!well_formed) return std::nullopt;
   if (part.form == TilePart::Form::bitmap) part.bitmap = bits;
   if (part.form == TilePart::Form::offsets) part.offsets = scratch.offsets(tile.count);
   if (tile.value_code != wire::ValueCode::as_is && tile.count > 0) {
-    const auto type = tile.value_code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16;
-    widen(type, reinterpret_cast<const std::uint16_t*>(tile.values.data()), tile.count,
-          reinterpret_cast<float*>(scratch.values().data()));
-    part.values = scratch.values().data();
+    const auto values = scratch.values();
+    if (!decode_values(tile, {reinterpret_cast<float*>(values.data()), tile.count})) return std::nullopt;
+    part.values = values.data();
   }
   return part;
 }

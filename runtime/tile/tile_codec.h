@@ -19,6 +19,9 @@ struct CodeRules {
   /// true: the shortest code is looked for, however long that takes, because bytes cost more, as over links.
   /// false: only codes that are found and read fast are considered.
   bool shortest = false;
+  /// Whether values are coded in so few bits that the index set is most of a tile. Then the shortest code is
+  /// looked for too, and among more.
+  bool coded = false;
 };
 
 /// A code for a tile's index set, and how many bytes the set takes in it.
@@ -34,12 +37,13 @@ CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRul
                        TileScratch& scratch);
 
 /// Returns the size of a tile that begins `at` bytes into the payload, with the bytes up to where the next
-/// tile may begin.
-std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::size_t values,
+/// tile may begin. `alignment` and `value_bytes` are those of all values together.
+std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::uint64_t alignment,
                          std::uint64_t value_bytes);
 
 /// Writes the descriptor to `tile`.
-void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value);
+void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value,
+                      std::uint32_t parameter = 0);
 
 /// Writes the index set, with its length field if its code has one, behind the values. Returns the number of
 /// bytes written. `part` and `scratch` are those that were given to choose_code(). Preconditions: the code is
@@ -47,10 +51,10 @@ void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t cou
 std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t elements, const CodeChoice& choice,
                           TileScratch& scratch);
 
-/// Decodes a tile's index set into `scratch`. Values that are narrower than the tensor's type are widened
-/// into `scratch` too; other values stay in the payload. If `bitmap` is not empty, it has words_for(elements)
-/// words and takes an index set that is decoded to a bitmap, instead of the scratch. Returns nothing if the
-/// bytes are not the code of an index set with as many elements as the tile counts.
+/// Decodes a tile's index set into `scratch`. Coded values are decoded into `scratch` too; values that are as
+/// they are stay in the payload. If `bitmap` is not empty, it has words_for(elements) words and takes an
+/// index set that is decoded to a bitmap, instead of the scratch. Returns nothing if the bytes are not the
+/// code of an index set with as many elements as the tile counts, or not that of its values.
 std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
                                   std::span<std::uint64_t> bitmap = {});
 

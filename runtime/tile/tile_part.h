@@ -13,6 +13,16 @@ namespace nzcl::engine {
 
 static_assert(wire::kMostTileElements == kMostSliceElements);
 
+/// How float32 values can be coded without loss, as far as whoever made them knows it.
+struct ValueCoding {
+  wire::ValueCode code = wire::ValueCode::as_is;
+  // Of code levels:
+  int bits = 0;                        // of a value: 2, 4 or 8
+  std::size_t bucket = 0;              // values with a common scale
+  std::size_t skipped = 0;             // values of the first bucket that lie before this part
+  std::span<const float> scales = {};  // of the buckets, from the first one on that has a value here
+};
+
 /// The elements of a tile that are there, and their values. A view: it owns nothing.
 struct TilePart {
   enum class Form : std::uint8_t { none, all, bitmap, offsets };
@@ -21,6 +31,7 @@ struct TilePart {
   std::span<const std::uint64_t> bitmap;   // Form::bitmap: words_for(elements) words
   std::span<const std::uint16_t> offsets;  // Form::offsets: ascending
   const std::byte* values = nullptr;       // packed, in the tensor's type
+  ValueCoding coding = {};
 };
 
 /// Memory for the index set and the values of one tile, large enough for tiles of any tensor. Pages that are

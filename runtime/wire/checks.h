@@ -62,12 +62,13 @@ inline const char* wrong_with(const OperationRecord& r) {
   if (r.algorithm != Algorithm::push && r.collective != Collective::allreduce)
     return "its collective is not exchanged in that way";
   if (r.chunk_count > r.count) return "its chunk is larger than the largest one";
-  if (r.value_code >= kValueCodes) return "its code of values does not exist";
-  if (r.value_code != 0 && static_cast<DataType>(r.type) != DataType::float32)
+  if (static_cast<unsigned>(r.value_rule) >= kValueRules) return "its code of values does not exist";
+  if (r.value_rule != ValueRule::as_is && static_cast<DataType>(r.type) != DataType::float32)
     return "its values cannot be coded as narrower floats";
   const std::uint64_t element = element_bytes(static_cast<DataType>(r.type));
   if (!can_be_laid_out(r.count, r.block_elems, element)) return "its tensor is larger than memory can be";
-  if (r.collective != Collective::allreduce && r.value_code != 0) return "its values cannot be coded";
+  if (r.collective != Collective::allreduce && r.value_rule != ValueRule::as_is)
+    return "its values cannot be coded";
   if (is_chunked(r.collective) && r.count > kMostBytes / kMaxMembers / element)
     return "its chunks are larger than memory can be";
   if (r.output_address > ~std::uint64_t{0} - r.count * element) return "its output goes beyond all addresses";

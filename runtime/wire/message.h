@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "runtime/wire/collective.h"
+#include "runtime/wire/tile.h"
 
 namespace nzcl::wire {
 
@@ -17,7 +18,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 5;
+inline constexpr std::uint16_t kVersion = 6;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -70,10 +71,10 @@ inline void add_flag(std::byte* at, Flags flag) {
 struct OperationRecord {
   std::uint64_t count = 0;  // elements of the tensor, or of the largest chunk
   std::uint64_t block_elems = 0;
-  std::uint8_t type = 0;           // nzcl::DataType
-  std::uint8_t op = 0;             // nzcl::ReduceOp
-  std::uint8_t packed_result = 0;  // 1: union indices and packed values; 0: dense output
-  std::uint8_t value_code = 0;     // wire::ValueCode of a tiled tensor's values
+  std::uint8_t type = 0;                    // nzcl::DataType
+  std::uint8_t op = 0;                      // nzcl::ReduceOp
+  std::uint8_t packed_result = 0;           // 1: union indices and packed values; 0: dense output
+  ValueRule value_rule = ValueRule::as_is;  // of a tiled tensor's values
   Collective collective = Collective::allreduce;
   Algorithm algorithm = Algorithm::push;
   std::uint16_t root = 0;            // of a broadcast or reduce: the rank
@@ -86,7 +87,7 @@ struct OperationRecord {
   /// Returns true if two ranks agree on everything but where the output lies.
   bool same_operation(const OperationRecord& other) const {
     return same_layout(other) && op == other.op && packed_result == other.packed_result &&
-           value_code == other.value_code && tag == other.tag;
+           value_rule == other.value_rule && tag == other.tag;
   }
   /// Whether the tensors are cut into the same slices. It is all that has to agree if a rank has refused its
   /// request, because nothing is summed then.

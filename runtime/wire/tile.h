@@ -24,35 +24,84 @@ enum class IndexCode : std::uint8_t {
   offsets = 3,  // 16 bits for each element that is there
   gaps = 4,     // 8 bits or more for each element that is there
   runs = 5,     // 32 bits for each run of elements that are there
+  rice = 6,     // Rice's code of what is left out before each element that is there
 };
-inline constexpr unsigned kIndexCodes = 6;
+inline constexpr unsigned kIndexCodes = 7;
 
-/// How a tile's values are coded.
+/// How a tile's values are coded. All but the first are for tensors of float32.
 enum class ValueCode : std::uint8_t {
   as_is = 0,     // in the tensor's type
-  float16 = 1,   // of a float32 tensor
-  bfloat16 = 2,  // the same
+  float16 = 1,   // rounded to float16
+  bfloat16 = 2,  // rounded to bfloat16
+  signs = 3,     // runs of values of one magnitude, and one bit for each sign
+  levels = 4,    // buckets of values with a scale each, of which they are multiples (compress/qsgd.h)
 };
-inline constexpr unsigned kValueCodes = 3;
+inline constexpr unsigned kValueCodes = 5;
+
+/// Which codes of values an operation's tiles have.
+enum class ValueRule : std::uint8_t {
+  as_is = 0,
+  float16 = 1,   // contributions and results
+  bfloat16 = 2,  // the same
+  coded = 3,     // contributions: any code, as their values allow it without loss; results: as they are
+};
+inline constexpr unsigned kValueRules = 4;
+
+/// Whether a contribution of an operation may have the code.
+constexpr bool may_contribute(ValueRule rule, ValueCode code) {
+  return rule == ValueRule::coded || static_cast<unsigned>(rule) == static_cast<unsigned>(code);
+}
+/// The code of an operation's results.
+constexpr ValueCode result_code(ValueRule rule) {
+  return rule == ValueRule::coded ? ValueCode::as_is : static_cast<ValueCode>(rule);
+}
 
 /// The first four bytes of a tile.
 struct TileDescriptor {
   std::uint32_t count = 0;  // elements that are there
   IndexCode index = IndexCode::none;
   ValueCode value = ValueCode::as_is;
+  std::uint32_t parameter = 0;  // signs: runs less 1; levels: bits of a value, 2, 4 or 8; otherwise 0
 
-  /// 31        23 22      20 19     17 16       0
-  /// [0          ][ValueCode][IndexCode][count    ]
+  /// 31      23 22      20 19     17 16       0
+  /// [parameter][ValueCode][IndexCode][count    ]
   constexpr std::uint32_t encode() const {
-    return count | static_cast<std::uint32_t>(index) << 17 | static_cast<std::uint32_t>(value) << 20;
+    return count | static_cast<std::uint32_t>(index) << 17 | static_cast<std::uint32_t>(value) << 20 |
+           parameter << 23;
   }
   /// Returns nothing if the codes do not exist.
   static constexpr std::optional<TileDescriptor> decode(std::uint32_t bits) {
-    const std::uint32_t index = bits >> 17 & 7, value = bits >> 20;
+    const std::uint32_t index = bits >> 17 & 7, value = bits >> 20 & 7, parameter = bits >> 23;
     if (index >= kIndexCodes || value >= kValueCodes) return std::nullopt;
-    return TileDescriptor{bits & 0x1ffff, static_cast<IndexCode>(index), static_cast<ValueCode>(value)};
+    const auto code = static_cast<ValueCode>(value);
+    const bool possible =
+        code == ValueCode::signs || (code == ValueCode::levels && is_bits(parameter)) || parameter == 0;
+    if (!possible || (code == ValueCode::levels && parameter == 0)) return std::nullopt;
+    return TileDescriptor{bits & 0x1ffff, static_cast<IndexCode>(index), code, parameter};
   }
+  static constexpr bool is_bits(std::uint32_t bits) { return bits == 2 || bits == 4 || bits == 8; }
 };
+
+/// The most runs of a tile of code signs.
+inline constexpr std::size_t kMostSignRuns = 512;
+constexpr std::uint64_t sign_bytes(std::uint64_t runs, std::uint64_t count) {
+  return sizeof(float) * runs + sizeof(std::uint16_t) * (runs - 1) + (count + 7) / 8;
+}
+
+/// What the values of a tile of code levels begin with. Scales and values follow as in compress/qsgd.h.
+struct LevelsHead {
+  std::uint16_t bucket_less_1 = 0;
+  std::uint16_t first_less_1 = 0;  // values of the tile's first bucket, which may have begun in another tile
+};
+static_assert(sizeof(LevelsHead) == 4);
+/// Buckets of `count` values, or 0 if there cannot be such. Precondition: count > 0.
+constexpr std::uint64_t level_buckets(const LevelsHead& head, std::uint64_t count) {
+  const std::uint64_t bucket = head.bucket_less_1 + 1u, first = head.first_less_1 + 1u;
+  return first > bucket || first > count ? 0 : 1 + (count - first + bucket - 1) / bucket;
+}
+constexpr std::uint64_t level_bytes(std::uint64_t buckets, std::uint64_t count, std::uint64_t bits) {
+  return sizeof(LevelsHead) + sizeof(float) * buckets + (count * bits + 7) / 8;
+}
 
 /// Tiles begin at multiples of this within a payload.
 inline constexpr std::uint64_t kTileAlignment = 4;
@@ -63,27 +112,82 @@ inline constexpr std::uint64_t kTileOverhead = 16;
 constexpr std::uint64_t aligned(std::uint64_t at, std::uint64_t alignment) {
   return (at + alignment - 1) / alignment * alignment;
 }
-/// Bytes of a coded value of a tensor of this type.
+/// Bytes of a coded value of a tensor of this type, in the codes where all values take the same.
 constexpr std::uint64_t value_bytes(DataType type, ValueCode code) {
   return code == ValueCode::as_is ? element_bytes(type) : 2;
 }
+/// The values of a tile begin at a multiple of this within the payload.
+constexpr std::uint64_t value_alignment(DataType type, ValueCode code) {
+  return code == ValueCode::signs || code == ValueCode::levels ? sizeof(float) : value_bytes(type, code);
+}
 /// Where the values of a tile begin that begins `at` bytes into the payload.
-constexpr std::uint64_t values_at(std::uint64_t at, std::uint64_t bytes_of_value) {
-  return aligned(at + sizeof(std::uint32_t), bytes_of_value);
+constexpr std::uint64_t values_at(std::uint64_t at, std::uint64_t alignment) {
+  return aligned(at + sizeof(std::uint32_t), alignment);
 }
 /// Whether 16 bits with the length of the index set stand before it, because it does not follow from the
 /// number of elements.
-constexpr bool has_length(IndexCode code) { return code == IndexCode::gaps || code == IndexCode::runs; }
+constexpr bool has_length(IndexCode code) {
+  return code == IndexCode::gaps || code == IndexCode::runs || code == IndexCode::rice;
+}
 
-/// A tile within a payload. The spans lead into the payload, and their lengths have been checked. What the
-/// index set says has not.
+/// A tile within a payload. The spans lead into the payload, and their lengths have been checked. What they
+/// say has not.
 struct Tile {
   std::uint32_t count = 0;
   IndexCode index_code = IndexCode::none;
   ValueCode value_code = ValueCode::as_is;
+  std::uint32_t parameter = 0;  // see TileDescriptor
   std::span<const std::byte> values, index;
   std::uint64_t end = 0;  // where the next tile begins in the payload
 };
+
+/// Takes parts from a payload, one behind the other.
+class TileParts {
+ public:
+  TileParts(std::span<const std::byte> payload, std::uint64_t at) : payload_(payload), at_(at) {}
+  std::uint64_t at() const { return at_; }
+  /// Returns nothing if the payload has no part of so many bytes left.
+  std::optional<std::span<const std::byte>> take(std::uint64_t bytes) {
+    const auto part = peek(bytes);
+    if (part) at_ += bytes;
+    return part;
+  }
+  std::optional<std::span<const std::byte>> peek(std::uint64_t bytes) const {
+    if (at_ > payload_.size() || payload_.size() - at_ < bytes) return std::nullopt;
+    return payload_.subspan(at_, bytes);
+  }
+
+ private:
+  std::span<const std::byte> payload_;
+  std::uint64_t at_;
+};
+
+/// Returns how many bytes the coded values take that come next, or why there cannot be such. Precondition:
+/// the tile has any.
+inline std::uint64_t coded_bytes(const TileDescriptor& tile, DataType type, const TileParts& parts,
+                                 const char*& wrong) {
+  switch (tile.value) {
+    case ValueCode::as_is:
+    case ValueCode::float16:
+    case ValueCode::bfloat16:
+      return tile.count * value_bytes(type, tile.value);
+    case ValueCode::signs:
+      if (tile.parameter >= tile.count) wrong = "a tile has more runs than values";
+      return sign_bytes(tile.parameter + 1, tile.count);
+    case ValueCode::levels:
+      break;
+  }
+  LevelsHead head;
+  const auto bytes = parts.peek(sizeof head);
+  if (!bytes) {
+    wrong = "a tile is longer than its message";
+    return 0;
+  }
+  std::memcpy(&head, bytes->data(), sizeof head);
+  const std::uint64_t buckets = level_buckets(head, tile.count);
+  if (buckets == 0) wrong = "a tile has a bucket that cannot be";
+  return level_bytes(buckets, tile.count, tile.parameter);
+}
 
 /// Reads the tile of `elements` elements that begins `at` bytes into the payload. Returns nothing if the
 /// bytes cannot be such a tile; `wrong` then says why, as a part of a sentence.
@@ -98,44 +202,46 @@ inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::ui
   std::memcpy(&bits, payload.data() + at, sizeof bits);
   const auto descriptor = TileDescriptor::decode(bits);
   if (!descriptor) return refuse("a tile has a code that does not exist");
-  const auto [count, index_code, value_code] = *descriptor;
+  const auto [count, index_code, value_code, parameter] = *descriptor;
   const bool plausible = index_code == IndexCode::none  ? count == 0
                          : index_code == IndexCode::all ? count == elements
                                                         : count > 0 && count <= elements;
   if (!plausible) return refuse("a tile counts elements that its code cannot have");
   if (value_code != ValueCode::as_is && type != DataType::float32)
     return refuse("a tile has narrower floats than its tensor");
-  Tile tile{.count = count, .index_code = index_code, .value_code = value_code, .values = {}, .index = {}};
-  const std::uint64_t each = value_bytes(type, value_code);
-  std::uint64_t next = values_at(at, each);
-  const auto take = [&](std::uint64_t bytes) -> std::optional<std::span<const std::byte>> {
-    if (next > payload.size() || payload.size() - next < bytes) return std::nullopt;
-    const auto taken = payload.subspan(next, bytes);
-    next += bytes;
-    return taken;
-  };
+  Tile tile{.count = count,
+            .index_code = index_code,
+            .value_code = value_code,
+            .parameter = parameter,
+            .values = {},
+            .index = {}};
+  if (count == 0) {
+    if (parameter != 0) return refuse("a tile has a code that does not exist");
+    tile.end = std::min(aligned(at + sizeof bits, kTileAlignment), payload.size());
+    return tile;
+  }
+  TileParts parts(payload, values_at(at, value_alignment(type, value_code)));
+  const char* wrong_values = nullptr;
+  const std::uint64_t bytes = coded_bytes(*descriptor, type, parts, wrong_values);
+  if (wrong_values != nullptr) return refuse(wrong_values);
+  const auto values = parts.take(bytes);
+  if (!values) return refuse("a tile is longer than its message");
+  tile.values = *values;
   std::uint64_t index_bytes = index_code == IndexCode::bitmap    ? (elements + 63) / 64 * 8
                               : index_code == IndexCode::offsets ? 2 * std::uint64_t{count}
                                                                  : 0;
-  if (count > 0) {
-    const auto values = take(count * each);
-    if (!values) return refuse("a tile is longer than its message");
-    tile.values = *values;
-  }
   if (has_length(index_code)) {
     std::uint16_t length = 0;
-    const auto field = take(sizeof length);
+    const auto field = parts.take(sizeof length);
     if (!field) return refuse("a tile is longer than its message");
     std::memcpy(&length, field->data(), sizeof length);
     index_bytes = length;
   }
-  if (index_bytes > 0) {
-    const auto index = take(index_bytes);
-    if (!index) return refuse("a tile is longer than its message");
-    tile.index = *index;
-  }
+  const auto index = parts.take(index_bytes);
+  if (!index) return refuse("a tile is longer than its message");
+  tile.index = *index;
   // The last tile of a payload need not be filled up.
-  tile.end = std::min(aligned(count > 0 ? next : at + sizeof bits, kTileAlignment), payload.size());
+  tile.end = std::min(aligned(parts.at(), kTileAlignment), payload.size());
   return tile;
 }
 

@@ -33,6 +33,7 @@ struct TileBytes {
   IndexCode index = IndexCode::offsets;
   ValueCode value = ValueCode::as_is;
   std::size_t values = 2;
+  std::vector<std::uint32_t> coded = {};        // words of coded values, behind the others
   std::vector<std::uint16_t> index_set{3, 60};  // with its length, where the code has one
   std::uint32_t more_bits = 0;                  // of the descriptor
 
@@ -40,6 +41,7 @@ struct TileBytes {
     std::vector<float> words{
         std::bit_cast<float>(wire::TileDescriptor{count, index, value}.encode() | more_bits)};
     words.insert(words.end(), values, 1.0f);
+    for (const std::uint32_t word : coded) words.push_back(std::bit_cast<float>(word));
     for (std::size_t i = 0; i < index_set.size(); i += 2) {
       const std::uint32_t high = i + 1 < index_set.size() ? index_set[i + 1] : 0;
       words.push_back(std::bit_cast<float>(index_set[i] | high << 16));
@@ -48,11 +50,13 @@ struct TileBytes {
   }
 };
 
-Message tiles(const std::vector<TileBytes>& all, bool first = true) {
+Message tiles(const std::vector<TileBytes>& all, bool first = true,
+              wire::ValueRule rule = wire::ValueRule::as_is) {
   Message m;
   m.header.flags = static_cast<std::uint16_t>(wire::kTiles | (first ? wire::kHasBitmap : 0));
   m.header.tiles = static_cast<std::uint32_t>(all.size());
   m.record = HandMade::record(kCount);
+  m.record.value_rule = rule;
   for (const TileBytes& t : all) {
     const auto words = t.words();
     m.payload.insert(m.payload.end(), words.begin(), words.end());
@@ -61,10 +65,11 @@ Message tiles(const std::vector<TileBytes>& all, bool first = true) {
 }
 
 /// What an aggregator says to messages of rank 1, when rank 0 has sent a whole slice of good ones.
-std::string aggregator_says(const std::vector<Message>& messages) {
+std::string aggregator_says(const std::vector<Message>& messages,
+                            wire::ValueRule rule = wire::ValueRule::as_is) {
   HandFed fed(kTiled);
   Aggregator aggregator(fed.context(), Priority::bulk);
-  fed.feed(0, Direction::up, tiles({{}, {}, {}, {}}), Priority::bulk);
+  fed.feed(0, Direction::up, tiles({{}, {}, {}, {}}, true, rule), Priority::bulk);
   for (const Message& m : messages) fed.feed(1, Direction::up, m, Priority::bulk);
   for (int i = 0; i < 20; ++i) {
     aggregator.step();
@@ -112,21 +117,22 @@ const std::vector<std::pair<TileBytes, const char*>> kWrong{
      "counts elements that its code cannot have"},
     {{.count = 255, .index = IndexCode::all, .values = 255, .index_set = {}},
      "counts elements that its code cannot have"},
-    {{.index = static_cast<IndexCode>(6)}, "a code that does not exist"},
-    {{.value = static_cast<ValueCode>(3)}, "a code that does not exist"},
+    {{.index = static_cast<IndexCode>(7)}, "a code that does not exist"},
+    {{.value = static_cast<ValueCode>(5)}, "a code that does not exist"},
     {{.more_bits = 1u << 31}, "a code that does not exist"},
     {{.count = 200, .values = 1}, "longer than its message"},
     {{.index = IndexCode::bitmap, .index_set = {3}}, "longer than its message"},
     {{.index = IndexCode::gaps, .index_set = {900, 0}}, "longer than its message"},
-    {{.index_set = {60, 3}}, "its index set is malformed"},
-    {{.index_set = {60, 60}}, "its index set is malformed"},
-    {{.index_set = {3, 256}}, "its index set is malformed"},
+    {{.index_set = {60, 3}}, "its index set or its values are malformed"},
+    {{.index_set = {60, 60}}, "its index set or its values are malformed"},
+    {{.index_set = {3, 256}}, "its index set or its values are malformed"},
     {{.index = IndexCode::bitmap, .index_set = {7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}},
-     "its index set is malformed"},  // three bits, two values
-    {{.index = IndexCode::gaps, .index_set = {2, 0xffff}}, "its index set is malformed"},
-    {{.index = IndexCode::runs, .index_set = {4, 255, 1}}, "its index set is malformed"},  // beyond the tile
+     "its index set or its values are malformed"},  // three bits, two values
+    {{.index = IndexCode::gaps, .index_set = {2, 0xffff}}, "its index set or its values are malformed"},
+    {{.index = IndexCode::runs, .index_set = {4, 255, 1}},
+     "its index set or its values are malformed"},  // beyond the tile
     {{.index = IndexCode::runs, .index_set = {4, 3, 5}},
-     "its index set is malformed"},  // longer than its count
+     "its index set or its values are malformed"},  // longer than its count
 };
 
 TEST(HostileTiles, MalformedContributionsAreRefused) {
@@ -137,6 +143,54 @@ TEST(HostileTiles, MalformedContributionsAreRefused) {
     EXPECT_THAT(aggregator_says({tiles({{}, wrong, {}})}), HasSubstr(text)) << "in the middle";
   }
   EXPECT_THAT(aggregator_says({tiles({{.value = ValueCode::float16, .values = 1}})}),
+              HasSubstr("coded in another way than the operation says"));
+}
+
+/// A tile of a compressed gradient: two values of code signs, 1 and -1. Their signs take a byte, behind which
+/// the offsets 3 and 60 follow.
+TileBytes signs() {
+  return {.value = ValueCode::signs, .values = 0, .coded = {0x3f800000, 0x3c000302, 0}, .index_set = {}};
+}
+/// Two values of code levels, in a bucket of 16, and the same offsets.
+TileBytes levels(std::uint32_t bits = 4) {
+  return {.value = ValueCode::levels,
+          .values = 0,
+          .coded = {15 | 1u << 16, 0x40000000, 0x3c00030e, 0},
+          .index_set = {},
+          .more_bits = bits << 23};
+}
+
+std::string aggregator_says_of_coded(const TileBytes& wrong) {
+  return aggregator_says({tiles({signs(), wrong, levels(), {}}, true, wire::ValueRule::coded)},
+                         wire::ValueRule::coded);
+}
+
+TEST(HostileTiles, MalformedCodedValuesAreRefused) {
+  EXPECT_EQ(aggregator_says_of_coded({.value = ValueCode::float16, .values = 1}), "");
+  const auto with = [](TileBytes t, std::size_t word, std::uint32_t bits) {
+    t.coded[word] = bits;
+    return t;
+  };
+  TileBytes two_runs = signs();
+  two_runs.more_bits = 2u << 23;
+  TileBytes no_bits = levels(3), long_bucket = with(levels(), 0, 3 | 1u << 16);
+  const std::pair<TileBytes, const char*> bad[] = {
+      {with(signs(), 0, 0xbf800000), "its index set or its values are malformed"},
+      {with(signs(), 0, 0x7f800000), "its index set or its values are malformed"},
+      {two_runs, "more runs than values"},
+      {with(levels(), 1, 0xc0000000), "its index set or its values are malformed"},
+      {with(levels(), 2, 0x3c0003ff), "its index set or its values are malformed"},
+      {no_bits, "a code that does not exist"},
+      {with(levels(), 0, 0 | 1u << 16), "a bucket that cannot be"},
+      {with(levels(), 0, 15 | 2u << 16), "a bucket that cannot be"},
+  };
+  for (const auto& [wrong, text] : bad) EXPECT_THAT(aggregator_says_of_coded(wrong), HasSubstr(text));
+  EXPECT_EQ(aggregator_says_of_coded(long_bucket), "");
+}
+
+TEST(HostileTiles, CodedValuesAreRefusedWhereTheOperationHasNone) {
+  EXPECT_THAT(aggregator_says({tiles({signs()})}), HasSubstr("coded in another way than the operation says"));
+  EXPECT_THAT(worker_says({tiles({signs()}, false)}),
               HasSubstr("coded in another way than the operation says"));
 }
 
@@ -194,9 +248,9 @@ TEST(HostileTiles, HeadersThatContradictThemselvesAreRefused) {
 
 TEST(HostileTiles, RecordsWithValuesThatCannotBeAreRefused) {
   Message m = tiles({{}});
-  m.record.value_code = 3;
+  m.record.value_rule = static_cast<wire::ValueRule>(4);
   EXPECT_THAT(aggregator_says({m}), HasSubstr("its code of values does not exist"));
-  m.record.value_code = 1;
+  m.record.value_rule = wire::ValueRule::float16;
   m.record.type = static_cast<std::uint8_t>(DataType::int32);
   EXPECT_THAT(aggregator_says({m}), HasSubstr("cannot be coded as narrower floats"));
 }

@@ -273,7 +273,8 @@ std::vector<Case> cases() {
     const std::string percent = std::to_string(static_cast<int>(density * 10000));
     for (const Out out : {Out::in_place, Out::packed}) {
       const std::string end = percent + (out == Out::packed ? "_packed" : "_in_place");
-      for (const IndexCode code : {IndexCode::bitmap, IndexCode::offsets, IndexCode::gaps, IndexCode::runs}) {
+      for (const IndexCode code :
+           {IndexCode::bitmap, IndexCode::offsets, IndexCode::gaps, IndexCode::runs, IndexCode::rice}) {
         ClusterOptions o = options(3);
         o.index_codes = {code};
         all.push_back({.name = "code_" + std::to_string(static_cast<int>(code)) + "_" + end,
@@ -282,7 +283,8 @@ std::vector<Case> cases() {
                        .out = out});
       }
       ClusterOptions mixed = options(4);
-      mixed.index_codes = {IndexCode::bitmap, IndexCode::offsets, IndexCode::gaps, IndexCode::runs};
+      mixed.index_codes = {IndexCode::bitmap, IndexCode::offsets, IndexCode::gaps, IndexCode::runs,
+                           IndexCode::rice};
       all.push_back({.name = "codes_mixed_" + end,
                      .cluster = mixed,
                      .density = density,

@@ -34,7 +34,7 @@ std::string message(std::uint8_t rank, Priority c, std::uint64_t sequence, std::
 }
 
 /// One message with tiles of every code, for a tensor of 1024 elements in tiles of 256.
-std::string tile_message(std::uint8_t rank) {
+std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRule::as_is) {
   using wire::IndexCode;
   wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
   header.tiles = 4;
@@ -45,14 +45,24 @@ std::string tile_message(std::uint8_t rank) {
     for (const std::uint16_t v : index) append(payload, v);
     payload.resize((payload.size() + 3) / 4 * 4);
   };
-  tile(2, IndexCode::offsets, {3, 60});
-  tile(2, IndexCode::gaps, {2, 0x0503});
+  if (rule == wire::ValueRule::as_is) {
+    tile(2, IndexCode::offsets, {3, 60});
+    tile(2, IndexCode::gaps, {2, 0x0503});
+  } else {
+    // Two values of code signs and two of code levels, each with the offsets 3 and 60.
+    append(payload, wire::TileDescriptor{2, IndexCode::offsets, wire::ValueCode::signs, 0}.encode());
+    for (const std::uint32_t word : {0x3f800000u, 0x3c000302u, 0u}) append(payload, word);
+    append(payload, wire::TileDescriptor{2, IndexCode::offsets, wire::ValueCode::levels, 4}.encode());
+    for (const std::uint32_t word : {15u | 1u << 16, 0x40000000u, 0x3c00030eu, 0u}) append(payload, word);
+  }
   tile(3, IndexCode::runs, {4, 7, 2});
   tile(1, IndexCode::bitmap, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   std::string body;
   append(body, header);
-  append(body, HandMade::record(1024));
+  wire::OperationRecord record = HandMade::record(1024);
+  record.value_rule = rule;
+  append(body, record);
   body += payload;
   std::string text;
   append(text,
@@ -113,6 +123,7 @@ std::vector<std::string> fuzz_seeds() {
           small(0, 1) + small(1, 1),
       message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
       tile_message(0) + tile_message(1),
+      tile_message(0, wire::ValueRule::coded) + tile_message(1, wire::ValueRule::coded),
       // The tensor's size in bytes wraps to zero.
       message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};
 }

@@ -5,12 +5,12 @@ set(fuzzed_sources
   runtime/kernels/scan.cc runtime/kernels/scan_streams.cc runtime/kernels/reduce.cc runtime/kernels/targets.cc
   runtime/kernels/offsets.cc runtime/kernels/index_codec.cc runtime/kernels/elements.cc runtime/kernels/accumulate.cc
   runtime/kernels/element_accumulator.cc runtime/kernels/merge.cc runtime/kernels/narrow.cc runtime/kernels/packed_output.cc
-  runtime/kernels/list_sum.cc runtime/kernels/stream_copy.cc
-  runtime/compress/bin_code.cc runtime/compress/qsgd.cc
+  runtime/kernels/list_sum.cc runtime/kernels/rice_code.cc runtime/kernels/stream_copy.cc
+  runtime/compress/qsgd.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
   runtime/plan/membership.cc runtime/plan/slice_layout.cc
-  runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc
+  runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/value_codec.cc
   runtime/channel/lane_memory.cc runtime/channel/staging_way.cc
   runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/run_walk.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc

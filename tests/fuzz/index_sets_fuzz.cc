@@ -26,7 +26,7 @@ void run(FuzzInput input) {
   Words bitmap(words_for(elements));
   Offsets offsets(count);
   std::vector<std::byte> again(bytes.size());
-  switch (code % 4) {
+  switch (code % 5) {
     case 0:
       if (!decode_bitmap(bytes, elements, count, bitmap)) return;
       encode_bitmap(bitmap, again);
@@ -45,10 +45,15 @@ void run(FuzzInput input) {
       require(runs_bytes(bitmap) == bytes.size());
       encode_runs(bitmap, elements, again);
       break;
+    case 4:
+      if (!decode_rice(bytes, elements, offsets)) return;
+      require(rice_bytes(offsets, elements) == bytes.size());
+      encode_rice(offsets, elements, again);
+      break;
   }
   require(std::ranges::equal(again, bytes));
   // A decoded set is sound in both forms.
-  if (code % 4 == 1 || code % 4 == 2) {
+  if (code % 5 == 1 || code % 5 == 2 || code % 5 == 4) {
     require(are_offsets(offsets, elements));
     bitmap_of(offsets, bitmap);
   }
@@ -66,12 +71,13 @@ std::string seed(std::size_t elements, const Offsets& offsets, int code) {
   append(text, static_cast<std::uint16_t>(offsets.size()));
   append(text, static_cast<std::uint8_t>(code));
   const std::size_t sizes[] = {bitmap_bytes(elements), offsets_bytes(offsets.size()), gaps_bytes(offsets),
-                               runs_bytes(bitmap)};
+                               runs_bytes(bitmap), rice_bytes(offsets, elements)};
   std::vector<std::byte> bytes(sizes[code]);
   if (code == 0) encode_bitmap(bitmap, bytes);
   if (code == 1) encode_offsets(offsets, bytes);
   if (code == 2) encode_gaps(offsets, bytes);
   if (code == 3) encode_runs(bitmap, elements, bytes);
+  if (code == 4) encode_rice(offsets, elements, bytes);
   text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text;
 }
@@ -80,7 +86,7 @@ std::string seed(std::size_t elements, const Offsets& offsets, int code) {
 
 std::vector<std::string> fuzz_seeds() {
   std::vector<std::string> seeds;
-  for (int code = 0; code < 4; ++code) {
+  for (int code = 0; code < 5; ++code) {
     seeds.push_back(seed(100, {0, 1, 2, 3, 7, 8, 9, 50, 51, 60, 61, 62, 63, 64, 65, 66, 99}, code));
     seeds.push_back(seed(65536, {0, 254, 509, 510, 900, 20'000, 65'535}, code));
     seeds.push_back(seed(1, {}, code));

@@ -2,10 +2,8 @@
 // as an encoder makes.
 #include <cmath>
 
-#include "runtime/compress/bin_code.h"
 #include "runtime/compress/qsgd.h"
-#include "runtime/kernels/elements.h"
-#include "runtime/kernels/offsets.h"
+#include "runtime/tile/value_codec.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nzcl::test {
@@ -26,35 +24,41 @@ void run_qsgd(const QsgdFormat& format, std::span<const std::byte> bytes, std::s
   if (count == 0) require(bytes.empty());
 }
 
-/// Bins of one size in a slice of `elements`.
-std::vector<std::uint32_t> make_ends(std::size_t elements, std::size_t bin) {
-  std::vector<std::uint32_t> ends;
-  for (std::size_t at = 0; at < elements; at += bin)
-    ends.push_back(static_cast<std::uint32_t>(std::min(elements, at + bin)));
-  return ends;
-}
-
-void run_bins(std::size_t elements, std::size_t bin, std::span<const std::byte> bytes, std::size_t count) {
-  const auto ends = make_ends(elements, bin);
-  std::vector<std::uint16_t> offsets(count);
-  std::vector<float> values(count);
-  if (!compress::decode_bins(ends, bytes, 2.0f, offsets, values)) return;
-  std::vector<std::byte> again(bytes.size());
-  require(compress::encode_bins(ends, {offsets, values}, again) == bytes.size());
-  require(std::ranges::equal(again, bytes));
+/// The values of a tile, as a receiver reads them.
+void run_tile(std::uint32_t bits, std::span<const std::byte> bytes) {
+  const auto descriptor = wire::TileDescriptor::decode(bits);
+  if (!descriptor || descriptor->count == 0) return;
+  const char* wrong = nullptr;
+  const wire::TileParts parts(bytes, 0);
+  const std::uint64_t size = wire::coded_bytes(*descriptor, DataType::float32, parts, wrong);
+  if (wrong != nullptr || size != bytes.size()) return;
+  const wire::Tile tile{.count = descriptor->count,
+                        .index_code = descriptor->index,
+                        .value_code = descriptor->value,
+                        .parameter = descriptor->parameter,
+                        .values = bytes,
+                        .index = {}};
+  std::vector<float> values(descriptor->count);
+  if (!engine::decode_values(tile, values) || descriptor->value != wire::ValueCode::signs) return;
+  std::vector<std::byte> again(values.size() * sizeof(float));
+  const auto coded = engine::encode_values(values, {.code = wire::ValueCode::signs}, again);
+  if (!coded) return;  // it would not be shorter
+  require(coded->parameter == descriptor->parameter && coded->bytes == bytes.size());
+  require(std::equal(bytes.begin(), bytes.end(), again.begin()));
 }
 
 /// Copies of exactly the size that is needed, so that a sanitizer notices what goes beyond it.
 void run(FuzzInput input) {
   const auto code = input.value<std::uint8_t>();
   const std::size_t count = input.value<std::uint16_t>();
-  const std::size_t elements = std::size_t{input.value<std::uint16_t>()} + 1;
+  const auto descriptor = input.value<std::uint32_t>();
   const std::string text = input.text();
   const std::span bytes = std::as_bytes(std::span(text));
   if (code % 4 < 3) {
-    run_qsgd({.bits = 2 << code % 4, .bucket = kBuckets[code / 4 % 4]}, bytes, count);
+    const std::size_t bucket = kBuckets[code / 4 % 4];
+    run_qsgd({.bits = 2 << code % 4, .bucket = bucket, .skipped = code / 16u % bucket}, bytes, count);
   } else {
-    run_bins(elements, 4 + code / 4, bytes, count);
+    run_tile(descriptor, bytes);
   }
 }
 
@@ -62,11 +66,11 @@ void append_bytes(std::string& text, const std::vector<std::byte>& bytes) {
   text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-std::string start(int code, std::size_t count, std::size_t elements) {
+std::string start(int code, std::size_t count, std::uint32_t descriptor) {
   std::string text;
   append(text, static_cast<std::uint8_t>(code));
   append(text, static_cast<std::uint16_t>(count));
-  append(text, static_cast<std::uint16_t>(elements - 1));
+  append(text, descriptor);
   return text;
 }
 
@@ -74,19 +78,20 @@ std::string qsgd_seed(int code, const std::vector<float>& values) {
   const QsgdFormat format{.bits = 2 << code % 4, .bucket = kBuckets[code / 4 % 4]};
   std::vector<std::byte> bytes(qsgd_bytes(format, values.size()));
   qsgd_encode(format, values, 1, bytes);
-  std::string text = start(code, values.size(), 1);
+  std::string text = start(code, values.size(), 0);
   append_bytes(text, bytes);
   return text;
 }
 
-std::string bins_seed(int code, std::size_t elements, const std::vector<std::uint16_t>& offsets) {
-  const auto ends = make_ends(elements, 4 + static_cast<std::size_t>(code) / 4);
-  const std::vector<float> values(offsets.size(), -1.0f);
-  std::vector<std::uint64_t> bitmap(kMostSliceElements / 64);
-  bitmap_of(offsets, bitmap);
-  std::vector<std::byte> bytes(compress::bin_code_bytes(ends, bitmap, offsets.size()));
-  compress::encode_bins(ends, {offsets, values}, bytes);
-  std::string text = start(code, offsets.size(), elements);
+/// A tile's descriptor and its values.
+std::string tile_seed(const std::vector<float>& values, const engine::ValueCoding& coding) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  const auto coded = engine::encode_values(values, coding, bytes);
+  require(coded.has_value());
+  bytes.resize(coded->bytes);
+  const wire::TileDescriptor descriptor{static_cast<std::uint32_t>(values.size()), wire::IndexCode::all,
+                                        coded->code, coded->parameter};
+  std::string text = start(3, 0, descriptor.encode());
   append_bytes(text, bytes);
   return text;
 }
@@ -101,10 +106,18 @@ std::vector<std::string> fuzz_seeds() {
     seeds.push_back(qsgd_seed(bits, {}));
     seeds.push_back(qsgd_seed(bits, {NAN, INFINITY, 0.0f}));
   }
-  for (const int code : {3, 3 + 4 * 46, 255}) {  // bins of 4, 50 and 67
-    seeds.push_back(bins_seed(code, 1000, {0, 1, 3, 4, 50, 51, 300, 999}));
-    seeds.push_back(bins_seed(code, 65536, {65'535}));
-    seeds.push_back(bins_seed(code, 1, {}));
+  const std::vector<float> scales{2.0f, 1.0f};
+  seeds.push_back(
+      tile_seed({1, 1, -1, 1, -1, 1, 1, 1, 2, -2, 2, 2, 2, 2, 2}, {.code = wire::ValueCode::signs}));
+  seeds.push_back(tile_seed(std::vector<float>(100, -0.0f), {.code = wire::ValueCode::signs}));
+  seeds.push_back(tile_seed({1, 2, 0.5f}, {.code = wire::ValueCode::float16}));
+  seeds.push_back(tile_seed({1, 2, 0.5f}, {.code = wire::ValueCode::bfloat16}));
+  for (const int bits : {2, 4, 8}) {
+    std::vector<float> values(20, 0.0f);
+    values[1] = 2, values[19] = -1;
+    seeds.push_back(tile_seed(
+        values,
+        {.code = wire::ValueCode::levels, .bits = bits, .bucket = 16, .skipped = 5, .scales = scales}));
   }
   return seeds;
 }

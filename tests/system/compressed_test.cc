@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -125,10 +126,19 @@ INSTANTIATE_TEST_SUITE_P(Places, CompressedPlaces,
                                            Where{"tcp", 3}),
                          [](const auto& place) { return place.param.text(); });
 
+// The option would round values whose errors no residual keeps.
+TEST_P(Compressed, IsNotRoundedByTheOptionForWireTypes) {
+  Setting setting = of_ranks(3);
+  setting.options.wire_type = "bfloat16";
+  run_steps(setting, compressor_from_text(GetParam()), ReduceOp::sum);
+}
+
 INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
                          ::testing::Values("adacomp:500", "adacomp:50:slice", "topk:0.01:exact", "topk:0.01",
-                                           "topk:0.02+qsgd:4", "threshold:2+bf16", "randomk:0.01",
-                                           "blocktopk:0.05:64", "qsgd:4",
+                                           "topk:0.02+qsgd:4", "threshold:2+bf16", "topk:0.02+fp16",
+                                           "randomk:0.01", "randomk:0.02+qsgd:8:64", "blocktopk:0.05:64",
+                                           "qsgd:4", "qsgd:2:100:feedback", "qsgd:8:65536", "bf16",
+                                           "all+ternary", "all",
                                            "topk:0.001,momentum=0.9,warm_up=4,clip=100"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
@@ -136,6 +146,80 @@ INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
                              c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
                            return name;
                          });
+
+/// The gradient of a layer: the sum over some samples of what comes back, times what went in, of which a
+/// ReLU has let half through.
+std::vector<float> layer_gradient(int rank, unsigned step, std::uint64_t elements) {
+  constexpr std::size_t kColumns = 512, kSamples = 4;
+  std::mt19937 random(static_cast<unsigned>(rank) * 1000 + step + 7);
+  std::normal_distribution<float> normal;
+  std::vector<float> gradient(elements), in(kColumns), back(elements / kColumns);
+  for (std::size_t sample = 0; sample < kSamples; ++sample) {
+    for (float& v : in) v = std::max(0.0f, normal(random));
+    for (float& v : back) v = normal(random);
+    for (std::size_t i = 0; i < elements; ++i) gradient[i] += back[i / kColumns] * in[i % kColumns];
+  }
+  return gradient;
+}
+
+/// How many times less than dense float32 the rank that wrote most wrote upwards in the last step, with all
+/// headers. Of a dense tensor, as of a coded one, what a rank owns itself does not travel.
+double upward_ratio(const std::string& compressor, std::uint64_t elements, unsigned steps,
+                    auto make_gradient) {
+  constexpr int ranks = 4;
+  std::vector<double> ratios(static_cast<std::size_t>(ranks));
+  const auto errors = run_ranks(of_ranks(ranks), [&](Communicator& communicator) {
+    CompressorState state(compressor_from_text(compressor), elements);
+    std::vector<float> result(elements);
+    const auto buffer = communicator.register_buffer(result.data(), elements * sizeof(float));
+    for (unsigned step = 0; step < steps; ++step) {
+      const auto gradient = make_gradient(communicator.rank(), step, elements);
+      Work work = communicator.allreduce_compressed(
+          {.state = &state, .input = gradient.data(), .output = result.data()});
+      work.wait();
+      const double dense = 4.0 * static_cast<double>(elements) * (ranks - 1) / ranks;
+      const double ratio = dense / static_cast<double>(work.statistics().bytes_sent);
+      ratios[static_cast<std::size_t>(communicator.rank())] = ratio;
+      EXPECT_NEAR(state.report().coded_ratio, ratio, 1e-9 * ratio);
+      EXPECT_EQ(state.report().coded_bytes, work.statistics().bytes_sent);
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+  return *std::ranges::min_element(ratios);
+}
+
+std::vector<float> normal_gradient(int rank, unsigned step, std::uint64_t elements) {
+  std::mt19937 random(static_cast<unsigned>(rank) * 1000 + step);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(elements);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+TEST(CompressedBytes, OfAdaCompAreFewUpwards) {
+  for (const std::uint64_t mebibytes : {1, 4, 16}) {
+    const std::uint64_t elements = mebibytes << 18;
+    // Independent values are the worst case: every bin sends many of them. The first steps send more than
+    // later ones, because there is no residual yet.
+    EXPECT_GE(upward_ratio("adacomp:50", elements, 4, normal_gradient), 40) << mebibytes << " MiB";
+    EXPECT_GE(upward_ratio("adacomp:500", elements, 24, layer_gradient), 200) << mebibytes << " MiB";
+  }
+}
+
+TEST(CompressedBytes, OfValueCodecsAreThoseOfTheirBits) {
+  constexpr std::uint64_t kMany = 1 << 20;
+  const auto ratio = [&](const char* text) { return upward_ratio(text, kMany, 2, normal_gradient); };
+  EXPECT_GE(ratio("qsgd:2"), 32.0 / 2 * 0.97);
+  EXPECT_GE(ratio("qsgd:4"), 32.0 / 4 * 0.97);
+  EXPECT_GE(ratio("qsgd:8"), 32.0 / 8 * 0.97);
+  EXPECT_GE(ratio("bf16"), 1.99);
+  EXPECT_GE(ratio("all+ternary"), 31);
+  // 1 per cent of the elements: 4 bytes each as they are, 2 as float16, half a byte in 4 bits, and about 1
+  // for where they are.
+  EXPECT_GE(ratio("topk:0.01:exact"), 400 / 5.15);
+  EXPECT_GE(ratio("topk:0.01:exact+fp16"), 400 / 3.15);
+  EXPECT_GE(ratio("topk:0.01:exact+qsgd:4"), 400 / 1.7);
+}
 
 // Sums over all steps approach those of the gradients: what was not sent early is sent later.
 TEST(CompressedSum, KeepsNothingBackForLong) {

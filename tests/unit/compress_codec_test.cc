@@ -1,7 +1,5 @@
 // Value codecs: round trips, refusals of other bytes, and the statistics of stochastic rounding.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,11 +10,8 @@
 
 #include "each_target.h"
 #include "guarded.h"
-#include "runtime/compress/bin_code.h"
 #include "runtime/compress/qsgd.h"
 #include "runtime/compress/random.h"
-#include "runtime/kernels/elements.h"
-#include "runtime/kernels/offsets.h"
 
 namespace nzcl::compress {
 namespace {
@@ -165,82 +160,6 @@ TEST_P(QsgdCodec, RefusesOtherBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Bits, QsgdCodec, ::testing::Values(2, 4, 8));
-
-// ---- AdaComp's entries
-
-struct Slice {
-  std::vector<std::uint32_t> ends;
-  std::vector<std::uint16_t> offsets;
-  std::vector<float> values;
-};
-
-Slice random_slice(std::size_t elements, std::size_t bin, double density, std::mt19937& random) {
-  Slice s;
-  for (std::size_t at = 0; at < elements; at += bin)
-    s.ends.push_back(static_cast<std::uint32_t>(std::min(elements, at + bin)));
-  for (std::size_t i = 0; i < elements; ++i) {
-    if (std::uniform_real_distribution()(random) >= density) continue;
-    s.offsets.push_back(static_cast<std::uint16_t>(i));
-    s.values.push_back(random() % 2 == 0 ? 0.25f : -0.25f);
-  }
-  return s;
-}
-
-std::size_t code_bytes(const std::vector<std::uint32_t>& ends, const std::vector<std::uint16_t>& offsets) {
-  std::vector<std::uint64_t> bitmap(kMostSliceElements / 64);
-  bitmap_of(offsets, bitmap);
-  return bin_code_bytes(ends, bitmap, offsets.size());
-}
-
-TEST(BinCode, RoundTrips) {
-  std::mt19937 random(6);
-  for (const std::size_t bin : {4, 50, 63, 64, 500, 16383}) {
-    for (const double density : {0.0, 0.0001, 0.01, 0.3, 1.0}) {
-      for (const std::size_t elements : {1, 63, 1000, 65536}) {
-        const Slice s = random_slice(elements, bin, density, random);
-        const std::size_t size = code_bytes(s.ends, s.offsets);
-        const Guarded bytes(size);
-        ASSERT_EQ(encode_bins(s.ends, {s.offsets, s.values}, bytes.bytes()), size);
-        if (size > 0) {
-          const Guarded less(size - 1);
-          ASSERT_EQ(encode_bins(s.ends, {s.offsets, s.values}, less.bytes()), 0u);
-        }
-        std::vector<std::uint16_t> offsets(s.offsets.size());
-        std::vector<float> values(s.values.size());
-        ASSERT_TRUE(decode_bins(s.ends, bytes.bytes(), 0.25f, offsets, values)) << bin << " " << density;
-        ASSERT_EQ(offsets, s.offsets);
-        ASSERT_EQ(values, s.values);
-        if (!offsets.empty()) {
-          offsets.pop_back(), values.pop_back();
-          ASSERT_FALSE(decode_bins(s.ends, bytes.bytes(), 0.25f, offsets, values)) << "one entry too many";
-        }
-      }
-    }
-  }
-}
-
-// The figures of the paper: 8 bits per entry for bins below 64, and 16 bits above, where every bin sends.
-TEST(BinCode, TakesOneByteOrTwoForAnEntry) {
-  const std::vector<std::uint16_t> offsets{3, 7, 60, 120};
-  EXPECT_EQ(code_bytes({50, 100, 150}, offsets), 4u);
-  EXPECT_EQ(code_bytes({64, 128}, offsets), 8u);
-}
-
-// Any bytes decode to a slice that is coded to the same bytes, or are refused.
-RC_GTEST_PROP(BinCodeProperty, AnyBytesAreOneCodingOrRefused, ()) {
-  const auto bin = *rc::gen::element<std::uint32_t>(4, 10, 100);
-  const auto bytes = *rc::gen::container<std::vector<std::uint8_t>>(rc::gen::inRange<std::uint8_t>(0, 48));
-  const auto count = *rc::gen::inRange<std::size_t>(0, bytes.size() + 1);
-  std::vector<std::uint32_t> ends;
-  for (std::uint32_t at = bin; at <= 20 * bin; at += bin) ends.push_back(at);
-  std::vector<std::uint16_t> offsets(count);
-  std::vector<float> values(count);
-  const auto given = std::as_bytes(std::span(bytes));
-  if (!decode_bins(ends, given, 1.0f, offsets, values)) return;
-  Bytes again(bytes.size());
-  RC_ASSERT(encode_bins(ends, {offsets, values}, again) == bytes.size());
-  RC_ASSERT(std::ranges::equal(again, given));
-}
 
 }  // namespace
 }  // namespace nzcl::compress

@@ -59,6 +59,10 @@ Bytes as_offsets(const Set& s) {
 Bytes as_gaps(const Set& s) {
   return encoded(gaps_bytes(s.offsets), [&](auto bytes) { encode_gaps(s.offsets, bytes); });
 }
+Bytes as_rice(const Set& s) {
+  return encoded(rice_bytes(s.offsets, s.elements),
+                 [&](auto bytes) { encode_rice(s.offsets, s.elements, bytes); });
+}
 Bytes as_runs(const Set& s) {
   return encoded(runs_bytes(s.bitmap), [&](auto bytes) { encode_runs(s.bitmap, s.elements, bytes); });
 }
@@ -87,6 +91,7 @@ void expect_round_trips(const Set& s) {
   EXPECT_EQ(decoded_offsets(decode_offsets, as_offsets(s), s.elements, count), s.offsets);
   EXPECT_EQ(decoded_offsets(decode_gaps, as_gaps(s), s.elements, count), s.offsets);
   EXPECT_EQ(decoded_bitmap(decode_runs, as_runs(s), s.elements, count), s.bitmap);
+  EXPECT_EQ(decoded_offsets(decode_rice, as_rice(s), s.elements, count), s.offsets);
   EXPECT_LE(gaps_bytes(s.offsets), most_gaps_bytes(s.elements, count));
 }
 
@@ -129,6 +134,7 @@ TEST(IndexCodec, TheBytes) {
   const Set set = set_of(1000, {3, 4, 5, 259, 515, 999});
   EXPECT_EQ(as_offsets(set_of(1000, {3, 515})), bytes_of({3, 0, 3, 2}));
   EXPECT_EQ(as_gaps(set), bytes_of({3, 0, 0, 253, 255, 0, 255, 228}));
+  EXPECT_EQ(as_rice(set), bytes_of({7, 1, 1, 246, 253, 227, 24}));
   EXPECT_EQ(as_runs(set), bytes_of({3, 0, 2, 0, 3, 1, 0, 0, 3, 2, 0, 0, 0xe7, 3, 0, 0}));
   EXPECT_EQ(as_bitmap(set_of(65, {0, 9, 64})), bytes_of({1, 2, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}));
 }
@@ -190,6 +196,23 @@ TEST(IndexCodec, RefusesRuns) {
   EXPECT_FALSE(refused({0, 0, 255, 255}, 65536, 65536));
 }
 
+TEST(IndexCodec, RefusesRice) {
+  const auto refused = [](const Bytes& bytes, std::size_t elements, std::size_t count) {
+    return !decoded_offsets(decode_rice, bytes, elements, count);
+  };
+  const Bytes good = bytes_of({123, 0});  // 1, 5 and 6 of 16
+  EXPECT_FALSE(refused(good, 16, 3));
+  EXPECT_TRUE(refused(good, 16, 2));                          // more elements than there should be
+  EXPECT_TRUE(refused(bytes_of({0, 0, 0, 0, 0, 1}), 16, 1));  // beyond the slice
+  EXPECT_TRUE(refused(Bytes(20, std::byte{0}), 65536, 1));    // no element
+  EXPECT_TRUE(refused({}, 16, 1));
+  EXPECT_TRUE(refused(bytes_of({255, 1}), 8, 9));  // more than the slice has
+  EXPECT_FALSE(refused(bytes_of({255}), 8, 8));
+  EXPECT_TRUE(refused(bytes_of({255, 0}), 8, 8));  // a byte too many
+  EXPECT_FALSE(refused(bytes_of({0x1f}), 5, 5));
+  EXPECT_TRUE(refused(bytes_of({0x3f}), 5, 5));  // unused bits that are set
+}
+
 RC_GTEST_PROP(IndexCodecProperty, RoundTrips, ()) {
   const auto elements =
       *rc::gen::oneOf(rc::gen::inRange<std::size_t>(0, 700), rc::gen::just(kMostSliceElements));
@@ -214,6 +237,10 @@ RC_GTEST_PROP(IndexCodecProperty, AnyBytes, ()) {
   if (const auto set = decoded_offsets(decode_gaps, bytes, elements, count)) {
     RC_ASSERT(are_offsets(*set, elements));
     RC_ASSERT(as_gaps(set_of(elements, *set)) == bytes);
+  }
+  if (const auto set = decoded_offsets(decode_rice, bytes, elements, count)) {
+    RC_ASSERT(are_offsets(*set, elements));
+    RC_ASSERT(as_rice(set_of(elements, *set)) == bytes);
   }
   if (const auto set = decoded_bitmap(decode_runs, bytes, elements, count)) {
     RC_ASSERT(count_bits(*set) == count);

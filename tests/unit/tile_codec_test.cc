@@ -60,7 +60,7 @@ void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_
   TileScratch scratch(1 << 18), other(1 << 18);
   const TilePart part = set.part(as_offsets, std::as_bytes(std::span(values)).data());
   const CodeChoice choice = choose_code(part, set.elements, rules, scratch);
-  const std::uint64_t bytes = tile_bytes(at, choice, part.count, 4);
+  const std::uint64_t bytes = tile_bytes(at, choice, 4, 4 * part.count);
   RC_ASSERT(choice.index_bytes <= bitmap_bytes(set.elements));
   std::vector<std::byte> payload(at + bytes, std::byte{0});
   write_descriptor(payload.data() + at, choice, part.count, wire::ValueCode::as_is);
@@ -91,7 +91,8 @@ RC_GTEST_PROP(TileCodec, EverySetComesBackInEveryCode, ()) {
   const auto at = 4 * *rc::gen::inRange<std::uint64_t>(0, 5);
   for (const auto& forced :
        {std::optional<IndexCode>(), std::optional(IndexCode::bitmap), std::optional(IndexCode::offsets),
-        std::optional(IndexCode::gaps), std::optional(IndexCode::runs), std::optional(IndexCode::all)}) {
+        std::optional(IndexCode::gaps), std::optional(IndexCode::runs), std::optional(IndexCode::rice),
+        std::optional(IndexCode::all)}) {
     for (const bool shortest : {false, true})
       check(set, as_offsets, {.forced = forced, .shortest = shortest}, at);
   }
@@ -128,16 +129,16 @@ TEST(TileCodec, TheShortestCodeIsChosenWhereBytesCount) {
   };
   EXPECT_EQ(chosen(0, 1, true), IndexCode::none);
   EXPECT_EQ(chosen(1, 1, true), IndexCode::all);
-  EXPECT_EQ(chosen(0.0005, 1, true), IndexCode::offsets);
-  EXPECT_EQ(chosen(0.01, 1, true), IndexCode::gaps);
+  EXPECT_EQ(chosen(0.0002, 1, true), IndexCode::rice);
+  EXPECT_EQ(chosen(0.01, 1, true), IndexCode::rice);
   EXPECT_EQ(chosen(0.01, 1, false), IndexCode::offsets);
-  EXPECT_EQ(chosen(0.05, 1, true), IndexCode::gaps);
-  EXPECT_EQ(chosen(0.3, 1, true), IndexCode::bitmap);
+  EXPECT_EQ(chosen(0.05, 1, true), IndexCode::rice);
+  EXPECT_EQ(chosen(0.5, 1, true), IndexCode::bitmap);
   EXPECT_EQ(chosen(0.1, 64, true), IndexCode::runs);
   EXPECT_EQ(chosen(0.1, 64, false), IndexCode::runs);
 }
 
-TEST(TileCodec, IsWithinASeventhOfTheEntropyBoundOverLinks) {
+TEST(TileCodec, IsWithinATenthOfTheEntropyBoundOverLinks) {
   TileScratch scratch(8);
   for (const double d : {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5}) {
     const Set set = make_set(32768, d, 1, 11);
@@ -146,7 +147,7 @@ TEST(TileCodec, IsWithinASeventhOfTheEntropyBoundOverLinks) {
     const double n = static_cast<double>(set.offsets.size()), share = n / 32768;
     const double entropy = -share * std::log2(share) - (1 - share) * std::log2(1 - share);
     const double bound = 4 * n + entropy * 32768 / 8;
-    EXPECT_LE(static_cast<double>(tile_bytes(0, choice, set.offsets.size(), 4)), 1.145 * bound)
+    EXPECT_LE(static_cast<double>(tile_bytes(0, choice, 4, 4 * set.offsets.size())), 1.1 * bound)
         << "density " << d;
   }
 }

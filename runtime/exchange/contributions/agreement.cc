@@ -18,8 +18,9 @@ std::string details_of(const OperationRecord& r) {
   if (r.counts != 0) text += fmt::format(", counts that differ (checksum {:016x})", r.counts);
   if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root);
   if (r.packed_result != 0) text += ", packed result";
-  if (r.value_code == static_cast<int>(wire::ValueCode::float16)) text += ", values as float16";
-  if (r.value_code == static_cast<int>(wire::ValueCode::bfloat16)) text += ", values as bfloat16";
+  if (r.value_rule == wire::ValueRule::float16) text += ", values as float16";
+  if (r.value_rule == wire::ValueRule::bfloat16) text += ", values as bfloat16";
+  if (r.value_rule == wire::ValueRule::coded) text += ", compressed";
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
   if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
   return text;

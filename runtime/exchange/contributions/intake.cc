@@ -383,7 +383,7 @@ std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, std::ui
   const char* wrong = nullptr;
   const auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
                                     static_cast<DataType>(s.record.type), elements, wrong);
-  if (tile && tile->count > 0 && static_cast<std::uint8_t>(tile->value_code) != s.record.value_code) {
+  if (tile && tile->count > 0 && !wire::may_contribute(s.record.value_rule, tile->value_code)) {
     refuse_tile(s, rank, "its values are coded in another way than the operation says");
     return std::nullopt;
   }

@@ -21,9 +21,8 @@ std::vector<int> numbers(int count) {
   return list;
 }
 
-DataType narrow_type(std::uint8_t value_code) {
-  return static_cast<wire::ValueCode>(value_code) == wire::ValueCode::float16 ? DataType::float16
-                                                                              : DataType::bfloat16;
+DataType narrow_type(wire::ValueCode code) {
+  return code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16;
 }
 
 }  // namespace
@@ -48,7 +47,7 @@ void TileSum::start(IncomingSlice& s) {
   slice_ = &s;
   summed_ = 0;
   tiles_ = s.layout->tiles_of(s.slice);
-  bytes_of_value_ = wire::value_bytes(type(), static_cast<wire::ValueCode>(s.record.value_code));
+  bytes_of_value_ = wire::value_bytes(type(), code());
   ready_ = false;
 }
 
@@ -88,17 +87,17 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
     slice_->local->input_blocks.fetch_add(
         TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
         std::memory_order_relaxed);
-    return slice_->record.value_code == 0 ? *part : rounded(*part);
+    return code() == wire::ValueCode::as_is ? *part : rounded(*part);
   }
   auto part = read_part(arrived_[static_cast<std::size_t>(rank)], elements_, scratch);
-  if (!part) intake_.refuse_tile(*slice_, rank, "its index set is malformed");
+  if (!part) intake_.refuse_tile(*slice_, rank, "its index set or its values are malformed");
   return part;
 }
 
 /// Rounds this rank's own values as those of the others were for their way here, so that it makes no
 /// difference to the sum which rank owns a slice.
 TilePart TileSum::rounded(const TilePart& part) {
-  const DataType narrower = narrow_type(slice_->record.value_code);
+  const DataType narrower = narrow_type(code());
   auto* const halves = reinterpret_cast<std::uint16_t*>(result_scratch_.values().data());
   auto* const floats = reinterpret_cast<float*>(rounding_scratch_.values().data());
   narrow(narrower, reinterpret_cast<const float*>(part.values), part.count, halves);
@@ -237,22 +236,20 @@ void TileSum::unite() {
 }
 
 void TileSum::sum_into(std::byte* to, std::uint64_t at) {
-  const auto code = static_cast<wire::ValueCode>(slice_->record.value_code);
   const std::uint64_t begin = wire::values_at(at, bytes_of_value_) - at;
   const std::uint64_t values = result_.count * bytes_of_value_;
   const std::uint64_t end = bytes(at);
-  write_descriptor(to, choice_, result_.count, result_.count == 0 ? wire::ValueCode::as_is : code);
+  write_descriptor(to, choice_, result_.count, result_.count == 0 ? wire::ValueCode::as_is : code());
   if (result_.count == 0) {
     write_values({});
   } else {
     std::memset(to + sizeof(std::uint32_t), 0, begin - sizeof(std::uint32_t));
-    if (code == wire::ValueCode::as_is) {
+    if (code() == wire::ValueCode::as_is) {
       write_values({to + begin, values});
     } else {
       write_values(result_scratch_.values());
-      narrow(narrow_type(slice_->record.value_code),
-             reinterpret_cast<const float*>(result_scratch_.values().data()), result_.count,
-             reinterpret_cast<std::uint16_t*>(to + begin));
+      narrow(narrow_type(code()), reinterpret_cast<const float*>(result_scratch_.values().data()),
+             result_.count, reinterpret_cast<std::uint16_t*>(to + begin));
     }
     std::byte* index = to + begin + values;
     if (choice_.index_bytes > 0) index += write_index(index, result_, elements_, choice_, result_scratch_);

@@ -36,7 +36,7 @@ class TileSum {
   /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
   /// ready().
   std::uint64_t bytes(std::uint64_t at) const {
-    return tile_bytes(at, choice_, result_.count, bytes_of_value_);
+    return tile_bytes(at, choice_, bytes_of_value_, result_.count * bytes_of_value_);
   }
   /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
   /// Precondition: ready().
@@ -63,6 +63,8 @@ class TileSum {
   void consume();
   void write_values(std::span<std::byte> values);
   DataType type() const { return static_cast<DataType>(slice_->record.type); }
+  /// Of the result, and of this rank's own values where they are rounded as those of the others were.
+  wire::ValueCode code() const { return wire::result_code(slice_->record.value_rule); }
   ReduceOp op() const { return static_cast<ReduceOp>(slice_->record.op); }
 
   LaneContext& context_;

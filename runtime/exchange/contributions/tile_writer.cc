@@ -6,6 +6,7 @@
 #include "runtime/kernels/narrow.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/tile/tile_blocks.h"
+#include "runtime/tile/value_codec.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
@@ -15,12 +16,10 @@ void zero(std::byte* at, std::uint64_t bytes) { std::memset(at, 0, bytes); }
 
 }  // namespace
 
-wire::ValueCode value_code(const wire::OperationRecord& record) {
-  return static_cast<wire::ValueCode>(record.value_code);
-}
-
 TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
-    : rules_{context.config.index_code, context.config.short_codes}, scratch_(context.slot_bytes(priority)) {}
+    : rules_{context.config.index_code, context.config.short_codes},
+      scratch_(context.slot_bytes(priority)),
+      coded_(new std::byte[context.slot_bytes(priority)]) {}
 
 std::optional<WrittenSection> TileWriter::write(MessageBuilder& message, Contribution& c,
                                                 std::uint16_t credit) {
@@ -60,14 +59,15 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
                           std::uint64_t payload_begin) {
   const SliceLayout& layout = op.layout;
   const std::uint64_t elements = layout.elements_of_tile(tile);
-  const wire::ValueCode code = value_code(op.record);
-  const std::uint64_t each = wire::value_bytes(op.type(), code);
   const std::uint64_t at = message.bytes() - payload_begin;
-  const std::uint64_t before = wire::values_at(at, each) - at;
   // Reading a dense tile to find out that it does not fit would be a waste. Its size is about that of the one
   // before it.
   const bool alone = at == 0 && payload_begin <= wire::kMaxOverhead;
   if (!alone && message.room() < last_bytes_ + last_bytes_ / 8) return false;
+  if (op.record.value_rule == wire::ValueRule::coded) return add_coded_tile(message, op, tile, at);
+  const wire::ValueCode code = wire::result_code(op.record.value_rule);
+  const std::uint64_t each = wire::value_bytes(op.type(), code);
+  const std::uint64_t before = wire::values_at(at, each) - at;
   const std::uint64_t beside = before + bitmap_bytes(elements) + sizeof(std::uint16_t) + wire::kTileAlignment;
   if (message.room() <= beside) return false;
 
@@ -77,7 +77,7 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
   const auto part = op.tile_input().part(layout, tile, scratch_, packed);
   if (!part) return false;
   const CodeChoice choice = choose_code(*part, elements, rules_, scratch_);
-  const std::uint64_t bytes = tile_bytes(at, choice, part->count, each);
+  const std::uint64_t bytes = tile_bytes(at, choice, each, part->count * each);
   if (bytes > message.room()) return false;
 
   const std::uint64_t value_bytes = part->count * each;
@@ -106,6 +106,37 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
   last_bytes_ = bytes;
   op.input_blocks.fetch_add(TileBlocks(layout.block_elements()).count(*part, elements, scratch_),
                             std::memory_order_relaxed);
+  return true;
+}
+
+/// Adds a tile of a compressed gradient, whose values are coded. They are always copied, because they are
+/// few.
+bool TileWriter::add_coded_tile(MessageBuilder& message, Operation& op, std::uint64_t tile,
+                                std::uint64_t at) {
+  const std::uint64_t elements = op.layout.elements_of_tile(tile);
+  const auto part = op.tile_input().part(op.layout, tile, scratch_, scratch_.values());
+  if (!part) return false;
+  CodeRules rules = rules_;
+  rules.coded = true;
+  const CodeChoice choice = choose_code(*part, elements, rules, scratch_);
+  const std::span values(reinterpret_cast<const float*>(part->values), part->count);
+  const auto coded = encode_values(values, part->coding, {coded_.get(), values.size_bytes()});
+  const CodedValues as_sent = coded.value_or(CodedValues{.bytes = values.size_bytes()});
+  const std::uint64_t alignment = wire::value_alignment(op.type(), as_sent.code);
+  const std::uint64_t bytes = tile_bytes(at, choice, alignment, as_sent.bytes);
+  if (bytes > message.room()) return false;
+
+  std::byte* const begin = message.reserve(static_cast<std::uint32_t>(bytes));
+  write_descriptor(begin, choice, part->count, as_sent.code, as_sent.parameter);
+  if (part->count > 0) {
+    std::byte* to = begin + (wire::values_at(at, alignment) - at);
+    std::memcpy(to, coded ? coded_.get() : part->values, as_sent.bytes);
+    to += as_sent.bytes;
+    if (choice.index_bytes > 0) to += write_index(to, *part, elements, choice, scratch_);
+    zero(to, static_cast<std::uint64_t>(begin + bytes - to));
+  }
+  last_bytes_ = bytes;
+  op.input_blocks.fetch_add(part->count, std::memory_order_relaxed);  // blocks are single elements
   return true;
 }
 

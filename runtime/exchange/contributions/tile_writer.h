@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "runtime/channel/lane_context.h"
@@ -13,7 +14,8 @@ namespace nzcl::engine {
 
 /// Finds what a tile has, chooses how to code it, and writes it behind the others of a section. Values of a
 /// dense input are packed directly into the message. Long values of a stream leave from the caller's memory
-/// if the message may gather. Owned by a worker and used by one thread.
+/// if the message may gather. Values of a compressed gradient are coded wherever that makes them shorter.
+/// Owned by a worker and used by one thread.
 class TileWriter {
  public:
   TileWriter(const LaneContext& context, wire::Priority priority);
@@ -26,15 +28,14 @@ class TileWriter {
  private:
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
+  bool add_coded_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t at);
   std::byte* place_values(MessageBuilder& message, const TilePart& part, const verbs::MemoryRegion* region,
                           std::uint64_t before, std::uint64_t bytes, std::uint64_t behind);
 
   const CodeRules rules_;
   TileScratch scratch_;
-  std::uint64_t last_bytes_ = 0;  // of the tile before
+  const std::unique_ptr<std::byte[]> coded_;  // values of one tile
+  std::uint64_t last_bytes_ = 0;              // of the tile before
 };
-
-/// How the values of an operation's tiles are coded.
-wire::ValueCode value_code(const wire::OperationRecord& record);
 
 }  // namespace nzcl::engine

@@ -90,9 +90,11 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
   const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
                                     op.layout.elements_of_tile(number), wrong);
   if (!tile) return refuse_it(wrong);
+  if (tile->count > 0 && tile->value_code != wire::result_code(op.record.value_rule))
+    return refuse_it("its values are coded in another way than the operation says");
   if (!op.tile_output().placeable(number, context_.config.lane)) return false;
   const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, scratch_);
-  if (!blocks) return refuse_it("its index set is malformed");
+  if (!blocks) return refuse_it("its index set or its values are malformed");
   op.union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
   ++t.placed_tiles;
   t.section_at = tile->end;

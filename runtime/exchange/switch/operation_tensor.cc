@@ -25,7 +25,9 @@ std::uint32_t shape_of(const Operation& operation) {
 }  // namespace
 
 bool can_sum(const wire::OperationRecord& r) {
-  if (r.collective != wire::Collective::allreduce || r.packed_result != 0 || r.value_code != 0) return false;
+  if (r.collective != wire::Collective::allreduce || r.packed_result != 0 ||
+      r.value_rule != wire::ValueRule::as_is)
+    return false;
   const auto op = static_cast<ReduceOp>(r.op);
   switch (static_cast<DataType>(r.type)) {
     case DataType::float32:

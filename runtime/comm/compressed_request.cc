@@ -1,0 +1,36 @@
+#include "runtime/comm/compressed_request.h"
+
+#include "runtime/comm/request_checks.h"
+
+namespace nzcl::comm {
+namespace {
+
+constexpr const char* kCall = "allreduce";
+
+}  // namespace
+
+wire::OperationRecord shape_of(const CompressedRequest& r, WireType) {
+  wire::OperationRecord shape = check_shape(kCall, r.count, DataType::float32, r.op, 1, r.tag);
+  shape.value_rule = wire::ValueRule::coded;
+  return shape;
+}
+
+Prepared prepare(const CompressedRequest& r, const wire::OperationRecord& shape,
+                 const Registrations& registrations) {
+  const std::uint64_t bytes = shape.count * sizeof(float);
+  Prepared p;
+  p.record = shape;
+  p.timeout = check_timeout(kCall, r.timeout);
+  p.known = Prepared::Input::source;
+  p.source = r.source;
+  auto out = covered(kCall, registrations, r.output, bytes, sizeof(float), "output");
+  p.output = {.base = reinterpret_cast<std::byte*>(r.output), .region = out.get()};
+  p.output_bytes = {p.output.base, bytes};
+  const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
+  p.record.output_address = remote.address;
+  p.record.output_key = remote.key;
+  p.regions[1] = std::move(out);
+  return p;
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,33 @@
+// An allreduce of what a compressor sends, as the communicator takes it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+#include "nzcl/communicator.h"
+#include "runtime/comm/requests.h"
+#include "runtime/operation/tile_source.h"
+
+namespace nzcl::comm {
+
+/// The tensor is of float32, in blocks of one element, and its result is dense.
+struct CompressedRequest {
+  float* output = nullptr;
+  std::uint64_t count = 0;
+  ReduceOp op = ReduceOp::sum;
+  std::chrono::nanoseconds timeout{0};
+  std::uint64_t tag = 0;
+  /// What makes the contribution, while the operation runs. Without one, the request can only be checked.
+  std::shared_ptr<engine::TileSource> source = nullptr;
+
+  static constexpr WireType wire_type = WireType::as_is;
+  static constexpr Algorithm algorithm = Algorithm::automatic;
+};
+
+/// These do what their namesakes in requests.h do. The values are coded, whatever the option says.
+wire::OperationRecord shape_of(const CompressedRequest& request, WireType wire_type = WireType::as_is);
+Prepared prepare(const CompressedRequest& request, const wire::OperationRecord& shape,
+                 const Registrations& registrations);
+
+}  // namespace nzcl::comm

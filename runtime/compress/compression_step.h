@@ -1,0 +1,74 @@
+// One step of a state, by several threads, while what is ready is sent already.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "runtime/compress/tensor_state.h"
+
+namespace nzcl::compress {
+
+/// What is sent of a slice. The spans lead into the step.
+struct SliceContent {
+  std::span<const std::uint16_t> offsets;  // ascending
+  std::span<const float> values;
+  std::span<const float> scales;  // of the buckets of values, if they are quantised
+};
+
+/// Compresses the slices of one tensor, each once, by whichever thread claims it first, and keeps what is
+/// sent of them until the next step. It allocates once: the operating system provides memory only for pages
+/// that were written.
+///
+/// begin(), make_next() and end() are for the thread that owns the state. Between begin() and end() other
+/// threads may call make() and ready(), and content() of what is ready. Before and after that every slice is
+/// ready, so that a late make() touches neither the state nor the gradient.
+class CompressionStep {
+ public:
+  /// `state` outlives all steps, but not the object.
+  explicit CompressionStep(TensorState& state);
+
+  std::size_t slices() const { return slices_; }
+  /// Throws what TensorState::begin_step() throws, and then nothing has changed.
+  void begin(std::span<const float> gradient, int rank, int ranks);
+  /// Compresses the next slice that nobody has claimed. Returns false if there is none.
+  bool make_next() noexcept;
+  /// Waits until all slices are ready, and ends the step of the state.
+  void end() noexcept;
+  /// Ends the step as if it had not begun. Precondition: no other thread has been told of it.
+  void abandon() noexcept;
+
+  /// Compresses the slice, unless another thread has done so or is doing so, or too many are compressing
+  /// others.
+  void make(std::size_t slice) noexcept;
+  bool ready(std::size_t slice) const noexcept {
+    return progress_[slice].load(std::memory_order_acquire) == Progress::ready;
+  }
+  SliceContent content(std::size_t slice) const noexcept;
+
+ private:
+  enum class Progress : std::uint8_t { open, claimed, ready };
+  /// What a thread needs while it compresses. The first is the owner's; others are made when they are needed.
+  struct Helper {
+    std::atomic_flag busy = ATOMIC_FLAG_INIT;
+    std::unique_ptr<SliceBuffers> buffers;
+  };
+  static constexpr std::size_t kHelpers = 8;
+
+  bool claim(std::size_t slice) noexcept;
+  void compress(std::size_t slice, SliceBuffers& buffers) noexcept;
+
+  TensorState& state_;
+  const std::size_t slices_;
+  std::unique_ptr<std::atomic<Progress>[]> progress_;
+  std::unique_ptr<float[]> values_;           // of slice i from its first element on
+  std::unique_ptr<std::uint16_t[]> offsets_;  // the same
+  SliceBuffers own_;
+  std::array<Helper, kHelpers> helpers_;
+  std::size_t next_ = 0;  // the first slice that make_next() has not looked at
+};
+
+}  // namespace nzcl::compress
