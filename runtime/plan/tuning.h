@@ -145,6 +145,17 @@ inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 /// equal, push has fewer bytes.
 inline constexpr double kDoublingShare = 0.9;
 
+/// The most messages of partial sums to one rank that wait until they have been merged here as well, or for a
+/// slot there. So many keep both ranks busy while messages are on their way.
+inline constexpr std::uint32_t kMergingKept = 4;
+/// Number of slots of a channel of merging.
+inline constexpr std::uint32_t kMergingSlots = 8;
+
+/// The same for merging, which has fewer hops and more to add.
+inline constexpr double kMergingShare = 0.9;
+/// What a packed result says about the density of inputs that nobody knows: that it is not worth a dense one.
+inline constexpr double kPackedDensity = 0.01;
+
 // --- Memory of a lane
 
 /// Number of slots of an express channel, and the fewest that a bulk channel has.

@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 5;
+inline constexpr std::uint16_t kVersion = 6;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -93,7 +93,8 @@ struct OperationRecord {
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
            collective == other.collective && algorithm == other.algorithm && root == other.root &&
-           counts == other.counts;
+           counts == other.counts &&
+           (algorithm != Algorithm::merging || op == other.op);  // on which the type of partial sums depends
   }
 };
 static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);

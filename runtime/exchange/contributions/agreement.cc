@@ -21,6 +21,7 @@ std::string details_of(const OperationRecord& r) {
   if (r.value_code == static_cast<int>(wire::ValueCode::float16)) text += ", values as float16";
   if (r.value_code == static_cast<int>(wire::ValueCode::bfloat16)) text += ", values as bfloat16";
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
+  if (r.algorithm == wire::Algorithm::merging) text += ", by merging";
   if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
   return text;
 }
