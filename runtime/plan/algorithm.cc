@@ -46,9 +46,10 @@ bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
   return layout_of(config, 0, record).tiled();
 }
 
-/// Whether merging may be taken where nobody asks for it: the order of its sums changes no bit, or may.
+/// Whether merging may be taken where nobody asks for it: push would cut the tensor into tiles too, and the
+/// order of sums changes no bit, or may.
 bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) {
-  return fits_merging(config, record) &&
+  return layout_of(config, 0, record).tiled() && fits_merging(config, record) &&
          (config.any_order || same_in_any_order(static_cast<DataType>(record.type),
                                                 static_cast<ReduceOp>(record.op), config.members.workers));
 }

@@ -257,6 +257,7 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
         +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root; },
         +[](OperationRecord& r) { ++r.counts; },
         +[](OperationRecord& r) { r.algorithm = Algorithm::doubling; },
+        +[](OperationRecord& r) { r.algorithm = Algorithm::merging; },
         +[](OperationRecord& r) { r.collective = Collective::reduce; }}) {
     OperationRecord c = a;
     change(c);
