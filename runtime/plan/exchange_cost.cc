@@ -33,10 +33,11 @@ Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, c
   p.link = p.sent_bytes * costs.wire_byte;
   const auto scanned = static_cast<double>(c.tensor_bytes());
   p.processing = crowd * (scanned * kScannedByte + work.moved * costs.moved_byte + work.summed * kSummedByte);
-  const double coded = work.blocks >= 0 ? work.blocks
-                       : c.tiled        ? (c.density + c.union_density()) * static_cast<double>(c.blocks())
-                                        : 0;
-  p.processing += crowd * coded * kTiledBlock;
+  if (work.blocks >= 0) {
+    p.processing += crowd * work.blocks * kMergedBlock;
+  } else if (c.tiled) {
+    p.processing += crowd * (c.density + c.union_density()) * static_cast<double>(c.blocks()) * kTiledBlock;
+  }
   return p;
 }
 
@@ -146,7 +147,7 @@ Prediction predict_merging(const ExchangeCase& c, const LinkCosts& costs) {
   work.messages = p.messages / 2 * c.ranks;
   work.waits = static_cast<double>((plan.rounds() + (folds ? 1 : 0)) * c.ranks);
   p.steps = plan.rounds() + (folds ? 2 : 0);
-  p.sent_bytes += p.messages / 2 * kHeader;
+  p.sent_bytes += p.messages / 2 * kPredictedHeader;
   return finish(c, costs, p, work);
 }
 

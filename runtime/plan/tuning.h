@@ -268,8 +268,9 @@ inline constexpr LinkCosts kRdmaCosts{
     .latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .wire_byte = kWireByte, .moved_byte = 0.1e-9};
 /// The fixed part of a message, in bytes.
 inline constexpr double kPredictedHeader = 128;
-/// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, and
-/// of one block of a tile that is coded or decoded.
-inline constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9;
+/// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, of
+/// one block of a tile that is coded or decoded, and of one that is merged.
+inline constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9,
+                        kMergedBlock = 2.2e-9;
 
 }  // namespace nzcl::engine

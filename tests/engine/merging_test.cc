@@ -70,7 +70,7 @@ TEST(MergingPlanTest, TheSumsOfAllRanksComeTogetherEverywhere) {
 class MergingTest : public testing::Test {
  protected:
   explicit MergingTest(int self = 0, int workers = 4)
-      : fed_({.self = self, .workers = workers, .dedicated = 0, .tile_block_bytes = 64, .merging = true}),
+      : fed_({.self = self, .workers = workers, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true}),
         exchange_(fed_.context()) {}
 
   /// Starts an operation to which this rank contributes 1, 2, 3, 4 at elements 4 to 7.
@@ -235,7 +235,7 @@ TEST_F(TakerTest, MergesBeforeTheRoundsAndSendsTheResult) {
 
 /// What is said of a message from rank 1, changed in this way.
 std::string refusal_of(const std::function<void(PartialSum&)>& change) {
-  HandFed fed({.self = 0, .workers = 4, .dedicated = 0, .tile_block_bytes = 64, .merging = true});
+  HandFed fed({.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   MergingExchange exchange(fed.context());
   HandMade op(fed, 0, std::vector<float>(20, 1.0f), merging_record());
   exchange.submit(op.operation);
@@ -287,7 +287,7 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
 }
 
 TEST(HostileMerging, DirectWritesAreRefused) {
-  HandFed fed({.self = 0, .workers = 2, .dedicated = 0, .tile_block_bytes = 64, .merging = true});
+  HandFed fed({.self = 0, .workers = 2, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   MergingExchange exchange(fed.context());
   exchange.direct_arrived(1, 0);
   EXPECT_EQ(fed.failure(), "rank 1 announced a direct write, but sums nothing for this rank");
