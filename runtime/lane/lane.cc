@@ -21,7 +21,8 @@ using wire::Priority;
 namespace {
 
 // Small operations come first, so that they overtake large ones.
-constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::merging, Priority::bulk};
+constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::merging,
+                                        Priority::bulk};
 
 /// What a member tells the others about a lane: where its memory is, the addresses of the exchanges that have
 /// a port of their own, and the endpoint's.

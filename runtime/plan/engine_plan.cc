@@ -47,8 +47,8 @@ ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, con
   return doubling;
 }
 
-/// Returns channels without slots where nothing can be merged. Their slots are those of bulk messages, because
-/// tiles are as large.
+/// Returns channels without slots where nothing can be merged. Their slots are those of bulk messages,
+/// because tiles are as large.
 ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& members) {
   if (members.dedicated > 0 || members.workers == 1) return {};
   bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kMergingSlots;

@@ -22,9 +22,9 @@ struct ExchangeCase {
   std::uint64_t elements = 0;
   std::uint64_t element_bytes = 4;
   std::uint64_t block_elems = 256;
-  double density = 1;        // share of each rank's blocks that are not zero; ranks draw independently
-  std::uint64_t slices = 1;  // that push cuts the tensor into
-  bool tiled = false;        // these are cut into tiles of small blocks
+  double density = 1;               // share of each rank's blocks that are not zero; ranks draw independently
+  std::uint64_t slices = 1;         // that push cuts the tensor into
+  bool tiled = false;               // these are cut into tiles of small blocks
   std::uint64_t partial_bytes = 4;  // of a value in a partial sum
   bool short_codes = false;         // EngineConfig::short_codes
 

@@ -232,8 +232,8 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
     request.slot_bytes = config.channel(wire::Priority::merging).slot_bytes;
     request.express_bytes = 0;
     request.tile_block_bytes = config.tile_block_bytes > 0 ? kMostTiledBlockBytes + 1 : 0;
-    request.tile_value_bytes = element_bytes(
-        partial_type(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op)));
+    request.tile_value_bytes =
+        element_bytes(partial_type(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op)));
     request.priority = wire::Priority::merging;
   }
   const Members& members = config.members;

@@ -13,8 +13,8 @@ enum class Direction : std::uint8_t { up = 0, down = 1 };
 /// exchanged by doubling or by merging, because ranks send each other messages then, and none go to an owner.
 enum class Priority : std::uint8_t { bulk = 0, express = 1, doubling = 2, merging = 3 };
 inline constexpr int kPriorities = 4;
-inline constexpr Priority kAllPriorities[kPriorities] = {Priority::bulk, Priority::express, Priority::doubling,
-                                                         Priority::merging};
+inline constexpr Priority kAllPriorities[kPriorities] = {Priority::bulk, Priority::express,
+                                                         Priority::doubling, Priority::merging};
 
 /// Whether ranks send each other messages at this priority, so that its channels only run up.
 constexpr bool between_ranks(Priority p) { return p == Priority::doubling || p == Priority::merging; }

@@ -70,7 +70,12 @@ TEST(MergingPlanTest, TheSumsOfAllRanksComeTogetherEverywhere) {
 class MergingTest : public testing::Test {
  protected:
   explicit MergingTest(int self = 0, int workers = 4)
-      : fed_({.self = self, .workers = workers, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true}),
+      : fed_({.self = self,
+              .workers = workers,
+              .dedicated = 0,
+              .slot_bytes = 2048,
+              .tile_block_bytes = 64,
+              .merging = true}),
         exchange_(fed_.context()) {}
 
   /// Starts an operation to which this rank contributes 1, 2, 3, 4 at elements 4 to 7.
@@ -114,7 +119,8 @@ TEST_F(MergingTest, EachRoundSendsWhatTheOneBeforeHasMerged) {
   auto sent = step();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].peer, 1);
-  EXPECT_EQ(sent[0].immediate, (Immediate{Immediate::Kind::message, {0, Direction::up, Priority::merging}, 0}));
+  EXPECT_EQ(sent[0].immediate,
+            (Immediate{Immediate::Kind::message, {0, Direction::up, Priority::merging}, 0}));
   EXPECT_THAT(values_of(sent[0]), ElementsAre(1, 2, 3, 4));
   feed(2, PartialSum(0, {7, 19}, {1000, 5}));  // the next round's may come first
   EXPECT_THAT(step(), IsEmpty());
@@ -235,7 +241,8 @@ TEST_F(TakerTest, MergesBeforeTheRoundsAndSendsTheResult) {
 
 /// What is said of a message from rank 1, changed in this way.
 std::string refusal_of(const std::function<void(PartialSum&)>& change) {
-  HandFed fed({.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
+  HandFed fed(
+      {.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   MergingExchange exchange(fed.context());
   HandMade op(fed, 0, std::vector<float>(20, 1.0f), merging_record());
   exchange.submit(op.operation);
@@ -273,8 +280,7 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
   refused([](PartialSum& s) { s.header.sequence = 1; }, "of another slice");
   refused([](PartialSum& s) { s.header.tiles = 2; }, "not so many tiles");
   refused([](PartialSum& s) { s.header.tiles = 0; }, "contradict");
-  refused([](PartialSum& s) { s.header.flags = wire::kHasBitmap, s.header.tiles = 0; },
-          "exchanged in tiles");
+  refused([](PartialSum& s) { s.header.flags = wire::kHasBitmap, s.header.tiles = 0; }, "exchanged in tiles");
   refused([](PartialSum& s) { s.descriptor.count = 21; }, "counts elements that its code cannot have");
   refused([](PartialSum& s) { s.descriptor.value = wire::ValueCode::float16; }, "coded values");
   refused([](PartialSum& s) { s.descriptor.count = 20; }, "longer than its message");
@@ -287,7 +293,8 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
 }
 
 TEST(HostileMerging, DirectWritesAreRefused) {
-  HandFed fed({.self = 0, .workers = 2, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
+  HandFed fed(
+      {.self = 0, .workers = 2, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   MergingExchange exchange(fed.context());
   exchange.direct_arrived(1, 0);
   EXPECT_EQ(fed.failure(), "rank 1 announced a direct write, but sums nothing for this rank");

@@ -23,7 +23,8 @@ std::string message(std::uint8_t from, const PartialSum& sum) {
 }
 
 void run(FuzzInput input) {
-  HandFed fed({.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
+  HandFed fed(
+      {.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   engine::MergingExchange exchange(fed.context());
   std::vector<std::unique_ptr<HandMade>> operations;
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {

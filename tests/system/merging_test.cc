@@ -44,7 +44,8 @@ std::vector<Value> values_of(const Problem& p, int rank) {
     } else {
       std::uint16_t half = 0;
       std::memcpy(&half, input.data() + i * 2, 2);
-      values[i] = static_cast<Value>(p.type == DataType::float16 ? half_to_float(half) : bfloat16_to_float(half));
+      values[i] =
+          static_cast<Value>(p.type == DataType::float16 ? half_to_float(half) : bfloat16_to_float(half));
     }
   }
   return values;
@@ -356,8 +357,7 @@ TEST(Merging, IsNotChosenWhereItChangesTheBits) {
   const Problem p{.count = 60001, .block = 1, .ranks = 4};
   const Expected expected = make_expected(p);
   ASSERT_NE(first_difference(expected.data, expected_of(p).data), -1) << "the orders differ";
-  const auto errors =
-      run_ranks(s, [&](Communicator& c) { run_one(c, p, expected, Form::in_place); });
+  const auto errors = run_ranks(s, [&](Communicator& c) { run_one(c, p, expected, Form::in_place); });
   EXPECT_THAT(errors, Each(""));
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "runtime/plan/algorithm.h"
-#include "runtime/plan/partial_type.h"
 #include "runtime/plan/engine_plan.h"
+#include "runtime/plan/partial_type.h"
 
 namespace nzcl::engine {
 namespace {

@@ -168,9 +168,8 @@ bool MergingExchange::take_section(const Step& step, const wire::Section& sectio
   if ((header.flags & wire::kRefused) == 0)
     return agree(context_, step.partner, header.epoch, section.record, nullptr);
   if (header.refused_by >= ranks_) return malformed(step, "it is refused by a rank that does not exist");
-  const wire::Refusal refusal(
-      header.refused_by, header.refusal_code,
-      {reinterpret_cast<const char*>(section.payload), header.payload_bytes});
+  const wire::Refusal refusal(header.refused_by, header.refusal_code,
+                              {reinterpret_cast<const char*>(section.payload), header.payload_bytes});
   return agree(context_, step.partner, header.epoch, section.record, &refusal);
 }
 
@@ -228,9 +227,8 @@ TilePart MergingExchange::input_part(Operation& op, const TilePlace& place) {
   const auto part =
       op.tile_input().part(op.layout, number_of(op, place), own_scratch_, own_scratch_.values());
   assert(part);  // the scratch has room for all values
-  op.input_blocks.fetch_add(
-      TileBlocks(op.layout.block_elements()).count(*part, place.elements, own_scratch_),
-      std::memory_order_relaxed);
+  op.input_blocks.fetch_add(TileBlocks(op.layout.block_elements()).count(*part, place.elements, own_scratch_),
+                            std::memory_order_relaxed);
   return *part;
 }
 
@@ -303,8 +301,8 @@ MergingExchange::Side MergingExchange::look_own(std::size_t number, const Operat
     case TileQueue::Next::wrong:
       break;
   }
-  context_.fail(ErrorCode::internal, fmt::format("a partial sum of this rank cannot be read: {}",
-                                                 step.sender->kept().wrong()));
+  context_.fail(ErrorCode::internal,
+                fmt::format("a partial sum of this rank cannot be read: {}", step.sender->kept().wrong()));
   return Side::waiting;
 }
 
@@ -334,8 +332,8 @@ bool MergingExchange::drop_tile(std::size_t number, Operation& op, bool own_tile
   if (own_tile) advance_own(number);
   if (their_tile) advance_theirs(step, op);
   if ((own_tile || their_tile) && next_tile(step.merged, op)) return true;
-  const bool theirs = !step.own_refusal || (step.their_refusal && step.their_refusal->rank() <
-                                                                       step.own_refusal->rank());
+  const bool theirs =
+      !step.own_refusal || (step.their_refusal && step.their_refusal->rank() < step.own_refusal->rank());
   const wire::Refusal refusal = theirs ? *step.their_refusal : *step.own_refusal;
   if (PartialSender* const out = out_of(number)) out->refuse(op, step.merged.place, refusal);
   step.own_refusal.reset();
@@ -400,12 +398,11 @@ void MergingExchange::pass_on(Operation& op, const TilePlace& place, const TileP
       out.begin_tile(op, place, most_tile_bytes(place.elements, own.count + theirs.count, each));
   const std::uint64_t begin = wire::values_at(room.at, each) - room.at;
   const std::span values(room.to + begin, room.bytes - begin);
-  const TilePart merged =
-      step.partner_first
-          ? partial_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_, own, own_scratch_,
-                                 place.elements, values)
-          : partial_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_, theirs, their_scratch_,
-                                 place.elements, values);
+  const TilePart merged = step.partner_first
+                              ? partial_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_,
+                                                     own, own_scratch_, place.elements, values)
+                              : partial_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_,
+                                                     theirs, their_scratch_, place.elements, values);
   const CodeChoice choice = choose_code(merged, place.elements, rules_, partial_merge_.scratch());
   out.end_tile(op, write_tile(room, merged, place.elements, each, choice, partial_merge_.scratch()));
 }
@@ -415,12 +412,11 @@ void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const T
                                   const TilePart& theirs, const Step& step) {
   const DataType type = partial_type(op);
   const std::span sums = result_merge_.scratch().values();
-  TilePart merged =
-      step.partner_first
-          ? result_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_, own, own_scratch_,
-                                place.elements, sums)
-          : result_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_, theirs, their_scratch_,
-                                place.elements, sums);
+  TilePart merged = step.partner_first
+                        ? result_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_, own,
+                                              own_scratch_, place.elements, sums)
+                        : result_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_, theirs,
+                                              their_scratch_, place.elements, sums);
   std::byte* const to = type == op.type() ? sums.data() : result_values_.get();
   finish_values(op.type(), op.reduce_op(), ranks_, sums.data(), merged.count, to);
   merged.values = to;
@@ -429,8 +425,8 @@ void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const T
   TileOutput& output = op.tile_output();
   const std::uint64_t tile = number_of(op, place);
   if (output.needs_note(tile))
-    output.note(tile, TileBlocks(op.layout.block_elements())
-                          .count(merged, place.elements, result_merge_.scratch()));
+    output.note(
+        tile, TileBlocks(op.layout.block_elements()).count(merged, place.elements, result_merge_.scratch()));
 }
 
 /// Sends the result to the rank that gave its contribution to this one.
@@ -548,7 +544,8 @@ Stall MergingExchange::waiting_for() const {
   if (submitted_ == finished_) {
     for (const Step& step : steps_) {
       if (!step.theirs->empty())
-        stall.known = fmt::format("rank {} has begun an operation: rank(s) {} did not join", step.partner, self_);
+        stall.known =
+            fmt::format("rank {} has begun an operation: rank(s) {} did not join", step.partner, self_);
     }
     return stall;
   }

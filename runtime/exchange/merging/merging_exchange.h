@@ -38,8 +38,8 @@ class MergingExchange final : public Exchange {
   /// One of the ranks that this one exchanges messages with, in the order of the steps.
   struct Step {
     std::uint16_t partner = 0;
-    bool exchanges = true;       // the partner gets this rank's own partial sum
-    bool partner_first = false;  // the partner's sum is of lower ranks
+    bool exchanges = true;                            // the partner gets this rank's own partial sum
+    bool partner_first = false;                       // the partner's sum is of lower ranks
     bool own_partial = false, their_partial = false;  // more than one rank's contribution
     std::optional<PartialSender> sender;              // of the own partial sum, if it is exchanged
     std::optional<TileQueue> theirs;

@@ -67,10 +67,8 @@ void PartialSender::begin_section(Operation& op, const TilePlace& place) {
     std::memset(base_ + used_, 0, begin - used_);
     used_ = begin;
   }
-  header_ = {.epoch = place.epoch,
-             .slice = place.slice,
-             .sequence = place.sequence,
-             .stream_offset = place.tile};
+  header_ = {
+      .epoch = place.epoch, .slice = place.slice, .sequence = place.sequence, .stream_offset = place.tile};
   header_at_ = used_;
   used_ += sizeof header_;
   if (place.tile == 0) {

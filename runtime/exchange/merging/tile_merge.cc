@@ -17,7 +17,8 @@ namespace {
 constexpr int kParts = 2;
 
 MergeSource source_of(const TilePart& part, std::size_t elements, TileScratch& scratch) {
-  if (part.form == TilePart::Form::all) return {.bitmap = nullptr, .values = part.values, .count = part.count};
+  if (part.form == TilePart::Form::all)
+    return {.bitmap = nullptr, .values = part.values, .count = part.count};
   const auto bitmap = as_bitmap(part, elements, scratch.bitmap(words_for(elements)));
   return {.bitmap = bitmap.data(), .values = part.values, .count = part.count};
 }
@@ -34,11 +35,8 @@ TilePart TileMerge::merge(DataType type, ReduceOp op, const TilePart& a, TileScr
   if (a.count == elements && b.count == elements) {
     const std::byte* const both[kParts] = {a.values, b.values};
     reduce_kernel(type, op)(values.data(), both, kParts, elements, {.ranks = kParts, .with_zero = false});
-    return {.form = TilePart::Form::all,
-            .count = elements,
-            .bitmap = {},
-            .offsets = {},
-            .values = values.data()};
+    return {
+        .form = TilePart::Form::all, .count = elements, .bitmap = {}, .offsets = {}, .values = values.data()};
   }
   return merge_bitmaps(type, op, a, a_scratch, b, b_scratch, elements, values);
 }
@@ -65,8 +63,8 @@ TilePart TileMerge::merge_bitmaps(DataType type, ReduceOp op, const TilePart& a,
   if (a.count > 0) sources_[sources++] = source_of(a, elements, a_scratch);
   if (b.count > 0) sources_[sources++] = source_of(b, elements, b_scratch);
   const auto bitmap = scratch_.bitmap(words_for(elements));
-  const std::size_t count = merge_kernel(type, op)(std::span(sources_).first(sources), elements, bitmap.data(),
-                                                   {.ranks = kParts, .packed = values});
+  const std::size_t count = merge_kernel(type, op)(std::span(sources_).first(sources), elements,
+                                                   bitmap.data(), {.ranks = kParts, .packed = values});
   return {.form = count == elements ? TilePart::Form::all : TilePart::Form::bitmap,
           .count = count,
           .bitmap = bitmap,

@@ -12,9 +12,9 @@
 
 namespace nzcl::engine {
 
-/// A partial sum is in the type that partial_type() says. An element that it lacks is a zero of all its ranks,
-/// so combining two of them is a sum of two ranks: that gives minima, maxima and minus zero right without any
-/// record of who held what. For one thread.
+/// A partial sum is in the type that partial_type() says. An element that it lacks is a zero of all its
+/// ranks, so combining two of them is a sum of two ranks: that gives minima, maxima and minus zero right
+/// without any record of who held what. For one thread.
 class TileMerge {
  public:
   /// `most_value_bytes`: of a tile's values, as wide as they can be.
