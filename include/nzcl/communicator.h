@@ -88,6 +88,8 @@ struct AllreduceRequest {
   WireType wire_type = WireType::by_option;
   /// How this operation is exchanged; every rank passes the same. Doubling is refused where it cannot be:
   /// with dedicated aggregators, and for tensors of more than some KiB, which depends on the number of ranks.
+  /// Merging is refused with dedicated aggregators, with a wire_type, and for blocks of more than 4 KiB; it
+  /// may round sums of floats elsewhere.
   Algorithm algorithm = Algorithm::automatic;
 };
 

@@ -138,7 +138,8 @@ typedef enum {
   nzclAlgorithmAuto = 0, /* as NZCL_ALGORITHM says */
   nzclAlgorithmPush = 1,
   nzclAlgorithmDoubling = 2,
-  nzclAlgorithmSwitch = 3
+  nzclAlgorithmSwitch = 3,
+  nzclAlgorithmMerging = 4
 } nzclAlgorithm_t;
 
 /* The smallest allowed size ends with op. */

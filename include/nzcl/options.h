@@ -10,15 +10,18 @@
 
 namespace nzcl {
 
-/// How the ranks exchange an operation. Every rank gets the same bits, and push and doubling give the same
-/// ones.
+/// How the ranks exchange an operation. Every rank gets the same bits, in every run. Push and doubling add in
+/// the order of the ranks. Merging adds partial sums of more and more ranks, which gives the same bits for
+/// all types but floats, for minima and maxima, and for up to three ranks; sums and averages of floats of
+/// more ranks are rounded elsewhere.
 enum class Algorithm : std::uint8_t {
   automatic,  ///< of a request: as Options::algorithm says; there: what is expected to be fastest
   push,       ///< to owners, who sum and send the result to all: two hops. The way of every large operation.
   doubling,   ///< allreduce only: log2 N rounds between ranks, after which every rank sums. Small operations.
   switch_,    ///< of a whole communicator: slot pools over datagrams; float values as fixed point
+  merging,  ///< allreduce only: log2 N rounds in which ranks merge partial sums. For sparse single elements.
 };
-inline constexpr int kRequestAlgorithms = 4;
+inline constexpr int kRequestAlgorithms = 5;
 
 /// The settings of a communicator. Defaults are overridden by code or a file, and these by NZCL_* environment
 /// variables. A bad value throws Error{invalid_argument}. An unknown NZCL_* variable leads to a warning in
@@ -77,11 +80,16 @@ struct Options {
   /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
   std::string staging = "auto";
 
-  /// auto | push | doubling | switch: how operations are exchanged, unless a call says otherwise. With
-  /// doubling, operations that do not fit it are pushed. With switch, all go through slot pools over
-  /// datagrams, at dedicated aggregators. auto: push or doubling, whichever a model of the costs expects to
-  /// be faster for the operation. Equal on all members.
+  /// auto | push | doubling | merging | switch: how operations are exchanged, unless a call says otherwise.
+  /// With doubling or merging, operations that do not fit it are pushed. With switch, all go through slot
+  /// pools over datagrams, at dedicated aggregators. auto: whichever a model of the costs expects to be
+  /// fastest for the operation, among those that sum_order permits. Equal on all members.
   std::string algorithm = "auto";
+  /// rank | any: in which order values are added where nobody asks for an algorithm. rank: in that of the
+  /// ranks, so that a result has the same bits whichever algorithm is taken. any: as is fastest; the order
+  /// follows from the number of ranks, the request and the options, so it is the same in every run. Equal on
+  /// all members.
+  std::string sum_order = "rank";
 
   // Timeouts, logging and tracing.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

@@ -162,11 +162,12 @@ void add_travel(CLI::App& app, Settings& s, Texts& t) {
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
   app.add_option("--algorithm", s.algorithm,
-                 "How allreduces are exchanged; with doubling, sizes that are too large for it fail; switch "
-                 "has a dedicated aggregator at least; default: nzcl's settings")
-      ->check(CLI::IsMember({"auto", "push", "doubling", "switch"}));
+                 "How allreduces are exchanged; with doubling or merging, what cannot be fails; switch has "
+                 "a dedicated aggregator at least; default: nzcl's settings")
+      ->check(CLI::IsMember({"auto", "push", "doubling", "merging", "switch"}));
   app.add_flag("--reproducible", t.ignored,
-               "Accepted and ignored: nzcl always adds in rank order, and all ranks get the same bits");
+               "Accepted and ignored: every run gives the same bits on all ranks, by merging those of its "
+               "own order");
 }
 
 /// What the times are compared with, and where they are written.

@@ -45,9 +45,10 @@ struct Settings {
   /// Whether there is no in-place form: a stream is no tensor, and a compressed gradient is read before.
   bool one_form() const { return stream_input || !compress.empty() || collective == Collective::broadcast; }
   std::vector<std::uint64_t> sizes() const;
-  /// With doubling, what is too large for it is refused and not pushed.
+  /// With doubling and merging, what does not fit is refused and not pushed.
   nzcl::Algorithm request_algorithm() const {
-    return algorithm == "doubling" ? nzcl::Algorithm::doubling : nzcl::Algorithm::automatic;
+    if (algorithm == "doubling") return nzcl::Algorithm::doubling;
+    return algorithm == "merging" ? nzcl::Algorithm::merging : nzcl::Algorithm::automatic;
   }
   /// The names that the table and the JSON use.
   const char* input() const;

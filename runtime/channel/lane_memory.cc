@@ -5,6 +5,7 @@
 #include "nzcl/error.h"
 
 #include "runtime/placement/memory.h"
+#include "runtime/plan/merging_steps.h"
 
 namespace nzcl::engine {
 namespace {
@@ -26,11 +27,18 @@ bool doubles(const EngineConfig& config, int sender, int receiver) {
   return config.has_doubling() && round_of_distance(ranks, (receiver - sender + ranks) % ranks) >= 0;
 }
 
+/// Returns true if the two send each other partial sums.
+bool merges(const EngineConfig& config, int a, int b) {
+  return config.has_merging() && MergingPlan(config.members.workers).meet(a, b);
+}
+
 bool exists(const EngineConfig& config, int receiver, const ChannelId& from) {
   const Members& members = config.members;
   if (from.member == receiver) return false;
   if (from.priority == Priority::doubling)
     return from.direction == Direction::up && doubles(config, from.member, receiver);
+  if (from.priority == Priority::merging)
+    return from.direction == Direction::up && merges(config, from.member, receiver);
   return from.direction == Direction::up ? members.is_worker(from.member) && members.is_aggregator(receiver)
                                          : members.is_aggregator(from.member) && members.is_worker(receiver);
 }
@@ -78,8 +86,9 @@ std::uint64_t staging_offset(const EngineConfig& config, int member, Priority p)
 }
 
 std::uint64_t lane_memory_bytes(const EngineConfig& config, int member) {
-  return staging_offset(config, member, Priority::doubling) +
-         config.channel(Priority::doubling).slot_bytes * staging_buffers(config, member, Priority::doubling);
+  constexpr Priority kLast = wire::kAllPriorities[wire::kPriorities - 1];
+  return staging_offset(config, member, kLast) +
+         config.channel(kLast).slot_bytes * staging_buffers(config, member, kLast);
 }
 
 void LaneMemory::Release::operator()(std::byte* p) const { device->release({p, bytes}); }

@@ -63,20 +63,34 @@ StagingPool::Bank bank_on(const std::vector<StagingBank>& banks, int node) {
   return static_cast<StagingPool::Bank>(bank - banks.begin());
 }
 
+/// Buffers for merging: those that are kept until they have been merged here, and those that were lent or are
+/// being written, for each rank that this one sends partial sums to.
+std::uint32_t merging_buffers(const EngineConfig& config, int member) {
+  if (!config.has_merging()) return 0;
+  const int partners = MergingPlan(config.members.workers).partners(member);
+  return static_cast<std::uint32_t>(partners) * (config.channel(Priority::merging).slots + kMergingKept);
+}
+
+/// The buffers of the priorities at which there are no owners: all of them lie on the member's own node.
+std::uint32_t buffers_without_owners(const EngineConfig& config, int member, Priority p) {
+  if (p == Priority::merging) return merging_buffers(config, member);
+  return config.has_doubling() ? kStagingBuffers : 0;
+}
+
+bool has_owners(Priority p) { return p == Priority::bulk || p == Priority::express; }
+
 }  // namespace
 
 std::vector<StagingBank> staging_banks(const EngineConfig& config, int member, Priority p) {
+  if (!has_owners(p)) return {{config.node(member), buffers_without_owners(config, member, p)}};
   std::vector<StagingBank> banks;
-  if (p == Priority::doubling && !config.has_doubling()) return banks;
   const Readers readers = readers_of(config, member, p);
   const std::uint32_t slots = config.channel(p).slots;
-  if (p != Priority::doubling) {
-    for (const int owner : readers.lent_up) add(banks, node_for(config, member, owner), slots);
-    if (!readers.lent_down.empty() || readers.rings_down) {
-      add(banks, node_of_results(config, member, readers),
-          (readers.lent_down.empty() ? 0 : slots + kLentDifferent) +
-              (readers.rings_down ? kWaitingResults : 0));
-    }
+  for (const int owner : readers.lent_up) add(banks, node_for(config, member, owner), slots);
+  if (!readers.lent_down.empty() || readers.rings_down) {
+    add(banks, node_of_results(config, member, readers),
+        (readers.lent_down.empty() ? 0 : slots + kLentDifferent) +
+            (readers.rings_down ? kWaitingResults : 0));
   }
   if (banks.empty() || readers.rings_up) add(banks, config.node(member), 0);
   return banks;
@@ -90,18 +104,21 @@ std::uint32_t staging_buffers(const EngineConfig& config, int member, Priority p
 
 StagingChoice staging_choice(const EngineConfig& config, Priority p) {
   const int self = config.members.self;
-  const std::vector<StagingBank> banks = staging_banks(config, self, p);
   StagingChoice choice;
-  for (int member = 0; member < config.members.count(); ++member) {
-    const bool lent = p != Priority::doubling && member != self && config.lends(p, self, member) &&
-                      config.members.is_aggregator(member);
-    const StagingPool::Bank bank = bank_on(banks, lent ? node_for(config, self, member) : config.node(self));
-    choice.up.push_back(bank < banks.size() ? bank : 0);  // 0: it never gets any
+  choice.up.assign(static_cast<std::size_t>(config.members.count()), 0);
+  if (!has_owners(p)) return choice;
+  const std::vector<StagingBank> banks = staging_banks(config, self, p);
+  const Readers readers = readers_of(config, self, p);
+  for (const int owner : readers.lent_up)
+    choice.up[static_cast<std::size_t>(owner)] = bank_on(banks, node_for(config, self, owner));
+  if (readers.rings_up) {
+    for (int member = 0; member < config.members.count(); ++member) {
+      if (!config.lends(p, self, member))
+        choice.up[static_cast<std::size_t>(member)] = bank_on(banks, config.node(self));
+    }
   }
-  if (p != Priority::doubling) {
-    const StagingPool::Bank down = bank_on(banks, node_of_results(config, self, readers_of(config, self, p)));
-    choice.down = down < banks.size() ? down : 0;  // 0: this member sends no results
-  }
+  if (!readers.lent_down.empty() || readers.rings_down)
+    choice.down = bank_on(banks, node_of_results(config, self, readers));
   return choice;
 }
 

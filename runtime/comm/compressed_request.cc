@@ -15,11 +15,8 @@ wire::OperationRecord shape_of(const CompressedRequest& r, WireType) {
   return shape;
 }
 
-Prepared prepare(const CompressedRequest& r, const wire::OperationRecord& shape,
-                 const Registrations& registrations) {
-  const std::uint64_t bytes = shape.count * sizeof(float);
-  Prepared p;
-  p.record = shape;
+void prepare(const CompressedRequest& r, const Registrations& registrations, Prepared& p) {
+  const std::uint64_t bytes = p.record.count * sizeof(float);
   p.timeout = check_timeout(kCall, r.timeout);
   p.known = Prepared::Input::source;
   p.source = r.source;
@@ -30,7 +27,6 @@ Prepared prepare(const CompressedRequest& r, const wire::OperationRecord& shape,
   p.record.output_address = remote.address;
   p.record.output_key = remote.key;
   p.regions[1] = std::move(out);
-  return p;
 }
 
 }  // namespace nzcl::comm

@@ -27,7 +27,6 @@ struct CompressedRequest {
 
 /// These do what their namesakes in requests.h do. The values are coded, whatever the option says.
 wire::OperationRecord shape_of(const CompressedRequest& request, WireType wire_type = WireType::as_is);
-Prepared prepare(const CompressedRequest& request, const wire::OperationRecord& shape,
-                 const Registrations& registrations);
+void prepare(const CompressedRequest& request, const Registrations& registrations, Prepared& p);
 
 }  // namespace nzcl::comm

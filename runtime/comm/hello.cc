@@ -30,7 +30,8 @@ json shared_options(const Options& o) {
   return {{"transport", o.transport},   {"aggregators", o.aggregators},
           {"slot_bytes", o.slot_bytes}, {"channel_slots", o.channel_slots},
           {"connect", o.connect},       {"slice_bytes", o.slice_bytes},
-          {"session", o.session},       {"algorithm", o.algorithm}};
+          {"session", o.session},       {"algorithm", o.algorithm},
+          {"sum_order", o.sum_order}};
 }
 
 /// Returns true if two members run on the same cores of the same host.
@@ -95,6 +96,7 @@ Hello Hello::decode(const std::string& text) {
     h.options.slice_bytes = o.at("slice_bytes");
     h.options.session = o.at("session");
     h.options.algorithm = o.at("algorithm");
+    h.options.sum_order = o.at("sum_order");
     // membership_of() computes with these numbers in int, where larger ones would overflow.
     if (h.index < -1 || h.index >= wire::kMaxMembers || h.lanes < 0 || h.lanes > kMostLanes || h.cores < 1)
       throw Error(

@@ -54,7 +54,7 @@ class Exchange {
 };
 
 /// Makes the exchange that the configuration asks for at this priority, or returns nullptr if it has no
-/// channels for doubling. `context` must outlive it.
+/// channels for it. `context` must outlive it.
 std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority);
 
 }  // namespace nzcl::engine

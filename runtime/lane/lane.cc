@@ -21,7 +21,8 @@ using wire::Priority;
 namespace {
 
 // Small operations come first, so that they overtake large ones.
-constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::bulk};
+constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::merging,
+                                        Priority::bulk};
 
 /// What a member tells the others about a lane: where its memory is, the addresses of the exchanges that have
 /// a port of their own, and the endpoint's.
@@ -137,8 +138,8 @@ void Lane::take_submissions() {
   for (Operation* operation : submissions_) {
     operations_[operation->table_index] = operation;
     const Priority p = operation->layout.priority();
-    // By doubling a rank hears from its neighbours what they take the operation for, and by push it may not.
-    if (context_.config.has_doubling())
+    // Other ranks say what they take the operation for, and by push this rank may not hear of it.
+    if (context_.config.has_doubling() || context_.config.has_merging())
       agree(context_, context_.config.members.self, operation->epoch, operation->record,
             operation->refusal.get());
     exchange(p).submit(*operation);
@@ -166,8 +167,9 @@ bool Lane::round() {
   const bool was_full = context_.outbox.room() == 0;  // an exchange may have stopped only for lack of room
   post();
   if (was_full || !context_.outbox.empty()) at_rest_ = {};
-  const bool bulk_runs = !exchange(Priority::bulk).idle();
-  if (bulk_runs) look_at(Priority::bulk);
+  for (const Priority p : {Priority::bulk, Priority::merging}) {
+    if (exchanges_[static_cast<std::size_t>(p)] && !exchange(p).idle()) look_at(p);
+  }
   const bool idle = std::all_of(exchanges_.begin(), exchanges_.end(),
                                 [](const auto& exchange) { return !exchange || exchange->idle(); });
   is_active_.store(!idle || !context_.outbox.empty(), std::memory_order_relaxed);
@@ -250,7 +252,7 @@ const char* Lane::take(const Immediate& immediate) {
       exchange(channel.priority).direct_arrived(channel.member, immediate.value);
       return nullptr;
   }
-  return "sent an immediate of a kind that does not exist";
+  return "sent an immediate of a kind that does not exist";  // decode() returns no other kind
 }
 
 void Lane::post() {

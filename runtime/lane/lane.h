@@ -124,8 +124,8 @@ class Lane {
   std::atomic<bool> halted_{false};
   // By priority: the exchange moved nothing when it was last stepped, and only a completion or a submission
   // can change that, so it is not stepped. A caller that polls for a small operation then mostly looks at the
-  // endpoint alone. Express slices wait for nothing else. Bulk slices may also wait for scan threads and for
-  // other lanes, so the bulk exchange is at rest only when it is idle.
+  // endpoint alone. Express slices wait for nothing else. Bulk slices, and those that are merged, may also
+  // wait for scan threads and for other lanes, so their exchanges are at rest only when they are idle.
   std::array<bool, wire::kPriorities> at_rest_{};
   std::array<verbs::Completion, 64> completions_;
   bool failure_told_ = false;

@@ -119,51 +119,52 @@ std::optional<std::uint64_t> TileOutput::count(std::uint64_t tile, const wire::T
 
 std::optional<std::uint64_t> TileOutput::place(std::uint64_t tile, const wire::Tile& bytes, int lane,
                                                TileScratch& scratch) {
-  return packed_ ? place_packed(tile, bytes, lane, scratch) : place_dense(tile, bytes, scratch);
+  // A bitmap of single elements is that of the blocks, so it is read to its own place.
+  const bool direct = !packed_ && layout_.block_elements() == 1;
+  const auto part = read_part(bytes, layout_.elements_of_tile(tile), scratch,
+                              direct ? words_of(tile) : std::span<std::uint64_t>());
+  if (!part) return std::nullopt;
+  return place(tile, *part, lane, scratch);
 }
 
-std::optional<std::uint64_t> TileOutput::place_dense(std::uint64_t tile, const wire::Tile& bytes,
-                                                     TileScratch& scratch) {
+std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch) {
   const std::uint64_t elements = layout_.elements_of_tile(tile), each = layout_.element_bytes(),
                       block = layout_.block_elements();
   const std::span<std::uint64_t> words = words_of(tile);
   std::byte* const dense = base_ + layout_.tile_begin(tile) * each;
-  const auto part = read_part(bytes, elements, scratch, block == 1 ? words : std::span<std::uint64_t>());
-  if (!part) return std::nullopt;
-  switch (part->form) {
+  switch (part.form) {
     case TilePart::Form::none:
       if (!in_place_) zero_cold(dense, elements * each);
       return 0;
     case TilePart::Form::all:
-      copy_cold(dense, part->values, elements * each);
+      copy_cold(dense, part.values, elements * each);
       fill_ones(words, blocks_of_.blocks(elements));
       return set_size(words);
     case TilePart::Form::offsets:
-      if (in_place_ && part->count < elements / kFewElements) {
-        scatter(dense, part->offsets, part->values, each);
-        for (const std::uint16_t offset : part->offsets) set_bit(words, blocks_of_.block_of(offset));
-        return blocks_of_.count(*part, elements, scratch);
+      if (in_place_ && part.count < elements / kFewElements) {
+        scatter(dense, part.offsets, part.values, each);
+        for (const std::uint16_t offset : part.offsets) set_bit(words, blocks_of_.block_of(offset));
+        return blocks_of_.count(part, elements, scratch);
       }
       break;
     case TilePart::Form::bitmap:
       break;
   }
-  const auto bitmap = as_bitmap(*part, elements, block == 1 ? words : scratch.bitmap(words_for(elements)));
-  expand({part->values, part->count * each}, each, bitmap, {dense, elements * each}, StoreTo::cache);
-  return block == 1 ? part->count : blocks_of_.mark(bitmap, words, scratch);
+  const auto bitmap = as_bitmap(part, elements, block == 1 ? words : scratch.bitmap(words_for(elements)));
+  expand({part.values, part.count * each}, each, bitmap, {dense, elements * each}, StoreTo::cache);
+  if (block > 1) return blocks_of_.mark(bitmap, words, scratch);
+  if (bitmap.data() != words.data()) std::copy(bitmap.begin(), bitmap.end(), words.begin());
+  return part.count;
 }
 
-std::optional<std::uint64_t> TileOutput::place_packed(std::uint64_t tile, const wire::Tile& bytes, int lane,
-                                                      TileScratch& scratch) {
-  const std::uint64_t elements = layout_.elements_of_tile(tile);
-  const auto part = read_part(bytes, elements, scratch);
-  if (!part) return std::nullopt;
-  if (part->count == 0) return 0;
+std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part, int lane,
+                                       TileScratch& scratch) {
+  if (part.count == 0) return 0;
   const std::uint64_t position = cursors_[static_cast<std::size_t>(lane)].blocks;
-  if (layout_.block_elements() > 1) return place_whole_blocks(tile, *part, position, scratch);
-  put_indices(tile, position, as_offsets(*part, scratch.offsets()));
-  put_values(position, {part->values, part->count * layout_.element_bytes()});
-  return part->count;
+  if (layout_.block_elements() > 1) return place_whole_blocks(tile, part, position, scratch);
+  put_indices(tile, position, as_offsets(part, scratch.offsets()));
+  put_values(position, {part.values, part.count * layout_.element_bytes()});
+  return part.count;
 }
 
 /// Places a tile whose blocks have several elements. Elements of a block that are not in the union are zero.

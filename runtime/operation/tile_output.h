@@ -47,6 +47,10 @@ class TileOutput {
   /// Precondition: placeable(). What does not fit a packed output is left out.
   std::optional<std::uint64_t> place(std::uint64_t tile, const wire::Tile& bytes, int lane,
                                      TileScratch& scratch);
+  /// The same for a result that was made here. The part may lie in the scratch.
+  std::uint64_t place(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch) {
+    return packed_ ? place_packed(tile, part, lane, scratch) : place_dense(tile, part, scratch);
+  }
   /// Returns how many blocks the tile has, or nothing if its index set is malformed.
   std::optional<std::uint64_t> count(std::uint64_t tile, const wire::Tile& bytes, TileScratch& scratch) const;
 
@@ -64,9 +68,8 @@ class TileOutput {
   };
 
   std::span<std::uint64_t> words_of(std::uint64_t tile);
-  std::optional<std::uint64_t> place_dense(std::uint64_t tile, const wire::Tile& bytes, TileScratch& scratch);
-  std::optional<std::uint64_t> place_packed(std::uint64_t tile, const wire::Tile& bytes, int lane,
-                                            TileScratch& scratch);
+  std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
+  std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
   std::uint64_t place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
                                    TileScratch& scratch);
   void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks);

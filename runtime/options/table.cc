@@ -96,10 +96,14 @@ constexpr std::array kSettings = {
         "staging", &Options::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
         "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},
     Setting{
-        "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|switch",
-        "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough, "
-        "and without dedicated aggregators; switch: all, through slot pools over datagrams, at dedicated "
-        "aggregators"},
+        "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|merging|switch",
+        "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough; "
+        "merging: those of small blocks; both without dedicated aggregators; switch: all, through slot pools "
+        "over datagrams, at dedicated aggregators"},
+    Setting{
+        "sum_order", &Options::sum_order, SettingKind::choice, 0, 0, "rank|any",
+        "Where no algorithm is asked for, values are added in the order of the ranks, or in any order that "
+        "is the same in every run"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "An operation without progress for this long fails"},
     Setting{"bootstrap_timeout_s", &Options::bootstrap_timeout_s, SettingKind::seconds, 0.001, 86400, "",

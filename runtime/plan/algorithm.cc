@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "nzcl/error.h"
+#include "runtime/plan/partial_type.h"
 #include "runtime/plan/slice_layout.h"
 
 namespace nzcl::engine {
@@ -14,8 +15,12 @@ constexpr const char* kNoSwitch =
     "algorithm switch is for a whole communicator; set NZCL_ALGORITHM=switch, or options.algorithm";
 constexpr const char* kOnlySwitch =
     "this communicator exchanges all operations by algorithm switch; take auto or switch";
-constexpr const char* kNoAggregators =
-    "algorithm doubling is between ranks alone, and there are dedicated aggregators; set aggregators to 0";
+/// With the name of one that has no aggregators.
+std::string no_aggregators(std::string_view algorithm) {
+  return fmt::format(
+      "algorithm {} is between ranks alone, and there are dedicated aggregators; set aggregators to 0",
+      algorithm);
+}
 
 /// Returns true if the operation is one slice of doubling.
 bool fits_doubling(const EngineConfig& config, wire::OperationRecord record) {
@@ -32,8 +37,44 @@ bool doubling_pays(const EngineConfig& config, const wire::OperationRecord& reco
          kDoublingShare * predict_push(c, config.link_costs).seconds();
 }
 
+/// Returns true if the operation's slices can be cut into tiles, and these merged.
+bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
+  if (!config.has_merging() || record.collective != wire::Collective::allreduce ||
+      record.value_rule != wire::ValueRule::as_is)
+    return false;
+  record.algorithm = wire::Algorithm::merging;
+  return layout_of(config, 0, record).tiled();
+}
+
+/// Whether merging may be taken where nobody asks for it: push would cut the tensor into tiles too, and the
+/// order of sums changes no bit, or may.
+bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) {
+  return layout_of(config, 0, record).tiled() && fits_merging(config, record) &&
+         (config.any_order || same_in_any_order(static_cast<DataType>(record.type),
+                                                static_cast<ReduceOp>(record.op), config.members.workers));
+}
+
+/// Precondition: the operation fits merging.
+bool merging_pays(const EngineConfig& config, const wire::OperationRecord& record) {
+  const ExchangeCase c = exchange_case(config, record, expected_density(record));
+  return predict_merging(c, config.link_costs).seconds() <
+         kMergingShare * predict_push(c, config.link_costs).seconds();
+}
+
+std::string why_not_merging(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (config.members.dedicated > 0) return no_aggregators("merging");
+  if (record.collective != wire::Collective::allreduce)
+    return fmt::format("algorithm merging is for allreduce, not for {}", wire::name_of(record.collective));
+  if (record.value_rule != wire::ValueRule::as_is)
+    return "algorithm merging is not for values that travel in another type";
+  return fmt::format(
+      "algorithm merging is for tensors of single elements or small blocks; with slots of {} bytes, blocks "
+      "of {} elements are too large",
+      config.channel(wire::Priority::merging).slot_bytes, record.block_elems);
+}
+
 std::string why_not_doubling(const EngineConfig& config, const wire::OperationRecord& record) {
-  if (config.members.dedicated > 0) return kNoAggregators;
+  if (config.members.dedicated > 0) return no_aggregators("doubling");
   if (record.collective != wire::Collective::allreduce)
     return fmt::format("algorithm doubling is for allreduce, not for {}", wire::name_of(record.collective));
   if (!config.has_doubling())
@@ -44,14 +85,24 @@ std::string why_not_doubling(const EngineConfig& config, const wire::OperationRe
       doubling_bytes(config), config.members.workers, record.count);
 }
 
+/// Returns the algorithm that is expected to be fastest, of those that give the bits of sums in rank order
+/// unless any order will do.
+wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (may_merge(config, record) && merging_pays(config, record)) return wire::Algorithm::merging;
+  // One hop sends the messages of doubling, but all at once.
+  if (!config.one_hop && fits_doubling(config, record) && doubling_pays(config, record))
+    return wire::Algorithm::doubling;
+  return wire::Algorithm::push;
+}
+
 }  // namespace
 
 Algorithm algorithm_of(const std::string& option, const Members& members) {
   if (option == "push") return Algorithm::push;
   if (option == "switch") return Algorithm::switch_;
-  if (option != "doubling") return Algorithm::automatic;
-  if (members.dedicated > 0) refuse(std::string("option ") + kNoAggregators);
-  return Algorithm::doubling;
+  if (option != "doubling" && option != "merging") return Algorithm::automatic;
+  if (members.dedicated > 0) refuse("option " + no_aggregators(option));
+  return option == "doubling" ? Algorithm::doubling : Algorithm::merging;
 }
 
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
@@ -59,7 +110,7 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
   if (static_cast<int>(asked) >= kRequestAlgorithms)
     refuse(fmt::format("allreduce: algorithm {} does not exist", static_cast<int>(asked)));
   if (config.algorithm == Algorithm::switch_) {
-    if (asked == Algorithm::push || asked == Algorithm::doubling)
+    if (asked != Algorithm::automatic && asked != Algorithm::switch_)
       refuse(std::string("allreduce: ") + kOnlySwitch);
     return wire::Algorithm::push;  // its packets do not say it
   }
@@ -73,15 +124,30 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
       if (alone) return wire::Algorithm::push;
       if (!fits_doubling(config, record)) refuse("allreduce: " + why_not_doubling(config, record));
       return wire::Algorithm::doubling;
+    case Algorithm::merging:
+      if (alone || record.count == 0) return wire::Algorithm::push;
+      if (!fits_merging(config, record)) refuse("allreduce: " + why_not_merging(config, record));
+      return wire::Algorithm::merging;
     case Algorithm::switch_:
       refuse(std::string("allreduce: ") + kNoSwitch);
   }
-  if (alone || config.algorithm == Algorithm::push) return wire::Algorithm::push;
-  // One hop is possible only where nothing else is asked for. It sends the messages of doubling, but all at
-  // once.
-  if (config.one_hop || !fits_doubling(config, record)) return wire::Algorithm::push;
-  if (config.algorithm == Algorithm::doubling) return wire::Algorithm::doubling;
-  return doubling_pays(config, record) ? wire::Algorithm::doubling : wire::Algorithm::push;
+  if (alone) return wire::Algorithm::push;
+  switch (config.algorithm) {
+    case Algorithm::automatic:
+      break;
+    case Algorithm::push:
+    case Algorithm::switch_:
+      return wire::Algorithm::push;
+    case Algorithm::doubling:
+      return fits_doubling(config, record) ? wire::Algorithm::doubling : wire::Algorithm::push;
+    case Algorithm::merging:
+      return fits_merging(config, record) ? wire::Algorithm::merging : wire::Algorithm::push;
+  }
+  return fastest(config, record);
+}
+
+double expected_density(const wire::OperationRecord& record) {
+  return record.packed_result != 0 ? kPackedDensity : 1;
 }
 
 ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationRecord& record, double density) {
@@ -97,6 +163,8 @@ ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationReco
           .density = density,
           .slices = layout.slices(),
           .tiled = layout.tiled(),
+          .partial_bytes = element_bytes(
+              partial_type(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op))),
           .short_codes = config.short_codes};
 }
 

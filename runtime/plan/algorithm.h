@@ -10,8 +10,8 @@
 
 namespace nzcl::engine {
 
-/// Returns what Options::algorithm says. Throws Error{invalid_argument} for doubling with dedicated
-/// aggregators.
+/// Returns what Options::algorithm says. Throws Error{invalid_argument} for doubling or merging with
+/// dedicated aggregators.
 Algorithm algorithm_of(const std::string& option, const Members& members);
 
 /// Returns the algorithm of an operation. `asked` is what its request says. It follows from what all ranks
@@ -20,6 +20,9 @@ Algorithm algorithm_of(const std::string& option, const Members& members);
 /// that cannot be.
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
                                  Algorithm asked);
+
+/// How dense inputs are taken to be where a choice depends on it, because nobody knows what the others hold.
+double expected_density(const wire::OperationRecord& record);
 
 /// Describes an allreduce to the predictions of exchange_cost.h. `density` is that of each rank's input.
 ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationRecord& record, double density);

@@ -58,6 +58,8 @@ struct EngineConfig {
   std::vector<int> lending_groups;
   /// How operations are exchanged whose request does not say. All members have the same.
   Algorithm algorithm = Algorithm::automatic;
+  /// Values may be added in any order where no algorithm is asked for. All members have the same.
+  bool any_order = false;
   /// What an exchange costs, by which one is chosen. All members have the same.
   LinkCosts link_costs;
   /// The number of ranks that share a core, where most do. All members have the same.
@@ -94,6 +96,8 @@ struct EngineConfig {
   }
   /// Returns true if small operations can be exchanged by doubling, because there are channels for it.
   bool has_doubling() const { return channel(wire::Priority::doubling).slots > 0; }
+  /// Returns true if partial sums can be merged, because there are channels for it.
+  bool has_merging() const { return channel(wire::Priority::merging).slots > 0; }
   const LinkConfig& link(int member) const { return links[static_cast<std::size_t>(member)]; }
   /// Returns true if messages between members `a` and `b` are lent.
   bool lends(wire::Priority priority, int a, int b) const {
@@ -129,7 +133,8 @@ inline std::uint64_t immediates_bound(const EngineConfig& config) {
     const bool announced = !config.all_ordered() && !(config.one_hop && p == wire::Priority::express);
     if (announced) per_peer += kWindow * config.announced_writes(p);
   }
-  if (config.has_doubling()) per_peer += 2 * std::uint64_t{config.channel(wire::Priority::doubling).slots};
+  for (const wire::Priority p : {wire::Priority::doubling, wire::Priority::merging})
+    per_peer += 2 * std::uint64_t{config.channel(p).slots};
   return per_peer * static_cast<std::uint64_t>(config.members.count());
 }
 

@@ -47,6 +47,14 @@ ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, con
   return doubling;
 }
 
+/// Returns channels without slots where nothing can be merged. Their slots are those of bulk messages,
+/// because tiles are as large.
+ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& members) {
+  if (members.dedicated > 0 || members.workers == 1) return {};
+  bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kMergingSlots;
+  return bulk;
+}
+
 /// Returns the code that the option forces, if it does.
 std::optional<wire::IndexCode> index_code_of(const std::string& format) {
   constexpr std::pair<std::string_view, wire::IndexCode> kCodes[] = {{"bitmap", wire::IndexCode::bitmap},
@@ -85,6 +93,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.members = members;
   config.lanes = membership.lanes;
   config.algorithm = algorithm_of(o.algorithm, members);
+  config.any_order = o.sum_order == "any";
   config.link_costs = link_costs(transport_of(o, membership), one_network);
   config.ranks_per_core = membership.members_per_core;
   config.one_hop =
@@ -95,6 +104,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
       plan_express(o, bulk.slot_bytes, config.one_hop);
   config.channels[static_cast<std::size_t>(wire::Priority::doubling)] =
       plan_doubling(o, bulk.slot_bytes, members);
+  config.channels[static_cast<std::size_t>(wire::Priority::merging)] = plan_merging(o, bulk, members);
   // One device serves all links, so they are alike. Whether memory can be read is also a property of the
   // whole device.
   config.set_links({.ordered = limits.ordered,

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/plan/doubling_rounds.h"
+#include "runtime/plan/merging_steps.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
@@ -15,6 +16,8 @@ struct Work {
   double waits = 0;     // those among them whose receiver may be waiting for them, so that it has to be woken
   double moved = 0;     // bytes that the busiest rank sends and receives
   double summed = 0;    // bytes that the busiest rank adds
+  /// Blocks of tiles that the busiest rank merges; negative: it codes its contribution and the result.
+  double blocks = -1;
 };
 
 /// Completes the prediction with the times that its messages, bytes and this work take.
@@ -30,14 +33,17 @@ Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, c
   p.link = p.sent_bytes * costs.wire_byte;
   const auto scanned = static_cast<double>(c.tensor_bytes());
   p.processing = crowd * (scanned * kScannedByte + work.moved * costs.moved_byte + work.summed * kSummedByte);
-  if (c.tiled)
+  if (work.blocks >= 0) {
+    p.processing += crowd * work.blocks * kMergedBlock;
+  } else if (c.tiled) {
     p.processing += crowd * (c.density + c.union_density()) * static_cast<double>(c.blocks()) * kTiledBlock;
+  }
   return p;
 }
 
 }  // namespace
 
-double ExchangeCase::union_density() const { return 1 - std::pow(1 - density, ranks); }
+double ExchangeCase::union_density(double of_ranks) const { return 1 - std::pow(1 - density, of_ranks); }
 
 LinkCosts link_costs(std::string_view transport, bool one_network) {
   for (const std::string_view within_host : {"cma", "shm", "loopback"}) {
@@ -110,6 +116,39 @@ Prediction predict_push(const ExchangeCase& c, const LinkCosts& costs) {
                  .waits = owners * workers * 2,
                  .moved = (workers + other_owners) * (up + down) / owners,
                  .summed = c.ranks * up / owners});
+}
+
+Prediction predict_merging(const ExchangeCase& c, const LinkCosts& costs) {
+  const MergingPlan plan(c.ranks);
+  ExchangeCase tiles = c;
+  tiles.tiled = true;
+  tiles.element_bytes = c.partial_bytes;
+  const bool folds = plan.givers() > 0;
+  const auto all = static_cast<double>(c.blocks());
+  Prediction p;
+  Work work{.blocks = 0};
+  const auto sends = [&](double bytes) {
+    p.sent_bytes += bytes;
+    p.messages += 2 * std::max(1.0, std::ceil(bytes / static_cast<double>(kFullMessageBytes)));
+  };
+  // A rank that takes another one's contribution has most to do.
+  double group = folds ? 2 : 1;  // ranks whose contributions it has merged
+  if (folds) work.moved += coded_bytes(tiles, c.density), work.blocks += 2 * c.density * all;
+  for (int round = 0; round < plan.rounds(); ++round) {
+    const double bytes = coded_bytes(tiles, c.union_density(group));
+    sends(bytes);
+    work.moved += 2 * bytes;
+    work.blocks += 2 * c.union_density(group) * all;
+    group = std::min(2 * group, static_cast<double>(c.ranks));
+  }
+  if (folds) sends(coded_bytes(c, c.union_density()));
+  work.blocks += c.union_density() * all;
+  work.summed = work.blocks * static_cast<double>(c.partial_bytes * c.block_elems);
+  work.messages = p.messages / 2 * c.ranks;
+  work.waits = static_cast<double>((plan.rounds() + (folds ? 1 : 0)) * c.ranks);
+  p.steps = plan.rounds() + (folds ? 2 : 0);
+  p.sent_bytes += p.messages / 2 * kPredictedHeader;
+  return finish(c, costs, p, work);
 }
 
 Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs) {

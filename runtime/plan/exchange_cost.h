@@ -22,14 +22,17 @@ struct ExchangeCase {
   std::uint64_t elements = 0;
   std::uint64_t element_bytes = 4;
   std::uint64_t block_elems = 256;
-  double density = 1;        // share of each rank's blocks that are not zero; ranks draw independently
-  std::uint64_t slices = 1;  // that push cuts the tensor into
-  bool tiled = false;        // these are cut into tiles of small blocks
-  bool short_codes = false;  // EngineConfig::short_codes
+  double density = 1;               // share of each rank's blocks that are not zero; ranks draw independently
+  std::uint64_t slices = 1;         // that push cuts the tensor into
+  bool tiled = false;               // these are cut into tiles of small blocks
+  std::uint64_t partial_bytes = 4;  // of a value in a partial sum
+  bool short_codes = false;         // EngineConfig::short_codes
 
   std::uint64_t tensor_bytes() const { return elements * element_bytes; }
   std::uint64_t blocks() const { return (elements + block_elems - 1) / block_elems; }
-  double union_density() const;
+  /// Share of the blocks that any of so many ranks holds, or any rank at all.
+  double union_density(double of_ranks) const;
+  double union_density() const { return union_density(ranks); }
 };
 
 /// What an exchange is predicted to cost. Times are in seconds.
@@ -49,6 +52,9 @@ struct Prediction {
 Prediction predict_push(const ExchangeCase& c, const LinkCosts& costs);
 /// Predicts doubling: contributions are gathered in ceil(log2 ranks) rounds, and every rank sums all of them.
 Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs);
+
+/// Predicts merging: partial sums are exchanged and merged in log2 ranks rounds.
+Prediction predict_merging(const ExchangeCase& c, const LinkCosts& costs);
 
 /// Returns how many bytes a contribution or result takes on the wire if it has the share `density` of all
 /// blocks: its values and its index set, in the shortest code that there is for such blocks, without headers.

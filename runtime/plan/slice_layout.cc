@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "nzcl/types.h"
+#include "runtime/plan/partial_type.h"
 
 namespace nzcl::engine {
 namespace {
@@ -64,7 +65,8 @@ SliceLayout::SliceLayout(const LayoutRequest& r)
       chunk_count_(r.chunks > 1 || r.meets ? r.chunk_count : r.count),
       begins_(r.begins),
       dealt_to_(r.dealt_to),
-      express_priority_(r.express_priority) {
+      express_priority_(r.express_priority),
+      priority_(r.priority) {
   tensor_bytes_ = chunk_begin(chunks_) * element_bytes_;
   blocks_ = blocks_before(chunks_);
   const std::uint64_t most_blocks = blocks_in(r.count);  // of a chunk
@@ -87,9 +89,10 @@ std::uint64_t SliceLayout::blocks_before(std::uint32_t chunk) const {
 /// Makes the tensor tiled, if slots are large enough for a tile.
 void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
   const std::uint64_t room = r.slot_bytes - std::min(r.slot_bytes, wire::kMaxOverhead + wire::kTileOverhead);
+  const std::uint64_t value_bytes = std::max(element_bytes_, r.tile_value_bytes);
   // A tile fits a message with all of its values and a bitmap.
   const std::uint64_t elements =
-      std::min<std::uint64_t>(wire::kMostTileElements, 8 * room / (8 * element_bytes_ + 1));
+      std::min<std::uint64_t>(wire::kMostTileElements, 8 * room / (8 * value_bytes + 1));
   // Tiles consist of whole words of the bitmap of blocks, a power of two of them.
   const std::uint64_t most = std::bit_floor(elements / (64 * block_elements()));
   if (most == 0) return;
@@ -214,6 +217,15 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
   if (record.algorithm == wire::Algorithm::doubling) {
     request.express_bytes = doubling_bytes(config);
     request.express_priority = wire::Priority::doubling;
+  }
+  if (record.algorithm == wire::Algorithm::merging) {
+    request.owners = static_cast<std::uint32_t>(config.lanes);
+    request.slot_bytes = config.channel(wire::Priority::merging).slot_bytes;
+    request.express_bytes = 0;
+    request.tile_block_bytes = config.tile_block_bytes > 0 ? kMostTiledBlockBytes + 1 : 0;
+    request.tile_value_bytes =
+        element_bytes(partial_type(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op)));
+    request.priority = wire::Priority::merging;
   }
   const Members& members = config.members;
   if (wire::is_chunked(record.collective)) {

@@ -27,6 +27,10 @@ struct LayoutRequest {
   std::uint64_t tile_block_bytes = 0;
   /// Whether contributions are coded, so that few bytes are left of each slice.
   bool coded = false;
+  /// The most bytes that a value of a tile takes in a message. 0: those of an element.
+  std::uint64_t tile_value_bytes = 0;
+  /// The channels that slices take which are not express.
+  wire::Priority priority = wire::Priority::bulk;
 
   // --- Of collectives other than allreduce.
   bool meets = false;        // slice 0 is the meeting (see SliceLayout)
@@ -72,7 +76,7 @@ class SliceLayout {
   std::uint64_t slice_blocks() const { return slice_blocks_; }  // blocks of every slice but the last ones
   /// Whether the tensor is one slice that travels in one message.
   bool express() const { return express_; }
-  wire::Priority priority() const { return express_ ? express_priority_ : wire::Priority::bulk; }
+  wire::Priority priority() const { return express_ ? express_priority_ : priority_; }
 
   /// Returns true if the slice is the one without blocks in which all ranks meet, to find out whether they
   /// agree about the operation. See the class comment.
@@ -173,7 +177,7 @@ class SliceLayout {
   const std::uint64_t* begins_;
   LayoutRequest::Owners dealt_to_;
   bool express_;
-  wire::Priority express_priority_;
+  wire::Priority express_priority_, priority_;
 };
 
 /// Returns the layout of one operation. Workers and aggregators both call this, so that they come to the same

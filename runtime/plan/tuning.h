@@ -148,6 +148,17 @@ inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 /// equal, push has fewer bytes.
 inline constexpr double kDoublingShare = 0.9;
 
+/// The most messages of partial sums to one rank that wait until they have been merged here as well, or for a
+/// slot there. So many keep both ranks busy while messages are on their way.
+inline constexpr std::uint32_t kMergingKept = 4;
+/// Number of slots of a channel of merging.
+inline constexpr std::uint32_t kMergingSlots = 8;
+
+/// The same for merging, which has fewer hops and more to add.
+inline constexpr double kMergingShare = 0.9;
+/// What a packed result says about the density of inputs that nobody knows: that it is not worth a dense one.
+inline constexpr double kPackedDensity = 0.01;
+
 // --- Memory of a lane
 
 /// Number of slots of an express channel, and the fewest that a bulk channel has.
@@ -260,8 +271,9 @@ inline constexpr LinkCosts kRdmaCosts{
     .latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .wire_byte = kWireByte, .moved_byte = 0.1e-9};
 /// The fixed part of a message, in bytes.
 inline constexpr double kPredictedHeader = 128;
-/// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, and
-/// of one block of a tile that is coded or decoded.
-inline constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9;
+/// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, of
+/// one block of a tile that is coded or decoded, and of one that is merged.
+inline constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9,
+                        kMergedBlock = 2.2e-9;
 
 }  // namespace nzcl::engine

@@ -123,8 +123,10 @@ class Explanation {
         "latency", "handling", "link", "bytes", "predicted");
     const engine::Prediction push = predict_push(case_, config_.link_costs);
     const engine::Prediction doubling = predict_doubling(case_, config_.link_costs);
+    const engine::Prediction merging = predict_merging(case_, config_.link_costs);
     way("push", Algorithm::push, push);
     way("doubling", Algorithm::doubling, doubling);
+    way("merging", Algorithm::merging, merging);
     if (const auto why = refusal(Algorithm::switch_)) say("  {:<9} no: {}\n", "switch", *why);
     say("\nsteps: messages that wait for one another. messages: of the busiest rank. The slower one of link "
         "and "

@@ -32,10 +32,10 @@ constexpr std::string_view name_of(Collective c) {
   return "?";
 }
 
-/// How the ranks exchange an allreduce: by contributions to owners, or by doubling. It has been chosen from
-/// what all ranks know, so that all have chosen the same.
-enum class Algorithm : std::uint8_t { push = 0, doubling = 1 };
-inline constexpr int kAlgorithms = 2;
+/// How the ranks exchange an allreduce: by contributions to owners, by doubling, or by merging. It has been
+/// chosen from what all ranks know, so that all have chosen the same.
+enum class Algorithm : std::uint8_t { push = 0, doubling = 1, merging = 2 };
+inline constexpr int kAlgorithms = 3;
 
 /// Whether every rank has a chunk of its own.
 constexpr bool is_chunked(Collective c) {

@@ -10,14 +10,17 @@ namespace nzcl::wire {
 enum class Direction : std::uint8_t { up = 0, down = 1 };
 
 /// Small operations have channels of their own, so that they overtake large ones. So do those that are
-/// exchanged by doubling, because ranks send each other messages then, and none go to an owner.
-enum class Priority : std::uint8_t { bulk = 0, express = 1, doubling = 2 };
-inline constexpr int kPriorities = 3;
+/// exchanged by doubling or by merging, because ranks send each other messages then, and none go to an owner.
+enum class Priority : std::uint8_t { bulk = 0, express = 1, doubling = 2, merging = 3 };
+inline constexpr int kPriorities = 4;
 inline constexpr Priority kAllPriorities[kPriorities] = {Priority::bulk, Priority::express,
-                                                         Priority::doubling};
+                                                         Priority::doubling, Priority::merging};
+
+/// Whether ranks send each other messages at this priority, so that its channels only run up.
+constexpr bool between_ranks(Priority p) { return p == Priority::doubling || p == Priority::merging; }
 
 /// Names one of the channels between two members, seen from one of them: the other member, the direction and
-/// the priority. Those of priority doubling only run up.
+/// the priority. Those of priorities doubling and merging only run up.
 struct ChannelId {
   std::uint16_t member = 0;
   Direction direction = Direction::up;
@@ -30,7 +33,8 @@ inline constexpr int kMaxMembers = 4096;
 
 /// 31   30 29                    18 17        16    15            0
 /// [ kind ][ member: 12 bits       ][ dir ][ prio. ][ value: 16    ]
-/// [  3   ][ member: 12 bits       ][ cr. ][   0   ][ value: 16    ]    priority doubling; cr.: 1 = credit
+/// [  3   ][ member: 12 bits       ][ cr. ][   m   ][ value: 16    ]    cr.: 1 = credit; m: 0 = priority
+///                                                                       doubling, 1 = merging
 struct Immediate {
   enum class Kind : std::uint8_t {
     /// A message from `member` lies in slot `value` of the channel. If messages are lent, `value` is the
@@ -49,9 +53,10 @@ struct Immediate {
 };
 
 constexpr std::uint32_t encode(const Immediate& imm) {
-  if (imm.channel.priority == Priority::doubling) {
+  if (between_ranks(imm.channel.priority)) {
     return 3u << 30 | static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
-           static_cast<std::uint32_t>(imm.kind == Immediate::Kind::credit) << 17 | imm.value;
+           static_cast<std::uint32_t>(imm.kind == Immediate::Kind::credit) << 17 |
+           static_cast<std::uint32_t>(imm.channel.priority == Priority::merging) << 16 | imm.value;
   }
   return static_cast<std::uint32_t>(imm.kind) << 30 |
          static_cast<std::uint32_t>(imm.channel.member & 0xfff) << 18 |
@@ -59,11 +64,12 @@ constexpr std::uint32_t encode(const Immediate& imm) {
          static_cast<std::uint32_t>(imm.channel.priority) << 16 | imm.value;
 }
 
-/// Decodes any 32 bits. A kind that is 3 even so does not exist, and the caller must refuse it.
+/// Decodes any 32 bits: every pattern is an immediate, though not always of a channel that exists.
 constexpr Immediate decode(std::uint32_t bits) {
-  if (bits >> 30 == 3 && (bits >> 16 & 1) == 0) {
+  if (bits >> 30 == 3) {
     return {(bits >> 17 & 1) != 0 ? Immediate::Kind::credit : Immediate::Kind::message,
-            {static_cast<std::uint16_t>(bits >> 18 & 0xfff), Direction::up, Priority::doubling},
+            {static_cast<std::uint16_t>(bits >> 18 & 0xfff), Direction::up,
+             (bits >> 16 & 1) != 0 ? Priority::merging : Priority::doubling},
             static_cast<std::uint16_t>(bits)};
   }
   return {static_cast<Immediate::Kind>(bits >> 30),

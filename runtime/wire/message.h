@@ -94,7 +94,8 @@ struct OperationRecord {
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
            collective == other.collective && algorithm == other.algorithm && root == other.root &&
-           counts == other.counts;
+           counts == other.counts &&
+           (algorithm != Algorithm::merging || op == other.op);  // on which the type of partial sums depends
   }
 };
 static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);

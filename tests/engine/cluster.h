@@ -34,6 +34,8 @@ struct ClusterOptions {
   bool one_hop = false;  // of express operations
   /// Operations that fit take doubling, in slots of this size. 0: none do.
   std::uint64_t doubling_slot_bytes = 0;
+  /// Operations take merging, with channels like those of bulk messages.
+  bool merging = false;
   std::uint64_t tile_block_bytes = 0;
   /// The index code of member m's tiles is number m of these, modulo their number. Empty: as is cheapest.
   std::vector<wire::IndexCode> index_codes = {};
@@ -54,6 +56,8 @@ class Cluster {
     if (options.doubling_slot_bytes > 0)
       config.channels[static_cast<std::size_t>(wire::Priority::doubling)] = {options.doubling_slot_bytes,
                                                                              options.slots};
+    if (options.merging)
+      config.channels[static_cast<std::size_t>(wire::Priority::merging)] = config.channels[0];
     config.one_hop = options.one_hop;
     config.max_segments = options.loopback.limits.max_segments;
     config.set_links({.ordered = options.loopback.limits.ordered, .gather_bytes = options.gather_bytes});
@@ -103,6 +107,14 @@ class Cluster {
 
   engine::SliceLayout layout(std::uint64_t epoch, std::uint64_t count, std::uint64_t element_bytes,
                              std::uint64_t block_elems) const {
+    if (options_.merging && count > 0) {
+      wire::OperationRecord record;
+      record.count = count;
+      record.block_elems = block_elems;
+      record.type = static_cast<std::uint8_t>(DataType::int32);
+      record.algorithm = wire::Algorithm::merging;
+      return engine::layout_of(config_, epoch, record);
+    }
     const auto doubling = layout_in(epoch, count, element_bytes, block_elems, wire::Priority::doubling,
                                     engine::doubling_bytes(config_));
     if (config_.has_doubling() && doubling.express()) return doubling;

@@ -48,6 +48,7 @@ struct RankBuffers {
     record.output_key = out_region->remote().key;
     const auto layout = cluster.layout(epoch, c.count, 4, c.block);
     if (layout.priority() == wire::Priority::doubling) record.algorithm = wire::Algorithm::doubling;
+    if (layout.priority() == wire::Priority::merging) record.algorithm = wire::Algorithm::merging;
     operation = std::make_unique<Operation>(
         layout, record, InputView{.base = bytes_of(input).data(), .region = in_region.get()},
         OutputView{.base = bytes_of(result(c)).data(), .region = out_region.get()}, c.cluster.lanes);
@@ -131,6 +132,10 @@ const auto kOrdered = [](ClusterOptions& o) {
 };
 const auto kOneHop = [](ClusterOptions& o) { o.one_hop = true; };
 const auto kDoubling = [](ClusterOptions& o) { o.doubling_slot_bytes = 4096; };
+const auto kMerging = [](ClusterOptions& o) {
+  o.merging = true;
+  o.tile_block_bytes = 64;
+};
 const auto kDirect = [](ClusterOptions& o) { o.direct_bytes = 32; };
 const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
@@ -234,6 +239,31 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"doubling_lent", with(with(options(4), kLent), kDoubling), 100, 8, 0.4, false},
         Case{"doubling_pairs_late", with(with(with(options(5), kPairs), kReorder), kDoubling), 100, 8, 0.5,
              true},
+        Case{"merging_two", with(options(2), kMerging), 50001, 8, 0.2, true},
+        Case{"merging_three", with(options(3), kMerging), 50001, 1, 0.2, false},
+        Case{"merging_four", with(options(4), kMerging), 50001, 2, 0.2, true},
+        Case{"merging_five", with(options(5), kMerging), 50001, 4, 0.3, true},
+        Case{"merging_six", with(options(6), kMerging), 20001, 1, 0.05, false},
+        Case{"merging_seven", with(options(7), kMerging), 20001, 1, 1, true},
+        Case{"merging_nine", with(options(9), kMerging), 20001, 1, 0.3, false},
+        Case{"merging_one_element", with(options(5), kMerging), 1, 8, 1, true},
+        Case{"merging_empty", with(options(5), kMerging), 0, 8, 0.5, true},
+        Case{"merging_zero", with(options(5), kMerging), 9001, 8, 0, false},
+        Case{"merging_dense", with(options(4), kMerging), 50001, 1, 1, true},
+        Case{"merging_lanes", with(options(6, 0, 3), kMerging), 50001, 8, 0.4, true},
+        Case{"merging_lanes_small", with(options(4, 0, 3), kMerging), 100, 8, 0.4, true},
+        Case{"merging_reordered", with(with(options(7), kReorder), kMerging), 50001, 8, 0.4, true},
+        Case{"merging_tight", with(with(options(6), kTight), kMerging), 20001, 1, 0.4, false},
+        Case{"merging_tight_reordered", with(with(with(options(5), kTight), kReorder), kMerging), 20001, 1,
+             0.7, true},
+        Case{"merging_lent", with(with(options(4), kLent), kMerging), 50001, 8, 0.4, false},
+        Case{"merging_lent_tight", with(with(with(options(7), kTight), kLent), kMerging), 20001, 1, 0.4,
+             true},
+        Case{"merging_lent_late", with(with(with(options(8), kReorder), kLent), kMerging), 20001, 1, 0.1,
+             true},
+        Case{"merging_pairs_late", with(with(with(options(5), kPairs), kReorder), kMerging), 20001, 8, 0.5,
+             true},
+        Case{"merging_beside_doubling", with(with(options(4), kMerging), kDoubling), 20001, 8, 0.5, true},
         Case{"one_hop", with(options(3), kOneHop), 100, 8, 0.5, true},
         Case{"one_hop_out_of_place", with(options(2), kOneHop), 100, 8, 0.5, false},
         Case{"one_hop_bulk", with(options(3), kOneHop), 50001, 16, 0.2, true},
@@ -294,28 +324,31 @@ TEST_P(InFlightTest, SumsAreRightHoweverFarRanksAreApart) {
 const auto kManySlots = [](ClusterOptions& o) { o.slots = 32; };
 INSTANTIATE_TEST_SUITE_P(
     Paths, InFlightTest,
-    ::testing::Values(Case{"express", options(3), 50, 8, 0, true},
-                      Case{"dedicated", options(3, 1), 50, 8, 0, true},
-                      Case{"ahead", with(options(3), kAhead), 50, 8, 0, true},
-                      Case{"one_hop", with(options(2), kOneHop), 50, 8, 0, true},
-                      Case{"one_hop_four", with(options(4), kOneHop), 50, 8, 0, true},
-                      Case{"one_hop_many_slots", with(with(options(3), kOneHop), kManySlots), 50, 8, 0, true},
-                      Case{"one_hop_lanes", with(options(2, 0, 3), kOneHop), 50, 8, 0, true},
-                      Case{"one_hop_tight", with(with(options(3), kTight), kOneHop), 20, 8, 0, true},
-                      Case{"one_hop_reordered", with(with(options(4), kReorder), kOneHop), 50, 8, 0, true},
-                      Case{"one_hop_lent", with(with(options(3), kLent), kOneHop), 50, 8, 0, true},
-                      Case{"doubling_two", with(options(2), kDoubling), 50, 8, 0, true},
-                      Case{"doubling_four", with(options(4), kDoubling), 50, 8, 0, true},
-                      Case{"doubling_many_slots", with(with(options(7), kDoubling), kManySlots), 50, 8, 0,
-                           true},
-                      Case{"doubling_lanes", with(options(5, 0, 3), kDoubling), 50, 8, 0, true},
-                      Case{"doubling_tight", with(with(options(5), kTight), kDoubling), 20, 8, 0, true},
-                      Case{"doubling_late", with(with(options(6), kReorder), kDoubling), 50, 8, 0, true},
-                      Case{"doubling_late_tight", with(with(with(options(9), kTight), kReorder), kDoubling),
-                           20, 8, 0, true},
-                      Case{"pairs", with(options(4), kPairs), 50, 8, 0, true},
-                      Case{"pairs_tight", with(with(options(4), kTight), kPairs), 20, 8, 0, true},
-                      Case{"pairs_one_hop", with(with(options(4), kPairs), kOneHop), 50, 8, 0, true}),
+    ::testing::Values(
+        Case{"express", options(3), 50, 8, 0, true}, Case{"dedicated", options(3, 1), 50, 8, 0, true},
+        Case{"ahead", with(options(3), kAhead), 50, 8, 0, true},
+        Case{"merging", with(options(2), kMerging), 50, 8, 0, true},
+        Case{"merging_five", with(options(5), kMerging), 3000, 1, 0, true},
+        Case{"merging_tight", with(with(options(6), kTight), kMerging), 2000, 1, 0, true},
+        Case{"merging_lent_lanes", with(with(options(4, 0, 3), kLent), kMerging), 3000, 1, 0, true},
+        Case{"one_hop", with(options(2), kOneHop), 50, 8, 0, true},
+        Case{"one_hop_four", with(options(4), kOneHop), 50, 8, 0, true},
+        Case{"one_hop_many_slots", with(with(options(3), kOneHop), kManySlots), 50, 8, 0, true},
+        Case{"one_hop_lanes", with(options(2, 0, 3), kOneHop), 50, 8, 0, true},
+        Case{"one_hop_tight", with(with(options(3), kTight), kOneHop), 20, 8, 0, true},
+        Case{"one_hop_reordered", with(with(options(4), kReorder), kOneHop), 50, 8, 0, true},
+        Case{"one_hop_lent", with(with(options(3), kLent), kOneHop), 50, 8, 0, true},
+        Case{"doubling_two", with(options(2), kDoubling), 50, 8, 0, true},
+        Case{"doubling_four", with(options(4), kDoubling), 50, 8, 0, true},
+        Case{"doubling_many_slots", with(with(options(7), kDoubling), kManySlots), 50, 8, 0, true},
+        Case{"doubling_lanes", with(options(5, 0, 3), kDoubling), 50, 8, 0, true},
+        Case{"doubling_tight", with(with(options(5), kTight), kDoubling), 20, 8, 0, true},
+        Case{"doubling_late", with(with(options(6), kReorder), kDoubling), 50, 8, 0, true},
+        Case{"doubling_late_tight", with(with(with(options(9), kTight), kReorder), kDoubling), 20, 8, 0,
+             true},
+        Case{"pairs", with(options(4), kPairs), 50, 8, 0, true},
+        Case{"pairs_tight", with(with(options(4), kTight), kPairs), 20, 8, 0, true},
+        Case{"pairs_one_hop", with(with(options(4), kPairs), kOneHop), 50, 8, 0, true}),
     [](const auto& param) { return param.param.name; });
 
 }  // namespace

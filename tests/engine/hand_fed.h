@@ -45,6 +45,7 @@ class HandFed {
     bool ordered = false;
     std::uint64_t tile_block_bytes = 0;
     bool doubling = false;      // slots of 2048 bytes for it
+    bool merging = false;       // slots like those of bulk messages for it
     int unordered_member = -1;  // with `ordered`, the link to this member is unordered all the same
   };
 
@@ -180,6 +181,8 @@ class HandFed {
                        engine::ChannelConfig{512, setup.slots}};
     if (setup.doubling)
       config.channels[static_cast<std::size_t>(wire::Priority::doubling)] = {2048, setup.slots};
+    if (setup.merging)
+      config.channels[static_cast<std::size_t>(wire::Priority::merging)] = config.channels[0];
     config.one_hop = setup.one_hop;
     config.max_segments = 4;
     config.set_links({.ordered = setup.ordered, .gather_bytes = 128});

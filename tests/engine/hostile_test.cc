@@ -467,9 +467,13 @@ TEST_F(HostilePeer, DirectWritesForNothing) {
   EXPECT_EQ(failure_after({Immediate::Kind::direct, kDown, 0}),
             "rank 1 announced a direct write for a slice that is not running");
 }
-TEST_F(HostilePeer, AKindThatDoesNotExist) {
-  EXPECT_THAT(failure_after({static_cast<Immediate::Kind>(3), {1, Direction::down, Priority::express}, 0}),
-              StartsWith("rank 1 sent an immediate of a kind that does not exist"));
+TEST_F(HostilePeer, MergingWithoutChannelsForIt) {
+  EXPECT_THAT(failure_after({Immediate::Kind::message, {1, Direction::up, Priority::merging}, 0}),
+              StartsWith("rank 1 announced a message in a slot that its channel does not have"));
+}
+TEST_F(HostilePeer, CreditsOfMergingWithoutChannelsForIt) {
+  EXPECT_THAT(failure_after({Immediate::Kind::credit, {1, Direction::up, Priority::merging}, 1}),
+              StartsWith("rank 1 returned more credits than it was sent messages"));
 }
 TEST_F(HostilePeer, DoublingWithoutChannelsForIt) {
   EXPECT_THAT(failure_after({Immediate::Kind::message, {1, Direction::up, Priority::doubling}, 0}),

@@ -77,6 +77,7 @@ struct Rank {
     record.block_elems = c.block;
     record.type = static_cast<std::uint8_t>(DataType::int32);
     record.packed_result = c.out == Out::packed;
+    if (c.cluster.merging) record.algorithm = wire::Algorithm::merging;
     const auto layout = cluster.layout(epoch, c.count, 4, c.block);
     InputView in{.base = bytes_of(input).data(), .region = nullptr};
     OutputView out;
@@ -250,7 +251,7 @@ const auto kPairs = [](ClusterOptions& o) {
 };
 const auto kShort = [](ClusterOptions& o) { o.short_codes = true; };
 
-std::vector<Case> cases() {
+std::vector<Case> pushed_cases() {
   std::vector<Case> all;
   // Forms of input and output.
   const std::pair<In, const char*> inputs[] = {
@@ -336,7 +337,21 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TilesTest, ::testing::ValuesIn(cases()),
+/// The same by merging, but for dedicated aggregators, which it does not have.
+std::vector<Case> merged_cases() {
+  std::vector<Case> all;
+  for (Case c : pushed_cases()) {
+    if (c.cluster.dedicated > 0) continue;
+    c.cluster.merging = true;
+    c.name = "merging_" + c.name;
+    all.push_back(c);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Merging, TilesTest, ::testing::ValuesIn(merged_cases()),
+                         [](const auto& param) { return param.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, TilesTest, ::testing::ValuesIn(pushed_cases()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

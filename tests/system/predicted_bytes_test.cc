@@ -80,6 +80,16 @@ TEST(PredictedBytes, OfPushAreWhatIsSent) {
   }
 }
 
+TEST(PredictedBytes, OfMergingAreWhatIsSent) {
+  for (const int ranks : {2, 3, 4, 5}) {
+    for (const double density : {1.0, 0.1, 0.01, 0.001}) {
+      const Case c{ranks, 1, density};
+      const double predicted = predict_merging(described(c, kCount, 1000), {}).sent_bytes;
+      EXPECT_NEAR(most_sent(c, Algorithm::merging, kCount) / predicted, 1, 0.15) << c.text();
+    }
+  }
+}
+
 TEST(PredictedBytes, OfDoublingAreWhatIsSent) {
   for (const int ranks : {3, 4, 5}) {
     const Case c{ranks, 64, 1};

@@ -52,6 +52,13 @@ TEST(EnginePlan, TwoRanksTakeOneHopAndItsChannelsHaveMoreSlots) {
   EXPECT_EQ(two.channel(Priority::bulk).slots, kLeastSlots) << "only express operations take one hop";
 }
 
+TEST(EnginePlan, MergingHasChannelsBetweenRanksAlone) {
+  EXPECT_EQ(plan(members_on("aab")).channel(Priority::merging).slots, kMergingSlots);
+  EXPECT_EQ(plan(members_on("aab")).channel(Priority::merging).slot_bytes, kBulkSlotBytes);
+  EXPECT_FALSE(plan(members_on("a")).has_merging()) << "nobody to merge with";
+  EXPECT_FALSE(plan(members_on("aab", 1)).has_merging()) << "dedicated aggregators";
+}
+
 TEST(EnginePlan, DoublingHasChannelsWhereItsBatchesFit) {
   const EngineConfig three = plan(members_on("aaa"));
   EXPECT_TRUE(three.has_doubling());
@@ -69,6 +76,8 @@ TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
   Options options;
   options.algorithm = "push";
   EXPECT_FALSE(plan(members_on("aa"), {}, options).one_hop);
+  options.algorithm = "merging";
+  EXPECT_EQ(plan(members_on("aaa"), {}, options).algorithm, Algorithm::merging);
   options.algorithm = "doubling";
   EXPECT_EQ(plan(members_on("aaa"), {}, options).algorithm, Algorithm::doubling);
   EXPECT_THROW(plan(members_on("aab", 1), {}, options), Error);

@@ -10,6 +10,7 @@
 
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
+#include "runtime/plan/partial_type.h"
 
 namespace nzcl::engine {
 namespace {
@@ -135,6 +136,52 @@ TEST(ExchangeChoice, RanksThatShareCoresPush) {
 TEST(ExchangeChoice, TwoRanksTakeOneHopAndOneRankNothing) {
   EXPECT_EQ(choice(config_of("ab", "tcp", 4), 16), wire::Algorithm::push);
   EXPECT_EQ(choice(config_of("a", "tcp", 4), 16), wire::Algorithm::push);
+}
+
+/// An allreduce of 2^20 single elements, whose result is packed.
+wire::OperationRecord stream_record(DataType type, ReduceOp op) {
+  wire::OperationRecord record;
+  record.count = 1 << 20;
+  record.block_elems = 1;
+  record.type = static_cast<std::uint8_t>(type);
+  record.op = static_cast<std::uint8_t>(op);
+  record.packed_result = 1;
+  return record;
+}
+
+TEST(ExchangeChoice, SumsThatDependOnTheOrderAreMergedOnlyIfAnyOrderWillDo) {
+  EngineConfig config = config_of("aabb", "tcp", 4);
+  config.link_costs = {.wire_byte = 1e-6};  // bytes are all that counts, and merging sends fewer
+  const auto chosen = [&](DataType type, ReduceOp op) {
+    return choose_algorithm(config, stream_record(type, op), Algorithm::automatic);
+  };
+  for (const DataType type :
+       {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16, DataType::int32}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max}) {
+      const bool depends = type != DataType::int32 && (op == ReduceOp::sum || op == ReduceOp::avg);
+      config.any_order = false;
+      EXPECT_EQ(chosen(type, op), depends ? wire::Algorithm::push : wire::Algorithm::merging)
+          << name_of(type) << " " << name_of(op);
+      config.any_order = true;
+      if (element_bytes(type) < 4) continue;  // whose partial sums are twice as long
+      EXPECT_EQ(chosen(type, op), wire::Algorithm::merging) << name_of(type);
+    }
+  }
+  EngineConfig three = config_of("abc", "tcp", 4);
+  EXPECT_NO_THROW(static_cast<void>(
+      choose_algorithm(three, stream_record(DataType::float32, ReduceOp::sum), Algorithm::merging)));
+  EXPECT_TRUE(same_in_any_order(DataType::float32, ReduceOp::sum, 3));
+}
+
+TEST(ExchangeCost, MergingSendsTheUnionsOfOneAndTwoAndFourRanks) {
+  ExchangeCase c = small(8);
+  c.elements = 1 << 22, c.block_elems = 1, c.density = 0.01, c.tiled = true;
+  double bytes = 0;
+  for (const double ranks : {1.0, 2.0, 4.0}) bytes += coded_bytes(c, c.union_density(ranks));
+  EXPECT_NEAR(predict_merging(c, {}).sent_bytes, bytes, 0.01 * bytes);
+  EXPECT_EQ(predict_merging(c, {}).steps, 3);
+  c.ranks = 5;
+  EXPECT_EQ(predict_merging(c, {}).steps, 4) << "two rounds, and the fifth rank's way in and out";
 }
 
 }  // namespace

@@ -237,6 +237,10 @@ TEST(Immediate, BitsAreWhereTheDocumentSays) {
             3u << 30 | 5u << 18 | 3u);
   EXPECT_EQ(encode({Immediate::Kind::credit, {5, Direction::up, Priority::doubling}, 3}),
             3u << 30 | 5u << 18 | 1u << 17 | 3u);
+  EXPECT_EQ(encode({Immediate::Kind::message, {5, Direction::up, Priority::merging}, 3}),
+            3u << 30 | 5u << 18 | 1u << 16 | 3u);
+  EXPECT_EQ(encode({Immediate::Kind::credit, {5, Direction::up, Priority::merging}, 3}),
+            3u << 30 | 5u << 18 | 3u << 16 | 3u);
   static_assert(kMaxMembers == 1 << 12);
 }
 
@@ -253,9 +257,10 @@ RC_GTEST_PROP(Immediate, ComesBackFromTheWire, ()) {
   RC_ASSERT(decode(encode(imm)) == imm);
 }
 
-RC_GTEST_PROP(Immediate, OfDoublingComesBackFromTheWire, ()) {
+RC_GTEST_PROP(Immediate, BetweenRanksComesBackFromTheWire, ()) {
   const Immediate imm{*rc::gen::element(Immediate::Kind::message, Immediate::Kind::credit),
-                      {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), Direction::up, Priority::doubling},
+                      {*rc::gen::inRange<std::uint16_t>(0, kMaxMembers), Direction::up,
+                       *rc::gen::element(Priority::doubling, Priority::merging)},
                       *rc::gen::arbitrary<std::uint16_t>()};
   RC_ASSERT(decode(encode(imm)) == imm);
 }
@@ -272,6 +277,7 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
         +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root; },
         +[](OperationRecord& r) { ++r.counts; }, +[](OperationRecord& r) { r.value_rule = ValueRule::coded; },
         +[](OperationRecord& r) { r.algorithm = Algorithm::doubling; },
+        +[](OperationRecord& r) { r.algorithm = Algorithm::merging; },
         +[](OperationRecord& r) { r.collective = Collective::reduce; }}) {
     OperationRecord c = a;
     change(c);

@@ -22,6 +22,7 @@ std::string details_of(const OperationRecord& r) {
   if (r.value_rule == wire::ValueRule::bfloat16) text += ", values as bfloat16";
   if (r.value_rule == wire::ValueRule::coded) text += ", compressed";
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
+  if (r.algorithm == wire::Algorithm::merging) text += ", by merging";
   if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
   return text;
 }

@@ -1,0 +1,570 @@
+#include "runtime/exchange/merging/merging_exchange.h"
+
+#include <fmt/format.h>
+
+#include <cassert>
+#include <cstring>
+
+#include "runtime/base/cold_memory.h"
+#include "runtime/exchange/contributions/agreement.h"
+#include "runtime/plan/partial_type.h"
+#include "runtime/tile/tile_blocks.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::engine {
+
+using wire::Direction;
+using wire::Priority;
+
+namespace {
+
+constexpr Priority kPriority = Priority::merging;
+
+DataType partial_type(const Operation& op) { return engine::partial_type(op.type(), op.reduce_op()); }
+
+DataType type_of(const Operation& op, bool partial) { return partial ? partial_type(op) : op.type(); }
+
+}  // namespace
+
+MergingExchange::MergingExchange(LaneContext& context)
+    : context_(context),
+      plan_(context.config.members.workers),
+      self_(context.config.members.self),
+      ranks_(context.config.members.workers),
+      gives_(plan_.gives(self_)),
+      rules_{context.config.index_code, context.config.short_codes},
+      own_scratch_(context.slot_bytes(kPriority)),
+      their_scratch_(context.slot_bytes(kPriority)),
+      partial_merge_(context.slot_bytes(kPriority)),
+      result_merge_(context.slot_bytes(kPriority)),
+      own_wide_(new std::byte[context.slot_bytes(kPriority)]),
+      their_wide_(new std::byte[context.slot_bytes(kPriority)]),
+      result_values_(new std::byte[context.slot_bytes(kPriority)]) {
+  const auto add = [&](int partner, bool exchanges) {
+    Step& step = steps_.emplace_back();
+    step.partner = static_cast<std::uint16_t>(partner);
+    step.exchanges = exchanges;
+    step.partner_first = partner < self_;
+    step.own_partial = plan_.partial(self_, partner);
+    step.their_partial = plan_.partial(partner, self_);
+  };
+  if (gives_) {
+    add(self_ - 1, true);
+  } else {
+    if (plan_.takes(self_)) add(self_ + 1, false);
+    for (int round = 0; round < plan_.rounds(); ++round) add(plan_.partner(self_, round), true);
+  }
+  for (Step& step : steps_) {
+    if (step.exchanges) step.sender.emplace(context, step.partner, !gives_);
+    step.theirs.emplace(context.slot_bytes(kPriority), context.config.channel(kPriority).slots);
+  }
+  if (plan_.takes(self_)) result_.emplace(context, static_cast<std::uint16_t>(self_ + 1), false);
+}
+
+void MergingExchange::submit(Operation& operation) {
+  const auto lane = static_cast<std::uint32_t>(context_.config.lane);
+  if (!operation.layout.on_lane(lane, static_cast<std::uint32_t>(context_.config.lanes))) return;
+  operations_[submitted_++ % kMaxOperations] = &operation;
+}
+
+bool MergingExchange::step() {
+  bool any = receive();
+  any |= contribute();
+  if (gives_) {
+    while (!context_.failure && place_received()) any = true;
+  } else {
+    for (std::size_t i = 0; i < steps_.size(); ++i) any |= merge(i);
+  }
+  any |= send();
+  return_credits();
+  return any;
+}
+
+bool MergingExchange::idle() const {
+  bool idle = submitted_ == finished_ && (!result_ || result_->all_sent());
+  for (const Step& step : steps_) idle &= step.theirs->empty() && (!step.sender || step.sender->all_sent());
+  return idle;
+}
+
+// --- Positions
+
+/// Returns the operation that the cursor is in, and begins it if it has not; nullptr if there is none.
+Operation* MergingExchange::at(Cursor& cursor) const {
+  if (cursor.operation == submitted_) return nullptr;
+  Operation* const op = operations_[cursor.operation % kMaxOperations];
+  if (!cursor.begun) begin_slice(cursor, *op, slice_from(*op, 0));
+  return op;
+}
+
+/// Returns the first slice from this one on that is merged on this lane, or the number of all slices.
+std::uint64_t MergingExchange::slice_from(const Operation& op, std::uint64_t slice) const {
+  const auto lane = static_cast<std::uint32_t>(context_.config.lane);
+  while (slice < op.layout.slices() && op.layout.owner(slice) != lane) ++slice;
+  return slice;
+}
+
+void MergingExchange::begin_slice(Cursor& cursor, const Operation& op, std::uint64_t slice) const {
+  cursor.begun = slice < op.layout.slices();
+  if (!cursor.begun) {
+    ++cursor.operation;
+    return;
+  }
+  TilePlace& place = cursor.place;
+  place.epoch = op.epoch;
+  place.slice = slice;
+  place.tile = 0;
+  place.tiles = op.layout.tiles_of(slice);
+  place.elements = op.layout.elements_of_tile(number_of(op, place));
+}
+
+void MergingExchange::next_slice(Cursor& cursor, const Operation& op) const {
+  ++cursor.place.sequence;
+  begin_slice(cursor, op, slice_from(op, cursor.place.slice + 1));
+}
+
+/// Returns false, and stays behind the slice's last tile, if there is no further one.
+bool MergingExchange::next_tile(Cursor& cursor, const Operation& op) const {
+  TilePlace& place = cursor.place;
+  if (++place.tile == place.tiles) return false;
+  place.elements = op.layout.elements_of_tile(number_of(op, place));
+  return true;
+}
+
+// --- Messages arrive
+
+bool MergingExchange::receive() {
+  bool any = false;
+  for (Step& step : steps_) {
+    ReceiveChannel& channel = context_.channels(kPriority, step.partner).receive_up;
+    while (!context_.failure) {
+      const ReceiveChannel::Received message = channel.pop();
+      if (message.data == nullptr || !take(step, message)) break;
+      step.theirs->push(message.data, message.slot);
+      any = true;
+    }
+  }
+  return any;
+}
+
+/// Checks the form of a message, and compares what it says about operations with what is known of them. What
+/// must come next is compared when the message is read.
+bool MergingExchange::take(const Step& step, const ReceiveChannel::Received& message) {
+  wire::SectionReader sections(message.data, context_.slot_bytes(kPriority), Direction::up);
+  while (const auto section = sections.next()) {
+    if (!take_section(step, *section)) return false;
+    LaneStatistics::add(context_.statistics.bytes_received, section->bytes);
+  }
+  return sections.wrong() == nullptr || malformed(step, sections.wrong());
+}
+
+bool MergingExchange::take_section(const Step& step, const wire::Section& section) {
+  const wire::Header& header = section.header;
+  const bool has_record = (header.flags & wire::kHasBitmap) != 0;
+  if (has_record != (header.stream_offset == 0))
+    return malformed(step, "a record belongs into a slice's first section, and nowhere else");
+  if (!has_record) return true;
+  if (header.bitmap_bytes != 0) return malformed(step, "it has a bitmap, and tiles have none");
+  if (const char* wrong = wire::wrong_with(section.record)) return malformed(step, wrong);
+  if ((header.flags & wire::kRefused) == 0)
+    return agree(context_, step.partner, header.epoch, section.record, nullptr);
+  if (header.refused_by >= ranks_) return malformed(step, "it is refused by a rank that does not exist");
+  const wire::Refusal refusal(header.refused_by, header.refusal_code,
+                              {reinterpret_cast<const char*>(section.payload), header.payload_bytes});
+  return agree(context_, step.partner, header.epoch, section.record, &refusal);
+}
+
+bool MergingExchange::malformed(const Step& step, const char* wrong) {
+  context_.fail(ErrorCode::transport,
+                fmt::format("rank {} sent a malformed partial sum: {}", step.partner, wrong));
+  return false;
+}
+
+bool MergingExchange::refuse(const Step& step, const TilePlace& place, const char* wrong) {
+  context_.fail(ErrorCode::transport, fmt::format("rank {} sent a partial sum of operation {} slice {} that "
+                                                  "can't be: {}",
+                                                  step.partner, place.epoch, place.slice, wrong));
+  return false;
+}
+
+// --- Contributions leave
+
+/// Composes at most one message, so that it is on its way while the next one is composed.
+bool MergingExchange::contribute() {
+  if (!steps_.front().sender) return false;
+  PartialSender& sender = *steps_.front().sender;
+  bool any = false;
+  while (!context_.failure && sender.room()) {
+    Operation* const op = at(contributed_);
+    if (op == nullptr) break;
+    any = true;
+    contribute_tile(*op, sender);
+    if (!sender.open()) break;
+  }
+  sender.close();
+  return any;
+}
+
+void MergingExchange::contribute_tile(Operation& op, PartialSender& sender) {
+  const TilePlace place = contributed_.place;
+  const trace::Span span(trace::What::push, place.epoch, place.slice);
+  if (op.refusal) {
+    sender.refuse(op, place, *op.refusal);
+    return next_slice(contributed_, op);
+  }
+  const std::uint64_t each = element_bytes(op.type());
+  const TilePart part = input_part(op, place);
+  const CodeChoice choice = choose_code(part, place.elements, rules_, own_scratch_);
+  const PartialSender::Room room =
+      sender.begin_tile(op, place, most_tile_bytes(place.elements, part.count, each));
+  if (part.count > 0)
+    copy_cold(room.to + wire::values_at(room.at, each) - room.at, part.values, part.count * each);
+  sender.end_tile(op, write_tile(room, part, place.elements, each, choice, own_scratch_));
+  if (!next_tile(contributed_, op)) next_slice(contributed_, op);
+}
+
+/// Returns what this rank itself holds of a tile.
+TilePart MergingExchange::input_part(Operation& op, const TilePlace& place) {
+  const auto part =
+      op.tile_input().part(op.layout, number_of(op, place), own_scratch_, own_scratch_.values());
+  assert(part);  // the scratch has room for all values
+  op.input_blocks.fetch_add(TileBlocks(op.layout.block_elements()).count(*part, place.elements, own_scratch_),
+                            std::memory_order_relaxed);
+  return *part;
+}
+
+// --- Partial sums are merged
+
+/// Merges what is there, until that fills a message.
+bool MergingExchange::merge(std::size_t step) {
+  PartialSender* const out = out_of(step);
+  bool any = false;
+  while (!context_.failure && merge_tile(step)) {
+    any = true;
+    if (out != nullptr && !out->open()) break;
+  }
+  if (out != nullptr) out->close();
+  return any;
+}
+
+/// Who gets what comes out of a step, or nullptr.
+PartialSender* MergingExchange::out_of(std::size_t step) {
+  if (!is_last(step)) return &*steps_[step + 1].sender;
+  return result_ ? &*result_ : nullptr;
+}
+
+/// Returns false if nothing can be merged now.
+bool MergingExchange::merge_tile(std::size_t number) {
+  Step& step = steps_[number];
+  if (is_last(number) && held_) return place_held();
+  Operation* const op = at(step.merged);
+  PartialSender* const out = out_of(number);
+  if (op == nullptr || (out != nullptr && !out->room())) return false;
+  const Side own = look_own(number, *op);
+  const Side theirs = own == Side::waiting ? Side::waiting : look_theirs(step, *op);
+  if (theirs == Side::waiting) return false;
+  if (own == Side::refused || theirs == Side::refused)
+    return drop_tile(number, *op, own == Side::tile, theirs == Side::tile);
+  const trace::Span span(trace::What::reduce, op->epoch, step.merged.place.slice);
+  const auto mine = own_part(number, *op);
+  const auto other = mine ? their_part(step, *op) : std::nullopt;
+  if (!other) return false;
+  const TilePlace place = step.merged.place;
+  if (!is_last(number)) {
+    pass_on(*op, place, *mine, *other, number);
+  } else {
+    finish_tile(*op, place, *mine, *other, step);
+  }
+  advance_own(number);
+  advance_theirs(step, *op);
+  if (is_last(number)) return place_held(), true;
+  if (!next_tile(step.merged, *op)) next_slice(step.merged, *op);
+  return true;
+}
+
+/// A refusal comes in the place of a whole slice, so from then on there is nothing to look for.
+MergingExchange::Side MergingExchange::look_own(std::size_t number, const Operation& op) {
+  Step& step = steps_[number];
+  if (step.own_refusal) return Side::refused;
+  if (!step.sender) {
+    if (op.refusal) step.own_refusal = *op.refusal;
+    return op.refusal ? Side::refused : Side::tile;
+  }
+  switch (step.sender->kept().look(step.merged.place, type_of(op, step.own_partial))) {
+    case TileQueue::Next::nothing:
+      return Side::waiting;
+    case TileQueue::Next::tile:
+      return Side::tile;
+    case TileQueue::Next::refusal:
+      step.own_refusal = step.sender->kept().refusal();
+      advance_own(number);
+      return Side::refused;
+    case TileQueue::Next::wrong:
+      break;
+  }
+  context_.fail(ErrorCode::internal,
+                fmt::format("a partial sum of this rank cannot be read: {}", step.sender->kept().wrong()));
+  return Side::waiting;
+}
+
+MergingExchange::Side MergingExchange::look_theirs(Step& step, Operation& op) {
+  if (step.their_refusal) return Side::refused;
+  const TilePlace& place = step.merged.place;
+  switch (step.theirs->look(place, type_of(op, step.their_partial))) {
+    case TileQueue::Next::nothing:
+      return Side::waiting;
+    case TileQueue::Next::tile:
+      return Side::tile;
+    case TileQueue::Next::refusal:
+      step.their_refusal = step.theirs->refusal();
+      advance_theirs(step, op);
+      return Side::refused;
+    case TileQueue::Next::wrong:
+      refuse(step, place, step.theirs->wrong());
+      break;
+  }
+  return Side::waiting;
+}
+
+/// Drops the tiles of a slice that a rank has refused. At its end, the refusal takes the place of the sum. Of
+/// two it is that of the lower rank, so that all ranks tell the same.
+bool MergingExchange::drop_tile(std::size_t number, Operation& op, bool own_tile, bool their_tile) {
+  Step& step = steps_[number];
+  if (own_tile) advance_own(number);
+  if (their_tile) advance_theirs(step, op);
+  if ((own_tile || their_tile) && next_tile(step.merged, op)) return true;
+  const bool theirs =
+      !step.own_refusal || (step.their_refusal && step.their_refusal->rank() < step.own_refusal->rank());
+  const wire::Refusal refusal = theirs ? *step.their_refusal : *step.own_refusal;
+  if (PartialSender* const out = out_of(number)) out->refuse(op, step.merged.place, refusal);
+  step.own_refusal.reset();
+  step.their_refusal.reset();
+  if (!is_last(number)) {
+    next_slice(step.merged, op);
+  } else {
+    op.slice_refused(step.merged.place.slice, refusal);
+    end_slice(step, op);
+  }
+  return true;
+}
+
+/// What this rank has summed so far. Where its contribution is a list in memory, that is read again, and not
+/// what was sent of it.
+std::optional<TilePart> MergingExchange::own_part(std::size_t number, Operation& op) {
+  Step& step = steps_[number];
+  const TilePlace& place = step.merged.place;
+  if (number > 0 || (step.sender && !op.tile_input().needs_no_scan()))
+    return read(step, step.sender->kept().tile(), step.own_partial, op, own_scratch_, own_wide_.get());
+  TilePart part;
+  if (step.sender) {
+    part = *op.tile_input().part(op.layout, number_of(op, place), own_scratch_, own_scratch_.values());
+  } else {
+    part = input_part(op, place);
+  }
+  if (part.count > 0 && partial_type(op) != op.type()) {
+    widen_values(op.type(), partial_type(op), part.values, part.count, own_wide_.get());
+    part.values = own_wide_.get();
+  }
+  return part;
+}
+
+std::optional<TilePart> MergingExchange::their_part(Step& step, const Operation& op) {
+  return read(step, step.theirs->tile(), step.their_partial, op, their_scratch_, their_wide_.get());
+}
+
+/// Reads a tile, and widens its values if they are a contribution's and partial sums have another type.
+/// Returns nothing, after a failure, if its index set is malformed.
+std::optional<TilePart> MergingExchange::read(const Step& step, const wire::Tile& tile, bool partial,
+                                              const Operation& op, TileScratch& scratch, std::byte* wide) {
+  auto part = read_part(tile, step.merged.place.elements, scratch);
+  if (!part) {
+    refuse(step, step.merged.place, "its index set is malformed");
+    return std::nullopt;
+  }
+  if (!partial && part->count > 0 && partial_type(op) != op.type()) {
+    widen_values(op.type(), partial_type(op), part->values, part->count, wide);
+    part->values = wide;
+  }
+  return part;
+}
+
+/// Merges two partial sums into a message for the next step.
+void MergingExchange::pass_on(Operation& op, const TilePlace& place, const TilePart& own,
+                              const TilePart& theirs, std::size_t number) {
+  const Step& step = steps_[number];
+  PartialSender& out = *steps_[number + 1].sender;
+  const DataType type = partial_type(op);
+  const std::uint64_t each = element_bytes(type);
+  const PartialSender::Room room =
+      out.begin_tile(op, place, most_tile_bytes(place.elements, own.count + theirs.count, each));
+  const std::uint64_t begin = wire::values_at(room.at, each) - room.at;
+  const std::span values(room.to + begin, room.bytes - begin);
+  const TilePart merged = step.partner_first
+                              ? partial_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_,
+                                                     own, own_scratch_, place.elements, values)
+                              : partial_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_,
+                                                     theirs, their_scratch_, place.elements, values);
+  const CodeChoice choice = choose_code(merged, place.elements, rules_, partial_merge_.scratch());
+  out.end_tile(op, write_tile(room, merged, place.elements, each, choice, partial_merge_.scratch()));
+}
+
+/// Merges the last two partial sums into the result, and holds it until it is placed.
+void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const TilePart& own,
+                                  const TilePart& theirs, const Step& step) {
+  const DataType type = partial_type(op);
+  const std::span sums = result_merge_.scratch().values();
+  TilePart merged = step.partner_first
+                        ? result_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_, own,
+                                              own_scratch_, place.elements, sums)
+                        : result_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_, theirs,
+                                              their_scratch_, place.elements, sums);
+  std::byte* const to = type == op.type() ? sums.data() : result_values_.get();
+  finish_values(op.type(), op.reduce_op(), ranks_, sums.data(), merged.count, to);
+  merged.values = to;
+  held_ = merged;
+  if (result_) send_result(op, place);
+  TileOutput& output = op.tile_output();
+  const std::uint64_t tile = number_of(op, place);
+  if (output.needs_note(tile))
+    output.note(
+        tile, TileBlocks(op.layout.block_elements()).count(merged, place.elements, result_merge_.scratch()));
+}
+
+/// Sends the result to the rank that gave its contribution to this one.
+void MergingExchange::send_result(Operation& op, const TilePlace& place) {
+  const std::uint64_t each = element_bytes(op.type());
+  TileScratch& scratch = result_merge_.scratch();
+  const CodeChoice choice = choose_code(*held_, place.elements, rules_, scratch);
+  const PartialSender::Room room =
+      result_->begin_tile(op, place, most_tile_bytes(place.elements, held_->count, each));
+  if (held_->count > 0)
+    std::memcpy(room.to + wire::values_at(room.at, each) - room.at, held_->values, held_->count * each);
+  result_->end_tile(op, write_tile(room, *held_, place.elements, each, choice, scratch));
+}
+
+void MergingExchange::advance_own(std::size_t number) {
+  Step& step = steps_[number];
+  if (!step.sender) return;
+  if (const auto token = step.sender->kept().advance()) step.sender->release(*token);
+}
+
+void MergingExchange::advance_theirs(Step& step, Operation& op) {
+  if (const auto slot = step.theirs->advance())
+    context_.channels(kPriority, step.partner).receive_up.release(*slot);
+  op.bytes_received.fetch_add(step.theirs->take_bytes(), std::memory_order_relaxed);
+}
+
+// --- Results
+
+/// Places the result of the last step's tile. Returns false if it cannot be placed yet, because a packed
+/// output's earlier blocks are not known.
+bool MergingExchange::place_held() {
+  Step& step = steps_.back();
+  Operation& op = *at(step.merged);
+  const TilePlace& place = step.merged.place;
+  const std::uint64_t tile = number_of(op, place);
+  if (!op.tile_output().placeable(tile, context_.config.lane)) return false;
+  const trace::Span span(trace::What::result, op.epoch, place.slice);
+  const std::uint64_t blocks =
+      op.tile_output().place(tile, *held_, context_.config.lane, result_merge_.scratch());
+  op.union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+  held_.reset();
+  if (!next_tile(step.merged, op)) end_slice(step, op);
+  return true;
+}
+
+/// Places the next tile of the result that another rank sends. Returns false if there is none.
+bool MergingExchange::place_received() {
+  Step& step = steps_.front();
+  Operation* const op = at(step.merged);
+  if (op == nullptr || !contributed_beyond(step.merged.place)) return false;
+  const Side side = look_theirs(step, *op);
+  if (side == Side::waiting) return false;
+  if (side == Side::refused) {
+    op->slice_refused(step.merged.place.slice, *step.their_refusal);
+    step.their_refusal.reset();
+    end_slice(step, *op);
+    return true;
+  }
+  const std::uint64_t tile = number_of(*op, step.merged.place);
+  TileOutput& output = op->tile_output();
+  const auto malformed_index = [&] { return refuse(step, step.merged.place, "its index set is malformed"); };
+  if (output.needs_note(tile)) {
+    const auto blocks = output.count(tile, step.theirs->tile(), their_scratch_);
+    if (!blocks) return malformed_index();
+    output.note(tile, *blocks);
+  }
+  if (!output.placeable(tile, context_.config.lane)) return false;
+  const trace::Span span(trace::What::result, op->epoch, step.merged.place.slice);
+  const auto blocks = output.place(tile, step.theirs->tile(), context_.config.lane, their_scratch_);
+  if (!blocks) return malformed_index();
+  op->union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
+  advance_theirs(step, *op);
+  if (!next_tile(step.merged, *op)) end_slice(step, *op);
+  return true;
+}
+
+/// Whether this rank's contribution to a tile has been composed, so that the result may overwrite it.
+bool MergingExchange::contributed_beyond(const TilePlace& place) const {
+  const TilePlace& next = contributed_.place;
+  return next.sequence > place.sequence || (next.sequence == place.sequence && next.tile > place.tile);
+}
+
+/// Ends the slice on this rank, and the operation with its last one, which may be deleted from then on.
+void MergingExchange::end_slice(Step& step, Operation& op) {
+  next_slice(step.merged, op);
+  finished_ = step.merged.operation;
+  op.slice_done();
+}
+
+bool MergingExchange::send() {
+  bool any = false;
+  for (Step& step : steps_) {
+    if (step.sender) any |= step.sender->send();
+  }
+  if (result_) any |= result_->send();
+  return any;
+}
+
+void MergingExchange::return_credits() {
+  for (const Step& step : steps_) context_.return_credit(kPriority, Direction::up, step.partner);
+}
+
+// --- Failures and stalls
+
+void MergingExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
+  context_.fail(
+      ErrorCode::transport,
+      fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));
+}
+
+/// A rank sends its contribution without waiting for anybody, so whoever has not begun with that is known not
+/// to have joined. Those whose partial sums are missing may be waiting themselves.
+Stall MergingExchange::waiting_for() const {
+  Stall stall;
+  if (submitted_ == finished_) {
+    for (const Step& step : steps_) {
+      if (!step.theirs->empty())
+        stall.known =
+            fmt::format("rank {} has begun an operation: rank(s) {} did not join", step.partner, self_);
+    }
+    return stall;
+  }
+  const std::uint64_t epoch = operations_[finished_ % kMaxOperations]->epoch;
+  std::string absent;
+  for (const Step& step : steps_) {
+    if (step.merged.operation != finished_ || !step.theirs->empty()) continue;
+    const bool result = gives_, begun = step.merged.begun && step.merged.place.tile > 0;
+    if (!step.their_partial && !result && !begun) {
+      absent += fmt::format("{}{}", absent.empty() ? "" : ", ", step.partner);
+    } else {
+      stall.suspected +=
+          fmt::format("{}{} (operation {}, slice {})", stall.suspected.empty() ? "" : ", ",
+                      context_.name(step.partner), epoch, step.merged.begun ? step.merged.place.slice : 0);
+    }
+  }
+  if (!absent.empty())
+    stall.known = fmt::format("{}: rank(s) {} did not join", describe(context_, epoch), absent);
+  return stall;
+}
+
+}  // namespace nzcl::engine

@@ -1,0 +1,118 @@
+// Merging: in log2 N rounds two ranks at a time exchange their partial sums and merge them, tile by tile.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/exchange/exchange.h"
+#include "runtime/exchange/merging/partial_sender.h"
+#include "runtime/exchange/merging/tile_merge.h"
+#include "runtime/exchange/merging/tile_queue.h"
+#include "runtime/plan/merging_steps.h"
+
+namespace nzcl::engine {
+
+/// For allreduces whose slices are cut into tiles, of any size and any number of ranks. Steps, invariants,
+/// bytes and the order of sums: runtime/exchange/merging/README.md.
+class MergingExchange final : public Exchange {
+ public:
+  explicit MergingExchange(LaneContext& context);
+
+  void submit(Operation& operation) override;
+  bool step() override;
+  void direct_arrived(std::uint16_t member, std::uint16_t sequence) override;
+  bool idle() const override;
+  Stall waiting_for() const override;
+
+ private:
+  /// How far a part of this exchange has come: in how many operations, and in the next one.
+  struct Cursor {
+    std::uint64_t operation = 0;
+    bool begun = false;  // `place` is in that operation
+    TilePlace place;
+  };
+  /// One of the ranks that this one exchanges messages with, in the order of the steps.
+  struct Step {
+    std::uint16_t partner = 0;
+    bool exchanges = true;                            // the partner gets this rank's own partial sum
+    bool partner_first = false;                       // the partner's sum is of lower ranks
+    bool own_partial = false, their_partial = false;  // more than one rank's contribution
+    std::optional<PartialSender> sender;              // of the own partial sum, if it is exchanged
+    std::optional<TileQueue> theirs;
+    Cursor merged;
+    // Of the slice that `merged` is in: who has refused it, from either side.
+    std::optional<wire::Refusal> own_refusal, their_refusal;
+  };
+  enum class Side : std::uint8_t { waiting, tile, refused };
+
+  // Positions.
+  Operation* at(Cursor& cursor) const;
+  void begin_slice(Cursor& cursor, const Operation& op, std::uint64_t slice) const;
+  bool next_tile(Cursor& cursor, const Operation& op) const;
+  void next_slice(Cursor& cursor, const Operation& op) const;
+  std::uint64_t slice_from(const Operation& op, std::uint64_t slice) const;
+  std::uint64_t number_of(const Operation& op, const TilePlace& place) const {
+    return op.layout.tile_number(place.slice, place.tile);
+  }
+
+  // Messages arrive.
+  bool receive();
+  bool take(const Step& step, const ReceiveChannel::Received& message);
+  bool take_section(const Step& step, const wire::Section& section);
+  bool refuse(const Step& step, const TilePlace& place, const char* wrong);
+  bool malformed(const Step& step, const char* wrong);
+
+  // Contributions leave, and partial sums are merged.
+  bool contribute();
+  void contribute_tile(Operation& op, PartialSender& sender);
+  TilePart input_part(Operation& op, const TilePlace& place);
+  bool merge(std::size_t step);
+  bool merge_tile(std::size_t step);
+  Side look_own(std::size_t step, const Operation& op);
+  Side look_theirs(Step& step, Operation& op);
+  bool drop_tile(std::size_t step, Operation& op, bool own_tile, bool their_tile);
+  std::optional<TilePart> own_part(std::size_t step, Operation& op);
+  std::optional<TilePart> their_part(Step& step, const Operation& op);
+  std::optional<TilePart> read(const Step& step, const wire::Tile& tile, bool partial, const Operation& op,
+                               TileScratch& scratch, std::byte* wide);
+  void pass_on(Operation& op, const TilePlace& place, const TilePart& own, const TilePart& theirs,
+               std::size_t step);
+  void finish_tile(Operation& op, const TilePlace& place, const TilePart& own, const TilePart& theirs,
+                   const Step& step);
+  void send_result(Operation& op, const TilePlace& place);
+  void advance_own(std::size_t step);
+  void advance_theirs(Step& step, Operation& op);
+  PartialSender* out_of(std::size_t step);
+  bool is_last(std::size_t step) const { return step + 1 == steps_.size(); }
+
+  // Results.
+  bool place_held();
+  bool place_received();
+  bool contributed_beyond(const TilePlace& place) const;
+  void end_slice(Step& step, Operation& op);
+  bool send();
+  void return_credits();
+
+  LaneContext& context_;
+  const MergingPlan plan_;
+  const int self_, ranks_;
+  const bool gives_;  // this rank's contribution is handed to another one, which sends it the result
+  const CodeRules rules_;
+  std::vector<Step> steps_;
+  std::optional<PartialSender> result_;  // to the rank that gave its contribution to this one
+  Cursor contributed_;
+  std::array<Operation*, kMaxOperations> operations_{};  // by number, modulo that
+  std::uint64_t submitted_ = 0, finished_ = 0;
+  /// The last step's result, as long as it cannot be placed.
+  std::optional<TilePart> held_;
+  // Memory.
+  TileScratch own_scratch_, their_scratch_;
+  TileMerge partial_merge_, result_merge_;
+  std::unique_ptr<std::byte[]> own_wide_, their_wide_, result_values_;
+};
+
+}  // namespace nzcl::engine

@@ -1,0 +1,80 @@
+// Messages of tiles, as they wait to be merged.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "nzcl/types.h"
+#include "runtime/channel/fixed_queue.h"
+#include "runtime/wire/refusal.h"
+#include "runtime/wire/section.h"
+#include "runtime/wire/tile.h"
+
+namespace nzcl::engine {
+
+/// Where an exchange has come to: the next tile of a slice of an operation.
+struct TilePlace {
+  std::uint64_t epoch = 0, slice = 0;
+  std::uint64_t sequence = 0;  // of the slice among all that this lane has merged
+  std::uint64_t tile = 0;      // within the slice
+  std::uint64_t tiles = 0;     // of the slice
+  std::uint64_t elements = 0;  // of the tile
+};
+
+/// The messages that one rank sends another, or keeps of what it has sent, and how far they have been read.
+/// What they say is checked against what must come next. Memory and slots belong to the owner, who gives them
+/// back when a message has been read. For one thread; only the constructor allocates.
+class TileQueue {
+ public:
+  /// What is next: nothing yet, a tile, a refusal in the place of a whole slice, or something that cannot be.
+  enum class Next : std::uint8_t { nothing, tile, refusal, wrong };
+
+  TileQueue(std::uint64_t slot_bytes, std::size_t most_messages)
+      : slot_bytes_(slot_bytes), messages_(most_messages) {}
+
+  /// Adds a message. `token` is for the owner.
+  void push(const std::byte* data, std::uint32_t token) { messages_.push_back({data, token}); }
+  bool empty() const { return messages_.empty(); }
+  std::size_t size() const { return messages_.size(); }
+
+  /// Looks at what comes at this place, with values of this type. After Next::tile and Next::refusal, tile()
+  /// and refusal() say what it is; wrong() says why it cannot be, as a part of a sentence.
+  Next look(const TilePlace& place, DataType type);
+  const wire::Tile& tile() const { return tile_; }
+  const wire::Refusal& refusal() const { return refusal_; }
+  const char* wrong() const { return wrong_; }
+
+  /// Goes on behind what look() has found. Returns the token of a message that has been read to its end.
+  std::optional<std::uint32_t> advance();
+  /// Bytes of the sections that have been read to their ends since this was asked last.
+  std::uint64_t take_bytes() { return std::exchange(bytes_, 0); }
+
+ private:
+  struct Message {
+    const std::byte* data = nullptr;
+    std::uint32_t token = 0;
+  };
+  Next refuse(const char* why) {
+    wrong_ = why;
+    return Next::wrong;
+  }
+  bool open_section();
+  const char* wrong_with_section(const TilePlace& place) const;
+  Next look_at_refusal();
+
+  const std::uint64_t slot_bytes_;
+  FixedQueue<Message> messages_;
+  // Of the first message.
+  std::optional<wire::Section> section_;  // that is being read
+  bool more_ = false;                     // another one follows
+  std::uint64_t next_section_ = 0;        // where it begins
+  std::uint64_t tiles_read_ = 0;          // of the section
+  std::uint64_t at_ = 0;                  // where its next tile begins in its payload
+  wire::Tile tile_;
+  wire::Refusal refusal_;
+  const char* wrong_ = nullptr;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace nzcl::engine
