@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/plan/merging_steps.h"
+
 namespace nzcl::engine {
 namespace {
 

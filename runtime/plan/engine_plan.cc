@@ -121,7 +121,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.staging = staging_of(o.staging);
   config.nodes = membership.nodes;
   if (o.algorithm == "switch") {
-    config.datagrams = plan_datagrams(o, membership, numa_node);
+    config.datagrams = plan_datagrams(o, membership, config.node(members.self));
     config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one
   }
   return config;
