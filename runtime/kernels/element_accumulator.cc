@@ -47,15 +47,29 @@ void ElementAccumulator::start(DataType type, ReduceOp op, int ranks, std::size_
 
 /// Counts a rank that holds few elements. All ranks before it must have held few as well.
 void ElementAccumulator::count_few(std::span<const std::uint16_t> offsets) {
+  const std::span<std::uint64_t> any(any_.get(), words_);
   if (held_ == 0) {
     std::copy(offsets.begin(), offsets.end(), in_all_.get());
     common_ = offsets.size();
+  } else if (held_ == 1) {
+    common_ = keep_held(offsets);
   } else {
     common_ = keep_common(offsets);
   }
-  std::uint64_t* const any = any_.get();
-  for (const std::uint16_t offset : offsets) any[offset / 64] |= std::uint64_t{1} << offset % 64;
+  for (const std::uint16_t offset : offsets) set_bit(any, offset);
   ++held_;
+}
+
+/// Lists what is also in the union, which is what the first rank holds. Returns how many these are. It takes
+/// neither branches nor a walk along the other list.
+std::size_t ElementAccumulator::keep_held(std::span<const std::uint16_t> offsets) {
+  const std::span<const std::uint64_t> first(any_.get(), words_);
+  std::size_t kept = 0;
+  for (const std::uint16_t offset : offsets) {
+    in_all_[kept] = offset;
+    kept += test_bit(first, offset);
+  }
+  return kept;
 }
 
 /// Removes the elements that are not in `offsets` from the list of those that all ranks hold. Returns how

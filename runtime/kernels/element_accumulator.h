@@ -60,6 +60,7 @@ class ElementAccumulator {
 
   void count_rank(std::span<const std::uint64_t> bitmap);
   void count_few(std::span<const std::uint16_t> offsets);
+  std::size_t keep_held(std::span<const std::uint16_t> offsets);
   std::size_t keep_common(std::span<const std::uint16_t> offsets);
   void end_few();
   void prepare_all();
