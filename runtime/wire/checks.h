@@ -59,7 +59,8 @@ inline const char* wrong_with(const OperationRecord& r) {
   if (r.packed_result > 1) return "its form of result does not exist";
   if (static_cast<int>(r.collective) >= kCollectives) return "its collective does not exist";
   if (static_cast<int>(r.algorithm) >= kAlgorithms) return "its algorithm does not exist";
-  if (r.algorithm == Algorithm::merging && r.value_rule != ValueRule::as_is) return "its values cannot be coded in that way";
+  if (r.algorithm == Algorithm::merging && r.value_rule != ValueRule::as_is)
+    return "its values cannot be coded in that way";
   if (r.algorithm != Algorithm::push && r.collective != Collective::allreduce)
     return "its collective is not exchanged in that way";
   if (r.chunk_count > r.count) return "its chunk is larger than the largest one";

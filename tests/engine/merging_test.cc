@@ -271,7 +271,8 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
   refused([](PartialSum& s) { s.record.type = 99; }, "element type does not exist");
   refused([](PartialSum& s) { s.record.algorithm = static_cast<wire::Algorithm>(9); },
           "algorithm does not exist");
-  refused([](PartialSum& s) { s.record.value_rule = wire::ValueRule::float16; }, "cannot be coded in that way");
+  refused([](PartialSum& s) { s.record.value_rule = wire::ValueRule::float16; },
+          "cannot be coded in that way");
   refused([](PartialSum& s) { s.record.algorithm = wire::Algorithm::push; }, "disagree");
   refused([](PartialSum& s) { s.record.op = 2; }, "disagree");
   refused([](PartialSum& s) { s.record.count = 21; }, "disagree");
