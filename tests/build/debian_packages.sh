@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The Debian packages that `cpack` makes: unpacked, they hold all that a stranger's project needs, and say what they depend on.
+# With NZCL_TEST_INSTALL=1, which .ci/run sets, they are also installed into this system, used there, and removed again. That needs root.
 #   debian_packages.sh BUILD_DIR SOURCE_DIR
 set -euo pipefail
 build=$1 source=$2
@@ -44,3 +45,20 @@ echo "The README's example is compiled with both, and runs"
 dpkg-deb -x "$development" "$work/root"
 build_consumer "$work/root/usr"
 two_ranks "$work/build/example" "weights[0] = -1.50"
+
+[[ ${NZCL_TEST_INSTALL:-} == 1 ]] || exit 0
+((EUID == 0)) || fail "NZCL_TEST_INSTALL=1 needs root"
+! dpkg-query -W -f '${db:Status-Status}\n' nzcl nzcl-dev 2>/dev/null | grep -qx installed ||
+  fail "a package nzcl is installed already; remove it before this test installs its own"
+echo "Installed by dpkg, they are found without a word about where they are"
+remove() { dpkg --remove nzcl-dev nzcl >>"$work/log" 2>&1; }
+trap 'remove || true; rm -rf "$work"' EXIT
+dpkg --install "$runtime" "$development" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+nzcl_info --help >/dev/null || fail "nzcl_info --help"
+# shellcheck disable=SC2046
+c++ -std=c++20 "$work/consumer/example.cc" $(pkg-config --cflags --libs nzcl) -o "$work/installed_example"
+two_ranks "$work/installed_example" "weights[0] = -1.50" ""
+
+echo "Removed, they leave nothing behind"
+remove || fail "$(cat "$work/log")"
+! find /usr/bin /usr/lib /usr/include -name '*nzcl*' -not -path '*/python*' 2>/dev/null | grep . || fail "this was left"

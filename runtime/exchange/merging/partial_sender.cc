@@ -114,7 +114,7 @@ bool PartialSender::send() {
 std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t elements,
                          std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch) {
   write_descriptor(room.to, choice, part.count, wire::ValueCode::as_is);
-  const std::uint64_t bytes = tile_bytes(room.at, choice, part.count, value_bytes);
+  const std::uint64_t bytes = tile_bytes(room.at, choice, value_bytes, part.count * value_bytes);
   if (part.count == 0) return bytes;
   const std::uint64_t values = wire::values_at(room.at, value_bytes) - room.at;
   std::memset(room.to + sizeof(std::uint32_t), 0, values - sizeof(std::uint32_t));
