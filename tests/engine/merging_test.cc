@@ -5,6 +5,7 @@
 #include <bit>
 #include <numeric>
 
+#include "runtime/exchange/contributions/agreement.h"
 #include "runtime/exchange/merging/merging_exchange.h"
 #include "tests/engine/partial_sum.h"
 
@@ -138,17 +139,17 @@ TEST_F(MergingTest, EachRoundSendsWhatTheOneBeforeHasMerged) {
 }
 
 TEST_F(MergingTest, MessagesThatWaitToBeMergedAreBounded) {
-  for (std::uint64_t epoch = 0; epoch < 30; ++epoch) start(epoch);
+  for (std::uint64_t epoch = 0; epoch < engine::kMaxOperations; ++epoch) start(epoch);
   std::size_t sections = 0;
   for (const auto& sent : step()) sections += 1 + sent.more.size();
-  EXPECT_LT(sections, 30u) << "not all of them, because nothing has come back";
+  EXPECT_LT(sections, engine::kMaxOperations) << "not all of them, because nothing has come back";
   EXPECT_GT(sections, 1u);
 }
 
 TEST_F(MergingTest, ARefusalTakesTheSumsPlaceInEachRound) {
   Operation& op = start(0);
   step();
-  feed(1, PartialSum::refusal(0, 1, "no"));
+  feed(1, PartialSum::refusal(0, 1, "nope"));
   auto sent = step();
   ASSERT_THAT(sent, SizeIs(1));
   EXPECT_EQ(sent[0].peer, 2);
@@ -157,7 +158,7 @@ TEST_F(MergingTest, ARefusalTakesTheSumsPlaceInEachRound) {
   feed(2, PartialSum::refusal(0, 3, "never"));
   step();
   ASSERT_TRUE(op.finished());
-  EXPECT_EQ(op.failure()->text, "operation 0: rank 1 refused its request: no");
+  EXPECT_EQ(op.failure()->text, "operation 0: rank 1 refused its request: nope");
   EXPECT_EQ(fed_.failure(), "");
 }
 
@@ -245,6 +246,8 @@ std::string refusal_of(const std::function<void(PartialSum&)>& change) {
       {.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   MergingExchange exchange(fed.context());
   HandMade op(fed, 0, std::vector<float>(20, 1.0f), merging_record());
+  // As the lane does when it takes the operation.
+  engine::agree(fed.context(), 0, 0, op.operation.record, nullptr);
   exchange.submit(op.operation);
   fed.run(exchange);
   PartialSum sum(0, {3, 5}, {1, 2});
@@ -265,7 +268,7 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
   refused([](PartialSum& s) { s.header.version = 1; }, "another version");
   refused([](PartialSum& s) { s.header.flags |= wire::kBatch; }, "unknown flags");
   refused([](PartialSum& s) { s.header.payload_bytes = 1 << 20; }, "longer than its slot");
-  refused([](PartialSum& s) { s.header.flags |= wire::kMore; }, "another section");
+  refused([](PartialSum& s) { s.header.flags |= wire::kMore; }, "magic number");
   refused([](PartialSum& s) { s.header.flags = wire::kTiles; }, "a record belongs into");
   refused([](PartialSum& s) { s.header.stream_offset = 1; }, "a record belongs into");
   refused([](PartialSum& s) { s.record.type = 99; }, "element type does not exist");
