@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/exchange/switch/port.h"
 #include "tests/engine/kernel_switch.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -28,7 +29,7 @@ void run_beside(RackSetting setting) {
     }
   };
   Rack rack(setting);
-  ASSERT_TRUE(rack.run(300s));
+  ASSERT_TRUE(rack.run(300s)) << rack.failure();
   rack.expect_sums();
   EXPECT_GT(answered, 0u);
   EXPECT_EQ(kernel->failure(), "");
@@ -59,6 +60,23 @@ TEST(KernelSwitch, PacketsOfEverySizeThatAPageHolds) {
   setting.link.max_bytes = 4000;
   setting.link.faults = {.loss = 0.05, .duplication = 0.1, .corruption = 0.05};
   run_beside(setting);
+}
+
+TEST(KernelSwitch, AMistakeInTheProgramIsAnErrorWithTheVerifiersReason) {
+  const auto possible = tools::xdp::is_possible();
+  if (!possible.yes) GTEST_SKIP() << possible.detail;
+  try {
+    tools::xdp::KernelSwitch::load({.interfaces = {}, .broken = true});
+    FAIL() << "the kernel took a program that reads behind its packet";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::system) << "\"unavailable\" would be skipped by tests";
+    EXPECT_THAT(e.what(), HasSubstr("the kernel refuses the program"));
+    EXPECT_THAT(e.what(), HasSubstr("invalid access to packet"));
+  }
+}
+
+TEST(KernelSwitch, SlotsUpToTheMostThatRanksTake) {
+  run_beside({.workers = 2, .slots = kMostSlots, .count = 16 * (kMostSlots + 100)});
 }
 
 /// Two ranks, one slot, and packets by hand.
@@ -162,6 +180,24 @@ TEST_F(KernelSwitchByHand, ACopyFromElsewhereIsNotAnsweredAndMovesNobody) {
   EXPECT_EQ(kernel_->counts().stray, 2u);
   EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 itself gets the result again";
   EXPECT_EQ(kernel_->counts().added, 2u);
+}
+
+TEST_F(KernelSwitchByHand, AClampedValueIsReportedToAll) {
+  const auto clamped = [](std::vector<std::byte> bytes) {
+    Header h;
+    std::memcpy(&h, bytes.data(), sizeof h);
+    h.flags |= kClamped;
+    seal(h, kJob, bytes);
+    return bytes;
+  };
+  for (const int rank : {0, 1}) verdict(rank, packet(rank, 0, kNoPiece, 0));
+  EXPECT_TRUE(kernel_->receive(0, clamped(packet(0, 1, 0, kNoPiece, 4))).empty());
+  const auto answers = kernel_->receive(1, packet(1, 1, 0, kNoPiece, 4));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].rank, SlotServer::kToAll);
+  const auto result = open(answers[0].packet, kJob);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->header.flags, kHasValues | kClamped);
 }
 
 }  // namespace

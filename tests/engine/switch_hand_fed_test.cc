@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nzcl/error.h"
+#include "runtime/exchange/switch/port.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -195,6 +197,27 @@ TEST_F(ServerTest, TooManyValuesFailAndReachNothing) {
   open_tensor();
   give(0, 1, 0, kNoPiece, {1, 2, 3, 4, 5});
   EXPECT_THAT(server.failure(), HasSubstr("5 values"));
+}
+
+TEST_F(ServerTest, AClampedValueIsReportedToAll) {
+  open_tensor();
+  Header h = contribution(0, 1, 0, kNoPiece);
+  h.flags = kClamped;
+  server.receive(0, packet(h, {1}));
+  give(1, 1, 0, kNoPiece, {2});
+  EXPECT_EQ(sent().at(0).header.flags, kHasValues | kClamped);
+}
+
+TEST(PortAddress, TakesAsManySlotsAsAnyAggregatorMayHave) {
+  PortAddress address{
+      .address = "10.0.0.1:5", .max_bytes = 1472, .slots = kMostSlots, .job = kJob, .zeros = true};
+  const PortAddress read = PortAddress::decode(address.encode(), "aggregator 0");
+  EXPECT_EQ(read.slots, kMostSlots);
+  EXPECT_EQ(read.job.key.high, kJob.key.high);
+  EXPECT_TRUE(read.zeros);
+  address.slots = kMostSlots + 1;
+  EXPECT_THROW(PortAddress::decode(address.encode(), "aggregator 0"), Error);
+  EXPECT_THROW(PortAddress::decode("10.0.0.1:5 1472", "aggregator 0"), Error);
 }
 
 class WorkerTest : public ::testing::Test {

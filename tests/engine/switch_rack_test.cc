@@ -29,7 +29,7 @@ TEST(SwitchRack, ExactForEverySizeDensityAndNumberOfRanks) {
         setting.density = density;
         setting.tensors = 2;
         Rack rack(setting);
-        ASSERT_TRUE(rack.run(10s));
+        ASSERT_TRUE(rack.run(10s)) << rack.failure();
         rack.expect_sums();
       }
     }
@@ -49,7 +49,7 @@ TEST(SwitchRack, ExactWithLossDuplicatesReorderingAndChangedBytes) {
         setting.link = link_with(
             {.loss = loss, .duplication = 0.1, .reordering = 0.2, .corruption = 0.05, .detour = 3ms});
         Rack rack(setting);
-        ASSERT_TRUE(rack.run(300s));
+        ASSERT_TRUE(rack.run(300s)) << rack.failure();
         rack.expect_sums();
         EXPECT_GT(rack.server().refused(), 0u) << "changed packets are refused";
       }
@@ -74,9 +74,19 @@ TEST(SwitchRack, ZerosForPiecesThatARankDoesNotHoldChangeNoSum) {
       }
     };
     Rack rack(setting);
-    ASSERT_TRUE(rack.run(60s));
+    ASSERT_TRUE(rack.run(60s)) << rack.failure();
     rack.expect_sums();
   }
+}
+
+TEST(SwitchRack, AClampedValueFailsTheOperationOnEveryRank) {
+  RackSetting setting;
+  setting.workers = 3;
+  Rack rack(setting);
+  rack.tensor(1, 0).clamps = true;
+  EXPECT_FALSE(rack.run(10s));
+  EXPECT_THAT(rack.failure(), ::testing::HasSubstr("beyond the exponent that its rank had announced"));
+  EXPECT_EQ(rack.server().failure(), "") << "the aggregator tells all ranks, and the ranks say what it means";
 }
 
 TEST(SwitchRack, CopiesThatComeSecondsLaterChangeNothing) {
@@ -85,7 +95,7 @@ TEST(SwitchRack, CopiesThatComeSecondsLaterChangeNothing) {
   setting.count = 16 * 400;
   setting.link = link_with({.loss = 0.02, .duplication = 0.3, .detour = 2s});
   Rack rack(setting);
-  ASSERT_TRUE(rack.run(100s));
+  ASSERT_TRUE(rack.run(100s)) << rack.failure();
   rack.expect_sums();
 }
 
@@ -101,7 +111,7 @@ TEST(SwitchRack, ARankMayComeASecondLate) {
   EXPECT_EQ(rack.worker(0).missing()->count, 1);
   EXPECT_TRUE(rack.worker(0).missing()->opening);
   Rack again(setting);
-  ASSERT_TRUE(again.run(60s));
+  ASSERT_TRUE(again.run(60s)) << again.failure();
   again.expect_sums();
   // Repetitions are backed off: a rank that waits for a second does not flood the aggregator.
   EXPECT_LT(again.worker(0).repeated(), 40u * setting.slots);
@@ -113,7 +123,7 @@ TEST(SwitchRack, WithoutLossEachRankSendsItsPiecesAndTheHeadersOnce) {
   setting.density = 0.1;
   setting.link = link_with({});
   Rack rack(setting);
-  ASSERT_TRUE(rack.run(10s));
+  ASSERT_TRUE(rack.run(10s)) << rack.failure();
   for (int r = 0; r < 2; ++r) EXPECT_EQ(rack.worker(r).repeated(), 0u);
   // A round for each piece that some rank holds, and an opening for each slot.
   EXPECT_EQ(rack.server().completed(), rack.tensor(0, 0).stored + setting.slots);
@@ -125,7 +135,7 @@ TEST(SwitchRack, GoesOnWhenOtherThreadsAreStillLookingThroughTheTensor) {
   Rack rack(setting);
   rack.tensor(0, 0).blind = 50;
   rack.tensor(1, 0).blind = 5;
-  ASSERT_TRUE(rack.run(10s));
+  ASSERT_TRUE(rack.run(10s)) << rack.failure();
   rack.expect_sums();
 }
 
@@ -140,7 +150,7 @@ TEST(SwitchRack, ALossCostsAboutOneTimeoutAndTheOtherSlotsGoOn) {
   const auto time = [&](double loss) {
     setting.link.faults.loss = loss;
     Rack rack(setting);
-    EXPECT_TRUE(rack.run(100s));
+    EXPECT_TRUE(rack.run(100s)) << rack.failure();
     rack.expect_sums();
     return std::chrono::duration<double>(rack.network().now()).count();
   };

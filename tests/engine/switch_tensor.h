@@ -154,10 +154,10 @@ class Rack {
         if (!begun_[r] && (r >= setting_.late.size() || network_.now() >= setting_.late[r])) begin(r);
         drive_worker(r);
         done &= begun_[r] && workers_[r]->idle();
-        if (!workers_[r]->failure().empty()) return ADD_FAILURE() << workers_[r]->failure(), false;
+        if (!workers_[r]->failure().empty()) return failure_ = workers_[r]->failure(), false;
       }
       drive_server();
-      if (!server_->failure().empty()) return ADD_FAILURE() << server_->failure(), false;
+      if (!server_->failure().empty()) return failure_ = server_->failure(), false;
       if (done) return true;
       const Time tick = network_.now() + std::chrono::microseconds(50);
       network_.advance(std::min(tick, std::max(network_.now(), network_.next().value_or(tick))));
@@ -165,6 +165,8 @@ class Rack {
     return false;
   }
 
+  /// Why run() came to no end; empty if there was too little time.
+  const std::string& failure() const { return failure_; }
   MemoryTensor& tensor(int rank, int number) {
     return *tensors_[static_cast<std::size_t>(rank * setting_.tensors + number)];
   }
@@ -241,6 +243,7 @@ class Rack {
   std::vector<std::unique_ptr<SlotWorker>> workers_;
   std::vector<std::unique_ptr<MemoryTensor>> tensors_;
   std::vector<bool> begun_;
+  std::string failure_;
 };
 
 }  // namespace nzcl::engine::slot_pool::test

@@ -33,7 +33,7 @@ struct Outcome {
 };
 Outcome outcome_of(const RackSetting& setting) {
   Rack rack(setting);
-  EXPECT_TRUE(rack.run(100s));
+  EXPECT_TRUE(rack.run(100s)) << rack.failure();
   rack.expect_sums();
   const double packet_bits = 8.0 * (setting.link.max_bytes + setting.link.header_bytes);
   const double bound =
@@ -63,7 +63,7 @@ TEST(SwitchWindow, ARoundTripLongerThanTheFirstTimeoutIsLearned) {
   RackSetting setting = setting_of(1e9, 2, false);
   setting.link.delay = 6ms;
   Rack rack(setting);
-  ASSERT_TRUE(rack.run(100s));
+  ASSERT_TRUE(rack.run(100s)) << rack.failure();
   rack.expect_sums();
   EXPECT_LE(rack.worker(0).repeated(), 3 * setting.slots);
 }

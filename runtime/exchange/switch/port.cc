@@ -41,7 +41,7 @@ std::uint32_t slots_for(const verbs::DatagramPort& port, int workers) {
   const std::size_t most = std::min<std::size_t>(port.max_bytes(), sizeof(Header) + kMostPieceElements * 4);
   const std::size_t room = std::min(port.receive_bytes(), kMostUnderWay);
   const std::size_t fits = room / (most * static_cast<std::size_t>(workers));
-  return static_cast<std::uint32_t>(std::clamp<std::size_t>(fits, kLeastSlots, kMostSlots));
+  return static_cast<std::uint32_t>(std::clamp<std::size_t>(fits, kLeastSlots, kMostSlotsUnasked));
 }
 
 std::uint32_t common_piece_elements(std::span<const PortAddress> members) {

@@ -12,9 +12,12 @@ namespace nzcl::engine::slot_pool {
 
 /// The largest piece: larger packets would not make the exchange faster, but slots hold fewer of them.
 inline constexpr std::uint32_t kMostPieceElements = 2048;
-/// At a round trip of 200 us, as many packets of 1.4 KB are what 10 Gb/s hold, and half as much again.
-inline constexpr std::uint32_t kMostSlots = 256;
+/// Of any aggregator. Those of nzcl_switch are chosen by whoever starts it, within these bounds.
 inline constexpr std::uint32_t kLeastSlots = 4;
+inline constexpr std::uint32_t kMostSlots = 1024;
+/// What an aggregator takes by itself. At a round trip of 200 us, as many packets of 1.4 KB are what 10 Gb/s
+/// hold, and half as much again.
+inline constexpr std::uint32_t kMostSlotsUnasked = 256;
 /// What all workers together may have under way to an aggregator: README.md says why.
 inline constexpr std::size_t kMostUnderWay = 1 << 20;
 

@@ -24,6 +24,8 @@ struct Settings {
   std::uint32_t pools = 16;  // at the same time; a communicator has two for each lane
   /// For tests: the program drops one of so many packets. 0: none.
   std::uint32_t drop_one_of = 0;
+  /// For tests: the program has a mistake that the kernel's verifier finds.
+  bool broken = false;
 };
 
 struct Counts {
@@ -34,7 +36,8 @@ struct Counts {
 /// as they were.
 class KernelSwitch : public engine::slot_pool::KernelPools {
  public:
-  /// Throws Error{unavailable, invalid_argument, system} with advice.
+  /// Throws Error{unavailable, invalid_argument, system} with advice. "unavailable" means that this machine
+  /// forbids it or cannot do it; a program that the kernel's verifier refuses is an error of the system.
   static std::shared_ptr<KernelSwitch> load(const Settings& settings);
 
   virtual Counts counts() const = 0;
