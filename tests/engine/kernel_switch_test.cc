@@ -4,6 +4,7 @@
 
 #include "runtime/exchange/switch/port.h"
 #include "tests/engine/kernel_switch.h"
+#include "tests/engine/switch_rack.h"
 
 namespace nzcl::engine::slot_pool::test {
 namespace {
@@ -19,22 +20,22 @@ void run_beside(RackSetting setting) {
   if (!kernel) GTEST_SKIP() << why_not;
   std::size_t packets = 0, answered = 0;
   setting.zeros = true;
-  setting.watch = [&](int rank, std::span<const std::byte> packet, const std::vector<Answer>& expected) {
-    const auto have = kernel->receive(rank, packet);
+  setting.make = watched([&](int rank, std::span<const std::byte> packet, const std::vector<Sent>& expected) {
+    const auto have = kernel->answers_to(rank, packet);
     ++packets;
     ASSERT_EQ(have.size(), expected.size()) << "packet " << packets << " of rank " << rank;
     for (std::size_t i = 0; i < have.size(); ++i, ++answered) {
       ASSERT_EQ(have[i].rank, expected[i].rank) << "packet " << packets << " of rank " << rank;
       ASSERT_EQ(have[i].packet, expected[i].packet) << "packet " << packets << " of rank " << rank;
     }
-  };
+  });
   Rack rack(setting);
   ASSERT_TRUE(rack.run(300s)) << rack.failure();
   rack.expect_sums();
   EXPECT_GT(answered, 0u);
   EXPECT_EQ(kernel->failure(), "");
-  EXPECT_EQ(kernel->counts().completed, rack.server().completed());
-  EXPECT_EQ(kernel->counts().refused, rack.server().refused());
+  EXPECT_EQ(kernel->counts().completed, rack.aggregator().completed());
+  EXPECT_EQ(kernel->counts().refused, rack.aggregator().refused());
 }
 
 TEST(KernelSwitch, DenseAndWithoutLoss) { run_beside({.workers = 2}); }
@@ -71,7 +72,7 @@ TEST(KernelSwitch, AMistakeInTheProgramIsAnErrorWithTheVerifiersReason) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ErrorCode::system) << "\"unavailable\" would be skipped by tests";
     EXPECT_THAT(e.what(), HasSubstr("the kernel refuses the program"));
-    EXPECT_THAT(e.what(), HasSubstr("invalid access to packet"));
+    EXPECT_THAT(e.what(), HasSubstr("invalid mem access"));
   }
 }
 
@@ -191,10 +192,10 @@ TEST_F(KernelSwitchByHand, AClampedValueIsReportedToAll) {
     return bytes;
   };
   for (const int rank : {0, 1}) verdict(rank, packet(rank, 0, kNoPiece, 0));
-  EXPECT_TRUE(kernel_->receive(0, clamped(packet(0, 1, 0, kNoPiece, 4))).empty());
-  const auto answers = kernel_->receive(1, packet(1, 1, 0, kNoPiece, 4));
+  EXPECT_TRUE(kernel_->answers_to(0, clamped(packet(0, 1, 0, kNoPiece, 4))).empty());
+  const auto answers = kernel_->answers_to(1, packet(1, 1, 0, kNoPiece, 4));
   ASSERT_EQ(answers.size(), 1u);
-  EXPECT_EQ(answers[0].rank, SlotServer::kToAll);
+  EXPECT_EQ(answers[0].rank, kToAll);
   const auto result = open(answers[0].packet, kJob);
   ASSERT_TRUE(result);
   EXPECT_EQ(result->header.flags, kHasValues | kClamped);

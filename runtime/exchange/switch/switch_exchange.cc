@@ -10,6 +10,7 @@
 #include "runtime/exchange/switch/kernel_exchange.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/exchange/switch/port.h"
+#include "runtime/exchange/switch/slot_server.h"
 #include "runtime/exchange/switch/slot_worker.h"
 
 namespace nzcl::engine {
@@ -66,14 +67,17 @@ class SwitchExchange : public Exchange {
 class ServerExchange final : public SwitchExchange {
  public:
   explicit ServerExchange(LaneContext& context)
-      : SwitchExchange(context), slots_(slots_for(*port_, members().workers)), job_(draw_job()) {}
+      : SwitchExchange(context),
+        slots_(slots_for(*port_)),
+        window_(window_for(*port_, members().workers)),
+        job_(draw_job()) {}
 
   std::string address() const override {
-    return PortAddress{port_->address(), port_->max_bytes(), slots_, job_, false}.encode();
+    return PortAddress{port_->address(), port_->max_bytes(), slots_, window_, job_, false}.encode();
   }
   void connect(std::span<const std::string> texts) override {
     const auto all = connect_port(texts, [this](int m) { return members().is_worker(m); });
-    server_.emplace(Pool{members().workers, slots_, common_piece_elements(all), job_, false});
+    server_.emplace(Pool{members().workers, slots_, common_piece_elements(all), job_, false, window_});
   }
 
   void submit(Operation&) override {}  // only workers have operations
@@ -92,7 +96,7 @@ class ServerExchange final : public SwitchExchange {
   bool answer() {
     bool any = false;
     while (const auto out = server_->front()) {
-      if (out->rank == SlotServer::kToAll ? !send_to_all(out->packet) : !send(out->rank, out->packet)) break;
+      if (out->rank == kToAll ? !send_to_all(out->packet) : !send(out->rank, out->packet)) break;
       server_->pop();
       any = true;
     }
@@ -120,7 +124,7 @@ class ServerExchange final : public SwitchExchange {
     return true;
   }
 
-  const std::uint32_t slots_;
+  const std::uint32_t slots_, window_;
   const Job job_;
   std::optional<SlotServer> server_;
   int next_rank_ = 0;
@@ -132,7 +136,7 @@ class WorkerExchange final : public SwitchExchange {
   explicit WorkerExchange(LaneContext& context) : SwitchExchange(context) {}
 
   std::string address() const override {
-    return PortAddress{port_->address(), port_->max_bytes(), 0, {}, false}.encode();
+    return PortAddress{port_->address(), port_->max_bytes(), 0, 0, {}, false}.encode();
   }
   void connect(std::span<const std::string> texts) override {
     const auto all = connect_port(texts, [this](int m) { return members().is_aggregator(m); });
@@ -145,8 +149,9 @@ class WorkerExchange final : public SwitchExchange {
       if (address.slots == 0)
         throw Error(ErrorCode::transport,
                     members().name(members().aggregator_member(a)) + " offers no slots");
-      links_.emplace_back(Pool{members().workers, address.slots, elements, address.job, address.zeros},
-                          members().self);
+      links_.emplace_back(
+          Pool{members().workers, address.slots, elements, address.job, address.zeros, address.window},
+          members().self);
     }
   }
 
