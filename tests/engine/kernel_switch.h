@@ -20,12 +20,14 @@
 #include "nzcl/error.h"
 #include "runtime/tools/xdp/kernel_switch.h"
 #include "tests/engine/switch_tensor.h"
+#include "tests/engine/switch_watched.h"
 
 namespace nzcl::engine::slot_pool::test {
 
-/// One pool in the kernel. Rank r has the address 10.0.0.(r+1):5000+r, and its packets come in at an
-/// interface of their own; the aggregator has 10.0.0.100:7000.
-class KernelServer {
+/// One pool in the kernel, which a rack can have as its aggregator. Rank r has the
+/// address 10.0.0.(r+1):5000+r, and its packets come in at an interface of their own; the aggregator
+/// has 10.0.0.100:7000.
+class KernelServer final : public perf::RackAggregator {
  public:
   /// Returns nullptr where this is not possible, and says why.
   static std::unique_ptr<KernelServer> make(const Pool& pool, std::string& why_not) {
@@ -74,12 +76,12 @@ class KernelServer {
     return out;
   }
   /// What the program sends in answer to a packet from a rank. Whatever it sends must be well addressed.
-  std::vector<Answer> receive(int rank, std::span<const std::byte> packet) const {
+  std::vector<Sent> answers_to(int rank, std::span<const std::byte> packet) const {
     const Frame out = run(rank, packet, rank);
     if (out.verdict == XDP_DROP) return {};
     EXPECT_TRUE(out.verdict == XDP_TX || out.verdict == XDP_REDIRECT) << out.verdict;
     expect_addressed(out.bytes, rank);
-    return {{out.verdict == XDP_TX ? rank : SlotServer::kToAll, {out.bytes.begin() + 42, out.bytes.end()}}};
+    return {{out.verdict == XDP_TX ? rank : kToAll, {out.bytes.begin() + 42, out.bytes.end()}}};
   }
 
   static std::vector<std::byte> frame(int rank, std::span<const std::byte> packet) {
@@ -105,7 +107,14 @@ class KernelServer {
     return frame;
   }
 
-  std::string failure() const { return pool_->failure(); }
+  void receive(int rank, std::span<const std::byte> packet) override {
+    for (Sent& answer : answers_to(rank, packet)) kept_.push(std::move(answer));
+  }
+  std::optional<Out> front() override { return kept_.front(); }
+  void pop() override { kept_.pop(); }
+  std::string failure() const override { return pool_->failure(); }
+  std::uint64_t completed() const override { return counts().completed; }
+  std::uint64_t refused() const override { return counts().refused; }
   tools::xdp::Counts counts() const { return in_kernel_->counts(); }
 
  private:
@@ -137,6 +146,7 @@ class KernelServer {
 
   const std::shared_ptr<tools::xdp::KernelSwitch> in_kernel_;
   std::unique_ptr<KernelPool> pool_;
+  KeptAnswers kept_;
 };
 
 }  // namespace nzcl::engine::slot_pool::test

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/exchange/switch/port.h"
 #include "tests/engine/kernel_switch.h"
+#include "tests/engine/switch_rack.h"
 
 namespace nzcl::engine::slot_pool::test {
 namespace {
@@ -18,22 +20,22 @@ void run_beside(RackSetting setting) {
   if (!kernel) GTEST_SKIP() << why_not;
   std::size_t packets = 0, answered = 0;
   setting.zeros = true;
-  setting.watch = [&](int rank, std::span<const std::byte> packet, const std::vector<Answer>& expected) {
-    const auto have = kernel->receive(rank, packet);
+  setting.make = watched([&](int rank, std::span<const std::byte> packet, const std::vector<Sent>& expected) {
+    const auto have = kernel->answers_to(rank, packet);
     ++packets;
     ASSERT_EQ(have.size(), expected.size()) << "packet " << packets << " of rank " << rank;
     for (std::size_t i = 0; i < have.size(); ++i, ++answered) {
       ASSERT_EQ(have[i].rank, expected[i].rank) << "packet " << packets << " of rank " << rank;
       ASSERT_EQ(have[i].packet, expected[i].packet) << "packet " << packets << " of rank " << rank;
     }
-  };
+  });
   Rack rack(setting);
-  ASSERT_TRUE(rack.run(300s));
+  ASSERT_TRUE(rack.run(300s)) << rack.failure();
   rack.expect_sums();
   EXPECT_GT(answered, 0u);
   EXPECT_EQ(kernel->failure(), "");
-  EXPECT_EQ(kernel->counts().completed, rack.server().completed());
-  EXPECT_EQ(kernel->counts().refused, rack.server().refused());
+  EXPECT_EQ(kernel->counts().completed, rack.aggregator().completed());
+  EXPECT_EQ(kernel->counts().refused, rack.aggregator().refused());
 }
 
 TEST(KernelSwitch, DenseAndWithoutLoss) { run_beside({.workers = 2}); }
@@ -59,6 +61,23 @@ TEST(KernelSwitch, PacketsOfEverySizeThatAPageHolds) {
   setting.link.max_bytes = 4000;
   setting.link.faults = {.loss = 0.05, .duplication = 0.1, .corruption = 0.05};
   run_beside(setting);
+}
+
+TEST(KernelSwitch, AMistakeInTheProgramIsAnErrorWithTheVerifiersReason) {
+  const auto possible = tools::xdp::is_possible();
+  if (!possible.yes) GTEST_SKIP() << possible.detail;
+  try {
+    tools::xdp::KernelSwitch::load({.interfaces = {}, .broken = true});
+    FAIL() << "the kernel took a program that reads behind its packet";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::system) << "\"unavailable\" would be skipped by tests";
+    EXPECT_THAT(e.what(), HasSubstr("the kernel refuses the program"));
+    EXPECT_THAT(e.what(), HasSubstr("invalid mem access"));
+  }
+}
+
+TEST(KernelSwitch, SlotsUpToTheMostThatRanksTake) {
+  run_beside({.workers = 2, .slots = kMostSlots, .count = 16 * (kMostSlots + 100)});
 }
 
 /// Two ranks, one slot, and packets by hand.
@@ -162,6 +181,24 @@ TEST_F(KernelSwitchByHand, ACopyFromElsewhereIsNotAnsweredAndMovesNobody) {
   EXPECT_EQ(kernel_->counts().stray, 2u);
   EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 itself gets the result again";
   EXPECT_EQ(kernel_->counts().added, 2u);
+}
+
+TEST_F(KernelSwitchByHand, AClampedValueIsReportedToAll) {
+  const auto clamped = [](std::vector<std::byte> bytes) {
+    Header h;
+    std::memcpy(&h, bytes.data(), sizeof h);
+    h.flags |= kClamped;
+    seal(h, kJob, bytes);
+    return bytes;
+  };
+  for (const int rank : {0, 1}) verdict(rank, packet(rank, 0, kNoPiece, 0));
+  EXPECT_TRUE(kernel_->answers_to(0, clamped(packet(0, 1, 0, kNoPiece, 4))).empty());
+  const auto answers = kernel_->answers_to(1, packet(1, 1, 0, kNoPiece, 4));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].rank, kToAll);
+  const auto result = open(answers[0].packet, kJob);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->header.flags, kHasValues | kClamped);
 }
 
 }  // namespace

@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "nzcl/error.h"
+#include "runtime/exchange/switch/port.h"
+#include "runtime/exchange/switch/slot_relay.h"
+#include "runtime/exchange/switch/slot_server.h"
+#include "runtime/exchange/switch/slot_worker.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -69,7 +74,7 @@ TEST_F(ServerTest, AnswersAllWhenAllHaveCome) {
   give(1, 0, kNoPiece, 2);
   const auto opening = sent();
   ASSERT_EQ(opening.size(), 1u);
-  EXPECT_EQ(opening[0].rank, SlotServer::kToAll);
+  EXPECT_EQ(opening[0].rank, kToAll);
   EXPECT_EQ(opening[0].header.next, 2u);
   give(1, 1, 2, kNoPiece, {1, 2, 3});
   give(0, 1, 2, 3);
@@ -197,6 +202,153 @@ TEST_F(ServerTest, TooManyValuesFailAndReachNothing) {
   EXPECT_THAT(server.failure(), HasSubstr("5 values"));
 }
 
+TEST_F(ServerTest, AQuestionIsAnsweredAndAddsNothing) {
+  const auto ask = [&](int rank, std::uint32_t round) {
+    Header h = contribution(rank, round, 0, kNoPiece);
+    h.kind = Kind::question;
+    server.receive(rank, packet(h));
+    return sent();
+  };
+  open_tensor();
+  const auto absent = ask(1, 1);
+  ASSERT_EQ(absent.size(), 1u);
+  EXPECT_EQ(absent[0].header.kind, Kind::waiting);
+  EXPECT_EQ(absent[0].header.flags, kAbsent);
+  EXPECT_EQ(absent[0].header.rank, 1);
+  EXPECT_EQ(absent[0].header.piece, 2u) << "nobody has come";
+  give(1, 1, 0, kNoPiece, {5});
+  EXPECT_EQ(ask(1, 1).at(0).header.flags, 0) << "it is only told to wait";
+  EXPECT_EQ(ask(0, 1).at(0).header.flags, kAbsent);
+  give(0, 1, 0, kNoPiece, {6});
+  sent();
+  const auto result = ask(0, 1);
+  ASSERT_EQ(result.size(), 1u);
+  EXPECT_EQ(result[0].rank, 0);
+  EXPECT_THAT(result[0].values, ElementsAre(11));
+  EXPECT_TRUE(ask(0, 5).empty()) << "nobody can be in this round";
+  EXPECT_EQ(server.refused(), 1u);
+}
+
+/// Two children of a relay whose rank above is 1.
+class RelayTest : public ::testing::Test {
+ protected:
+  static constexpr Job kAbove{7, {8, 9}};
+  void child(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next,
+             const std::vector<std::int32_t>& values = {}, Kind kind = Kind::contribution) {
+    Header h = contribution(rank, round, piece, next);
+    h.kind = kind;
+    relay.receive(rank, packet(h, values));
+  }
+  void above(Header h, const std::vector<std::int32_t>& values = {}) {
+    relay.receive_from_above(packet(h, values, kAbove));
+  }
+  static Header result(std::uint32_t round, std::uint32_t piece, std::uint32_t next) {
+    Header h = contribution(kAggregatorRank, round, piece, next);
+    h.kind = Kind::result;
+    return h;
+  }
+  struct Seen {
+    int rank;
+    Header header;
+    std::vector<std::int32_t> values;
+  };
+  std::vector<Seen> sent() {
+    std::vector<Seen> all;
+    for (; const auto out = relay.front(); relay.pop()) {
+      const auto opened = open(out->packet, out->rank == kToAbove ? kAbove : kJob);
+      EXPECT_TRUE(opened);
+      if (opened) all.push_back({out->rank, opened->header, {opened->values.begin(), opened->values.end()}});
+    }
+    return all;
+  }
+  SlotRelay relay{Pool{2, 1, 4, kJob}, Pool{2, 1, 4, kAbove}, 1};
+};
+
+TEST_F(RelayTest, SendsOneContributionUpAndTheResultDown) {
+  child(0, 0, kNoPiece, 0);
+  EXPECT_TRUE(sent().empty());
+  child(1, 0, kNoPiece, 3);
+  auto up = sent();
+  ASSERT_EQ(up.size(), 1u);
+  EXPECT_EQ(up[0].rank, kToAbove);
+  EXPECT_EQ(up[0].header.kind, Kind::contribution);
+  EXPECT_EQ(up[0].header.rank, 1);
+  EXPECT_EQ(up[0].header.next, 0u);
+  above(result(0, kNoPiece, 0));
+  EXPECT_EQ(sent().at(0).rank, kToAll);
+  child(0, 1, 0, kNoPiece, {1, 2});
+  child(1, 1, 0, 3);
+  up = sent();
+  EXPECT_THAT(up.at(0).values, ElementsAre(1, 2));
+  EXPECT_EQ(up.at(0).header.next, 3u);
+  above(result(1, 0, 2), {5, 5});
+  const auto down = sent();
+  ASSERT_EQ(down.size(), 1u);
+  EXPECT_EQ(down[0].header.next, 2u);
+  EXPECT_THAT(down[0].values, ElementsAre(5, 5));
+  child(0, 1, 0, kNoPiece, {1, 2});
+  EXPECT_EQ(sent().at(0).rank, 0) << "it is answered again, and alone";
+}
+
+TEST_F(RelayTest, AChildsRepetitionMakesItAskAbove) {
+  child(0, 0, kNoPiece, 0);
+  child(0, 0, kNoPiece, 0);
+  EXPECT_EQ(sent().at(0).header.rank, 1) << "its own child is missing";
+  child(1, 0, kNoPiece, 0);
+  sent();
+  child(1, 0, kNoPiece, 0);
+  EXPECT_EQ(sent().at(0).header.kind, Kind::question);
+  Header h = result(0, 0, 0);
+  h.kind = Kind::waiting;
+  h.flags = kAbsent;
+  above(h);
+  EXPECT_EQ(sent().at(0).header.kind, Kind::contribution) << "it was lost";
+  h.flags = 0;
+  h.rank = 0;
+  above(h);
+  const auto waiting = sent();
+  EXPECT_EQ(waiting.at(0).rank, kToAll);
+  EXPECT_EQ(waiting.at(0).header.kind, Kind::waiting);
+}
+
+TEST_F(RelayTest, AResultThatCannotBeFails) {
+  child(0, 0, kNoPiece, 0);
+  child(1, 0, kNoPiece, 0);
+  above(result(0, kNoPiece, 1));
+  EXPECT_THAT(relay.failure(), HasSubstr("cannot be")) << "a child holds piece 0";
+}
+
+TEST_F(ServerTest, AClampedValueIsReportedToAll) {
+  open_tensor();
+  Header h = contribution(0, 1, 0, kNoPiece);
+  h.flags = kClamped;
+  server.receive(0, packet(h, {1}));
+  give(1, 1, 0, kNoPiece, {2});
+  EXPECT_EQ(sent().at(0).header.flags, kHasValues | kClamped);
+}
+
+TEST(PortAddress, TakesAsManySlotsAsAnyAggregatorMayHave) {
+  PortAddress address{.address = "10.0.0.1:5",
+                      .max_bytes = 1472,
+                      .slots = kMostSlots,
+                      .window = 7,
+                      .job = kJob,
+                      .zeros = true};
+  const PortAddress read = PortAddress::decode(address.encode(), "aggregator 0");
+  EXPECT_EQ(read.slots, kMostSlots);
+  EXPECT_EQ(read.window, 7u);
+  EXPECT_EQ(read.job.key.high, kJob.key.high);
+  EXPECT_TRUE(read.zeros);
+  address.window = 0;
+  EXPECT_THROW(PortAddress::decode(address.encode(), "aggregator 0"), Error);
+  address.window = kMostSlots + 1;
+  EXPECT_THROW(PortAddress::decode(address.encode(), "aggregator 0"), Error);
+  address.window = 7;
+  address.slots = kMostSlots + 1;
+  EXPECT_THROW(PortAddress::decode(address.encode(), "aggregator 0"), Error);
+  EXPECT_THROW(PortAddress::decode("10.0.0.1:5 1472", "aggregator 0"), Error);
+}
+
 class WorkerTest : public ::testing::Test {
  protected:
   std::optional<Header> next(Time now) {
@@ -254,7 +406,7 @@ TEST_F(WorkerTest, RepeatsAfterTheTimeoutAndLessAndLessOften) {
   worker->submit(tensor);
   next(0s);
   std::vector<Time> repeated;
-  for (Time now{}; now < 3s; now += 250us) {
+  for (Time now{}; now < 3s; now += kTick) {
     worker->advance(now);
     if (next(now)) repeated.push_back(now);
   }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <queue>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "nzcl/error.h"
@@ -44,6 +45,7 @@ struct Port {
   };
   std::deque<Delivered> inbox;
   bool open = true;
+  bool noted = false;  // among the arrivals
 };
 
 }  // namespace
@@ -53,7 +55,7 @@ class SimulatedState {
   SimulatedState(std::uint64_t seed, Time poll) : time_of_poll(poll), random_(seed) {}
 
   std::size_t add(const SimulatedLink& link) {
-    ports_.push_back({.link = link, .up = {}, .down = {}, .inbox = {}, .open = true});
+    ports_.push_back({.link = link, .up = {}, .down = {}, .inbox = {}, .open = true, .noted = false});
     return ports_.size() - 1;
   }
   Port& port(std::size_t i) { return ports_[i]; }
@@ -74,6 +76,11 @@ class SimulatedState {
 
   std::optional<Time> next() const {
     return moving_.empty() ? std::nullopt : std::optional(moving_.top().at);
+  }
+  void take_arrivals(std::vector<std::size_t>& ports) {
+    for (const std::size_t i : arrivals_) ports_[i].noted = false;
+    ports.insert(ports.end(), arrivals_.begin(), arrivals_.end());
+    arrivals_.clear();
   }
   void advance(Time time) {
     while (!moving_.empty() && moving_.top().at <= time) {
@@ -121,11 +128,15 @@ class SimulatedState {
     if (at) moving_.push({*at, number_++, m.from, m.to, false, std::move(m.bytes)});
   }
   void deliver(Moving m) {
-    if (ports_[m.to].open) ports_[m.to].inbox.push_back({m.from, std::move(m.bytes)});
+    Port& receiver = ports_[m.to];
+    if (!receiver.open) return;
+    receiver.inbox.push_back({m.from, std::move(m.bytes)});
+    if (!std::exchange(receiver.noted, true)) arrivals_.push_back(m.to);
   }
 
   std::deque<Port> ports_;
   std::priority_queue<Moving, std::vector<Moving>, Later> moving_;
+  std::vector<std::size_t> arrivals_;  // ports
   std::uint64_t number_ = 0;
   std::mt19937_64 random_;
 };
@@ -205,6 +216,7 @@ std::unique_ptr<DatagramPort> SimulatedNetwork::open(const SimulatedLink& link) 
 SimulatedNetwork::Time SimulatedNetwork::now() const { return state_->now; }
 std::optional<SimulatedNetwork::Time> SimulatedNetwork::next() const { return state_->next(); }
 void SimulatedNetwork::advance(Time time) { state_->advance(time); }
+void SimulatedNetwork::take_arrivals(std::vector<std::size_t>& ports) { state_->take_arrivals(ports); }
 std::uint64_t SimulatedNetwork::lost() const { return state_->lost; }
 
 }  // namespace nzcl::verbs

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "verbs/datagram.h"
 
@@ -49,6 +50,10 @@ class SimulatedNetwork {
   std::optional<Time> next() const;
   /// Lets time pass. Precondition: `time` is not before now().
   void advance(Time time);
+
+  /// Appends the numbers of the ports, in the order of open(), at which anything has arrived since the last
+  /// call, and which may not have received it yet.
+  void take_arrivals(std::vector<std::size_t>& ports);
 
   /// How many datagrams were lost, in full queues and by faults.
   std::uint64_t lost() const;

@@ -40,6 +40,7 @@ class KernelExchange final : public Exchange {
     return PortAddress{.address = port_->address(),
                        .max_bytes = std::min(port_->max_bytes(), pools_.max_bytes()),
                        .slots = pools_.slots(),
+                       .window = pools_.slots(),
                        .job = job_,
                        .zeros = true}
         .encode();
@@ -53,7 +54,7 @@ class KernelExchange final : public Exchange {
       if (members.is_worker(m)) ranks.push_back(all.back().address);
     }
     port_->connect(ranks);
-    pool_ = {members.workers, pools_.slots(), common_piece_elements(all), job_, true};
+    pool_ = {members.workers, pools_.slots(), common_piece_elements(all), job_, true, pools_.slots()};
     in_kernel_ = pools_.open(pool_, port_->address(), ranks);
   }
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/exchange/switch/slot_server.h"
+#include "runtime/exchange/switch/slot_sets.h"
 
 namespace nzcl::engine::slot_pool {
 

@@ -20,8 +20,8 @@ inline constexpr std::uint16_t kAggregatorRank = 0xffff;
 /// As many blocks have a bit in a packet.
 inline constexpr std::size_t kMostBlocks = 64;
 
-enum class Kind : std::uint8_t { contribution = 1, result = 2, waiting = 3 };
-inline constexpr std::uint8_t kHasValues = 1, kClamped = 2;
+enum class Kind : std::uint8_t { contribution = 1, result = 2, waiting = 3, question = 4 };
+inline constexpr std::uint8_t kHasValues = 1, kClamped = 2, kAbsent = 4;
 
 struct Header {
   std::uint32_t magic = kMagic;

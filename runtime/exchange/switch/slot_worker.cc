@@ -6,6 +6,13 @@
 #include <cstring>
 
 namespace nzcl::engine::slot_pool {
+namespace {
+
+/// Repetitions of one slot are mostly questions, which cost little, and most of its timeouts are the losses
+/// of other ranks. So its timeout is not doubled each time.
+constexpr int kTimeoutsForADoubling = 4;
+
+}  // namespace
 
 SlotWorker::SlotWorker(const Pool& pool, int rank, std::size_t most_tensors)
     : pool_(pool),
@@ -13,6 +20,7 @@ SlotWorker::SlotWorker(const Pool& pool, int rank, std::size_t most_tensors)
       slots_(pool.slots),
       tensors_(most_tensors),
       due_(pool.slots),
+      window_(pool.slots, pool.window),
       timers_(pool.slots) {}
 
 void SlotWorker::submit(Tensor& tensor) {
@@ -24,12 +32,13 @@ void SlotWorker::submit(Tensor& tensor) {
   }
 }
 
-/// Begins the slot's tensor, if it has been submitted. Slots behind a tensor's last piece leave it out.
+/// Begins the slot's tensor, if it has been submitted. Slots that the tensor does not use leave it out.
 void SlotWorker::begin(std::uint32_t s) {
   Slot& slot = slots_[s];
   slot.state = State::idle;
   while (slot.tensor != tensors_begun_) {
-    if (s == 0 || s < tensor_of(slot).pieces()) {
+    const std::uint32_t pieces = tensor_of(slot).pieces();
+    if (s == 0 || s < std::min(pieces, slots_used(pieces, pool_.slots))) {
       slot.piece = kNoPiece;
       slot.mine = false;
       slot.exponent = 0;
@@ -43,11 +52,12 @@ void SlotWorker::begin(std::uint32_t s) {
 void SlotWorker::look(std::uint32_t s) {
   Slot& slot = slots_[s];
   const bool was_looking = slot.state == State::looking;
-  const std::uint32_t from = slot.piece == kNoPiece ? s : slot.piece + pool_.slots;
   Tensor& tensor = tensor_of(slot);
+  const std::uint32_t step = slots_used(tensor.pieces(), pool_.slots);
+  const std::uint32_t from = slot.piece == kNoPiece ? s : slot.piece + step;
   if (from >= tensor.pieces()) {
     slot.ahead = {};
-  } else if (!tensor.look_ahead(from, pool_.slots, slot.ahead)) {
+  } else if (!tensor.look_ahead(from, step, slot.ahead)) {
     slot.state = State::looking;
     looking_ += was_looking ? 0 : 1;
     return;
@@ -62,23 +72,42 @@ void SlotWorker::make_due(std::uint32_t s) {
   due_[(due_first_ + due_count_++) % due_.size()] = s;
 }
 
+void SlotWorker::make_due_first(std::uint32_t s) {
+  slots_[s].state = State::due;
+  due_first_ = (due_first_ + due_.size() - 1) % due_.size();
+  due_[due_first_] = s;
+  ++due_count_;
+}
+
+void SlotWorker::cancel_due(std::uint32_t s) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < due_count_; ++i) {
+    const std::uint32_t other = due_[(due_first_ + i) % due_.size()];
+    if (other != s) due_[(due_first_ + kept++) % due_.size()] = other;
+  }
+  due_count_ = kept;
+}
+
 void SlotWorker::advance(Time now) {
-  timers_.advance(now, [this](std::uint32_t s) {
-    if (slots_[s].state != State::waiting) return;
-    if (!slots_[s].told_to_wait) round_trips_.expired(slots_[s].doublings);
-    make_due(s);
-  });
+  timers_.advance(now, [this](std::uint32_t s) { expire(s); });
   for (std::uint32_t s = 0; looking_ > 0 && s < slots_.size(); ++s) {
     if (slots_[s].state == State::looking) look(s);
   }
 }
 
-std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
-  if (due_count_ == 0 || !failure_.empty()) return 0;
-  const std::uint32_t s = due_[due_first_];
-  due_first_ = (due_first_ + 1) % due_.size();
-  --due_count_;
+/// What waits for other ranks is at the aggregator, so it need not be sent again.
+void SlotWorker::expire(std::uint32_t s) {
   Slot& slot = slots_[s];
+  if (slot.state != State::waiting) return;
+  if (!slot.told_to_wait) round_trips_.expired(slot.doublings);
+  ++slot.timeouts;
+  slot.asks = slot.told_to_wait && may_ask(slot);
+  window_.left(s);
+  make_due(s);
+}
+
+Header SlotWorker::header_of(std::uint32_t s) {
+  const Slot& slot = slots_[s];
   Header h;
   h.rank = static_cast<std::uint16_t>(rank_);
   h.slot = static_cast<std::uint16_t>(s);
@@ -88,32 +117,55 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
   h.next = slot.ahead.piece;
   h.next_exponent = slot.ahead.exponent;
   h.shape = tensor_of(slot).shape();
-  std::size_t bytes = sizeof(Header);
+  return h;
+}
+
+/// Returns how many bytes the values take.
+std::size_t SlotWorker::write_values(std::uint32_t s, Header& h, std::span<std::byte> to) {
+  const Slot& slot = slots_[s];
   if (slot.mine) {
-    auto* const values = reinterpret_cast<std::int32_t*>(to.data() + sizeof(Header));
-    const Filled filled = tensor_of(slot).fill(slot.piece, slot.exponent, {values, pool_.piece_elements});
+    const std::span values(reinterpret_cast<std::int32_t*>(to.data()), pool_.piece_elements);
+    const Filled filled = tensor_of(slot).fill(slot.piece, slot.exponent, values);
     h.flags = static_cast<std::uint8_t>(kHasValues | (filled.clamped ? kClamped : 0));
     h.blocks = filled.blocks;
-    bytes += filled.values * sizeof(std::int32_t);
-  } else if (pool_.zeros && slot.piece != kNoPiece) {
-    const std::size_t zeros = tensor_of(slot).elements(slot.piece) * sizeof(std::int32_t);
-    std::memset(to.data() + bytes, 0, zeros);
-    h.flags = kHasValues;
-    bytes += zeros;
+    return filled.values * sizeof(std::int32_t);
+  }
+  if (!pool_.zeros || slot.piece == kNoPiece) return 0;
+  h.flags = kHasValues;
+  const std::size_t bytes = tensor_of(slot).elements(slot.piece) * sizeof(std::int32_t);
+  std::memset(to.data(), 0, bytes);
+  return bytes;
+}
+
+std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
+  if (due_count_ == 0 || !window_.open() || !failure_.empty()) return 0;
+  const std::uint32_t s = due_[due_first_];
+  due_first_ = (due_first_ + 1) % due_.size();
+  --due_count_;
+  Slot& slot = slots_[s];
+  Header h = header_of(s);
+  std::size_t bytes = sizeof(Header);
+  if (slot.asks) {
+    h.kind = Kind::question;
+    ++asked_;
+  } else {
+    bytes += write_values(s, h, to.subspan(bytes));
   }
   seal(h, pool_.job, to.first(bytes));
   slot.state = State::waiting;
+  slot.asks = false;
   slot.sent = now;
-  ++(slot.times > 0 ? repeated_ : progress_);
-  slot.doublings = round_trips_.doublings(++slot.times);
+  ++(slot.times++ > 0 ? repeated_ : progress_);
+  slot.doublings = round_trips_.doublings(slot.timeouts / kTimeoutsForADoubling);
   timers_.set(s, now, round_trips_.timeout(slot.doublings));
+  window_.sent(s, now, slot.piece == kNoPiece, due_count_ > 0);
   return bytes;
 }
 
 void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   const auto packet = open(bytes, pool_.job);
-  if (!packet || packet->header.slot >= slots_.size() || packet->header.kind == Kind::contribution ||
-      !failure_.empty()) {
+  const bool answer = packet && (packet->header.kind == Kind::result || packet->header.kind == Kind::waiting);
+  if (!answer || packet->header.slot >= slots_.size() || !failure_.empty()) {
     ++refused_;
     return;
   }
@@ -122,14 +174,7 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   // A slot that is due again has been sent before, so its result may come all the same.
   const bool expected = slot.state == State::waiting || (slot.state == State::due && slot.times > 0);
   if (!expected || h.round != slot.round) return;  // a copy that comes late
-  if (h.kind == Kind::waiting) {
-    slot.told_to_wait = true;
-    missing_ = Missing{.first = h.rank,
-                       .count = static_cast<int>(h.piece),
-                       .opening = slot.piece == kNoPiece,
-                       .tensor = slot.tensor};
-    return;
-  }
+  if (h.kind == Kind::waiting) return take_waiting(h.slot, h);
   if (!makes_sense(slot, h.slot, *packet)) {
     failure_ = fmt::format("the aggregator's result for slot {}, round {}, piece {} cannot be", h.slot,
                            h.round, h.piece);
@@ -143,6 +188,24 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   take_result(h.slot, *packet, now);
 }
 
+void SlotWorker::take_waiting(std::uint32_t s, const Header& h) {
+  Slot& slot = slots_[s];
+  window_.left(s);
+  if (h.flags & kAbsent) {
+    // An older answer may come when the contribution has been sent again already. That is then sent once
+    // more.
+    slot.told_to_wait = slot.asks = false;
+    if (slot.state == State::due) return;
+    timers_.clear(s);
+    return make_due_first(s);
+  }
+  slot.told_to_wait = true;
+  missing_ = Missing{.first = h.rank,
+                     .count = static_cast<int>(h.piece),
+                     .opening = slot.piece == kNoPiece,
+                     .tensor = slot.tensor};
+}
+
 bool SlotWorker::makes_sense(const Slot& slot, std::uint32_t number, const Opened& packet) {
   const Header& h = packet.header;
   Tensor& tensor = *tensors_[slot.tensor % tensors_.size()].tensor;
@@ -151,8 +214,9 @@ bool SlotWorker::makes_sense(const Slot& slot, std::uint32_t number, const Opene
                             : h.piece == kNoPiece || packet.values.size() != tensor.elements(h.piece))
     return false;
   if (h.next == kNoPiece) return slot.ahead.piece == kNoPiece;
+  const std::uint32_t step = slots_used(tensor.pieces(), pool_.slots);
   const bool later = h.piece == kNoPiece || h.next > h.piece;
-  return later && h.next < tensor.pieces() && h.next % pool_.slots == number && h.next <= slot.ahead.piece;
+  return later && h.next < tensor.pieces() && h.next % step == number && h.next <= slot.ahead.piece;
 }
 
 void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
@@ -160,24 +224,15 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
   const Header& h = packet.header;
   timers_.clear(s);
   missing_.reset();
-  if (slot.state == State::due) {  // it need not be sent again
-    for (std::size_t i = 0, kept = 0, n = due_count_; i < n; ++i) {
-      const std::uint32_t other = due_[(due_first_ + i) % due_.size()];
-      if (other == s) {
-        --due_count_;
-      } else {
-        due_[(due_first_ + kept++) % due_.size()] = other;
-      }
-    }
-    slot.state = State::waiting;
-  }
-  // Opening rounds are headers only, which are back sooner than the packets behind them will be.
-  if (slot.times == 1 && slot.piece != kNoPiece) round_trips_.measured(now - slot.sent);
+  window_.answered(s, now);
+  if (slot.state == State::due) cancel_due(s);
+  slot.state = State::waiting;
+  if (slot.times == 1) note_answered_once(s, now);
   if (!packet.values.empty()) tensor_of(slot).store(slot.piece, slot.exponent, h.blocks, packet.values);
   ++slot.round;
   ++progress_;
-  slot.times = 0;
-  slot.told_to_wait = false;
+  slot.times = slot.timeouts = 0;
+  slot.told_to_wait = slot.asks = false;
   if (h.next == kNoPiece) {
     leave_tensor(s);
     return begin(s);
@@ -187,6 +242,22 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
   slot.exponent = h.next_exponent;
   slot.mine = slot.ahead.piece == h.next;
   slot.mine ? look(s) : make_due(s);
+}
+
+/// Learns from a round trip, and repeats what was sent before it and has not come back: at once, because the
+/// window has room for it now.
+void SlotWorker::note_answered_once(std::uint32_t s, Time now) {
+  const Slot& slot = slots_[s];
+  // Opening rounds are headers only, which are back sooner than the packets behind them will be.
+  if (slot.piece != kNoPiece) round_trips_.measured(now - slot.sent);
+  window_.measured(s, now, now - slot.sent);
+  window_.note_answer(s);
+  window_.find_lost([this](std::uint32_t lost) {
+    if (slots_[lost].times > 1) return;  // its timer repeats it
+    timers_.clear(lost);
+    slots_[lost].asks = may_ask(slots_[lost]);
+    make_due_first(lost);
+  });
 }
 
 void SlotWorker::leave_tensor(std::uint32_t s) {

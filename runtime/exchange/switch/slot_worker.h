@@ -1,6 +1,7 @@
 // A rank's half of the switch exchange: what it sends in each round of each slot, and when it sends it again.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -8,11 +9,19 @@
 #include <vector>
 
 #include "runtime/exchange/switch/packet.h"
-#include "runtime/exchange/switch/slot_server.h"
+#include "runtime/exchange/switch/send_window.h"
+#include "runtime/exchange/switch/slot_sets.h"
 #include "runtime/exchange/switch/tensor.h"
 #include "runtime/exchange/switch/timers.h"
 
 namespace nzcl::engine::slot_pool {
+
+/// How many of the pool's slots a tensor of so many pieces uses; all ranks come to the same number. An
+/// opening round is worth its packets only if some pieces follow it.
+inline std::uint32_t slots_used(std::uint32_t pieces, std::uint32_t slots) {
+  constexpr std::uint32_t kPiecesForASlot = 8, kAlways = 256;
+  return std::min(slots, std::max(kAlways, pieces / kPiecesForASlot));
+}
 
 /// A state machine without I/O: it is given packets and the time, and asked for packets. It allocates only
 /// when it is made and to describe a failure. One thread at a time may use it.
@@ -34,7 +43,7 @@ class SlotWorker {
 
   bool idle() const { return tensors_begun_ == tensors_ended_; }
   /// Whether a packet is due, or may be after the next advance(), whatever arrives.
-  bool has_work() const { return due_count_ > 0 || looking_ > 0; }
+  bool has_work() const { return (due_count_ > 0 && window_.open()) || looking_ > 0; }
 
   /// What an aggregator has said last about a slot that waits for others.
   struct Missing {
@@ -48,8 +57,11 @@ class SlotWorker {
   /// Packets that were sent for the first time, and results that were taken: what moves but repetitions.
   std::uint64_t progress() const { return progress_; }
   std::uint64_t repeated() const { return repeated_; }
+  /// Of those, the ones that were a question.
+  std::uint64_t asked() const { return asked_; }
   std::uint64_t refused() const { return refused_; }
   Time round_trip() const { return round_trips_.smoothed(); }
+  const SendWindow& window() const { return window_; }
 
  private:
   enum class State : std::uint8_t {
@@ -62,13 +74,15 @@ class SlotWorker {
     State state = State::idle;
     bool mine = false;          // this rank has values in this round
     bool told_to_wait = false;  // for other ranks: a timeout then says nothing about the network
+    bool asks = false;          // the next packet is a question
     std::uint8_t exponent = 0;  // of this round's values
     std::uint32_t round = 0;
     std::uint32_t piece = kNoPiece;
     Ahead ahead;  // the next piece that this rank holds
     std::uint64_t tensor = 0;
     Time sent{};
-    int times = 0;      // how often the packet has been sent
+    int times = 0;      // how often a packet has been sent in this round
+    int timeouts = 0;   // in this round
     int doublings = 0;  // of the timeout that runs
   };
 
@@ -76,8 +90,17 @@ class SlotWorker {
   void begin(std::uint32_t slot);
   void look(std::uint32_t slot);
   void make_due(std::uint32_t slot);
+  void make_due_first(std::uint32_t slot);
+  void cancel_due(std::uint32_t slot);
+  void expire(std::uint32_t slot);
+  /// Whether a question costs less than the contribution, and can be answered.
+  bool may_ask(const Slot& slot) const { return slot.mine && !pool_.zeros; }
+  Header header_of(std::uint32_t slot);
+  std::size_t write_values(std::uint32_t slot, Header& header, std::span<std::byte> to);
+  void take_waiting(std::uint32_t slot, const Header& header);
   bool makes_sense(const Slot& slot, std::uint32_t number, const Opened& packet);
   void take_result(std::uint32_t slot, const Opened& packet, Time now);
+  void note_answered_once(std::uint32_t slot, Time now);
   void leave_tensor(std::uint32_t slot);
 
   struct Entry {
@@ -92,10 +115,11 @@ class SlotWorker {
   std::vector<std::uint32_t> due_;  // a ring of slots
   std::size_t due_first_ = 0, due_count_ = 0;
   std::uint32_t looking_ = 0;  // how many slots
+  SendWindow window_;
   TimerWheel timers_;
   RoundTrips round_trips_;
   std::optional<Missing> missing_;
-  std::uint64_t progress_ = 0, repeated_ = 0, refused_ = 0;
+  std::uint64_t progress_ = 0, repeated_ = 0, asked_ = 0, refused_ = 0;
   std::string failure_;
 };
 

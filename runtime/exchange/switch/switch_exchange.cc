@@ -10,6 +10,7 @@
 #include "runtime/exchange/switch/kernel_exchange.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/exchange/switch/port.h"
+#include "runtime/exchange/switch/slot_server.h"
 #include "runtime/exchange/switch/slot_worker.h"
 
 namespace nzcl::engine {
@@ -66,14 +67,17 @@ class SwitchExchange : public Exchange {
 class ServerExchange final : public SwitchExchange {
  public:
   explicit ServerExchange(LaneContext& context)
-      : SwitchExchange(context), slots_(slots_for(*port_, members().workers)), job_(draw_job()) {}
+      : SwitchExchange(context),
+        slots_(slots_for(*port_)),
+        window_(window_for(*port_, members().workers)),
+        job_(draw_job()) {}
 
   std::string address() const override {
-    return PortAddress{port_->address(), port_->max_bytes(), slots_, job_, false}.encode();
+    return PortAddress{port_->address(), port_->max_bytes(), slots_, window_, job_, false}.encode();
   }
   void connect(std::span<const std::string> texts) override {
     const auto all = connect_port(texts, [this](int m) { return members().is_worker(m); });
-    server_.emplace(Pool{members().workers, slots_, common_piece_elements(all), job_, false});
+    server_.emplace(Pool{members().workers, slots_, common_piece_elements(all), job_, false, window_});
   }
 
   void submit(Operation&) override {}  // only workers have operations
@@ -99,7 +103,7 @@ class ServerExchange final : public SwitchExchange {
     while (group_sent()) {
       const auto out = server_->front();
       if (!out) break;
-      if (out->rank == SlotServer::kToAll) {
+      if (out->rank == kToAll) {
         take_group();
         send_group();
       } else {
@@ -118,7 +122,7 @@ class ServerExchange final : public SwitchExchange {
   }
   void take_group() {
     group_count_ = next_ = 0;
-    for (auto out = server_->front(); out && out->rank == SlotServer::kToAll && group_count_ < kBatch;
+    for (auto out = server_->front(); out && out->rank == kToAll && group_count_ < kBatch;
          out = server_->front()) {
       group_[group_count_++] = out->packet;
       server_->pop();
@@ -143,7 +147,7 @@ class ServerExchange final : public SwitchExchange {
     return next_ > begin;
   }
 
-  const std::uint32_t slots_;
+  const std::uint32_t slots_, window_;
   const Job job_;
   std::optional<SlotServer> server_;
   std::array<std::span<const std::byte>, kBatch> group_;
@@ -156,7 +160,7 @@ class WorkerExchange final : public SwitchExchange {
   explicit WorkerExchange(LaneContext& context) : SwitchExchange(context) {}
 
   std::string address() const override {
-    return PortAddress{port_->address(), port_->max_bytes(), 0, {}, false}.encode();
+    return PortAddress{port_->address(), port_->max_bytes(), 0, 0, {}, false}.encode();
   }
   void connect(std::span<const std::string> texts) override {
     const auto all = connect_port(texts, [this](int m) { return members().is_aggregator(m); });
@@ -171,8 +175,9 @@ class WorkerExchange final : public SwitchExchange {
                     members().name(members().aggregator_member(a)) + " offers no slots");
       // A generic XDP program sees what a rank of the same machine hands over together as one packet.
       if (address.zeros) port_->send_apart();
-      links_.emplace_back(Pool{members().workers, address.slots, elements, address.job, address.zeros},
-                          members().self);
+      links_.emplace_back(
+          Pool{members().workers, address.slots, elements, address.job, address.zeros, address.window},
+          members().self);
     }
   }
 

@@ -11,8 +11,8 @@ namespace nzcl::engine::slot_pool {
 
 using Time = std::chrono::nanoseconds;  // since any moment, the same for all calls
 
-inline constexpr Time kTick = std::chrono::microseconds(250);
-inline constexpr Time kLeastTimeout = std::chrono::milliseconds(1);
+inline constexpr Time kTick = std::chrono::microseconds(50);
+inline constexpr Time kLeastTimeout = std::chrono::microseconds(250);
 inline constexpr Time kMostTimeout = std::chrono::milliseconds(50);  // before it is doubled
 inline constexpr Time kMostBackoff = std::chrono::milliseconds(200);
 
@@ -55,7 +55,7 @@ class TimerWheel {
   }
 
  private:
-  static constexpr std::int64_t kSpokes = 1024;
+  static constexpr std::int64_t kSpokes = 4096;
   static_assert(kMostBackoff / kTick < kSpokes - 1);
   static std::int64_t tick_of(Time time) { return time / kTick; }
   struct Link {
@@ -72,8 +72,8 @@ class TimerWheel {
 /// been.
 class RoundTrips {
  public:
-  /// How often the timeout of what is sent for the `times`-th time is doubled.
-  int doublings(int times) const { return std::min(std::max(times - 1, doublings_), kMostDoublings); }
+  /// How often the timeout of what has waited for so many timeouts before is doubled.
+  int doublings(int timeouts) const { return std::min(std::max(timeouts, doublings_), kMostDoublings); }
   /// A timeout that was doubled so often is over.
   void expired(int doublings) { doublings_ = std::max(doublings_, doublings + 1); }
   void measured(Time sample) {

@@ -5,11 +5,16 @@
 #include <fmt/format.h>
 #include <linux/if_link.h>
 #include <net/if.h>
+#include <sys/utsname.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <numeric>
+#include <string_view>
+#include <utility>
 
 #include "nzcl/error.h"
 #include "runtime/tools/xdp/handles.h"
@@ -20,24 +25,58 @@
 namespace nzcl::tools::xdp {
 namespace {
 
-[[noreturn]] void fail_to_load(int error) {
-  if (error == EPERM || error == EACCES)
+/// The oldest kernel that has all that the program uses.
+constexpr int kLeastKernel[] = {5, 18};
+
+bool kernel_is_too_old() {
+  utsname name{};
+  int major = 0, minor = 0;
+  if (::uname(&name) != 0 || std::sscanf(name.release, "%d.%d", &major, &minor) != 2) return false;
+  return std::pair(major, minor) < std::pair(kLeastKernel[0], kLeastKernel[1]);
+}
+
+/// What the kernel's verifier has written about a program. Only its end says why it was refused.
+class VerifierLog {
+ public:
+  char* data() { return text_.get(); }
+  std::size_t size() const { return kBytes; }
+  std::string end() const {
+    const std::string_view all(text_.get(), ::strnlen(text_.get(), kBytes));
+    return std::string(all.substr(all.size() - std::min(all.size(), kShown)));
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 1 << 24, kShown = 1500;
+  const std::unique_ptr<char[]> text_ = [] {
+    auto text = std::make_unique_for_overwrite<char[]>(kBytes);
+    text[0] = 0;
+    return text;
+  }();
+};
+
+/// Only what this machine forbids or lacks is "unavailable". A program that the verifier refuses is broken.
+[[noreturn]] void fail_to_load(int error, const std::string& log) {
+  if (error == EPERM)
     throw Error(ErrorCode::unavailable,
                 "loading a program into the kernel is not permitted: it needs root, or the capabilities "
                 "CAP_BPF and CAP_NET_ADMIN, in the first user namespace");
   if (error == ENOSYS)
     throw Error(ErrorCode::unavailable, "this kernel has no bpf(2): it was built without CONFIG_BPF_SYSCALL");
-  throw Error(ErrorCode::unavailable,
-              fmt::format("this kernel does not take the program: {}; it needs Linux 5.18 or newer, with "
-                          "CONFIG_BPF_SYSCALL and CONFIG_DEBUG_INFO_BTF",
-                          std::strerror(error)));
+  if (kernel_is_too_old())
+    throw Error(ErrorCode::unavailable,
+                fmt::format("this kernel is too old for the program ({}): it needs Linux {}.{}",
+                            std::strerror(error), kLeastKernel[0], kLeastKernel[1]));
+  throw Error(ErrorCode::system, fmt::format("the kernel refuses the program: {}{}{}", std::strerror(error),
+                                             log.empty() ? "" : "; its verifier says: ...", log));
 }
 
 Skeleton load_program(const Settings& s) {
-  Skeleton skeleton(switch_bpf__open());
-  if (!skeleton) fail_to_load(errno);
+  VerifierLog log;
+  LIBBPF_OPTS(bpf_object_open_opts, options, .kernel_log_buf = log.data(), .kernel_log_size = log.size());
+  Skeleton skeleton(switch_bpf__open_opts(&options));
+  if (!skeleton) fail_to_load(errno, {});
   const auto resize = [](bpf_map* map, std::uint32_t entries) {
-    if (const int error = bpf_map__set_max_entries(map, entries); error != 0) fail_to_load(-error);
+    if (const int error = bpf_map__set_max_entries(map, entries); error != 0) fail_to_load(-error, {});
   };
   resize(skeleton->maps.pools, s.pools);
   resize(skeleton->maps.states, s.pools);
@@ -45,7 +84,8 @@ Skeleton load_program(const Settings& s) {
   resize(skeleton->maps.homes, s.pools * NZCL_MOST_PORTS);
   resize(skeleton->maps.slots, s.pools * s.slots);
   skeleton->rodata->drop_one_of = s.drop_one_of;
-  if (const int error = switch_bpf__load(skeleton.get()); error != 0) fail_to_load(-error);
+  skeleton->rodata->broken = s.broken;
+  if (const int error = switch_bpf__load(skeleton.get()); error != 0) fail_to_load(-error, log.end());
   return skeleton;
 }
 

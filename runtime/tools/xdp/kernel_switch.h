@@ -26,6 +26,8 @@ struct Settings {
   /// For tests: the program drops one of this many packets. 0: it drops none.
   std::uint32_t drop_one_of = 0;
   bool times = false;  // let the kernel measure how long the programs run, which slows every program down
+  /// For tests: the program has a mistake that the kernel's verifier finds.
+  bool broken = false;
 };
 
 struct Counts {
@@ -37,7 +39,8 @@ struct Counts {
 /// detaches the program, and the interfaces are as before.
 class KernelSwitch : public engine::slot_pool::KernelPools {
  public:
-  /// Throws Error{unavailable, invalid_argument, system} with advice.
+  /// Throws Error{unavailable, invalid_argument, system} with advice. "unavailable" means that this machine
+  /// forbids it or cannot do it; a program that the kernel's verifier refuses is an error of the system.
   static std::shared_ptr<KernelSwitch> load(const Settings& settings);
 
   virtual Counts counts() const = 0;

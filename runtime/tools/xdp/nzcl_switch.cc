@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/factory.h"
 #include "runtime/comm/core.h"
+#include "runtime/exchange/switch/port.h"
 #include "runtime/options/validate.h"
 #include "runtime/tools/xdp/kernel_switch.h"
 
@@ -41,7 +42,7 @@ void add_options(CLI::App& app, Arguments& a) {
                  "auto: native where the driver can")
       ->transform(CLI::CheckedTransformer(modes));
   app.add_option("--slots", a.settings.slots, "Slots of each pool")
-      ->check(CLI::Range(4, 1024))
+      ->check(CLI::Range(engine::slot_pool::kLeastSlots, engine::slot_pool::kMostSlots))
       ->capture_default_str();
   app.add_option(
          "--pools", a.settings.pools,

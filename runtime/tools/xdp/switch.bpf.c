@@ -1,5 +1,7 @@
 // The switch exchange's aggregator inside the kernel: sums what ranks send to a pool's address, and answers.
 // It does for each packet what SlotServer (runtime/exchange/switch/slot_server.h) does; see README.md.
+#include <stdbool.h>
+
 #include "runtime/tools/xdp/frame.bpf.h"
 #include "runtime/tools/xdp/layout.h"
 #include "runtime/tools/xdp/maps.bpf.h"
@@ -16,6 +18,8 @@ const char licence[] SEC("license") = "BSD";  // no helper that it calls asks fo
 
 // For tests: the program drops one of this many packets, as a network might. 0: it drops none.
 volatile const __u32 drop_one_of = 0;
+// Tests let the program read behind a frame's end, which the verifier must refuse.
+volatile const bool broken = 0;
 
 static __always_inline int count(__u32 what) {
   __u64* const n = bpf_map_lookup_elem(&counts, &what);
@@ -316,6 +320,7 @@ static __always_inline int conclude(struct xdp_md* ctx, const struct nzcl_pool* 
 
 SEC("xdp")
 int nzcl_port(struct xdp_md* ctx) {
+  if (broken) return *(volatile __u8*)(long)ctx->data_end;
   const struct frame* f = frame_of(ctx);
   if (!f || f->eth.h_proto != bpf_htons(ETH_P_IP)) return XDP_PASS;
   const struct nzcl_pool_key key = {f->ip.daddr, f->udp.dest, 0};

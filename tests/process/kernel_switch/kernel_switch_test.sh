@@ -40,6 +40,8 @@ until_true() {
 
 command -v ip >/dev/null || skip "iproute2 is not installed"
 possible=$("$info" 2>/dev/null | grep -A1 '^Sums inside the kernel' | tail -n 1)
+[[ $case_name == *_process || $possible != *'the kernel refuses the program'* ]] ||
+  fail "the program is broken: $("$info" 2>/dev/null | grep -A30 '^Sums inside the kernel')"
 [[ $case_name == *_process || $possible =~ ^\ *yes ]] || skip "nzcl_switch cannot work here: $possible"
 ip netns add "nzclk-$$-s" 2>/dev/null || skip "not allowed to make network namespaces"
 hosts=("nzclk-$$-s")
@@ -282,6 +284,14 @@ case $case_name in
     expect switch 1 'cannot be attached to interface port0: .*on veth an MTU of at most 3506'
     start_switch 2 --interface port0,nowhere
     expect switch 1 'there is no network interface "nowhere"'
+    start_switch 2 --interface "$ports" --slots 1025
+    expect switch 105 'slots: .*not in range 4 to 1024'
+    ;;
+  many_slots)
+    rack 2 1500
+    start_ranks 2 --rounds 3
+    start_switch 2 --interface "$ports" --mode generic --slots 1024
+    expect_all_ok 2
     ;;
   *)
     fail "there is no case $case_name"

@@ -1,0 +1,80 @@
+// How many packets a rank has under way, and which of them do not come back.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/exchange/switch/timers.h"
+
+namespace nzcl::engine::slot_pool {
+
+/// A packet is under way from when it is sent until its result comes, its slot is told to wait for others,
+/// its time is over, or results of later ones show that it was lost. So no slot keeps its place for ever,
+/// and ranks that wait for each other's slots come to them.
+///
+/// The window holds what arrives in the least round trip, and some more, so that a link is full and a queue
+/// is short. It never goes below `least` packets, which need no measurement. Packets without values, which
+/// open a tensor, count for a part of one. Not thread-safe; allocates only when it is made.
+class SendWindow {
+ public:
+  SendWindow(std::uint32_t slots, std::uint32_t least);
+
+  bool open() const { return under_way_ < size_; }
+  /// In packets with values.
+  double size() const { return size_; }
+
+  /// The slot's packet is sent. `opens`: it has no values, and neither will its result. `more`: others wait
+  /// to be sent.
+  void sent(std::uint32_t slot, Time now, bool opens, bool more);
+  /// The slot's packet is not under way any more.
+  void left(std::uint32_t slot);
+  /// The slot's result has come.
+  void answered(std::uint32_t slot, Time now);
+  /// Its packet was sent once, so those that were sent before should have been answered, too.
+  void note_answer(std::uint32_t slot);
+  /// It took this time. Called after answered().
+  void measured(std::uint32_t slot, Time now, Time round_trip);
+  /// Calls lost(slot) for those whose packet must have been lost, because as many later ones were answered.
+  template <typename Lost>
+  void find_lost(Lost lost) {
+    while (entries_[end_].after != end_ && entries_[entries_[end_].after].number < answered_[0]) {
+      const std::uint32_t slot = entries_[end_].after;
+      left(slot);
+      lost(slot);
+    }
+  }
+
+ private:
+  /// As in TCP: a network may change the order of packets by so much.
+  static constexpr std::size_t kLaterAnswers = 3;
+  /// A link is full when round trips are longer than the least one by this; a window may then exceed what
+  /// the link holds by `kFull`, and until then it may double.
+  static constexpr double kQueue = 1.125, kFull = 1.25, kGrowing = 2;
+  /// A packet without values counts for this part of one. It is a smaller part of the bytes, but takes a
+  /// place in buffers as well.
+  static constexpr double kOpening = 0.125;
+  /// The least round trip is forgotten after this time, because a route may change.
+  static constexpr Time kRemembered = std::chrono::seconds(10);
+
+  struct Entry {
+    std::uint32_t before = 0, after = 0;  // in the order of sending, of those under way
+    bool under_way = false;
+    bool was_full = false;     // the window, when it was sent
+    double packets = 0;        // what it counts for
+    std::uint64_t number = 0;  // of all that were sent
+    double delivered = 0;      // before it was sent,
+    Time delivered_at{};       // the last one at this time
+  };
+
+  void resize(double target, bool was_full);
+
+  std::vector<Entry> entries_;  // of the slots, then the end of the ring
+  const std::uint32_t end_, least_;
+  double size_, under_way_ = 0, delivered_ = 0;  // packets
+  std::uint64_t sent_ = 0;
+  Time delivered_at_{}, least_round_trip_ = Time::max(), least_at_{};
+  std::array<std::uint64_t, kLaterAnswers> answered_{};  // the latest numbers, in rising order
+};
+
+}  // namespace nzcl::engine::slot_pool

@@ -1,0 +1,92 @@
+// The slots of an aggregator: the sums, and what becomes of each contribution.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/exchange/switch/packet.h"
+
+namespace nzcl::engine::slot_pool {
+
+/// What all members of a lane agree about when they meet.
+struct Pool {
+  int workers = 1;
+  std::uint32_t slots = 1;           // at most 65,536
+  std::uint32_t piece_elements = 1;  // the most values of a packet
+  Job job;
+  /// Ranks send zeros for the pieces that they do not hold, instead of nothing: the aggregator turns a packet
+  /// that it gets into its answer, and cannot make it longer.
+  bool zeros = false;
+  /// The packets that a rank may have under way before it has measured that its link takes more.
+  std::uint32_t window = ~std::uint32_t{0};
+};
+
+/// What became of a packet.
+enum class Fate : std::uint8_t {
+  refused,   // no member made it, or it makes no sense
+  late,      // a copy of what everybody has the result of
+  misfit,    // no sum can be right any more, and failure() says why
+  added,     // others are missing
+  filled,    // added, and nobody is missing any more
+  waiting,   // it was added before, and the sum is not complete
+  complete,  // it was added before, and the sum is complete
+  absent,    // a question, whose rank's contribution has not come
+};
+
+/// Two sets for each slot, and the values of each. Allocates only when it is made, and to describe a failure.
+class SlotSets {
+ public:
+  struct Set {
+    std::uint32_t round = 0;
+    Header result;  // as far as it is known
+    int seen_count = 0;
+    std::uint32_t values = 0;  // how many each contribution must have; 0: none has come yet
+    bool complete = true;      // its result may be sent
+    int first_rank = 0;        // whose contribution came first
+  };
+
+  explicit SlotSets(const Pool& pool);
+
+  /// Opens a contribution or a question from the address of this rank.
+  std::optional<Opened> open_from(int rank, std::span<const std::byte> bytes) const;
+  /// Adds a contribution, unless it has been added before. Precondition: open_from() has returned it.
+  Fate take(int rank, const Opened& packet);
+
+  /// Where a contribution to this slot and round is added.
+  static std::uint32_t number_of(const Header& h) { return 2u * h.slot + h.round % 2; }
+  Set& at(std::uint32_t number) { return sets_[number]; }
+  bool seen(std::uint32_t number, int rank) const;
+  /// Header and values; the header is to be sealed.
+  std::span<std::byte> packet_of(std::uint32_t number);
+  std::int32_t* values_of(std::uint32_t number) {
+    return reinterpret_cast<std::int32_t*>(buffer(number).data() + sizeof(Header));
+  }
+  /// Tells who is missing. Precondition: somebody is.
+  Header waiting_header(std::uint32_t number) const;
+  /// Asks a rank to send its contribution to this round again.
+  Header absent_header(std::uint32_t number, std::uint32_t round, int rank) const;
+
+  const std::string& failure() const { return failure_; }
+
+ private:
+  std::span<std::byte> buffer(std::uint32_t number) { return {buffers_.data() + number * stride_, stride_}; }
+  void mark_seen(std::uint32_t number, int rank);
+  int first_missing(std::uint32_t number) const;
+  Fate take_question(std::uint32_t number, const Header& header, int rank);
+  Fate reach_round(std::uint32_t number, const Header& header, int rank);
+  bool may_begin(std::uint32_t number, std::uint32_t round) const;
+  bool fits(std::uint32_t number, const Opened& packet, int rank);
+  void add(std::uint32_t number, const Opened& packet);
+
+  const Pool pool_;
+  const std::size_t stride_, seen_words_;
+  std::vector<Set> sets_;            // 2 for each slot
+  std::vector<std::byte> buffers_;   // of each set: a packet
+  std::vector<std::uint64_t> seen_;  // of each set: a bit for each rank
+  std::string failure_;
+};
+
+}  // namespace nzcl::engine::slot_pool
