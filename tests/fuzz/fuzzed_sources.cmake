@@ -11,7 +11,7 @@ set(fuzzed_sources
   runtime/placement/memory.cc
   runtime/plan/membership.cc runtime/plan/slice_layout.cc
   runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/value_codec.cc
-  runtime/channel/lane_memory.cc runtime/channel/staging_way.cc
+  runtime/channel/lane_memory.cc runtime/channel/staging_banks.cc runtime/channel/staging_way.cc
   runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/run_walk.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
@@ -21,7 +21,7 @@ set(fuzzed_sources
   runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/partial_sender.cc
   runtime/exchange/merging/tile_merge.cc runtime/exchange/merging/tile_queue.cc
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
-  runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc runtime/exchange/switch/port.cc
+  runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc runtime/exchange/switch/port.cc
   runtime/lane/lane.cc
   runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
   runtime/comm/hello.cc runtime/comm/split_plan.cc)
