@@ -16,6 +16,15 @@ same_weights() { # FILE FILE
   [[ -n $one && $one == "$other" ]] || fail "${1##*/} ends with the weights $one, ${2##*/} with $other"
 }
 
+# A sparse gradient has a row several times. Gloo's way adds the rows of all ranks in one go, and nzcl's those of each rank first, so sums differ in
+# their last bits.
+nearly_the_same_weights() { # FILE FILE
+  local one other
+  one=$(digest_of "$1") other=$(digest_of "$2")
+  python3 -c 'import sys; a, b = map(float.fromhex, sys.argv[1:]); sys.exit(not abs(a - b) <= 1e-6 * abs(a))' "$one" "$other" ||
+    fail "${1##*/} ends with the weights $one, ${2##*/} with $other"
+}
+
 echo "Interrupted runs go on bit by bit"
 methods=(adacomp topk-0.01 qsgd-4)
 selection=(--tasks "fashion,char" --methods "$(IFS=, && echo "${methods[*]}")" --seeds 1)
@@ -38,5 +47,5 @@ again=$(train converge "${selection[@]}" --out "$folder/whole")
 echo "Two ranks learn the same over Gloo and over nzcl"
 train compare --tasks fashion,embedding --methods gloo,dense --where host --out "$folder/compare" >"$folder/log"
 same_weights "$folder/compare/compare/host.fashion."{gloo,dense}.1.jsonl
-same_weights "$folder/compare/compare/host.embedding."{gloo,dense}.1.jsonl
+nearly_the_same_weights "$folder/compare/compare/host.embedding."{gloo,dense}.1.jsonl
 [[ $(grep -c '^| nzcl |' "$folder/log") == 2 ]] || fail "the report does not compare: $(<"$folder/log")"
