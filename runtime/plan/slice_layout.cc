@@ -42,7 +42,7 @@ std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_b
   const std::uint64_t wanted =
       r.slice_bytes ? r.slice_bytes : std::min(pipelined_slice_bytes(r, tensor_bytes), shared);
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
-  blocks = std::min(blocks, r.slot_bytes / 2 * 8);
+  blocks = std::max<std::uint64_t>(1, std::min(blocks, r.slot_bytes / 2 * 8));
   // A large slice is cut to whole words of bits, so that the bitmaps of all slices together are that of the
   // tensor. A small slice would lose too much by that.
   if (blocks >= 64) blocks -= blocks % 64;

@@ -76,6 +76,8 @@ TEST(HostileRank, CollectivesThatCannotBeAreRefused) {
               AllOf(malformed, HasSubstr("its collective does not exist")));
   EXPECT_THAT(refused([](Message& m) { m.record.root = 2; }),
               AllOf(malformed, HasSubstr("its root is no rank")));
+  EXPECT_THAT(refused([](Message& m) { m.record.algorithm = wire::Algorithm::merging; }),
+              AllOf(malformed, HasSubstr("has no owners")));
   EXPECT_THAT(refused([](Message& m) { m.record.chunk_count = 21; }),
               AllOf(malformed, HasSubstr("its chunk")));
   EXPECT_THAT(refused([](Message& m) {

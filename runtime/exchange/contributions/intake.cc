@@ -240,6 +240,8 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
                              const wire::Refusal* refusal) {
   const char* wrong = wire::wrong_with(record);
   if (wrong == nullptr && record.root >= ranks_) wrong = "its root is no rank";
+  if (wrong == nullptr && record.algorithm == wire::Algorithm::merging)
+    wrong = "its tensor is merged, and has no owners";
   if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
   if (wrong != nullptr) {
     refuse(ErrorCode::transport,
