@@ -49,9 +49,10 @@ bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
 /// Whether merging may be taken where nobody asks for it: push would cut the tensor into tiles too, and the
 /// order of sums changes no bit, or may.
 bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) {
-  return layout_of(config, 0, record).tiled() && fits_merging(config, record) &&
-         (config.any_order || same_in_any_order(static_cast<DataType>(record.type),
-                                                static_cast<ReduceOp>(record.op), config.members.workers));
+  const bool allowed =
+      config.any_order || same_in_any_order(static_cast<DataType>(record.type),
+                                            static_cast<ReduceOp>(record.op), config.members.workers);
+  return allowed && layout_of(config, 0, record).tiled() && fits_merging(config, record);
 }
 
 /// Precondition: the operation fits merging.
