@@ -287,7 +287,7 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
       p.record = shape_of(request, wire_type_);
       p.chunk_begins = chunk_begins_of(request, p.record);
       if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(request.wire_type, p.record);
-      p.record.algorithm = engine::choose_algorithm(config_, p.record, request.algorithm);
+      p.record.algorithm = algorithms_.choose(p.record, request.algorithm);
       check_algorithm(p.record);
       prepare(request, session_->registrations(), p);
       if (p.input.sparse) refuse_sparse();

@@ -23,6 +23,7 @@
 #include "runtime/comm/requests.h"
 #include "runtime/comm/session.h"
 #include "runtime/comm/splitter.h"
+#include "runtime/plan/algorithm_memo.h"
 
 namespace nzcl::comm {
 
@@ -143,6 +144,7 @@ class Core {
   const int scan_streams_;    // how many streams scan_blocks() reads in turn
   const WireType wire_type_;  // the option's
   const engine::EngineConfig config_;
+  engine::AlgorithmMemo algorithms_{config_};
   Notifier notifier_;  // before lanes_, which finish operations
   LaneSet lanes_;
   OperationTable operations_;

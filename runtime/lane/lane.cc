@@ -73,6 +73,7 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
   has_fd_ = endpoint_->wait_fd() >= 0 && !context_.config.datagrams;
   memory_.attach(context_);
   submissions_.reserve(kMaxOperations);
+  is_idle_.fill(true);
   for (const Priority p : kPrioritiesInOrder)
     exchanges_[static_cast<std::size_t>(p)] = make_exchange(context_, p);
 }
@@ -167,11 +168,7 @@ bool Lane::round() {
   const bool was_full = context_.outbox.room() == 0;  // an exchange may have stopped only for lack of room
   post();
   if (was_full || !context_.outbox.empty()) at_rest_ = {};
-  for (const Priority p : {Priority::bulk, Priority::merging}) {
-    if (exchanges_[static_cast<std::size_t>(p)] && !exchange(p).idle()) look_at(p);
-  }
-  const bool idle = std::all_of(exchanges_.begin(), exchanges_.end(),
-                                [](const auto& exchange) { return !exchange || exchange->idle(); });
+  const bool idle = std::all_of(is_idle_.begin(), is_idle_.end(), [](bool is_idle) { return is_idle; });
   is_active_.store(!idle || !context_.outbox.empty(), std::memory_order_relaxed);
   check_timeout(moved);
   if (context_.failure && !failure_told_) {
@@ -184,10 +181,13 @@ bool Lane::round() {
 bool Lane::step_exchanges() {
   bool moved = false;
   for (const Priority p : kPrioritiesInOrder) {
-    bool& at_rest = at_rest_[static_cast<std::size_t>(p)];
-    if (at_rest || !exchanges_[static_cast<std::size_t>(p)]) continue;
+    const auto i = static_cast<std::size_t>(p);
+    if (at_rest_[i] || !exchanges_[i]) continue;
     const bool any = exchange(p).step();
-    at_rest = !any && exchange(p).wait_fd() < 0;  // what arrives at an exchange's own port is no completion
+    is_idle_[i] = exchange(p).idle();
+    const bool rests = is_idle_[i] || p == Priority::express || p == Priority::doubling;
+    // What arrives at an exchange's own port is no completion.
+    at_rest_[i] = !any && rests && exchange(p).wait_fd() < 0;
     moved |= any;
   }
   return moved;

@@ -127,6 +127,7 @@ class Lane {
   // endpoint alone. Express slices wait for nothing else. Bulk slices, and those that are merged, may also
   // wait for scan threads and for other lanes, so their exchanges are at rest only when they are idle.
   std::array<bool, wire::kPriorities> at_rest_{};
+  std::array<bool, wire::kPriorities> is_idle_;  // what each exchange said after it was last stepped
   std::array<verbs::Completion, 64> completions_;
   bool failure_told_ = false;
   bool has_fd_ = false;  // the transport has a file descriptor to sleep on

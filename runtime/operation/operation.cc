@@ -43,11 +43,12 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
       parts_left_(layout.slices()) {
   if (output.packed && output.grow) overflow_ = std::make_unique<PackedOverflow>();
   if (layout.tiled()) {
-    tile_input_.emplace(input.base, input.region);
+    tile_input_ = std::make_unique<TileInput>(input.base, input.region);
     if (output.packed) {
-      tile_output_.emplace(layout, output.base, output.capacity, output.indices, overflow_.get(), lanes);
+      tile_output_ = std::make_unique<TileOutput>(layout, output.base, output.capacity, output.indices,
+                                                  overflow_.get(), lanes);
     } else {
-      tile_output_.emplace(layout, output.base, in_place(0));
+      tile_output_ = std::make_unique<TileOutput>(layout, output.base, in_place(0));
     }
   } else if (output.packed) {
     union_counts_ = std::make_unique<std::atomic<std::int64_t>[]>(layout.slices());

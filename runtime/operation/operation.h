@@ -211,8 +211,8 @@ class Operation {
   void set_finished();
 
   int rank_ = 0, workers_ = 1;
-  std::optional<TileInput> tile_input_;
-  std::optional<TileOutput> tile_output_;
+  std::unique_ptr<TileInput> tile_input_;  // of a tiled operation, as the next one
+  std::unique_ptr<TileOutput> tile_output_;
   std::vector<std::uint64_t> words_;  // bitmaps of all slices of the input, then of the union
   std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
   /// By slice, for sparse input: contributed blocks of earlier slices.

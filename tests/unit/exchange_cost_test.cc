@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "nzcl/error.h"
 #include "runtime/plan/algorithm.h"
+#include "runtime/plan/algorithm_memo.h"
 #include "runtime/plan/engine_plan.h"
 #include "runtime/plan/partial_type.h"
 
@@ -171,6 +173,45 @@ TEST(ExchangeChoice, SumsThatDependOnTheOrderAreMergedOnlyIfAnyOrderWillDo) {
   EXPECT_NO_THROW(static_cast<void>(
       choose_algorithm(three, stream_record(DataType::float32, ReduceOp::sum), Algorithm::merging)));
   EXPECT_TRUE(same_in_any_order(DataType::float32, ReduceOp::sum, 3));
+}
+
+TEST(AlgorithmMemo, AnswersAsIfItRememberedNothing) {
+  EngineConfig config = config_of("aabb", "tcp", 4);
+  config.link_costs = {.wire_byte = 1e-6};
+  config.any_order = true;
+  AlgorithmMemo memo(config);
+  std::vector<wire::OperationRecord> records;
+  for (const std::uint64_t count : {1, 16, 1 << 10, 1 << 14, 1 << 20}) {
+    for (const std::uint64_t block : {1, 16, 256}) {  // more shapes than it remembers
+      for (const int packed : {0, 1}) {
+        wire::OperationRecord record = stream_record(DataType::float32, ReduceOp::sum);
+        record.count = count, record.block_elems = block;
+        record.packed_result = static_cast<std::uint8_t>(packed);
+        records.push_back(record);
+      }
+    }
+  }
+  std::vector<wire::Algorithm> seen;
+  for (int round = 0; round < 3; ++round) {
+    for (const wire::OperationRecord& record : records) {
+      for (const Algorithm asked : {Algorithm::automatic, Algorithm::push}) {
+        const wire::Algorithm expected = choose_algorithm(config, record, asked);
+        for (int again = 0; again < 2; ++again) EXPECT_EQ(memo.choose(record, asked), expected);
+        seen.push_back(expected);
+      }
+    }
+  }
+  for (const wire::Algorithm some : {wire::Algorithm::push, wire::Algorithm::merging})
+    EXPECT_NE(std::count(seen.begin(), seen.end(), some), 0) << static_cast<int>(some);
+}
+
+TEST(AlgorithmMemo, ARefusalIsNotRemembered) {
+  const EngineConfig config = config_of("aabb", "tcp", 4);
+  AlgorithmMemo memo(config);
+  wire::OperationRecord large = stream_record(DataType::float32, ReduceOp::sum);
+  EXPECT_THROW(memo.choose(large, Algorithm::doubling), Error);
+  EXPECT_THROW(memo.choose(large, Algorithm::doubling), Error);
+  EXPECT_EQ(memo.choose(large, Algorithm::push), wire::Algorithm::push);
 }
 
 TEST(ExchangeCost, MergingSendsTheUnionsOfOneAndTwoAndFourRanks) {

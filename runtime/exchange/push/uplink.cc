@@ -4,10 +4,11 @@
 
 namespace nzcl::engine {
 
-std::uint64_t Uplink::submit(Operation& operation) {
-  const std::uint64_t slices = operation.layout.owned(owner_);
-  if (slices > 0) pending_[(first_pending_ + pending_count_++) % kMaxOperations] = {&operation, 0, slices};
-  return slices;
+std::uint64_t Uplink::submit(Operation& operation, std::uint64_t owned) {
+  if (owned == 0) return 0;
+  const std::uint64_t first = operation.layout.slices() == 1 ? 0 : operation.layout.owned_slice(owner_, 0);
+  pending_[(first_pending_ + pending_count_++) % kMaxOperations] = {&operation, 0, owned, first};
+  return owned;
 }
 
 bool Uplink::may_start(std::uint64_t ahead_bytes) const {
@@ -20,7 +21,7 @@ bool Uplink::may_start(std::uint64_t ahead_bytes) const {
 Transfer& Uplink::start() {
   Pending& pending = pending_[first_pending_];
   Operation& op = *pending.operation;
-  const std::uint64_t slice = next_slice();
+  const std::uint64_t slice = pending.slice;
   const std::uint64_t sequence = started_++;
   Transfer& t = transfers_[sequence % kWindow];
   t = {};
@@ -31,6 +32,8 @@ Transfer& Uplink::start() {
   if (++pending.next == pending.owned) {
     first_pending_ = (first_pending_ + 1) % kMaxOperations;
     --pending_count_;
+  } else {
+    pending.slice = op.layout.owned_slice(owner_, pending.next);
   }
   return t;
 }

@@ -42,17 +42,16 @@ class Uplink {
   Uplink(std::uint16_t member, std::uint32_t owner) : member_(member), owner_(owner) {}
 
   std::uint16_t member() const { return member_; }
+  std::uint32_t owner() const { return owner_; }
 
-  /// Adds the operation's slices that belong to this owner. Returns how many slices it has added.
-  std::uint64_t submit(Operation& operation);
+  /// Adds the operation's slices that belong to this owner, of which there are `owned`. Returns how many it
+  /// has added.
+  std::uint64_t submit(Operation& operation, std::uint64_t owned);
 
   // --- The next slice that has not been started.
   bool has_next() const { return pending_count_ > 0; }
   Operation& next_operation() const { return *pending_[first_pending_].operation; }
-  std::uint64_t next_slice() const {
-    const Pending& pending = pending_[first_pending_];
-    return pending.operation->layout.owned_slice(owner_, pending.next);
-  }
+  std::uint64_t next_slice() const { return pending_[first_pending_].slice; }
   /// Returns true if the next slice may be started. The window must have room, no more than kBitmapsAhead
   /// slices may wait to be sent, and beyond kLeastWindow slices those under way must take less than
   /// `ahead_bytes` of the cache (0: no bound).
@@ -81,10 +80,11 @@ class Uplink {
   std::uint64_t held_at = 0;  // where its first section lies that has not been placed
 
  private:
-  /// An operation with slices that have not been started. `next` of its `owned` slices have been.
+  /// An operation with slices that have not been started. `next` of its `owned` slices have been, and `slice`
+  /// is the one to be started next.
   struct Pending {
     Operation* operation = nullptr;
-    std::uint64_t next = 0, owned = 0;
+    std::uint64_t next = 0, owned = 0, slice = 0;
   };
 
   std::uint16_t member_;

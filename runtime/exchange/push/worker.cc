@@ -25,11 +25,17 @@ std::uint64_t covered_bytes(const Transfer& t) {
   return scanned ? op.layout.slice_bytes() : 0;
 }
 
+/// Returns how many bytes of the cache the slices under way with one owner may take; 0 means any number.
+std::uint64_t share_of_cache(const EngineConfig& config) {
+  return config.ahead_bytes == 0 ? 0 : std::max<std::uint64_t>(1, config.ahead_bytes / config.owners());
+}
+
 }  // namespace
 
 Worker::Worker(LaneContext& context, Priority priority)
     : context_(context),
       priority_(priority),
+      ahead_bytes_(share_of_cache(context.config)),
       tile_writer_(context, priority),
       tile_placer_(context, priority) {
   const Members& members = context.config.members;
@@ -43,7 +49,16 @@ Worker::Worker(LaneContext& context, Priority priority)
 }
 
 void Worker::submit(Operation* operation) {
-  for (Uplink& uplink : uplinks_) busy_slices_ += uplink.submit(*operation);
+  const SliceLayout& layout = operation->layout;
+  if (layout.slices() > 1) {
+    for (Uplink& uplink : uplinks_) busy_slices_ += uplink.submit(*operation, layout.owned(uplink.owner()));
+    return;
+  }
+  // A small operation has one slice, whose owner is found once instead of asking for every owner.
+  const std::uint32_t owner = layout.owner(0);
+  for (Uplink& uplink : uplinks_) {
+    if (uplink.owner() == owner) busy_slices_ += uplink.submit(*operation, 1);
+  }
 }
 
 bool Worker::step() {
@@ -77,14 +92,9 @@ bool Worker::may_compose(const Uplink& uplink) {
          context_.channels(priority_, uplink.member()).send_up.ready();
 }
 
-bool Worker::may_start(const Uplink& uplink) const {
-  const std::uint64_t ahead = context_.config.ahead_bytes;
-  return uplink.may_start(ahead == 0 ? 0 : std::max<std::uint64_t>(1, ahead / context_.config.owners()));
-}
-
 /// Returns true if the next slice may be started, and has been scanned.
 bool Worker::next_is_ready(const Uplink& uplink) const {
-  return may_start(uplink) && uplink.next_operation().ensure_scanned(uplink.next_slice());
+  return uplink.may_start(ahead_bytes_) && uplink.next_operation().ensure_scanned(uplink.next_slice());
 }
 
 /// Starts the next slice, and those behind it that fit the same message. Returns true if anything was

@@ -58,7 +58,6 @@ class Worker {
   bool bitmap_goes_ahead(const Uplink& uplink) const;
   bool next_is_ready(const Uplink& uplink) const;
   bool may_compose(const Uplink& uplink);
-  bool may_start(const Uplink& uplink) const;
   bool takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const;
   void compose(Uplink& uplink, Transfer& first, SectionParts parts);
   Transfer* start_along(Uplink& uplink, const MessageBuilder& message, const Transfer& last,
@@ -91,6 +90,7 @@ class Worker {
 
   LaneContext& context_;
   const wire::Priority priority_;
+  const std::uint64_t ahead_bytes_;  // see Uplink::may_start()
   Aggregator* local_ = nullptr;
   std::vector<Uplink> uplinks_;  // one for each aggregator; the local one's is the first
   std::uint64_t busy_slices_ = 0;
