@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "perf/plain_round.h"
 #include "runtime/compress/random.h"
 
 namespace perf {
@@ -15,21 +16,6 @@ constexpr std::size_t kSlice = 65536;
 std::uint64_t share(double ratio, std::size_t count) {
   const auto n = static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(count)));
   return std::clamp<std::uint64_t>(n, count > 0 ? 1 : 0, count);
-}
-
-/// To float16 and back, to nearest even.
-float through_half(float v) {
-  const double magnitude = std::fabs(double{v});
-  const int exponent = magnitude < 0x1p-14 ? -14 : std::ilogb(magnitude);
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(magnitude, 10 - exponent)), exponent - 10);
-  return std::copysign(
-      rounded >= 65536 ? std::numeric_limits<float>::infinity() : static_cast<float>(rounded), v);
-}
-
-/// To bfloat16 and back, to nearest even.
-float through_bfloat16(float v) {
-  const auto bits = std::bit_cast<std::uint32_t>(v);
-  return std::bit_cast<float>((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
 }
 
 }  // namespace
@@ -215,9 +201,7 @@ void PlainCompressor::select(const nzcl::BlockTopK& selection) {
 void PlainCompressor::code(const nzcl::AsIs&, int) {}
 
 void PlainCompressor::code(const nzcl::Narrow& values, int) {
-  for (float& v : sent_) {
-    if (std::isfinite(v)) v = values.type == nzcl::DataType::float16 ? through_half(v) : through_bfloat16(v);
-  }
+  for (float& v : sent_) v = through(values.type, v);
 }
 
 void PlainCompressor::code(const nzcl::Ternary&, int) {

@@ -75,6 +75,11 @@ struct Qsgd {
 
 using ValueCodec = std::variant<AsIs, Ternary, Narrow, Qsgd>;
 
+/// How the owner of a part of the tensor codes the sums that go back to all ranks. It keeps the rounding
+/// errors in its own state, and adds them to the sums of later steps. So that they cannot grow, Qsgd takes 8
+/// bits with buckets up to 64,516 values, or 4 with buckets up to 196; its `feedback` says nothing here.
+using ResultCodec = std::variant<AsIs, Narrow, Qsgd>;
+
 /// What becomes of a gradient with NaNs or infinities.
 enum class NonFinite : std::uint8_t {
   pass,  ///< They are always sent, so that the result has them on every rank; they never enter the residual.
@@ -86,6 +91,11 @@ enum class NonFinite : std::uint8_t {
 struct Compressor {
   Selection selection = AdaComp{};
   ValueCodec values = AsIs{};
+  /// With anything but AsIs, results are coded too. All ranks get the same bits. Not with dedicated
+  /// aggregators, which have no states, nor with the switch exchange: such a call throws
+  /// Error{unsupported}. Results of tensors that travel in one message, and those of a single rank, are never
+  /// coded.
+  ResultCodec results = AsIs{};
   /// Momentum correction (DGC, Lin et al., arXiv 1712.01887): momentum is applied here, before the selection,
   /// and what is sent loses it. The optimizer must then use none. 0: off; below 1.
   float momentum = 0;
@@ -95,20 +105,22 @@ struct Compressor {
   /// Steps in which the ratio comes down to its value, in four stages (DGC). Only for selections that have a
   /// ratio. 0: off.
   std::uint32_t warm_up = 0;
-  /// false: what is not sent is dropped. Only to show what the residual is good for.
+  /// false: what is not sent is dropped, and so are the errors of results. Only to show what the residual is
+  /// good for.
   bool residual = true;
   NonFinite non_finite = NonFinite::pass;
   std::uint64_t seed = 1;
 };
 
-/// Reads a compressor from text: SELECTION[+VALUES][,NAME=NUMBER]..., for example "adacomp:500",
+/// Reads a compressor from text: SELECTION[+VALUES][,NAME=VALUE]..., for example "adacomp:500",
 /// "topk:0.01+qsgd:4" or "topk:0.001:exact,momentum=0.9,warm_up=1000".
 /// Selections: adacomp[:BIN[:slice]] (with +ternary unless VALUES are given; "slice" is exact_scale = false),
 /// topk[:RATIO[:exact]], threshold:VALUE, randomk[:RATIO], blocktopk[:RATIO[:BLOCK]], all,
 /// and qsgd:..., fp16 and bf16 alone, which stand for all+...
 /// Values: asis, ternary, fp16, bf16, qsgd[:BITS[:BUCKET[:feedback]]].
-/// Names: momentum, clip, warm_up, residual (0 or 1), error (1 for NonFinite::error), seed, refresh (topk).
-/// Throws Error{invalid_argument} that says what it did not understand.
+/// Names: momentum, clip, warm_up, residual (0 or 1), error (1 for NonFinite::error), seed, refresh (topk),
+/// and results, which is one of asis, fp16, bf16 and qsgd[:BITS[:BUCKET]], 8 bits by default there. Throws
+/// Error{invalid_argument} that says what it did not understand.
 [[nodiscard]] NZCL_API Compressor compressor_from_text(std::string_view text);
 /// The other way: a text that gives the same compressor.
 [[nodiscard]] NZCL_API std::string to_text(const Compressor& compressor);
@@ -134,8 +146,11 @@ struct CompressionReport {
   /// The bytes of the same part of the tensor as float32, over coded_bytes; 0 if nothing was sent.
   double coded_ratio = 0;
   double residual_norm = 0;  ///< 2-norm of the residual, as it is now
-  float threshold = 0;       ///< TopK, Threshold, BlockTopK: the |G| from which elements or blocks were sent
-  float scale = 0;           ///< Ternary: the mean over layers or slices
+  /// The same of the errors of coded results that this rank holds as an owner; 0 while an allreduce is in
+  /// flight.
+  double result_residual_norm = 0;
+  float threshold = 0;  ///< TopK, Threshold, BlockTopK: the |G| from which elements or blocks were sent
+  float scale = 0;      ///< Ternary: the mean over layers or slices
 };
 
 /// A gradient as it is sent: values[i] belongs to element indices[i]; indices ascend.
@@ -148,10 +163,10 @@ class CompressorStateAccess;
 
 /// What one rank keeps of one tensor from step to step: the residual, momentum, thresholds and the number of
 /// the step. Movable. One thread at a time may use it. The memory is that of the residual, 4 bytes for each
-/// element (twice that with momentum), and buffers that grow to what a step sends.
+/// element (as much again with momentum, and with coded results), and buffers that grow to what a step sends.
 ///
-/// A state that an allreduce uses belongs to nzcl until that has completed: calls that would change it throw
-/// Error{invalid_usage}, and the destructor waits.
+/// A state that an allreduce uses belongs to nzcl until that has completed: calls that would change it, and
+/// save(), throw Error{invalid_usage}, and the destructor waits.
 class NZCL_API CompressorState {
  public:
   /// Throws Error{invalid_argument} if the compressor is out of its ranges.
@@ -181,6 +196,9 @@ class NZCL_API CompressorState {
 
   [[nodiscard]] CompressionReport report() const;  ///< reads the whole residual
   [[nodiscard]] std::span<const float> residual() const;
+  /// The errors of coded results that this rank holds as an owner. Empty if results are not coded, or their
+  /// errors not kept. Valid while no allreduce uses the state.
+  [[nodiscard]] std::span<const float> result_residual() const;
 
  private:
   friend class CompressorStateAccess;

@@ -266,8 +266,8 @@ typedef struct {
   uint64_t bin; /* AdaComp's bin for this layer; 0: the compressor's */
 } nzclLayer_t;
 
-/* `compressor` is a text, such as "adacomp:500", "topk:0.01" or "qsgd:4": see compressor_from_text() in
- * nzcl/compress.h. One state for each tensor and rank. */
+/* `compressor` is a text, such as "adacomp:500", "topk:0.01,results=qsgd:8" or "qsgd:4": see
+ * compressor_from_text() in nzcl/compress.h. One state for each tensor and rank. */
 NZCL_C_API nzclResult_t nzclCompressorStateCreate(const char* compressor, const nzclLayer_t* layers,
                                                   size_t layer_count, nzclCompressorState_t* state);
 /* Waits for the operation that uses it. Takes null. */
@@ -284,6 +284,7 @@ typedef struct {
   size_t size; /* sizeof(nzclCompressionReport) */
   uint64_t steps, elements, sent, sent_total, non_finite, coded_bytes;
   double element_ratio, coded_ratio, residual_norm, threshold, scale;
+  double result_residual_norm;
 } nzclCompressionReport;
 NZCL_C_API nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state,
                                                      nzclCompressionReport* report);

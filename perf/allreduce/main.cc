@@ -98,10 +98,10 @@ class Output {
     if (!settings_.compress.empty()) {
       fmt::print(
           "#   sent {:.4g} times fewer elements; a rank wrote {:.0f} B upwards, {:.4g} times less than "
-          "dense; "
-          "residual {:.4g}\n",
+          "dense, "
+          "and received {:.0f} B of results; residual {:.4g}\n",
           row.density > 0 ? 1 / row.density : 0, row.measured.coded_bytes, row.measured.coded_ratio,
-          row.measured.residual_norm);
+          row.measured.result_bytes, row.measured.residual_norm);
     }
     std::fflush(stdout);
   }
@@ -158,6 +158,7 @@ class Output {
             {"compress", settings_.compress},
             {"coded_bytes", m.coded_bytes},
             {"coded_ratio", m.coded_ratio},
+            {"result_bytes", m.result_bytes},
             {"ranks", ranks_},
             {"aggregators",
              settings_.aggregators ? ordered_json(settings_.aggregators) : ordered_json("colocated")},

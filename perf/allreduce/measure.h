@@ -14,8 +14,9 @@ struct Measurement {
   double cpu_seconds = 0;       // per operation, of all ranks
   std::uint64_t wrong = 0;      // elements, on all ranks
   /// Of compressed operations, the mean over the ranks: the share of the elements that is sent, the share in
-  /// the result, the bytes that the codes would take, and the norm of what is kept.
+  /// the result, the bytes written upwards, those received of results, and the norm of what is kept.
   double density = 0, union_density = 0, coded_bytes = 0, coded_ratio = 0, residual_norm = 0;
+  double result_bytes = 0;
 
   double median() const { return seconds[seconds.size() / 2]; }
 };

@@ -78,9 +78,11 @@ nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state, nzclCompr
   return guarded([&] {
     require("nzclCompressorStateGetReport", state, report);
     const nzcl::CompressionReport r = state->state.report();
-    const nzclCompressionReport ours{sizeof ours,   r.steps,         r.elements,          r.sent,
-                                     r.sent_total,  r.non_finite,    r.coded_bytes,       r.element_ratio,
-                                     r.coded_ratio, r.residual_norm, double{r.threshold}, double{r.scale}};
+    const nzclCompressionReport ours{
+        sizeof ours,           r.steps,         r.elements,          r.sent,
+        r.sent_total,          r.non_finite,    r.coded_bytes,       r.element_ratio,
+        r.coded_ratio,         r.residual_norm, double{r.threshold}, double{r.scale},
+        r.result_residual_norm};
     nzcl::capi::write_sized("nzclCompressorStateGetReport", "nzclCompressionReport", ours, report,
                             kLeastReport);
   });

@@ -127,7 +127,7 @@ CollectiveRequest request_of(const AllgatherRequest& r, int rank, int ranks) {
 }
 
 std::vector<std::uint64_t> chunk_begins_of(const CollectiveRequest& r, const wire::OperationRecord& shape) {
-  if (shape.counts == 0) return {};
+  if (shape.checksum == 0) return {};
   std::vector<std::uint64_t> begins{0};
   for (const std::uint64_t n : r.counts) begins.push_back(begins.back() + n);
   return begins;
@@ -144,7 +144,7 @@ wire::OperationRecord shape_of(const CollectiveRequest& r, WireType) {
     refuse_request(call, fmt::format("root {} is no rank; there are {}", r.root, r.ranks));
   shape.collective = r.collective;
   shape.root = wire::has_root(r.collective) ? static_cast<std::uint16_t>(r.root) : std::uint16_t{0};
-  shape.counts = counts.checksum;
+  shape.checksum = counts.checksum;
   shape.chunk_count = wire::is_chunked(r.collective) ? shape.count : 0;  // see Operation::record_of()
   return shape;
 }

@@ -323,6 +323,9 @@ void comm::check_request(Communicator& communicator, const CompressedRequest& re
 bool comm::takes(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::core_of(communicator).takes(request);
 }
+const char* comm::why_no_coded_results(Communicator& communicator) {
+  return CommunicatorState::core_of(communicator).why_no_coded_results();
+}
 double comm::remote_share(Communicator& communicator) {
   const engine::Members& members = CommunicatorState::core_of(communicator).members();
   return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;

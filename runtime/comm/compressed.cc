@@ -11,9 +11,11 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/comm/coded_results.h"
 #include "runtime/comm/compressed_tiles.h"
 #include "runtime/comm/compressor_state.h"
 #include "runtime/comm/refuse.h"
+#include "runtime/compress/check.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl {
@@ -123,7 +125,14 @@ Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAll
 }
 
 comm::CompressedRequest coded_request(const CompressedAllreduceRequest& r) {
-  return {.output = r.output, .count = r.state->elements(), .op = r.op, .timeout = r.timeout, .tag = r.tag};
+  const Compressor& compressor = r.state->compressor();
+  return {.output = r.output,
+          .count = r.state->elements(),
+          .op = r.op,
+          .timeout = r.timeout,
+          .tag = r.tag,
+          .value_rule = comm::value_rule_of(compressor),
+          .checksum = comm::checksum_of(compressor)};
 }
 
 /// The other ranks only have to know how large the tensor is.
@@ -131,6 +140,18 @@ comm::CompressedRequest size_of(const CompressedAllreduceRequest& r) {
   comm::CompressedRequest request = coded_request(r);
   request.op = ReduceOp::sum;
   return request;
+}
+
+/// Refuses results that are to be coded where owners cannot do that. All ranks do so alike.
+void check_results(Communicator& communicator, const CompressedAllreduceRequest& r) {
+  const char* const why_not = comm::why_no_coded_results(communicator);
+  if (why_not == nullptr || !compress::codes_results(r.state->compressor())) return;
+  const Error refusal(ErrorCode::unsupported,
+                      std::string("allreduce: the compressor codes results, and ") + why_not);
+  comm::CompressedRequest request = size_of(r);
+  request.value_rule = wire::ValueRule::coded;  // which owners understand
+  comm::refuse_operation(communicator, request, refusal);
+  throw refusal;
 }
 
 /// The operation begins before anything is compressed. This thread then compresses, together with the scan
@@ -148,6 +169,8 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
   }
   try {
     request.source = std::make_shared<comm::CompressedTiles>(state.step, r.state->compressor().values);
+    if (wire::has_coded_results(request.value_rule))
+      request.result_coder = std::make_shared<comm::CodedResults>(state.tensor);
     state.work = comm::start(communicator, request);
   } catch (...) {
     state.step->abandon();
@@ -169,6 +192,7 @@ Work Communicator::allreduce_compressed(const CompressedAllreduceRequest& r) {
   }
   StateImpl& inside = CompressorStateAccess::of(*r.state);
   inside.sent_share = comm::remote_share(*this);
+  check_results(*this, r);
   if (comm::takes(*this, size_of(r))) return run_in_tiles(*this, inside, r);
   const bool everything = std::holds_alternative<Everything>(r.state->compressor().selection);
   return everything ? run_whole<DenseWay>(*this, inside, r) : run_whole<SparseWay>(*this, inside, r);

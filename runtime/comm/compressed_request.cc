@@ -11,7 +11,8 @@ constexpr const char* kCall = "allreduce";
 
 wire::OperationRecord shape_of(const CompressedRequest& r, WireType) {
   wire::OperationRecord shape = check_shape(kCall, r.count, DataType::float32, r.op, 1, r.tag);
-  shape.value_rule = wire::ValueRule::coded;
+  shape.value_rule = r.value_rule;
+  shape.checksum = r.checksum;
   return shape;
 }
 
@@ -20,6 +21,7 @@ void prepare(const CompressedRequest& r, const Registrations& registrations, Pre
   p.timeout = check_timeout(kCall, r.timeout);
   p.known = Prepared::Input::source;
   p.source = r.source;
+  p.result_coder = r.result_coder;
   auto out = covered(kCall, registrations, r.output, bytes, sizeof(float), "output");
   p.output = {.base = reinterpret_cast<std::byte*>(r.output), .region = out.get()};
   p.output_bytes = {p.output.base, bytes};

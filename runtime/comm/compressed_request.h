@@ -18,8 +18,12 @@ struct CompressedRequest {
   ReduceOp op = ReduceOp::sum;
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
+  wire::ValueRule value_rule = wire::ValueRule::coded;
+  std::uint64_t checksum = 0;  // of what the ranks' compressors must have in common
   /// What makes the contribution, while the operation runs. Without one, the request can only be checked.
   std::shared_ptr<engine::TileSource> source = nullptr;
+  /// What codes the results that this rank owns, if they are coded.
+  std::shared_ptr<engine::ResultCoder> result_coder = nullptr;
 
   static constexpr WireType wire_type = WireType::as_is;
   static constexpr Algorithm algorithm = Algorithm::automatic;

@@ -1,11 +1,13 @@
 // CompressorState, as users see it. It lies here, and not with the compressors, because it knows of
 // operations.
+#include <cmath>
 #include <exception>
 #include <string>
 
 #include "nzcl/error.h"
 #include "runtime/comm/compressor_state.h"
 #include "runtime/compress/check.h"
+#include "runtime/compress/select.h"
 
 namespace nzcl {
 
@@ -38,11 +40,14 @@ void CompressorState::Impl::note_sent_bytes() { sent_bytes = work.statistics().b
 
 CompressionReport CompressorState::Impl::report() {
   CompressionReport r = tensor.report();
+  bool idle = true;
   try {
-    if (work.valid() && work.test()) note_sent_bytes();
+    idle = !work.valid() || work.test();
   } catch (const Error&) {
-    note_sent_bytes();  // it has ended, and whoever holds the Work learns why it failed
+    // It has ended, and whoever holds the Work learns why it failed.
   }
+  if (work.valid() && idle) note_sent_bytes();
+  if (idle) r.result_residual_norm = std::sqrt(compress::sum_of_squares(tensor.result_residual()));
   if (sent_share == 0 || sent_bytes == 0) return r;
   r.coded_bytes = sent_bytes;
   r.coded_ratio = 4.0 * sent_share * static_cast<double>(r.elements) / static_cast<double>(sent_bytes);
@@ -79,7 +84,10 @@ CompressedGradient CompressorState::compress(std::span<const float> gradient, in
   return impl().whole.compress(impl().tensor, gradient, rank, ranks);
 }
 
-std::vector<std::byte> CompressorState::save() const { return impl().tensor.save(); }
+std::vector<std::byte> CompressorState::save() const {
+  impl().require_idle("save");
+  return impl().tensor.save();
+}
 void CompressorState::restore(std::span<const std::byte> saved) {
   impl().require_idle("restore");
   impl().sent_share = 0;
@@ -92,5 +100,6 @@ void CompressorState::reset() {
 }
 CompressionReport CompressorState::report() const { return impl().report(); }
 std::span<const float> CompressorState::residual() const { return impl().tensor.residual(); }
+std::span<const float> CompressorState::result_residual() const { return impl().tensor.result_residual(); }
 
 }  // namespace nzcl

@@ -226,6 +226,14 @@ bool Core::takes(const CompressedRequest& request) const {
   return engine::layout_of(config_, 0, record).tiled();
 }
 
+const char* Core::why_no_coded_results() const {
+  if (config_.datagrams) return "algorithm switch cannot: its owners have no states; take another algorithm";
+  if (members().dedicated > 0)
+    return "dedicated aggregators cannot: they have no states to keep what coding loses; set aggregators to "
+           "0";
+  return nullptr;
+}
+
 std::shared_ptr<Operation> Core::run(const CollectiveRequest& request) { return start_request(request); }
 
 void Core::refuse_operation(const Error& refusal) { refuse_shape(shape_of(AllreduceRequest{}), refusal); }
@@ -462,6 +470,7 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
       break;
     case Prepared::Input::source:
       operation->set_input_source(std::move(p.source));
+      operation->set_result_coder(std::move(p.result_coder));
       break;
   }
   return operation;

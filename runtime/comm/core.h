@@ -67,6 +67,8 @@ class Core {
   std::shared_ptr<engine::Operation> run(const CollectiveRequest& request);
   /// Whether the communicator takes such a request: whether its tensor is exchanged in tiles.
   bool takes(const CompressedRequest& request) const;
+  /// Why the results of such a request cannot be coded, as a part of a sentence, or nullptr.
+  const char* why_no_coded_results() const;
   /// Drives every lane once.
   void drive() { lanes_.drive(); }
   /// Takes the place, in the order of operations, of a call that was refused before it could say anything of

@@ -33,6 +33,7 @@ struct Prepared {
   std::vector<std::byte> own_values;  // of a list that had duplicates, for a tensor that is not tiled
   engine::ElementStream stream;       // the same as `indices`, for a tiled tensor
   std::shared_ptr<engine::TileSource> source;
+  std::shared_ptr<engine::ResultCoder> result_coder;
   std::span<const std::byte> input_bytes, output_bytes;  // to find conflicts with operations in flight
   std::array<SharedRegion, 2> regions;                   // those of input and output
   std::unique_ptr<const wire::Refusal> refusal;          // why the request was refused, if it was

@@ -56,6 +56,20 @@ struct CheckValues {
   }
 };
 
+struct CheckResults {
+  void operator()(const AsIs&) const {}
+  void operator()(const Narrow& v) const { CheckValues()(v); }
+  /// A rounding error is at most scale / L, and its mean square at most (scale / 2L)^2. A bucket in which
+  /// these sum up to less than the square of its largest value loses less than it has, so that what is fed
+  /// back again and again stays bounded.
+  void operator()(const Qsgd& v) const {
+    require(v.bits == 4 || v.bits == 8, "bits of results", v.bits, "4 or 8");
+    const std::uint32_t levels = (1u << (v.bits - 1)) - 1, most = 4 * levels * levels;
+    require(v.bucket >= 16 && v.bucket <= most, "the bucket of results", v.bucket,
+            fmt::format("16 to {} values with {} bits", most, v.bits));
+  }
+};
+
 bool has_ratio(const Selection& s) {
   return std::holds_alternative<TopK>(s) || std::holds_alternative<RandomK>(s) ||
          std::holds_alternative<BlockTopK>(s);
@@ -66,6 +80,7 @@ bool has_ratio(const Selection& s) {
 void check_compressor(const Compressor& c) {
   std::visit(CheckSelection(), c.selection);
   std::visit(CheckValues(), c.values);
+  std::visit(CheckResults(), c.results);
   require(c.momentum >= 0 && c.momentum < 1, "momentum", c.momentum, "0 or more and below 1");
   require(c.clip >= 0 && std::isfinite(c.clip), "clip", c.clip, "0 or more");
   require(c.warm_up == 0 || has_ratio(c.selection), "warm_up", c.warm_up,

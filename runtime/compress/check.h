@@ -12,4 +12,9 @@ void check_compressor(const Compressor& compressor);
 /// The same for the layers of a tensor.
 void check_layers(const Compressor& compressor, std::span<const Layer> layers);
 
+/// Whether the owners of the compressor's results code them.
+inline bool codes_results(const Compressor& compressor) {
+  return !std::holds_alternative<AsIs>(compressor.results);
+}
+
 }  // namespace nzcl::compress

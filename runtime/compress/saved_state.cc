@@ -11,18 +11,18 @@
 namespace nzcl::compress {
 namespace {
 
-/// What the bytes begin with. Behind it follow the compressor as text, the layers, the residual and the
-/// velocity.
+/// What the bytes begin with. Behind it follow the compressor as text, the layers, the residual, the
+/// velocity and the errors of results.
 struct SavedHeader {
   char magic[8] = {'n', 'z', 'c', 'l', 's', 't', 'a', 't'};
-  std::uint32_t version = 1;
+  std::uint32_t version = 2;
   std::uint32_t since_exact = 0;
-  std::uint64_t compressor_bytes = 0, layers = 0, residual = 0, velocity = 0;
+  std::uint64_t compressor_bytes = 0, layers = 0, residual = 0, velocity = 0, result_residual = 0;
   std::uint64_t steps = 0, sent_total = 0, wanted = 0;
   float next_threshold = 0, last_threshold = 0, drift = 0;
   std::uint32_t unused = 0;
 };
-static_assert(sizeof(SavedHeader) == 88);
+static_assert(sizeof(SavedHeader) == 96);
 
 void append(std::vector<std::byte>& bytes, const void* data, std::size_t size) {
   const auto* const from = static_cast<const std::byte*>(data);
@@ -59,12 +59,14 @@ std::vector<std::byte> TensorState::save() const {
   header.layers = layout_.layers().size();
   header.residual = residual_.size();
   header.velocity = velocity_.size();
+  header.result_residual = result_residual_.size();
   header.steps = state_.steps, header.sent_total = state_.sent_total, header.wanted = state_.wanted;
   header.next_threshold = state_.threshold.next;
   header.last_threshold = state_.threshold.last;
   header.drift = state_.threshold.drift;
   std::vector<std::byte> bytes;
-  bytes.reserve(sizeof header + text.size() + 16 * header.layers + 4 * (header.residual + header.velocity));
+  bytes.reserve(sizeof header + text.size() + 16 * header.layers +
+                4 * (header.residual + header.velocity + header.result_residual));
   append(bytes, &header, sizeof header);
   append(bytes, text.data(), text.size());
   for (const Layer& layer : layout_.layers()) {
@@ -73,6 +75,7 @@ std::vector<std::byte> TensorState::save() const {
   }
   append(bytes, residual_.data(), residual_.size() * sizeof(float));
   append(bytes, velocity_.data(), velocity_.size() * sizeof(float));
+  append(bytes, result_residual_.data(), result_residual_.size() * sizeof(float));
   return bytes;
 }
 
@@ -95,14 +98,18 @@ void TensorState::restore(std::span<const std::byte> saved) {
     std::memcpy(words, in.take(sizeof words).data(), sizeof words);
     if (words[0] != layer.elements || words[1] != layer.bin) SavedReader::refuse("its layers are others");
   }
-  if (header.residual != residual_.size() || header.velocity != velocity_.size())
+  if (header.residual != residual_.size() || header.velocity != velocity_.size() ||
+      header.result_residual != result_residual_.size())
     SavedReader::refuse("its sizes are others");
   const auto residual = in.take(header.residual * sizeof(float));
   const auto velocity = in.take(header.velocity * sizeof(float));
+  const auto result_residual = in.take(header.result_residual * sizeof(float));
   if (!in.at_end()) SavedReader::refuse("something follows it");
   // Nothing can fail from here on.
   if (!residual.empty()) std::memcpy(residual_.data(), residual.data(), residual.size());
   if (!velocity.empty()) std::memcpy(velocity_.data(), velocity.data(), velocity.size());
+  if (!result_residual.empty())
+    std::memcpy(result_residual_.data(), result_residual.data(), result_residual.size());
   std::ranges::fill(outcomes_, SliceOutcome());
   state_ = {
       .steps = header.steps,

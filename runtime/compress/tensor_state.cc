@@ -8,6 +8,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
+#include "runtime/compress/check.h"
 #include "runtime/compress/random.h"
 #include "runtime/kernels/offsets.h"
 
@@ -52,6 +53,7 @@ TensorState::TensorState(const Compressor& compressor, std::span<const Layer> la
       layout_(layers, bin_of(compressor.selection)),
       residual_(compressor.residual ? layout_.elements() : 0),
       velocity_(compressor.momentum > 0 ? layout_.elements() : 0),
+      result_residual_(codes_results(compressor) && compressor.residual ? layout_.elements() : 0),
       outcomes_(layout_.slices().size()),
       bin_thresholds_(layout_.bins()),
       layer_scales_(layout_.layers().size()),
@@ -65,6 +67,7 @@ TensorState::TensorState(const Compressor& compressor, std::span<const Layer> la
 void TensorState::reset() noexcept {
   std::ranges::fill(residual_, 0.0f);
   std::ranges::fill(velocity_, 0.0f);
+  std::ranges::fill(result_residual_, 0.0f);
   std::ranges::fill(outcomes_, SliceOutcome());
   state_ = {};
 }
@@ -332,6 +335,18 @@ void TensorState::take_back(const CompressedGradient& sent) noexcept {
   for (std::size_t i = 0; i < sent.indices.size(); ++i) {
     if (std::isfinite(sent.values[i])) residual_[static_cast<std::size_t>(sent.indices[i])] += sent.values[i];
   }
+}
+
+void TensorState::add_result_errors(std::uint64_t begin, std::span<const std::uint16_t> offsets,
+                                    std::span<float> sums) const noexcept {
+  if (result_residual_.empty()) return;
+  const float* const errors = result_residual_.data() + begin;
+  for (std::size_t i = 0; i < offsets.size(); ++i) sums[i] += errors[offsets[i]];
+}
+
+void TensorState::keep_result_errors(std::uint64_t begin, std::span<const std::uint16_t> offsets,
+                                     std::span<const float> sums, std::span<const float> coded) noexcept {
+  if (!result_residual_.empty()) feed_back(offsets, sums, coded, result_residual_.data() + begin);
 }
 
 CompressionReport TensorState::report() const {

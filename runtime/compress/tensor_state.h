@@ -74,8 +74,21 @@ class TensorState {
   void reset() noexcept;
   std::vector<std::byte> save() const;
   void restore(std::span<const std::byte> saved);
+  /// Without what concerns results.
   CompressionReport report() const;
   std::span<const float> residual() const { return residual_; }
+  std::span<const float> result_residual() const { return result_residual_; }
+  /// The number of the step that has begun last, from 0 on.
+  std::uint64_t step_number() const { return state_.steps; }
+
+  // --- Of results that this rank codes as an owner, between begin_step() and the end of the operation.
+  // Several threads may call these for different elements at the same time.
+  /// Adds what coding has lost before to the sums of the elements at begin + offsets.
+  void add_result_errors(std::uint64_t begin, std::span<const std::uint16_t> offsets,
+                         std::span<float> sums) const noexcept;
+  /// Keeps the difference between `sums` and what they were `coded` to.
+  void keep_result_errors(std::uint64_t begin, std::span<const std::uint16_t> offsets,
+                          std::span<const float> sums, std::span<const float> coded) noexcept;
   /// What the last step made of a slice that it has compressed, and the scales of its buckets, if its values
   /// are quantised.
   const SliceOutcome& outcome(std::size_t index) const { return outcomes_[index]; }
@@ -110,8 +123,9 @@ class TensorState {
 
   const Compressor compressor_;
   const Layout layout_;
-  std::vector<float> residual_;  // empty if the compressor keeps none
-  std::vector<float> velocity_;  // empty if the compressor has no momentum
+  std::vector<float> residual_;         // empty if the compressor keeps none
+  std::vector<float> velocity_;         // empty if the compressor has no momentum
+  std::vector<float> result_residual_;  // empty if results are not coded, or the compressor keeps no residual
   StepState state_;
 
   // What belongs to the present step, or, between steps, to the last one.

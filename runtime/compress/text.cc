@@ -85,6 +85,21 @@ bool read_values(const Item& item, ValueCodec& values) {
   return true;
 }
 
+/// Quantised results have 8 bits unless the text says otherwise.
+void read_results(std::string_view whole, std::string_view text, ResultCodec& results) {
+  const Item item(whole, text);
+  item.require_at_most(item.name() == "qsgd" ? 2 : 0);
+  if (item.name() == "asis") {
+    results.emplace<AsIs>();
+  } else if (item.name() == "fp16" || item.name() == "bf16") {
+    results.emplace<Narrow>(item.name() == "fp16" ? DataType::float16 : DataType::bfloat16);
+  } else if (item.name() == "qsgd") {
+    results.emplace<Qsgd>(item.get(1, 8), item.get(2, Qsgd().bucket));
+  } else {
+    refuse(whole, fmt::format("results cannot be \"{}\"; known are asis, fp16, bf16 and qsgd", item.name()));
+  }
+}
+
 bool read_selection(const Item& item, Compressor& c) {
   if (item.name() == "adacomp") {
     item.require_at_most(2);
@@ -121,7 +136,7 @@ bool read_switch(std::string_view whole, std::string_view text) {
 
 void read_setting(std::string_view whole, std::string_view text, Compressor& c) {
   const std::size_t at = text.find('=');
-  if (at == text.npos) refuse(whole, fmt::format("\"{}\" should be NAME=NUMBER", text));
+  if (at == text.npos) refuse(whole, fmt::format("\"{}\" should be NAME=VALUE", text));
   const std::string_view name = text.substr(0, at), value = text.substr(at + 1);
   if (name == "momentum") {
     c.momentum = number<float>(whole, value);
@@ -135,13 +150,16 @@ void read_setting(std::string_view whole, std::string_view text, Compressor& c) 
     c.non_finite = read_switch(whole, value) ? NonFinite::error : NonFinite::pass;
   } else if (name == "seed") {
     c.seed = number<std::uint64_t>(whole, value);
+  } else if (name == "results") {
+    read_results(whole, value, c.results);
   } else if (name == "refresh" && std::holds_alternative<TopK>(c.selection)) {
     std::get<TopK>(c.selection).refresh = number<std::uint32_t>(whole, value);
   } else {
-    refuse(whole,
-           fmt::format("there is no {} here; known are momentum, clip, warm_up, residual, error, seed, and "
-                       "refresh with topk",
-                       name));
+    refuse(
+        whole,
+        fmt::format("there is no {} here; known are momentum, clip, warm_up, residual, error, seed, results, "
+                    "and refresh with topk",
+                    name));
   }
 }
 
@@ -173,6 +191,16 @@ std::string text_of(const ValueCodec& values) {
     }
   };
   return std::visit(Visitor(), values);
+}
+
+/// As read_results() takes it.
+std::string text_of(const ResultCodec& results) {
+  struct Visitor {
+    std::string operator()(const AsIs& v) const { return text_of(ValueCodec(v)); }
+    std::string operator()(const Narrow& v) const { return text_of(ValueCodec(v)); }
+    std::string operator()(const Qsgd& v) const { return fmt::format("qsgd:{}:{}", v.bits, v.bucket); }
+  };
+  return std::visit(Visitor(), results);
 }
 
 }  // namespace
@@ -214,6 +242,7 @@ std::string to_text(const Compressor& c) {
   if (c.warm_up != defaults.warm_up) text += fmt::format(",warm_up={}", c.warm_up);
   if (!c.residual) text += ",residual=0";
   if (c.non_finite == NonFinite::error) text += ",error=1";
+  if (compress::codes_results(c)) text += ",results=" + text_of(c.results);
   if (c.seed != defaults.seed) text += fmt::format(",seed={}", c.seed);
   return text;
 }

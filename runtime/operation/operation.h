@@ -19,6 +19,7 @@
 #include "runtime/base/failure.h"
 #include "runtime/operation/completion_bell.h"
 #include "runtime/operation/input_check.h"
+#include "runtime/operation/result_coder.h"
 #include "runtime/operation/run_walk.h"
 #include "runtime/operation/tile_input.h"
 #include "runtime/operation/tile_output.h"
@@ -92,6 +93,8 @@ class Operation {
   void set_input_stream(ElementStream stream);
   /// For tiled operations: sets what makes this rank's contribution while the operation runs.
   void set_input_source(std::shared_ptr<TileSource> source);
+  /// For tiled operations whose results are coded: sets what codes those that this rank owns.
+  void set_result_coder(std::shared_ptr<ResultCoder> coder) { result_coder_ = std::move(coder); }
 
   // --- This rank's part in a slice.
   /// Whether it may contribute blocks, and whether it receives the result.
@@ -128,6 +131,7 @@ class Operation {
   /// them, are for all other operations.
   const TileInput& tile_input() const { return *tile_input_; }
   TileOutput& tile_output() { return *tile_output_; }
+  ResultCoder* result_coder() const { return result_coder_.get(); }
   /// Returns this rank's contribution to a slice that has been scanned.
   SliceView input_slice(std::uint64_t slice) { return {layout, slice, bits_of(Side::input, slice)}; }
   /// Walks over the contribution's bytes, as offsets from input.base.
@@ -213,6 +217,7 @@ class Operation {
   int rank_ = 0, workers_ = 1;
   std::unique_ptr<TileInput> tile_input_;  // of a tiled operation, as the next one
   std::unique_ptr<TileOutput> tile_output_;
+  std::shared_ptr<ResultCoder> result_coder_;
   std::vector<std::uint64_t> words_;  // bitmaps of all slices of the input, then of the union
   std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
   /// By slice, for sparse input: contributed blocks of earlier slices.

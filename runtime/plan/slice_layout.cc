@@ -209,7 +209,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
                         .express_bytes = express_bytes(config),
                         .tile_block_bytes = tile_block_bytes(config, record),
-                        .coded = record.value_rule == wire::ValueRule::coded,
+                        .coded = wire::is_coded(record.value_rule),
                         .meets = record.collective != wire::Collective::allreduce,
                         .chunk_count = record.count,
                         .aggregator = record.root,

@@ -53,6 +53,7 @@ py::dict dict_of(const nzcl::CompressionReport& r) {
                   py::arg("sent_total") = r.sent_total, py::arg("non_finite") = r.non_finite,
                   py::arg("coded_bytes") = r.coded_bytes, py::arg("element_ratio") = r.element_ratio,
                   py::arg("coded_ratio") = r.coded_ratio, py::arg("residual_norm") = r.residual_norm,
+                  py::arg("result_residual_norm") = r.result_residual_norm,
                   py::arg("threshold") = r.threshold, py::arg("scale") = r.scale);
 }
 

@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 6;
+inline constexpr std::uint16_t kVersion = 7;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -82,19 +82,21 @@ struct OperationRecord {
   std::uint64_t output_key = 0;
   std::uint64_t tag = 0;          // the caller's own name for the operation
   std::uint64_t chunk_count = 0;  // of a collective with chunks: elements of the slice's chunk
-  std::uint64_t counts = 0;       // a checksum of all chunks' counts, or 0 if they are equal
+  /// Of a collective with chunks: of all chunks' counts, or 0 if they are equal. Of a compressed allreduce:
+  /// of what the ranks' compressors must have in common, or 0 if that is nothing.
+  std::uint64_t checksum = 0;
 
   /// Returns true if two ranks agree on everything but where the output lies.
   bool same_operation(const OperationRecord& other) const {
     return same_layout(other) && op == other.op && packed_result == other.packed_result &&
-           value_rule == other.value_rule && tag == other.tag;
+           value_rule == other.value_rule && checksum == other.checksum && tag == other.tag;
   }
   /// Whether the tensors are cut into the same slices. It is all that has to agree if a rank has refused its
   /// request, because nothing is summed then.
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
            collective == other.collective && algorithm == other.algorithm && root == other.root &&
-           counts == other.counts &&
+           (collective == Collective::allreduce || checksum == other.checksum) &&
            (algorithm != Algorithm::merging || op == other.op);  // on which the type of partial sums depends
   }
 };

@@ -43,17 +43,38 @@ enum class ValueRule : std::uint8_t {
   as_is = 0,
   float16 = 1,   // contributions and results
   bfloat16 = 2,  // the same
-  coded = 3,     // contributions: any code, as their values allow it without loss; results: as they are
+  // Contributions in any code that their values allow without loss, and results ...
+  coded = 3,           // ... as they are
+  coded_float16 = 4,   // ... as float16
+  coded_bfloat16 = 5,  // ... as bfloat16
+  coded_levels = 6,    // ... in levels
 };
-inline constexpr unsigned kValueRules = 4;
+inline constexpr unsigned kValueRules = 7;
 
+/// Whether an operation's contributions are coded as their values allow it.
+constexpr bool is_coded(ValueRule rule) { return rule >= ValueRule::coded; }
+/// Whether owners code the results of such contributions again.
+constexpr bool has_coded_results(ValueRule rule) { return rule > ValueRule::coded; }
 /// Whether a contribution of an operation may have the code.
 constexpr bool may_contribute(ValueRule rule, ValueCode code) {
-  return rule == ValueRule::coded || static_cast<unsigned>(rule) == static_cast<unsigned>(code);
+  return is_coded(rule) || static_cast<unsigned>(rule) == static_cast<unsigned>(code);
 }
 /// The code of an operation's results.
 constexpr ValueCode result_code(ValueRule rule) {
-  return rule == ValueRule::coded ? ValueCode::as_is : static_cast<ValueCode>(rule);
+  switch (rule) {
+    case ValueRule::as_is:
+    case ValueRule::coded:
+      break;
+    case ValueRule::float16:
+    case ValueRule::coded_float16:
+      return ValueCode::float16;
+    case ValueRule::bfloat16:
+    case ValueRule::coded_bfloat16:
+      return ValueCode::bfloat16;
+    case ValueRule::coded_levels:
+      return ValueCode::levels;
+  }
+  return ValueCode::as_is;
 }
 
 /// The first four bytes of a tile.

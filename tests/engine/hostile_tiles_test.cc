@@ -248,8 +248,10 @@ TEST(HostileTiles, HeadersThatContradictThemselvesAreRefused) {
 
 TEST(HostileTiles, RecordsWithValuesThatCannotBeAreRefused) {
   Message m = tiles({{}});
-  m.record.value_rule = static_cast<wire::ValueRule>(4);
+  m.record.value_rule = static_cast<wire::ValueRule>(7);
   EXPECT_THAT(aggregator_says({m}), HasSubstr("its code of values does not exist"));
+  EXPECT_THAT(aggregator_says({}, wire::ValueRule::coded_levels),
+              HasSubstr("its results are coded by owners that are ranks"));
   m.record.value_rule = wire::ValueRule::float16;
   m.record.type = static_cast<std::uint8_t>(DataType::int32);
   EXPECT_THAT(aggregator_says({m}), HasSubstr("cannot be coded as narrower floats"));

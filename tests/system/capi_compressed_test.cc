@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -46,6 +48,30 @@ void sum_once(nzclComm_t comm, nzclCompressorState_t state, const std::vector<fl
   NZCL_OK(nzclAllReduceCompressed(in.data(), out.data(), kCount, op, state, comm, &work));
   NZCL_OK(nzclWorkWait(work, -1));
   NZCL_OK(nzclWorkFree(work));
+}
+
+// A sum of 6.02 is sent as the bfloat16 beside it, and its owner keeps the rest.
+TEST(CApiCompressed, CodesResultsAndReportsWhatThatLoses) {
+  static std::atomic<long long> owned;
+  owned = 0;
+  on_ranks([](nzclComm_t comm, int) {
+    nzclCompressorState_t state = nullptr;
+    NZCL_OK(nzclCompressorStateCreate("all,results=bf16", kLayers, 2, &state));
+    const std::vector<float> in(kCount, 3.01f);
+    std::vector<float> out(kCount, -1.0f);
+    nzclBuffer_t buffer = nullptr;
+    NZCL_OK(nzclCommRegister(comm, out.data(), out.size() * sizeof(float), &buffer));
+    sum_once(comm, state, in, out, nzclSum);
+    for (const float v : out) ASSERT_EQ(v, 6.03125f);
+    nzclCompressionReport report{};
+    report.size = sizeof report;
+    NZCL_OK(nzclCompressorStateGetReport(state, &report));
+    const double of_each = report.result_residual_norm / (double{3.01f + 3.01f} - 6.03125);
+    owned += std::llround(of_each * of_each);
+    NZCL_OK(nzclCommDeregister(comm, buffer));
+    NZCL_OK(nzclCompressorStateDestroy(state));
+  });
+  EXPECT_EQ(owned, static_cast<long long>(kCount));
 }
 
 TEST(CApiCompressed, SumsWhatIsSentAndReports) {

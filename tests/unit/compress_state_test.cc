@@ -53,7 +53,10 @@ const char* const kCompressors[] = {"adacomp:50",
                                     "bf16",
                                     "topk:0.01,residual=0",
                                     "adacomp:500,residual=0,momentum=0.5",
-                                    "qsgd:4,residual=0"};
+                                    "qsgd:4,residual=0",
+                                    "adacomp:500,results=bf16",
+                                    "topk:0.02,results=qsgd:8:512,seed=7",
+                                    "randomk:0.05,results=qsgd:4:196,residual=0"};
 
 std::vector<std::uint32_t> bits(std::span<const float> values) {
   std::vector<std::uint32_t> all;
@@ -341,6 +344,11 @@ TEST(CompressorText, SaysWhatItDoesNotUnderstand) {
   EXPECT_THAT(text("all,momentum=1"), HasSubstr("momentum is 1; it may be 0 or more and below 1"));
   EXPECT_THAT(text("adacomp,warm_up=10"), HasSubstr("only for selections that have a ratio"));
   EXPECT_THAT(text("all,speed=9"), HasSubstr("there is no speed here"));
+  EXPECT_THAT(text("all,results=ternary"), HasSubstr("results cannot be \"ternary\""));
+  EXPECT_THAT(text("all,results=bf16:2"), HasSubstr("\"2\" is too much behind bf16"));
+  EXPECT_THAT(text("all,results=qsgd:2"), HasSubstr("bits of results is 2; it may be 4 or 8"));
+  EXPECT_THAT(text("all,results=qsgd:4:197"),
+              HasSubstr("the bucket of results is 197; it may be 16 to 196 values with 4 bits"));
 }
 
 TEST(CompressorStateMisuse, IsRefusedByName) {

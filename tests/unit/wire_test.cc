@@ -75,7 +75,7 @@ TEST(WireDocument, OperationRecord) {
       NZCL_FIELD(OperationRecord, collective),    NZCL_FIELD(OperationRecord, root),
       NZCL_FIELD(OperationRecord, algorithm),     NZCL_FIELD(OperationRecord, output_address),
       NZCL_FIELD(OperationRecord, output_key),    NZCL_FIELD(OperationRecord, tag),
-      NZCL_FIELD(OperationRecord, chunk_count),   NZCL_FIELD(OperationRecord, counts)};
+      NZCL_FIELD(OperationRecord, chunk_count),   NZCL_FIELD(OperationRecord, checksum)};
   EXPECT_EQ(documented("Operation record"), code);
 }
 
@@ -275,7 +275,8 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
        {+[](OperationRecord& r) { ++r.count; }, +[](OperationRecord& r) { ++r.block_elems; },
         +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
         +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root; },
-        +[](OperationRecord& r) { ++r.counts; }, +[](OperationRecord& r) { r.value_rule = ValueRule::coded; },
+        +[](OperationRecord& r) { ++r.checksum; },
+        +[](OperationRecord& r) { r.value_rule = ValueRule::coded; },
         +[](OperationRecord& r) { r.algorithm = Algorithm::doubling; },
         +[](OperationRecord& r) { r.algorithm = Algorithm::merging; },
         +[](OperationRecord& r) { r.collective = Collective::reduce; }}) {

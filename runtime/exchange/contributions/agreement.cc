@@ -12,15 +12,37 @@ using wire::OperationRecord;
 
 namespace {
 
+bool has_counts(const OperationRecord& r) { return wire::is_chunked(r.collective) && r.checksum != 0; }
+
+std::string_view text_of(wire::ValueRule rule) {
+  switch (rule) {
+    case wire::ValueRule::as_is:
+      break;
+    case wire::ValueRule::float16:
+      return ", values as float16";
+    case wire::ValueRule::bfloat16:
+      return ", values as bfloat16";
+    case wire::ValueRule::coded:
+      return ", compressed";
+    case wire::ValueRule::coded_float16:
+      return ", compressed, results as float16";
+    case wire::ValueRule::coded_bfloat16:
+      return ", compressed, results as bfloat16";
+    case wire::ValueRule::coded_levels:
+      return ", compressed, results quantised";
+  }
+  return "";
+}
+
 /// What is particular to the collective and the request.
 std::string details_of(const OperationRecord& r) {
   std::string text;
-  if (r.counts != 0) text += fmt::format(", counts that differ (checksum {:016x})", r.counts);
+  if (has_counts(r)) text += fmt::format(", counts that differ (checksum {:016x})", r.checksum);
   if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root);
   if (r.packed_result != 0) text += ", packed result";
-  if (r.value_rule == wire::ValueRule::float16) text += ", values as float16";
-  if (r.value_rule == wire::ValueRule::bfloat16) text += ", values as bfloat16";
-  if (r.value_rule == wire::ValueRule::coded) text += ", compressed";
+  text += text_of(r.value_rule);
+  if (wire::is_coded(r.value_rule) && r.checksum != 0)
+    text += fmt::format(", checksum of the compressor {:016x}", r.checksum);
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
   if (r.algorithm == wire::Algorithm::merging) text += ", by merging";
   if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
@@ -30,7 +52,7 @@ std::string details_of(const OperationRecord& r) {
 std::string text_of(const OperationRecord& r) {
   const bool copies = wire::copies(r.collective);
   return fmt::format("{}(count {}{}, {}{}{}, blocks of {}{})", wire::name_of(r.collective),
-                     r.counts != 0 ? "at most " : "", r.count, name_of(static_cast<DataType>(r.type)),
+                     has_counts(r) ? "at most " : "", r.count, name_of(static_cast<DataType>(r.type)),
                      copies ? "" : ", ", copies ? "" : name_of(static_cast<ReduceOp>(r.op)), r.block_elems,
                      details_of(r));
 }

@@ -242,6 +242,8 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   if (wrong == nullptr && record.root >= ranks_) wrong = "its root is no rank";
   if (wrong == nullptr && record.algorithm == wire::Algorithm::merging)
     wrong = "its tensor is merged, and has no owners";
+  if (wrong == nullptr && wire::has_coded_results(record.value_rule) && context_.config.members.dedicated > 0)
+    wrong = "its results are coded by owners that are ranks, and there are dedicated aggregators";
   if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
   if (wrong != nullptr) {
     refuse(ErrorCode::transport,

@@ -47,7 +47,9 @@ void TileSum::start(IncomingSlice& s) {
   slice_ = &s;
   summed_ = 0;
   tiles_ = s.layout->tiles_of(s.slice);
-  bytes_of_value_ = wire::value_bytes(type(), code());
+  coder_ = wire::has_coded_results(rule()) ? s.local->result_coder() : nullptr;
+  assert(coder_ != nullptr || !wire::has_coded_results(rule()));  // a rank that asks for it brings one
+  alignment_ = wire::value_alignment(type(), code());
   ready_ = false;
 }
 
@@ -87,7 +89,8 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
     slice_->local->input_blocks.fetch_add(
         TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
         std::memory_order_relaxed);
-    return code() == wire::ValueCode::as_is ? *part : rounded(*part);
+    const bool as_sent = code() == wire::ValueCode::as_is || wire::is_coded(rule());
+    return as_sent ? *part : rounded(*part);
   }
   auto part = read_part(arrived_[static_cast<std::size_t>(rank)], elements_, scratch);
   if (!part) intake_.refuse_tile(*slice_, rank, "its index set or its values are malformed");
@@ -154,7 +157,7 @@ void TileSum::sum_lists() {
              .bitmap = {},
              .offsets = list_sum_.offsets(),
              .values = nullptr};
-  choice_ = choose_code(result_, elements_, rules_, result_scratch_);
+  choice_ = choose_code(result_, elements_, result_rules(), result_scratch_);
 }
 
 /// Adds the values of all ranks to the accumulator, rank after rank.
@@ -204,7 +207,7 @@ void TileSum::end_accumulation() {
     result_.offsets = as_offsets(result_, result_scratch_.offsets());
     result_.form = TilePart::Form::offsets;
   }
-  choice_ = choose_code(result_, elements_, rules_, result_scratch_);
+  choice_ = choose_code(result_, elements_, result_rules(), result_scratch_);
 }
 
 /// Unites the index sets of parts_, and decides how they are summed.
@@ -231,20 +234,34 @@ void TileSum::unite() {
              .bitmap = bitmap,
              .offsets = {},
              .values = nullptr};
-  choice_ = choose_code(result_, elements_, rules_, result_scratch_);
+  choice_ = choose_code(result_, elements_, result_rules(), result_scratch_);
   way_ = whole == parts_.size() ? Way::whole : result_.count == 0 ? Way::nothing : Way::merge;
 }
 
+/// How the result's index set is coded. It is most of a result whose values take few bits.
+CodeRules TileSum::result_rules() const {
+  CodeRules rules = rules_;
+  rules.coded = coder_ != nullptr;
+  return rules;
+}
+
+std::uint64_t TileSum::result_value_bytes() const {
+  return coder_ != nullptr ? coder_->bytes(result_.count) : result_.count * wire::value_bytes(type(), code());
+}
+
 void TileSum::sum_into(std::byte* to, std::uint64_t at) {
-  const std::uint64_t begin = wire::values_at(at, bytes_of_value_) - at;
-  const std::uint64_t values = result_.count * bytes_of_value_;
+  const std::uint64_t begin = wire::values_at(at, alignment_) - at;
+  const std::uint64_t values = result_value_bytes();
   const std::uint64_t end = bytes(at);
-  write_descriptor(to, choice_, result_.count, result_.count == 0 ? wire::ValueCode::as_is : code());
   if (result_.count == 0) {
+    write_descriptor(to, choice_, 0, wire::ValueCode::as_is);
     write_values({});
   } else {
+    write_descriptor(to, choice_, result_.count, code(), coder_ != nullptr ? coder_->parameter() : 0);
     std::memset(to + sizeof(std::uint32_t), 0, begin - sizeof(std::uint32_t));
-    if (code() == wire::ValueCode::as_is) {
+    if (coder_ != nullptr) {
+      write_coded_values(to + begin);
+    } else if (code() == wire::ValueCode::as_is) {
       write_values({to + begin, values});
     } else {
       write_values(result_scratch_.values());
@@ -258,6 +275,19 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   consume();
   ++summed_;
   ready_ = false;
+}
+
+/// Sums in fp32, and has this rank's coder write what travels and keep what that loses.
+void TileSum::write_coded_values(std::byte* to) {
+  const auto floats = [&](TileScratch& scratch) {
+    return std::span(reinterpret_cast<float*>(scratch.values().data()), result_.count);
+  };
+  write_values(result_scratch_.values());
+  coder_->code({.begin = slice_->layout->tile_begin(number_),
+                .offsets = as_offsets(result_, result_scratch_.offsets()),
+                .sums = floats(result_scratch_),
+                .spare = floats(rounding_scratch_)},
+               to);
 }
 
 /// Writes the sums of the elements in the union, packed. `values` has room for them.

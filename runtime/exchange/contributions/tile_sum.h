@@ -36,7 +36,7 @@ class TileSum {
   /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
   /// ready().
   std::uint64_t bytes(std::uint64_t at) const {
-    return tile_bytes(at, choice_, bytes_of_value_, result_.count * bytes_of_value_);
+    return tile_bytes(at, choice_, alignment_, result_value_bytes());
   }
   /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
   /// Precondition: ready().
@@ -62,9 +62,13 @@ class TileSum {
   TilePart rounded(const TilePart& part);
   void consume();
   void write_values(std::span<std::byte> values);
+  void write_coded_values(std::byte* to);
+  std::uint64_t result_value_bytes() const;
+  CodeRules result_rules() const;
   DataType type() const { return static_cast<DataType>(slice_->record.type); }
+  wire::ValueRule rule() const { return slice_->record.value_rule; }
   /// Of the result, and of this rank's own values where they are rounded as those of the others were.
-  wire::ValueCode code() const { return wire::result_code(slice_->record.value_rule); }
+  wire::ValueCode code() const { return wire::result_code(rule()); }
   ReduceOp op() const { return static_cast<ReduceOp>(slice_->record.op); }
 
   LaneContext& context_;
@@ -77,11 +81,12 @@ class TileSum {
   bool ready_ = false;
   Way way_ = Way::nothing;
   std::uint64_t number_ = 0, elements_ = 0;
-  std::uint64_t bytes_of_value_ = 0;  // of the result, as it is sent
-  std::vector<wire::Tile> arrived_;   // by rank, of the remote ranks
-  std::vector<TilePart> parts_;       // by rank, for the ways that need all of them at once
-  TilePart result_;                   // the union; sum_into() writes its values
-  CodeChoice choice_;                 // of the result
+  ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps
+  std::uint64_t alignment_ = 0;      // of the result's values, as they are sent
+  std::vector<wire::Tile> arrived_;  // by rank, of the remote ranks
+  std::vector<TilePart> parts_;      // by rank, for the ways that need all of them at once
+  TilePart result_;                  // the union; sum_into() writes its values
+  CodeChoice choice_;                // of the result
   // Memory.
   std::vector<TileScratch> scratches_;  // by rank, as long as there are few; otherwise one for all
   TileScratch result_scratch_, rounding_scratch_;

@@ -64,7 +64,7 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
   // before it.
   const bool alone = at == 0 && payload_begin <= wire::kMaxOverhead;
   if (!alone && message.room() < last_bytes_ + last_bytes_ / 8) return false;
-  if (op.record.value_rule == wire::ValueRule::coded) return add_coded_tile(message, op, tile, at);
+  if (wire::is_coded(op.record.value_rule)) return add_coded_tile(message, op, tile, at);
   const wire::ValueCode code = wire::result_code(op.record.value_rule);
   const std::uint64_t each = wire::value_bytes(op.type(), code);
   const std::uint64_t before = wire::values_at(at, each) - at;
