@@ -40,7 +40,10 @@ struct TopK {
 struct Threshold {
   float value = 1e-3f;  ///< at least 0, finite
 };
-/// Elements drawn at random, the same on every rank, because all have the same seed (Compressor::seed).
+/// Elements drawn at random, the same on every rank, because all have the same seed (Compressor::seed) and
+/// have done the same number of steps. Their indices do not travel. Ranks that differ in seed, step or ratio
+/// are refused with Error{mismatch}, unless the tensor is so small that it travels in one message, with
+/// indices.
 struct RandomK {
   double ratio = 0.01;  ///< above 0 and at most 1; the number that is drawn varies around it
 };

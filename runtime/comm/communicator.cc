@@ -326,6 +326,9 @@ bool comm::takes(Communicator& communicator, const CompressedRequest& request) {
 const char* comm::why_no_coded_results(Communicator& communicator) {
   return CommunicatorState::core_of(communicator).why_no_coded_results();
 }
+bool comm::owners_are_ranks(Communicator& communicator) {
+  return CommunicatorState::core_of(communicator).members().dedicated == 0;
+}
 double comm::remote_share(Communicator& communicator) {
   const engine::Members& members = CommunicatorState::core_of(communicator).members();
   return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;

@@ -125,14 +125,14 @@ Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAll
 }
 
 comm::CompressedRequest coded_request(const CompressedAllreduceRequest& r) {
-  const Compressor& compressor = r.state->compressor();
+  const compress::TensorState& tensor = CompressorStateAccess::of(*r.state).tensor;
   return {.output = r.output,
           .count = r.state->elements(),
           .op = r.op,
           .timeout = r.timeout,
           .tag = r.tag,
-          .value_rule = comm::value_rule_of(compressor),
-          .checksum = comm::checksum_of(compressor)};
+          .value_rule = comm::value_rule_of(tensor.compressor()),
+          .checksum = comm::checksum_of(tensor)};
 }
 
 /// The other ranks only have to know how large the tensor is.
@@ -168,7 +168,8 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
     throw;
   }
   try {
-    request.source = std::make_shared<comm::CompressedTiles>(state.step, r.state->compressor().values);
+    request.source = std::make_shared<comm::CompressedTiles>(state.step, r.state->compressor(),
+                                                             comm::owners_are_ranks(communicator));
     if (wire::has_coded_results(request.value_rule))
       request.result_coder = std::make_shared<comm::CodedResults>(state.tensor);
     state.work = comm::start(communicator, request);

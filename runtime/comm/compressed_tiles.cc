@@ -13,6 +13,16 @@ namespace {
 
 std::size_t slice_of(std::uint64_t element) { return static_cast<std::size_t>(element / kMostSliceElements); }
 
+/// Offsets in a slice, as offsets in the tile that begins with element `begin`.
+std::span<const std::uint16_t> offsets_in_tile(std::span<const std::uint16_t> offsets, std::uint64_t begin,
+                                               engine::TileScratch& scratch) {
+  const std::uint64_t inside = begin % kMostSliceElements;
+  const auto to = scratch.offsets(offsets.size());
+  std::ranges::transform(offsets, to.begin(),
+                         [&](std::uint16_t offset) { return static_cast<std::uint16_t>(offset - inside); });
+  return to;
+}
+
 }  // namespace
 
 void CompressedTiles::make(std::uint64_t begin, std::uint64_t end) {
@@ -42,28 +52,44 @@ ValueCoding CompressedTiles::coding_of(std::span<const float> scales, std::size_
           .scales = scales.subspan(bucket, end - bucket)};
 }
 
+CompressedTiles::Range CompressedTiles::range_of(std::span<const std::uint16_t> offsets, std::uint64_t begin,
+                                                 std::uint64_t end) {
+  const std::uint64_t inside = begin % kMostSliceElements;
+  const auto place_of = [&](std::uint64_t offset) {
+    return static_cast<std::size_t>(std::ranges::lower_bound(offsets, offset) - offsets.begin());
+  };
+  return {place_of(inside), place_of(inside + (end - begin))};
+}
+
 TilePart CompressedTiles::part(std::uint64_t begin, std::uint64_t end, engine::TileScratch& scratch) const {
   assert(slice_of(begin) == slice_of(end - 1));
   const compress::SliceContent content = step_->content(slice_of(begin));
-  const std::uint64_t inside = begin % kMostSliceElements;
-  const auto place_of = [&](std::uint64_t offset) {
-    return static_cast<std::size_t>(std::ranges::lower_bound(content.offsets, offset) -
-                                    content.offsets.begin());
-  };
-  const std::size_t first = place_of(inside), last = place_of(inside + (end - begin));
+  const auto [first, last] = range_of(content.offsets, begin, end);
   TilePart part;
   part.count = last - first;
+  part.drawn = draws_ && step_->has_the_draw(slice_of(begin));
   if (part.count == 0) return part;
   part.values = reinterpret_cast<const std::byte*>(content.values.data() + first);
   part.coding = coding_of(content.scales, first, last);
   part.form = TilePart::Form::all;
   if (part.count == end - begin) return part;
-  const auto offsets = scratch.offsets(part.count);
-  std::ranges::transform(content.offsets.subspan(first, part.count), offsets.begin(),
-                         [&](std::uint16_t offset) { return static_cast<std::uint16_t>(offset - inside); });
+  part.offsets = offsets_in_tile(content.offsets.subspan(first, part.count), begin, scratch);
   part.form = TilePart::Form::offsets;
-  part.offsets = offsets;
   return part;
+}
+
+std::span<const std::uint16_t> CompressedTiles::drawn(std::uint64_t begin, std::uint64_t end,
+                                                      engine::TileScratch& scratch) const {
+  const std::size_t slice = slice_of(begin);
+  if (!draws_ || !step_->ready(slice)) return {};
+  if (!step_->has_the_draw(slice)) {
+    const auto inside = static_cast<std::uint32_t>(begin % kMostSliceElements);
+    const auto until = inside + static_cast<std::uint32_t>(end - begin);
+    return scratch.offsets(step_->draw(slice, inside, until, scratch.offsets()));
+  }
+  const auto offsets = step_->content(slice).offsets;
+  const auto [first, last] = range_of(offsets, begin, end);
+  return offsets_in_tile(offsets.subspan(first, last - first), begin, scratch);
 }
 
 }  // namespace nzcl::comm

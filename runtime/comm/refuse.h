@@ -27,6 +27,8 @@ void check_request(Communicator& communicator, const CompressedRequest& request)
 bool takes(Communicator& communicator, const CompressedRequest& request);
 /// Returns why the results of compressed tensors cannot be coded here, as a part of a sentence, or nullptr.
 const char* why_no_coded_results(Communicator& communicator);
+/// Whether all slices are owned by ranks, and none by a dedicated aggregator.
+bool owners_are_ranks(Communicator& communicator);
 /// Which share of a tensor has owners that are not this member.
 double remote_share(Communicator& communicator);
 /// Starts the operation. The source has to be asked to make what is not made by other threads.

@@ -17,6 +17,7 @@ CompressionStep::CompressionStep(TensorState& state)
 
 void CompressionStep::begin(std::span<const float> gradient, int rank, int ranks) {
   state_.begin_step(gradient, rank, ranks);
+  number_ = state_.step_number();
   next_ = 0;
   for (std::size_t i = 0; i < slices_; ++i) progress_[i].store(Progress::open, std::memory_order_release);
 }

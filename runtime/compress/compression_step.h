@@ -48,6 +48,13 @@ class CompressionStep {
     return progress_[slice].load(std::memory_order_acquire) == Progress::ready;
   }
   SliceContent content(std::size_t slice) const noexcept;
+  /// For RandomK: whether the slice has exactly what all ranks draw. It may have NaNs and infinities besides.
+  bool has_the_draw(std::size_t slice) const noexcept { return state_.outcome(slice).non_finite == 0; }
+  /// What all ranks draw in this step of the elements [begin, end) of a slice, as TensorState::draw() has it.
+  std::size_t draw(std::size_t slice, std::uint32_t begin, std::uint32_t end,
+                   std::span<std::uint16_t> offsets) const noexcept {
+    return state_.draw(number_, slice, begin, end, offsets);
+  }
 
  private:
   enum class Progress : std::uint8_t { open, claimed, ready };
@@ -68,7 +75,8 @@ class CompressionStep {
   std::unique_ptr<std::uint16_t[]> offsets_;  // the same
   SliceBuffers own_;
   std::array<Helper, kHelpers> helpers_;
-  std::size_t next_ = 0;  // the first slice that make_next() has not looked at
+  std::uint64_t number_ = 0;  // of the step
+  std::size_t next_ = 0;      // the first slice that make_next() has not looked at
 };
 
 }  // namespace nzcl::compress

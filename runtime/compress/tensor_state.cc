@@ -144,9 +144,7 @@ void TensorState::prepare(const TopK& selection) {
 
 void TensorState::prepare(const Threshold& selection) { threshold_ = threshold_bits(selection.value); }
 
-void TensorState::prepare(const RandomK& selection) {
-  draw_below_ = static_cast<std::uint64_t>(std::llround(ratio_now(selection.ratio) * 0x1p32));
-}
+void TensorState::prepare(const RandomK& selection) { draw_below_ = draw_below(ratio_now(selection.ratio)); }
 
 /// Turns the choice of blocks into thresholds for their elements: in the chosen blocks every number but 0
 /// reaches the threshold, in the others only NaN and infinity do.
@@ -232,6 +230,32 @@ void TensorState::settle_ties(std::uint64_t among_the_largest) {
   }
 }
 
+// ---- What all ranks draw
+
+std::uint64_t TensorState::draw_below(double ratio) {
+  return static_cast<std::uint64_t>(std::llround(ratio * 0x1p32));
+}
+
+std::uint64_t TensorState::key_of_draw(std::uint64_t step, std::size_t index) const {
+  return make_key(compressor_.seed, step, index, 0);
+}
+
+std::uint64_t TensorState::draw_key() const {
+  const auto* const random = std::get_if<RandomK>(&compressor_.selection);
+  if (random == nullptr) return 0;
+  return make_key(compressor_.seed, state_.steps, draw_below(ratio_now(random->ratio)), 1);
+}
+
+std::size_t TensorState::draw(std::uint64_t step, std::size_t index, std::uint32_t begin, std::uint32_t end,
+                              std::span<std::uint16_t> offsets) const noexcept {
+  const std::uint64_t key = key_of_draw(step, index);
+  std::size_t count = 0;
+  for (std::uint32_t i = begin; i < end; ++i) {
+    if (hash32(key, i) < draw_below_) offsets[count++] = static_cast<std::uint16_t>(i - begin);
+  }
+  return count;
+}
+
 // ---- One slice
 
 /// The rule for a slice, except for the thresholds of bins.
@@ -258,7 +282,7 @@ Rule TensorState::rule_of(std::size_t index) const {
     Rule operator()(const Everything&) const { return {.threshold = s.threshold_}; }
     Rule operator()(const RandomK&) const {
       return {.kind = Rule::Kind::random,
-              .key = make_key(s.compressor_.seed, s.state_.steps, index, 0),
+              .key = s.key_of_draw(s.state_.steps, index),
               .draw_below = s.draw_below_};
     }
   };

@@ -93,6 +93,13 @@ class TensorState {
   /// are quantised.
   const SliceOutcome& outcome(std::size_t index) const { return outcomes_[index]; }
   std::span<const float> scales(std::size_t index) const;
+  /// What RandomK draws in step number `step`, which is this one or the last, of the elements [begin, end) of
+  /// a slice: offsets from `begin`. Returns how many it has written.
+  std::size_t draw(std::uint64_t step, std::size_t index, std::uint32_t begin, std::uint32_t end,
+                   std::span<std::uint16_t> offsets) const noexcept;
+  /// What the next step of all ranks' states must have in common, so that they draw the same: 0 if they draw
+  /// nothing.
+  std::uint64_t draw_key() const;
 
  private:
   SliceData data_of(const Slice& slice, SliceBuffers& buffers) noexcept;
@@ -110,6 +117,8 @@ class TensorState {
   void measure_bins() noexcept;
   void sum_layer_scales() noexcept;
 
+  static std::uint64_t draw_below(double ratio);
+  std::uint64_t key_of_draw(std::uint64_t step, std::size_t index) const;
   Rule rule_of(std::size_t index) const;
   Selected select_by_bins(const SliceData& data, Rule rule, const Slice& slice, SliceBuffers& buffers,
                           std::span<float> values) noexcept;

@@ -50,6 +50,13 @@ const verbs::MemoryRegion* TileInput::region() const {
   return kind_ == Kind::stream ? stream_.region : nullptr;
 }
 
+std::span<const std::uint16_t> TileInput::drawn(const SliceLayout& layout, std::uint64_t number,
+                                                const wire::Tile& tile, TileScratch& scratch) const {
+  if (tile.index_code != wire::IndexCode::drawn || kind_ != Kind::source) return {};
+  const std::uint64_t begin = layout.tile_begin(number);
+  return source_->drawn(begin, begin + layout.elements_of_tile(number), scratch);
+}
+
 std::optional<TilePart> TileInput::part(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
                                         std::span<std::byte> values) const {
   const std::uint64_t elements = layout.elements_of_tile(tile), each = layout.element_bytes();

@@ -60,6 +60,9 @@ class TileInput {
   /// unless they lie packed in the caller's memory. Returns nothing if `values` has not enough room for them.
   std::optional<TilePart> part(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
                                std::span<std::byte> values) const;
+  /// Returns the index set of a tile that was sent with code drawn; empty for all others.
+  std::span<const std::uint16_t> drawn(const SliceLayout& layout, std::uint64_t number,
+                                       const wire::Tile& tile, TileScratch& scratch) const;
   /// The registered memory that a part's values lie in, if they lie packed in the caller's memory.
   const verbs::MemoryRegion* region() const;
   /// Returns true if a part is found without reading all of the tile's elements.

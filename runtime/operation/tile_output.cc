@@ -118,11 +118,11 @@ std::optional<std::uint64_t> TileOutput::count(std::uint64_t tile, const wire::T
 }
 
 std::optional<std::uint64_t> TileOutput::place(std::uint64_t tile, const wire::Tile& bytes, int lane,
-                                               TileScratch& scratch) {
+                                               TileScratch& scratch, std::span<const std::uint16_t> drawn) {
   // A bitmap of single elements is that of the blocks, so it is read to its own place.
   const bool direct = !packed_ && layout_.block_elements() == 1;
   const auto part = read_part(bytes, layout_.elements_of_tile(tile), scratch,
-                              direct ? words_of(tile) : std::span<std::uint64_t>());
+                              direct ? words_of(tile) : std::span<std::uint64_t>(), drawn);
   if (!part) return std::nullopt;
   return place(tile, *part, lane, scratch);
 }

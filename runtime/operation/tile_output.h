@@ -44,9 +44,9 @@ class TileOutput {
   bool placeable(std::uint64_t tile, int lane);
 
   /// Puts a tile into place and returns how many blocks it has, or nothing if its index set is malformed.
-  /// Precondition: placeable(). What does not fit a packed output is left out.
+  /// Precondition: placeable(). What does not fit a packed output is left out. `drawn` is as in read_part().
   std::optional<std::uint64_t> place(std::uint64_t tile, const wire::Tile& bytes, int lane,
-                                     TileScratch& scratch);
+                                     TileScratch& scratch, std::span<const std::uint16_t> drawn = {});
   /// The same for a result that was made here. The part may lie in the scratch.
   std::uint64_t place(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch) {
     return packed_ ? place_packed(tile, part, lane, scratch) : place_dense(tile, part, scratch);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "runtime/tile/tile_part.h"
 
@@ -20,6 +21,10 @@ class TileSource {
   /// Returns which of the elements [begin, end) are there, a tile of the tensor, and their values. The part
   /// may lie in the scratch or in the source. Precondition: ready().
   virtual TilePart part(std::uint64_t begin, std::uint64_t end, TileScratch& scratch) const = 0;
+  /// Returns those of the elements [begin, end) that all ranks draw at random, in the scratch. Empty if they
+  /// draw none, or if these elements are not ready.
+  virtual std::span<const std::uint16_t> drawn(std::uint64_t begin, std::uint64_t end,
+                                               TileScratch& scratch) const = 0;
 };
 
 }  // namespace nzcl::engine

@@ -36,6 +36,8 @@ std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t elements
       return bytes_of_runs(part);
     case IndexCode::rice:
       return rice_bytes(as_offsets(part, scratch.offsets()), elements);
+    case IndexCode::drawn:
+      return 0;
     default:
       return 0;
   }
@@ -83,6 +85,7 @@ CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRul
     const bool possible = forced.index_bytes > 0 && with_length(forced) <= bitmap_bytes(elements);
     return possible ? forced : CodeChoice{IndexCode::bitmap, bitmap_bytes(elements)};
   }
+  if (part.drawn) return {IndexCode::drawn, 0};
   return shortest(part, elements, rules, scratch);
 }
 
@@ -132,7 +135,7 @@ std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t eleme
 }
 
 std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
-                                  std::span<std::uint64_t> bitmap) {
+                                  std::span<std::uint64_t> bitmap, std::span<const std::uint16_t> drawn) {
   TilePart part{.count = tile.count, .bitmap = {}, .offsets = {}, .values = tile.values.data()};
   const std::span<std::uint64_t> bits = bitmap.empty() ? scratch.bitmap(words_for(elements)) : bitmap;
   bool well_formed = true;
@@ -162,10 +165,15 @@ std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, 
       part.form = TilePart::Form::offsets;
       well_formed = decode_rice(tile.index, elements, scratch.offsets(tile.count));
       break;
+    case IndexCode::drawn:
+      part.form = TilePart::Form::offsets;
+      part.drawn = true;
+      well_formed = drawn.size() == tile.count;
+      break;
   }
   if (!well_formed) return std::nullopt;
   if (part.form == TilePart::Form::bitmap) part.bitmap = bits;
-  if (part.form == TilePart::Form::offsets) part.offsets = scratch.offsets(tile.count);
+  if (part.form == TilePart::Form::offsets) part.offsets = part.drawn ? drawn : scratch.offsets(tile.count);
   if (tile.value_code != wire::ValueCode::as_is && tile.count > 0) {
     const auto values = scratch.values();
     if (!decode_values(tile, {reinterpret_cast<float*>(values.data()), tile.count})) return std::nullopt;

@@ -53,10 +53,12 @@ std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t eleme
 
 /// Decodes a tile's index set into `scratch`. Coded values are decoded into `scratch` too; values that are as
 /// they are stay in the payload. If `bitmap` is not empty, it has words_for(elements) words and takes an
-/// index set that is decoded to a bitmap, instead of the scratch. Returns nothing if the bytes are not the
-/// code of an index set with as many elements as the tile counts, or not that of its values.
+/// index set that is decoded to a bitmap, instead of the scratch. `drawn` is what this rank has drawn of the
+/// tile, if the tile says that this is its index set; it may lie in the scratch. Returns nothing if the bytes
+/// are not the code of an index set with as many elements as the tile counts, or not that of its values.
 std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
-                                  std::span<std::uint64_t> bitmap = {});
+                                  std::span<std::uint64_t> bitmap = {},
+                                  std::span<const std::uint16_t> drawn = {});
 
 /// Returns the part's index set as a bitmap. It is written to `to`, unless the part has it as a bitmap
 /// already. The part must not have Form::none.

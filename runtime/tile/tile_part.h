@@ -32,6 +32,7 @@ struct TilePart {
   std::span<const std::uint16_t> offsets;  // Form::offsets: ascending
   const std::byte* values = nullptr;       // packed, in the tensor's type
   ValueCoding coding = {};
+  bool drawn = false;  // whether the elements are those that all ranks draw
 };
 
 /// Memory for the index set and the values of one tile, large enough for tiles of any tensor. Pages that are

@@ -25,8 +25,9 @@ enum class IndexCode : std::uint8_t {
   gaps = 4,     // 8 bits or more for each element that is there
   runs = 5,     // 32 bits for each run of elements that are there
   rice = 6,     // Rice's code of what is left out before each element that is there
+  drawn = 7,    // nothing: all ranks draw the same set at random (RandomK)
 };
-inline constexpr unsigned kIndexCodes = 7;
+inline constexpr unsigned kIndexCodes = 8;
 
 /// How a tile's values are coded. All but the first are for tensors of float32.
 enum class ValueCode : std::uint8_t {

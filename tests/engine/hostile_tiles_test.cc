@@ -117,7 +117,8 @@ const std::vector<std::pair<TileBytes, const char*>> kWrong{
      "counts elements that its code cannot have"},
     {{.count = 255, .index = IndexCode::all, .values = 255, .index_set = {}},
      "counts elements that its code cannot have"},
-    {{.index = static_cast<IndexCode>(7)}, "a code that does not exist"},
+    {{.index = IndexCode::drawn, .index_set = {}},
+     "its index set or its values are malformed"},  // nobody has drawn anything
     {{.value = static_cast<ValueCode>(5)}, "a code that does not exist"},
     {{.more_bits = 1u << 31}, "a code that does not exist"},
     {{.count = 200, .values = 1}, "longer than its message"},

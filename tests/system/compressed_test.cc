@@ -113,9 +113,10 @@ TEST_P(Compressed, GivesThePlainSumOnEveryRank) {
 
 class CompressedPlaces : public ::testing::TestWithParam<Where> {};
 
-/// One that sends single elements, one that sends them coarsely, and one that sends everything.
+/// One that sends single elements, one that sends them coarsely, one that sends everything, and one whose
+/// elements all ranks draw.
 TEST_P(CompressedPlaces, GiveThePlainSumOnEveryRank) {
-  for (const char* text : {"adacomp:500", "topk:0.02+qsgd:4", "qsgd:4"})
+  for (const char* text : {"adacomp:500", "topk:0.02+qsgd:4", "qsgd:4", "randomk:0.02"})
     run_steps(GetParam().setting(), compressor_from_text(text), ReduceOp::sum);
 }
 
@@ -136,10 +137,10 @@ TEST_P(Compressed, IsNotRoundedByTheOptionForWireTypes) {
 INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
                          ::testing::Values("adacomp:500", "adacomp:50:slice", "topk:0.01:exact", "topk:0.01",
                                            "topk:0.02+qsgd:4", "threshold:2+bf16", "topk:0.02+fp16",
-                                           "randomk:0.01", "randomk:0.02+qsgd:8:64", "blocktopk:0.05:64",
-                                           "qsgd:4", "qsgd:2:100:feedback", "qsgd:8:65536", "bf16",
-                                           "all+ternary", "all",
-                                           "topk:0.001,momentum=0.9,warm_up=4,clip=100"),
+                                           "randomk:0.01", "randomk:0.02+qsgd:8:64", "randomk:0.00002",
+                                           "randomk:0.3,warm_up=3", "blocktopk:0.05:64", "qsgd:4",
+                                           "qsgd:2:100:feedback", "qsgd:8:65536", "bf16", "all+ternary",
+                                           "all", "topk:0.001,momentum=0.9,warm_up=4,clip=100"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            for (char& c : name)
@@ -221,6 +222,31 @@ TEST(CompressedBytes, OfValueCodecsAreThoseOfTheirBits) {
   EXPECT_GE(ratio("topk:0.01:exact+qsgd:4"), 400 / 1.7);
 }
 
+TEST(CompressedBytes, OfWhatAllRanksDrawAreThoseOfValues) {
+  constexpr std::uint64_t kMany = 1 << 20;
+  const auto ratio = [&](const char* text) { return upward_ratio(text, kMany, 2, normal_gradient); };
+  EXPECT_GE(ratio("randomk:0.01"), 400 / 4.15);
+  EXPECT_GE(ratio("randomk:0.01+fp16"), 400 / 2.15);
+  EXPECT_GE(ratio("randomk:0.01+qsgd:4"), 400 / 0.65);
+}
+
+// Results have the same elements, so no indices travel downwards either.
+TEST(CompressedBytes, OfResultsOfWhatAllRanksDrawAreThoseOfValues) {
+  const auto errors = run_ranks(of_ranks(4), [&](Communicator& communicator) {
+    constexpr std::uint64_t kMany = 1 << 20;
+    CompressorState state(compressor_from_text("randomk:0.01"), kMany);
+    std::vector<float> result(kMany);
+    const auto buffer = communicator.register_buffer(result.data(), kMany * sizeof(float));
+    const auto gradient = normal_gradient(communicator.rank(), 0, kMany);
+    Work work = communicator.allreduce_compressed(
+        {.state = &state, .input = gradient.data(), .output = result.data()});
+    work.wait();
+    EXPECT_LE(static_cast<double>(work.statistics().bytes_received),
+              1.05 * 4 * static_cast<double>(state.report().sent));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 // Sums over all steps approach those of the gradients: what was not sent early is sent later.
 TEST(CompressedSum, KeepsNothingBackForLong) {
   const auto errors = run_ranks(of_ranks(2), [&](Communicator& communicator) {
@@ -290,6 +316,34 @@ TEST(CompressedRefusal, LeavesStateAndCommunicatorUsable) {
     });
     EXPECT_THAT(errors, Each(""));
   }
+}
+
+/// What the ranks are told whose states are made from these texts, and have done so many steps before.
+std::vector<std::string> told(const std::vector<std::pair<const char*, int>>& states) {
+  std::vector<std::string> all(states.size());
+  (void)run_ranks(of_ranks(static_cast<int>(states.size())), [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    CompressorState state(compressor_from_text(states[rank].first), kElements);
+    const auto input = gradient_of(communicator.rank(), 0);
+    for (int step = 0; step < states[rank].second; ++step) (void)state.compress(input);
+    std::vector<float> result(kElements);
+    const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
+    all[rank] = refusal([&] {
+      communicator.allreduce_compressed({.state = &state, .input = input.data(), .output = result.data()})
+          .wait();
+    });
+  });
+  return all;
+}
+
+// Ranks that draw other elements would take each other's values for those of their own.
+TEST(CompressedRefusal, NamesRanksThatDrawOtherElements) {
+  const auto refused = Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("checksum of the compressor")));
+  EXPECT_THAT(told({{"randomk:0.01", 0}, {"randomk:0.01,seed=2", 0}}), refused);
+  EXPECT_THAT(told({{"randomk:0.01", 0}, {"randomk:0.01", 1}}), refused);
+  EXPECT_THAT(told({{"randomk:0.01", 2}, {"randomk:0.01", 2}, {"randomk:0.011", 2}}), refused);
+  EXPECT_THAT(told({{"randomk:0.01", 0}, {"topk:0.01", 0}}), refused);
+  EXPECT_THAT(told({{"randomk:0.01,seed=2", 1}, {"randomk:0.01,seed=2", 1}}), Each("not refused"));
 }
 
 TEST(CompressedRefusal, OfMinimaAndOfStatesInUse) {

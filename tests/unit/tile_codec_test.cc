@@ -82,6 +82,29 @@ void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_
   if (read->count > 0) RC_ASSERT(std::memcmp(read->values, values.data(), read->count * 4) == 0);
 }
 
+TEST(TileCodec, SetsThatAllRanksDrawTakeNoBytes) {
+  const Set set = make_set(3000, 0.02, 1, 7);
+  const std::vector<float> values(set.offsets.size(), 2.0f);
+  TileScratch scratch(1 << 18);
+  TilePart part = set.part(true, std::as_bytes(std::span(values)).data());
+  part.drawn = true;
+  const CodeChoice choice = choose_code(part, set.elements, {.forced = {}, .coded = true}, scratch);
+  EXPECT_EQ(choice.code, IndexCode::drawn);
+  std::vector<std::byte> payload(tile_bytes(0, choice, 4, 4 * part.count));
+  EXPECT_EQ(payload.size(), 4 + 4 * part.count);
+  write_descriptor(payload.data(), choice, part.count, wire::ValueCode::as_is);
+  std::memcpy(payload.data() + 4, part.values, part.count * 4);
+  const char* wrong = nullptr;
+  const auto tile = wire::read_tile(payload, 0, DataType::float32, set.elements, wrong);
+  ASSERT_TRUE(tile.has_value()) << wrong;
+  EXPECT_FALSE(read_part(*tile, set.elements, scratch).has_value()) << "nobody has drawn it here";
+  EXPECT_FALSE(read_part(*tile, set.elements, scratch, {}, std::span(set.offsets).first(part.count - 1)));
+  const auto read = read_part(*tile, set.elements, scratch, {}, set.offsets);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_TRUE(read->drawn);
+  EXPECT_TRUE(std::ranges::equal(read->offsets, set.offsets));
+}
+
 RC_GTEST_PROP(TileCodec, EverySetComesBackInEveryCode, ()) {
   const auto elements = *rc::gen::inRange<std::size_t>(1, 5000);
   const double density = *rc::gen::element(0.0, 0.001, 0.02, 0.1, 0.5, 0.98, 1.0);

@@ -189,7 +189,7 @@ TEST(WireDocument, IndexCodes) {
       {"none", static_cast<int>(IndexCode::none)},     {"all", static_cast<int>(IndexCode::all)},
       {"bitmap", static_cast<int>(IndexCode::bitmap)}, {"offsets", static_cast<int>(IndexCode::offsets)},
       {"gaps", static_cast<int>(IndexCode::gaps)},     {"runs", static_cast<int>(IndexCode::runs)},
-      {"rice", static_cast<int>(IndexCode::rice)}};
+      {"rice", static_cast<int>(IndexCode::rice)},     {"drawn", static_cast<int>(IndexCode::drawn)}};
   EXPECT_EQ(documented_codes("index code"), code);
 }
 

@@ -89,10 +89,16 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
     slice_->local->input_blocks.fetch_add(
         TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
         std::memory_order_relaxed);
+    all_drawn_ &= part->drawn;
     const bool as_sent = code() == wire::ValueCode::as_is || wire::is_coded(rule());
     return as_sent ? *part : rounded(*part);
   }
-  auto part = read_part(arrived_[static_cast<std::size_t>(rank)], elements_, scratch);
+  const wire::Tile& tile = arrived_[static_cast<std::size_t>(rank)];
+  std::span<const std::uint16_t> drawn;
+  if (slice_->local != nullptr)
+    drawn = slice_->local->tile_input().drawn(*slice_->layout, number_, tile, scratch);
+  auto part = read_part(tile, elements_, scratch, {}, drawn);
+  all_drawn_ &= tile.index_code == wire::IndexCode::drawn;
   if (!part) intake_.refuse_tile(*slice_, rank, "its index set or its values are malformed");
   return part;
 }
@@ -112,6 +118,7 @@ TilePart TileSum::rounded(const TilePart& part) {
 
 /// Finds the union of the ranks' index sets, and its code. Returns false after a failure.
 bool TileSum::collect() {
+  all_drawn_ = true;
   std::uint64_t held = 0, whole = 0;  // elements that remote ranks hold, and ranks that hold all of them
   for (const int rank : ranks_) {
     if (context_.is_self(rank)) continue;
@@ -142,6 +149,14 @@ bool TileSum::collect() {
   return true;
 }
 
+/// A result has the elements that all ranks draw if all of them have sent these, and no more.
+void TileSum::choose_result_code() {
+  CodeRules rules = rules_;
+  rules.coded = coder_ != nullptr;  // values then take so few bits that the index set is most of a result
+  result_.drawn = all_drawn_;
+  choice_ = choose_code(result_, elements_, rules, result_scratch_);
+}
+
 /// Sums the parts as lists. Precondition: they have at most kMostListed elements together.
 void TileSum::sum_lists() {
   way_ = Way::lists;
@@ -157,7 +172,7 @@ void TileSum::sum_lists() {
              .bitmap = {},
              .offsets = list_sum_.offsets(),
              .values = nullptr};
-  choice_ = choose_code(result_, elements_, result_rules(), result_scratch_);
+  choose_result_code();
 }
 
 /// Adds the values of all ranks to the accumulator, rank after rank.
@@ -207,7 +222,7 @@ void TileSum::end_accumulation() {
     result_.offsets = as_offsets(result_, result_scratch_.offsets());
     result_.form = TilePart::Form::offsets;
   }
-  choice_ = choose_code(result_, elements_, result_rules(), result_scratch_);
+  choose_result_code();
 }
 
 /// Unites the index sets of parts_, and decides how they are summed.
@@ -234,15 +249,8 @@ void TileSum::unite() {
              .bitmap = bitmap,
              .offsets = {},
              .values = nullptr};
-  choice_ = choose_code(result_, elements_, result_rules(), result_scratch_);
+  choose_result_code();
   way_ = whole == parts_.size() ? Way::whole : result_.count == 0 ? Way::nothing : Way::merge;
-}
-
-/// How the result's index set is coded. It is most of a result whose values take few bits.
-CodeRules TileSum::result_rules() const {
-  CodeRules rules = rules_;
-  rules.coded = coder_ != nullptr;
-  return rules;
 }
 
 std::uint64_t TileSum::result_value_bytes() const {

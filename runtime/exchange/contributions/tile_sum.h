@@ -57,6 +57,7 @@ class TileSum {
   void accumulate(const TilePart& part);
   void end_accumulation();
   void sum_lists();
+  void choose_result_code();
   void unite();
   std::optional<TilePart> part_of(int rank, TileScratch& scratch);
   TilePart rounded(const TilePart& part);
@@ -64,7 +65,6 @@ class TileSum {
   void write_values(std::span<std::byte> values);
   void write_coded_values(std::byte* to);
   std::uint64_t result_value_bytes() const;
-  CodeRules result_rules() const;
   DataType type() const { return static_cast<DataType>(slice_->record.type); }
   wire::ValueRule rule() const { return slice_->record.value_rule; }
   /// Of the result, and of this rank's own values where they are rounded as those of the others were.
@@ -86,6 +86,7 @@ class TileSum {
   std::vector<wire::Tile> arrived_;  // by rank, of the remote ranks
   std::vector<TilePart> parts_;      // by rank, for the ways that need all of them at once
   TilePart result_;                  // the union; sum_into() writes its values
+  bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
   CodeChoice choice_;                // of the result
   // Memory.
   std::vector<TileScratch> scratches_;  // by rank, as long as there are few; otherwise one for all

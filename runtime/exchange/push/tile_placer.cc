@@ -93,7 +93,8 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
   if (tile->count > 0 && tile->value_code != wire::result_code(op.record.value_rule))
     return refuse_it("its values are coded in another way than the operation says");
   if (!op.tile_output().placeable(number, context_.config.lane)) return false;
-  const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, scratch_);
+  const auto drawn = op.tile_input().drawn(op.layout, number, *tile, scratch_);
+  const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, scratch_, drawn);
   if (!blocks) return refuse_it("its index set or its values are malformed");
   op.union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
   ++t.placed_tiles;
