@@ -5,10 +5,8 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "runtime/exchange/switch/answers.h"
-#include "runtime/exchange/switch/slot_sets.h"
+#include "runtime/exchange/switch/slot_intake.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -32,27 +30,22 @@ class SlotRelay {
   void receive_from_above(std::span<const std::byte> packet);
   /// The packet to send next, or nothing. Its bytes stay valid until receive() or pop().
   std::optional<Out> front();
-  void pop() { answers_.pop(); }
+  void pop() { intake_.pop(); }
 
   /// Why no sum can be right any more; empty as long as it can.
-  const std::string& failure() const { return failure_.empty() ? sets_.failure() : failure_; }
-  std::uint64_t refused() const { return refused_; }
+  const std::string& failure() const { return intake_.failure(); }
+  std::uint64_t refused() const { return intake_.refused(); }
 
  private:
-  bool is_filled(std::uint32_t set) { return sets_.at(set).seen_count == below_.workers; }
   void take_result(std::uint32_t set, const Opened& packet);
   bool makes_sense(const SlotSets::Set& set, const Opened& packet) const;
   std::optional<std::span<const std::byte>> packet_for(const Answer& answer);
-  std::span<const std::byte> header_alone(const Header& header, const Job& job);
-  std::span<const std::byte> contribution(std::uint32_t set, bool question);
+  std::optional<std::span<const std::byte>> packet_for_above(const Answer& answer);
+  Header waiting_above(std::uint32_t set);
 
   const Pool below_, above_;
   const int rank_;
-  SlotSets sets_;
-  Answers answers_;
-  std::vector<std::byte> header_packet_;
-  std::uint64_t refused_ = 0;
-  std::string failure_;
+  SlotIntake intake_;
 };
 
 }  // namespace nzcl::engine::slot_pool

@@ -5,10 +5,8 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "runtime/exchange/switch/answers.h"
-#include "runtime/exchange/switch/slot_sets.h"
+#include "runtime/exchange/switch/slot_intake.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -23,22 +21,20 @@ class SlotServer {
   /// The packet to send next, or nothing. Its bytes stay valid until receive() or pop(), those for all ranks
   /// until receive().
   std::optional<Out> front();
-  void pop() { answers_.pop(); }
+  void pop() { intake_.pop(); }
 
   /// Why no sum can be right any more; empty as long as it can.
-  const std::string& failure() const { return sets_.failure(); }
+  const std::string& failure() const { return intake_.failure(); }
   std::uint64_t completed() const { return completed_; }  // rounds
-  std::uint64_t refused() const { return refused_; }  // packets that no member made, or that make no sense
+  /// Packets that no member made, or that make no sense.
+  std::uint64_t refused() const { return intake_.refused(); }
 
  private:
   void complete(std::uint32_t set);
-  std::optional<std::span<const std::byte>> packet_for(const Answer& answer);
 
-  const Pool pool_;
-  SlotSets sets_;
-  Answers answers_;
-  std::vector<std::byte> header_packet_;
-  std::uint64_t completed_ = 0, refused_ = 0;
+  const Job job_;
+  SlotIntake intake_;
+  std::uint64_t completed_ = 0;
 };
 
 }  // namespace nzcl::engine::slot_pool

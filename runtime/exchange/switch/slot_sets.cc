@@ -118,14 +118,14 @@ bool SlotSets::fits(std::uint32_t number, const Opened& packet, int rank) {
   const Header& h = packet.header;
   const bool same_tensor = set.result.piece == kNoPiece || before.result.shape == h.shape;
   if (h.shape != set.result.shape || !same_tensor || h.piece != set.result.piece) {
-    failure_ = other_operations_text(set.first_rank, rank);
+    fail(other_operations_text(set.first_rank, rank));
     return false;
   }
   const auto values = packet.values.size();
   const bool ahead = h.next == kNoPiece || h.piece == kNoPiece || h.next > h.piece;
   const bool agreed = values == 0 || (h.piece != kNoPiece && h.exponent == set.result.exponent);
   if (!ahead || !agreed || values > pool_.piece_elements || (values && set.values && values != set.values)) {
-    failure_ = cannot_be_text(rank, values, h.exponent, h.piece);
+    fail(cannot_be_text(rank, values, h.exponent, h.piece));
     return false;
   }
   return true;

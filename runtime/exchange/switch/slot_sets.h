@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/exchange/switch/packet.h"
@@ -69,7 +70,9 @@ class SlotSets {
   /// Asks a rank to send its contribution to this round again.
   Header absent_header(std::uint32_t number, std::uint32_t round, int rank) const;
 
+  /// Why no sum can be right any more; empty as long as it can.
   const std::string& failure() const { return failure_; }
+  void fail(std::string why) { failure_ = std::move(why); }
 
  private:
   std::span<std::byte> buffer(std::uint32_t number) { return {buffers_.data() + number * stride_, stride_}; }
