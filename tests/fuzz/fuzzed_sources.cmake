@@ -5,7 +5,7 @@ set(fuzzed_sources
   runtime/kernels/scan.cc runtime/kernels/scan_streams.cc runtime/kernels/reduce.cc runtime/kernels/targets.cc
   runtime/kernels/offsets.cc runtime/kernels/index_codec.cc runtime/kernels/elements.cc runtime/kernels/accumulate.cc
   runtime/kernels/element_accumulator.cc runtime/kernels/merge.cc runtime/kernels/narrow.cc runtime/kernels/packed_output.cc
-  runtime/kernels/list_sum.cc runtime/kernels/rice_code.cc runtime/kernels/stream_copy.cc
+  runtime/kernels/fixed_point.cc runtime/kernels/list_sum.cc runtime/kernels/rice_code.cc runtime/kernels/sip_strands.cc runtime/kernels/stream_copy.cc
   runtime/compress/qsgd.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
@@ -21,7 +21,10 @@ set(fuzzed_sources
   runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/partial_sender.cc
   runtime/exchange/merging/tile_merge.cc runtime/exchange/merging/tile_queue.cc
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
-  runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc runtime/exchange/switch/port.cc
+  runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
+  runtime/exchange/switch/operation_tensor.cc runtime/exchange/switch/port.cc runtime/exchange/switch/send_window.cc
+  runtime/exchange/switch/slot_intake.cc runtime/exchange/switch/slot_relay.cc runtime/exchange/switch/slot_server.cc
+  runtime/exchange/switch/slot_sets.cc runtime/exchange/switch/slot_worker.cc
   runtime/lane/lane.cc
   runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
   runtime/comm/hello.cc runtime/comm/split_plan.cc)
