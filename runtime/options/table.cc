@@ -71,8 +71,8 @@ constexpr std::array kSettings = {
         "numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
         "NUMA node of the gradients: slots, device and threads are chosen near it; -1: that of the cores"},
     Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
-            "Largest message, and size of a channel's slots; 0: 136K, or over several networks (hosts) with "
-            "dedicated aggregators 68K",
+            "Largest message, and size of a channel's slots; 0: 272K, or with many members, or over several "
+            "networks (hosts), 136K, and there with dedicated aggregators 68K",
             true},
     Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 0, 1024, "",
             "Slots per channel: the credits of its sender; 0: 8, or over several networks (hosts) up to 32, "

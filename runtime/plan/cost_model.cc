@@ -8,19 +8,29 @@
 
 namespace nzcl::engine {
 
+namespace {
+
+/// Returns how many slots each bulk channel of a member may have, so that its rings stay within kRingBytes.
+std::uint64_t slots_that_fit(const Members& members, std::uint64_t slot_bytes) {
+  // A colocated member has two rings for every other one, up and down. With dedicated aggregators, a worker
+  // has only one for each aggregator, and an aggregator one for each worker.
+  const int rings =
+      members.dedicated > 0 ? std::max(members.workers, members.dedicated) : 2 * (members.workers - 1);
+  return kRingBytes / (static_cast<std::uint64_t>(std::max(1, rings)) * slot_bytes);
+}
+
+}  // namespace
+
 std::uint64_t bulk_slot_bytes(const Members& members, bool one_network) {
-  return members.dedicated > 0 && !one_network ? kDedicatedSlotBytes : kBulkSlotBytes;
+  if (!one_network) return members.dedicated > 0 ? kDedicatedSlotBytes : kBulkSlotBytes;
+  return slots_that_fit(members, kHostSlotBytes) >= kLeastSlots ? kHostSlotBytes : kBulkSlotBytes;
 }
 
 std::uint32_t bulk_slots(const Members& members, bool one_network, std::uint64_t slot_bytes) {
   if (one_network) return kLeastSlots;
-  const bool dedicated = members.dedicated > 0;
-  // A colocated member has two rings for every other one, up and down. With dedicated aggregators, a worker
-  // has only one for each aggregator, and an aggregator one for each worker.
-  const int rings = dedicated ? std::max(members.workers, members.dedicated) : 2 * (members.workers - 1);
-  const std::uint64_t fit = kRingBytes / (static_cast<std::uint64_t>(std::max(1, rings)) * slot_bytes);
+  const std::uint32_t most = members.dedicated > 0 ? kMostDedicatedSlots : kMostSlots;
   return static_cast<std::uint32_t>(
-      std::clamp<std::uint64_t>(fit, kLeastSlots, dedicated ? kMostDedicatedSlots : kMostSlots));
+      std::clamp<std::uint64_t>(slots_that_fit(members, slot_bytes), kLeastSlots, most));
 }
 
 std::uint64_t ahead_bytes(bool one_network, std::uint64_t cache_bytes) {

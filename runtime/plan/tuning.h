@@ -123,6 +123,10 @@ inline constexpr std::uint64_t kExpressSlotBytes = 8 << 10;
 /// Size of the slots of bulk channels: two pages more than a power of two, so that a slice or a tile whose
 /// size is a power of two fits together with its header and a bitmap of its elements.
 inline constexpr std::uint64_t kBulkSlotBytes = 136 << 10;
+/// Size of the slots of bulk channels between members of one host, as long as the rings of all of them stay
+/// within kRingBytes: a tile of as many elements as there may be, each of 4 bytes, fits with its header and a
+/// bitmap. Reading, coding and summing a tile has a fixed cost, which few large tiles have less often.
+inline constexpr std::uint64_t kHostSlotBytes = 272 << 10;
 /// Size of the slots of bulk channels to dedicated aggregators behind links. A sum waits for a message from
 /// every worker, so smaller messages keep fast workers from running far ahead of slow ones.
 inline constexpr std::uint64_t kDedicatedSlotBytes = 68 << 10;

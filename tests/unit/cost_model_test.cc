@@ -41,14 +41,25 @@ TEST(CostModel, WhereNoLinksAreToBeCoveredWorkersStayWithinTheirCache) {
   EXPECT_EQ(ahead_bytes(true, 0), 0u) << "no bound where the cache is not known";
 }
 
-TEST(CostModel, MessagesToDedicatedAggregatorsBehindLinksAreSmaller) {
+TEST(CostModel, MessagesAreLargeWithinAHostAndSmallToDedicatedAggregatorsBehindLinks) {
   const auto slot = [](int dedicated, bool one_network) {
     return bulk_slot_bytes({.self = 0, .workers = 4, .dedicated = dedicated}, one_network);
   };
-  EXPECT_EQ(slot(0, true), 136u << 10);
+  EXPECT_EQ(slot(0, true), 272u << 10);
   EXPECT_EQ(slot(0, false), 136u << 10);
-  EXPECT_EQ(slot(4, true), 136u << 10);
+  EXPECT_EQ(slot(4, true), 272u << 10);
   EXPECT_EQ(slot(4, false), 68u << 10);
+}
+
+TEST(CostModel, SlotsOfManyMembersOfAHostFitTheirMemory) {
+  const auto slot = [](int workers, int dedicated) {
+    return bulk_slot_bytes({.self = 0, .workers = workers, .dedicated = dedicated}, true);
+  };
+  EXPECT_EQ(slot(1, 0), 272u << 10);
+  EXPECT_EQ(slot(31, 0), 272u << 10) << "60 rings of 8 slots";
+  EXPECT_EQ(slot(32, 0), 136u << 10) << "62 rings";
+  EXPECT_EQ(slot(60, 8), 272u << 10) << "an aggregator has a ring of every worker";
+  EXPECT_EQ(slot(61, 8), 136u << 10);
 }
 
 TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
