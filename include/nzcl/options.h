@@ -54,8 +54,8 @@ struct Options {
   /// NUMA node of the gradients (numa_node_of() finds it). Slots and device are chosen near it, and threads
   /// too where this process may run there. -1 = the node of the process's cores.
   int numa_node = -1;
-  /// Largest message, and the size of one slot of a channel. 0 = 136 KiB, or 68 KiB if there are several
-  /// networks (hosts) and dedicated aggregators.
+  /// Largest message, and the size of one slot of a channel. 0 = 272 KiB; with many members, or over several
+  /// networks (hosts), 136 KiB, and there with dedicated aggregators 68 KiB.
   std::uint64_t slot_bytes = 0;
   /// Slots per channel, which are the credits of a sender. 0 = 8, or with several networks (hosts) as many as
   /// 128 MiB per lane hold, but at most 32, and at most 16 with dedicated aggregators.

@@ -286,8 +286,8 @@ TEST(StreamErrors, NameWhatIsWrong) {
     r.type = DataType::float32;
     r.block_elems = 5000;
     EXPECT_EQ(refused(r),
-              "allreduce: block_elems is 5000; with a wire_type, and slots of 139264 bytes, blocks may have "
-              "at most 526 elements");
+              "allreduce: block_elems is 5000; with a wire_type, and slots of 278528 bytes, blocks may have "
+              "at most 1024 elements");
     r.wire_type = WireType::by_option;
     r.block_elems = 1;
     r.output = nullptr;
