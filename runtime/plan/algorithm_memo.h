@@ -20,7 +20,8 @@ class AlgorithmMemo {
   explicit AlgorithmMemo(const EngineConfig& config) : config_(config) {}
 
   /// Throws what choose_algorithm() throws, and remembers nothing then.
-  wire::Algorithm choose(const wire::OperationRecord& record, Algorithm asked) {
+  wire::Algorithm choose(wire::OperationRecord record, Algorithm asked) {
+    record.tag = 0;  // it changes from step to step, and nothing follows from it
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return choose_algorithm(config_, record, asked);
     Choice& choice = choices_[place_of(record)];

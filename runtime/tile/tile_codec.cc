@@ -36,8 +36,6 @@ std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t elements
       return bytes_of_runs(part);
     case IndexCode::rice:
       return rice_bytes(as_offsets(part, scratch.offsets()), elements);
-    case IndexCode::drawn:
-      return 0;
     default:
       return 0;
   }
