@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <barrier>
-#include <bit>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -15,6 +13,7 @@
 #include "nzcl/compress.h"
 #include "perf/plain_compressor.h"
 #include "perf/plain_results.h"
+#include "tests/system/compressed_cases.h"
 #include "tests/system/ranks.h"
 #include "tests/system/where.h"
 
@@ -24,28 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-constexpr std::uint64_t kElements = 140'001;
-
-Setting of_ranks(int ranks) {
-  Setting setting;
-  setting.ranks = ranks;
-  return setting;
-}
-
-std::vector<float> gradient_of(int rank, unsigned step) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 1000 + step);
-  std::vector<float> values(kElements);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
-  return values;
-}
-
-std::vector<std::uint32_t> bits(std::span<const float> values) {
-  std::vector<std::uint32_t> all;
-  for (const float v : values)
-    all.push_back(std::bit_cast<std::uint32_t>(std::isnan(v) ? std::numeric_limits<float>::quiet_NaN() : v));
-  return all;
-}
 
 /// A step as all ranks see it, which each of them fills in and all then check.
 class SharedStep {
@@ -244,15 +221,6 @@ TEST(CodedResultsState, IsSavedRestoredAndReset) {
     EXPECT_THROW(plain.restore(saved), Error);
   });
   EXPECT_THAT(errors, Each(""));
-}
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "not refused";
 }
 
 /// What every rank is told if rank r of as many as there are texts has the r-th compressor.

@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <barrier>
-#include <bit>
-#include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
 #include <random>
@@ -15,6 +12,7 @@
 
 #include "nzcl/compress.h"
 #include "perf/plain_compressor.h"
+#include "tests/system/compressed_cases.h"
 #include "tests/system/ranks.h"
 #include "tests/system/where.h"
 
@@ -25,28 +23,13 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr std::uint64_t kElements = 140'001;
 constexpr unsigned kSteps = 4;
 
-Setting of_ranks(int ranks) {
-  Setting setting;
-  setting.ranks = ranks;
-  return setting;
-}
-
-std::vector<float> gradient_of(int rank, unsigned step) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 1000 + step);
-  std::vector<float> values(kElements);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
+/// One of the values is NaN.
+std::vector<float> gradient_with_nan(int rank, unsigned step) {
+  std::vector<float> values = gradient_of(rank, step);
   if (rank == 1 && step == 2) values[77'777] = std::numeric_limits<float>::quiet_NaN();
   return values;
-}
-
-std::vector<std::uint32_t> bits(const std::vector<float>& values) {
-  std::vector<std::uint32_t> all;
-  for (const float v : values)
-    all.push_back(std::bit_cast<std::uint32_t>(std::isnan(v) ? std::numeric_limits<float>::quiet_NaN() : v));
-  return all;
 }
 
 /// The result of every step, in plain loops: in rank order, what a rank does not send counts as zeros.
@@ -59,7 +42,7 @@ std::vector<std::vector<std::uint32_t>> expected_results(const Compressor& compr
   for (unsigned step = 0; step < kSteps; ++step) {
     std::vector<float> sum;
     for (int r = 0; r < ranks; ++r) {
-      const auto sent = states[static_cast<std::size_t>(r)].step(gradient_of(r, step), r, ranks);
+      const auto sent = states[static_cast<std::size_t>(r)].step(gradient_with_nan(r, step), r, ranks);
       if (r == 0) {
         sum = sent;
       } else {
@@ -84,7 +67,7 @@ void run_steps(const Setting& setting, const Compressor& compressor, ReduceOp op
     std::vector<float> result(kElements);
     const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
     for (unsigned step = 0; step < kSteps; ++step) {
-      std::vector<float> input = gradient_of(communicator.rank(), step);
+      std::vector<float> input = gradient_with_nan(communicator.rank(), step);
       const bool in_place = step == 1;
       if (in_place) result = input;
       Work work = communicator.allreduce_compressed({.state = &state,
@@ -268,15 +251,6 @@ TEST(CompressedSum, KeepsNothingBackForLong) {
   EXPECT_THAT(errors, Each(""));
 }
 
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "not refused";
-}
-
 // A rank's refusal fails the operation on all ranks, by name; the state stays as it was, and all go on.
 TEST(CompressedRefusal, LeavesStateAndCommunicatorUsable) {
   for (const char* text : {"topk:0.1:exact,error=1", "qsgd:8,error=1"}) {
@@ -324,7 +298,7 @@ std::vector<std::string> told(const std::vector<std::pair<const char*, int>>& st
   (void)run_ranks(of_ranks(static_cast<int>(states.size())), [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     CompressorState state(compressor_from_text(states[rank].first), kElements);
-    const auto input = gradient_of(communicator.rank(), 0);
+    const auto input = gradient_with_nan(communicator.rank(), 0);
     for (int step = 0; step < states[rank].second; ++step) (void)state.compress(input);
     std::vector<float> result(kElements);
     const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
