@@ -111,13 +111,18 @@ static bool has(const struct numbers* n, int number) {
   return false;
 }
 
-static const char* target(int fd) {
-  static _Thread_local char text[256];
+struct target {
+  char text[256];
+};
+
+// What a descriptor leads to, "socket:[4711]" or a path; empty if it is closed.
+static struct target target(int fd) {
+  struct target t;
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  const ssize_t n = readlink(path, text, sizeof text - 1);
-  text[n > 0 ? n : 0] = 0;
-  return text;
+  const ssize_t n = readlink(path, t.text, sizeof t.text - 1);
+  t.text[n > 0 ? n : 0] = 0;
+  return t;
 }
 
 // Files of the system that nzcl reads in one go are no concern: a program that starts meanwhile holds nothing
@@ -134,13 +139,19 @@ static struct numbers first_descriptors;
 // the same with all transports.
 static bool is_exempt(void) { return strcmp(getenv("NZCL_TRANSPORT"), "tcp") == 0; }
 
+// Other threads open and close descriptors meanwhile, so what was seen of a number counts only if it led to
+// the same place before and afterwards.
 static void check_close_on_exec(const char* when) {
   if (is_exempt()) return;
   const struct numbers now = list("/proc/self/fd");
   for (int i = 0; i < now.count; ++i) {
-    const int fd = now.of[i], flags = fcntl(fd, F_GETFD);
+    const int fd = now.of[i];
+    const struct target before = target(fd);
+    const int flags = fcntl(fd, F_GETFD);
     if (flags < 0 || (flags & FD_CLOEXEC) || has(&first_descriptors, fd) || is_read_only_file(fd)) continue;
-    COMPLAIN("%s: descriptor %d (%s) is not close-on-exec", when, fd, target(fd));
+    const struct target after = target(fd);
+    if (before.text[0] == 0 || strcmp(before.text, after.text) != 0) continue;
+    COMPLAIN("%s: descriptor %d (%s) is not close-on-exec", when, fd, after.text);
   }
 }
 
@@ -204,7 +215,7 @@ static void check_same(const char* folder, const struct numbers* before) {
   const bool is_fd = strstr(folder, "fd") != NULL;
   for (int i = 0; i < now.count; ++i) {
     if (!has(before, now.of[i]))
-      COMPLAIN("%s/%d is left: %s", folder, now.of[i], is_fd ? target(now.of[i]) : "");
+      COMPLAIN("%s/%d is left: %s", folder, now.of[i], is_fd ? target(now.of[i]).text : "");
   }
   for (int i = 0; i < before->count; ++i) {
     if (!has(&now, before->of[i])) COMPLAIN("%s/%d is gone", folder, before->of[i]);
