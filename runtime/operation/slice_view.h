@@ -21,6 +21,13 @@ class SliceView {
   SliceView(const SliceLayout& layout, std::uint64_t slice, std::span<const std::uint64_t> bits)
       : layout_(&layout), slice_(slice), blocks_(layout.blocks_of(slice)), bits_(bits) {}
 
+  /// The same slice with another set of blocks.
+  SliceView with(std::span<const std::uint64_t> bits) const {
+    SliceView view = *this;
+    view.bits_ = bits;
+    return view;
+  }
+
   const SliceLayout& layout() const { return *layout_; }
   std::uint64_t slice() const { return slice_; }
   /// Number of blocks in the slice, present or not. Block numbers below count within the slice.

@@ -50,9 +50,15 @@ inline const char* wrong_with(const Header& h, Direction direction, std::uint64_
   return nullptr;
 }
 
-/// Checks what a rank says about an operation. Whether the output's address is the right one concerns only
-/// the rank that named it. It may even be zero, because some transports count addresses from the beginning of
-/// the registered memory.
+/// Checks where a rank says that its output is. Whether the address is the right one concerns only the rank
+/// that named it. It may even be zero, because some transports count addresses from the beginning of the
+/// registered memory. Precondition: the record's type is known, and its tensor can be laid out.
+inline const char* wrong_with_output(const OperationRecord& r) {
+  const std::uint64_t bytes = r.count * element_bytes(static_cast<DataType>(r.type));
+  return r.output_address > ~std::uint64_t{0} - bytes ? "its output goes beyond all addresses" : nullptr;
+}
+
+/// Checks what a rank says about an operation.
 inline const char* wrong_with(const OperationRecord& r) {
   if (r.type >= kDataTypes) return "its element type does not exist";
   if (r.op >= kReduceOps) return "its reduction does not exist";
@@ -73,8 +79,7 @@ inline const char* wrong_with(const OperationRecord& r) {
     return "its values cannot be coded";
   if (is_chunked(r.collective) && r.count > kMostBytes / kMaxMembers / element)
     return "its chunks are larger than memory can be";
-  if (r.output_address > ~std::uint64_t{0} - r.count * element) return "its output goes beyond all addresses";
-  return nullptr;
+  return wrong_with_output(r);
 }
 
 }  // namespace nzcl::wire

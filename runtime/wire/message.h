@@ -91,6 +91,14 @@ struct OperationRecord {
     return same_layout(other) && op == other.op && packed_result == other.packed_result &&
            value_rule == other.value_rule && checksum == other.checksum && tag == other.tag;
   }
+  /// Returns true if all bytes are the same but those that say where the output lies.
+  bool same_but_output(const OperationRecord& other) const {
+    constexpr std::size_t kBegin = offsetof(OperationRecord, output_address);
+    constexpr std::size_t kEnd = offsetof(OperationRecord, tag);
+    const auto* a = reinterpret_cast<const std::byte*>(this);
+    const auto* b = reinterpret_cast<const std::byte*>(&other);
+    return std::memcmp(a, b, kBegin) == 0 && std::memcmp(a + kEnd, b + kEnd, sizeof *this - kEnd) == 0;
+  }
   /// Whether the tensors are cut into the same slices. It is all that has to agree if a rank has refused its
   /// request, because nothing is summed then.
   bool same_layout(const OperationRecord& other) const {

@@ -27,13 +27,9 @@ Intake::Intake(LaneContext& context, Priority priority)
       max_words_(context.slot_bytes(priority) / 2 / 8 + 1),
       sources_(static_cast<std::size_t>(ranks_)),
       bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]) {
-  for (Source& source : sources_) {
+  for (Source& source : sources_)
     source.sections =
         FixedQueue<Section>(std::size_t{context.config.channel(priority).slots} * wire::kMaxSections);
-    source.outputs.resize(kWindow);
-    source.seen.resize(kWindow);
-    source.promised.resize(kWindow);
-  }
 }
 
 bool Intake::refuse(ErrorCode code, std::string text) {
@@ -48,7 +44,7 @@ std::uint64_t* Intake::bits_at(std::uint64_t sequence, int rank) const {
 }
 
 std::span<const std::uint64_t> Intake::bits(const IncomingSlice& s, int rank) const {
-  return {bits_at(s.sequence, rank), s.layout->words_of(s.slice)};
+  return {bits_at(s.sequence, rank), s.words()};
 }
 
 // --- Messages arrive
@@ -104,13 +100,13 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
     const IncomingSlice* s = enter(rank, header, section.record, refusal ? &*refusal : nullptr);
     if (s == nullptr) return false;
     if (s->layout->tiled()) {
-      source_of(rank).promised[s->sequence % kWindow] = {refusal ? 0 : s->layout->tiles_of(s->slice), 0};
+      entry_of(rank, s->sequence).promised = refusal ? 0 : s->layout->tiles_of(s->slice);
     } else if (!take_bitmap(rank, *s, section.bitmap)) {
       return false;
     }
   }
   if ((header.flags & wire::kRefused) != 0) {
-    const bool empty = source_of(rank).promised[header.sequence % kWindow].total == 0;
+    const bool empty = entry_of(rank, header.sequence).promised == 0;
     return empty || refuse(ErrorCode::transport,
                            fmt::format("rank {} refused operation {} slice {}, and contributes blocks to it",
                                        rank, header.epoch, header.slice));
@@ -139,7 +135,7 @@ bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitm
                   fmt::format("rank {} contributes blocks to {}, slice {}, which is not its part in it", rank,
                               describe(s), s.slice));
   }
-  source_of(rank).promised[s.sequence % kWindow] = {view.stream_bytes(), 0};
+  entry_of(rank, s.sequence).promised = view.stream_bytes();
   return true;
 }
 
@@ -154,19 +150,18 @@ std::optional<wire::Refusal> Intake::refusal_in(int rank, const wire::Section& s
 /// Returns true if the data is what the rank's bitmap promises next, and counts it.
 bool Intake::expects(int rank, const Header& header) {
   const IncomingSlice& s = slices_[header.sequence % kWindow];
-  Source& source = source_of(rank);
-  Promise& promise = source.promised[header.sequence % kWindow];
+  Entry& entry = entry_of(rank, header.sequence);
   const char* wrong = nullptr;
   const std::uint64_t data = header.tiles > 0 ? header.tiles : header.payload_bytes;
-  if (!s.active || s.sequence != header.sequence || !source.seen[header.sequence % kWindow]) {
+  if (!s.active || s.sequence != header.sequence || !entry.seen) {
     wrong = "no bitmap came before it";
   } else if (s.epoch != header.epoch || s.slice != header.slice) {
     wrong = "its bitmap was of another slice";
   } else if (s.layout->tiled() != (header.tiles > 0)) {
     wrong = "its tensor is not exchanged in that form";
-  } else if (header.stream_offset != promise.received) {
+  } else if (header.stream_offset != entry.received) {
     wrong = "it is out of order";
-  } else if (data > promise.total - promise.received) {
+  } else if (data > entry.promised - entry.received) {
     wrong = header.tiles > 0 ? "it is more than its slice has" : "it is more than its bitmap says";
   } else if (header.tiles == 0 &&
              header.payload_bytes % element_bytes(static_cast<DataType>(s.record.type)) != 0) {
@@ -177,7 +172,7 @@ bool Intake::expects(int rank, const Header& header) {
                   fmt::format("rank {} sent data of operation {} slice {} (sequence {}) that can't be: {}",
                               rank, header.epoch, header.slice, header.sequence, wrong));
   }
-  promise.received += data;
+  entry.received += data;
   return true;
 }
 
@@ -234,10 +229,19 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   if (!tiled) s->local_walk = operation->input_walk(slice);
 }
 
+/// Returns true if the record says of the slice what the one that opened it said, which has been checked.
+bool Intake::repeats(const IncomingSlice& s, const Header& header, const OperationRecord& record) {
+  return s.active && s.sequence == header.sequence && s.epoch == header.epoch && s.refusal == nullptr &&
+         s.record.same_but_output(record) && wire::wrong_with_output(record) == nullptr;
+}
+
 /// Enters a rank's contribution into its slice, which the first rank's bitmap opens. Returns nullptr if it
 /// had to refuse the contribution.
 IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record,
                              const wire::Refusal* refusal) {
+  IncomingSlice& s = slices_[header.sequence % kWindow];
+  if (refusal == nullptr && repeats(s, header, record))
+    return admit(s, rank, header, record, nullptr) ? &s : nullptr;
   const char* wrong = wire::wrong_with(record);
   if (wrong == nullptr && record.root >= ranks_) wrong = "its root is no rank";
   if (wrong == nullptr && record.algorithm == wire::Algorithm::merging)
@@ -251,7 +255,6 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
     return nullptr;
   }
   if (!agree(context_, rank, header.epoch, record, refusal)) return nullptr;
-  IncomingSlice& s = slices_[header.sequence % kWindow];
   if (!s.active) open(s, header, record);
   const bool refused = s.refusal != nullptr || refusal != nullptr;
   if (s.epoch != header.epoch ||
@@ -271,9 +274,7 @@ bool Intake::admit(IncomingSlice& s, int rank, const Header& header, const Opera
                   fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank,
                               s.epoch, s.slice, misfit));
   }
-  Source& source = source_of(rank);
-  source.seen[s.sequence % kWindow] = true;
-  source.outputs[s.sequence % kWindow] = {record.output_address, record.output_key};
+  entry_of(rank, s.sequence) = {.seen = true, .output = {record.output_address, record.output_key}};
   if (refusal != nullptr && (s.refusal == nullptr || refusal->rank() < s.refusal->rank())) {
     wire::Refusal& kept = refusals_[s.sequence % kWindow];
     kept = *refusal;
@@ -293,8 +294,8 @@ const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Hea
   if (s.slice != header.slice) return "it is of another slice than that of the ranks before";
   if (s.misplaced != nullptr) return s.misplaced;
   if (s.record.chunk_count != record.chunk_count) return "its chunk has another length";
-  if (source_of(rank).seen[s.sequence % kWindow]) return "it came before";
-  const std::uint64_t bitmap_bytes = s.layout->tiled() ? 0 : s.layout->words_of(s.slice) * 8;
+  if (entry_of(rank, s.sequence).seen) return "it came before";
+  const std::uint64_t bitmap_bytes = s.layout->tiled() ? 0 : s.words() * 8;
   if (header.bitmap_bytes != bitmap_bytes) return "its length is another";
   return nullptr;
 }
@@ -327,8 +328,9 @@ void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord&
   s.record = record;
   s.layout = layout_of(context_.config, header.epoch, record);
   s.misplaced = wrong_with_place(*s.layout, s.slice);
+  if (s.misplaced == nullptr) s.shape = SliceView(*s.layout, s.slice, {});
   s.missing = ranks_;
-  for (Source& source : sources_) source.seen[s.sequence % kWindow] = false;
+  for (Source& source : sources_) source.entries[s.sequence % kWindow].seen = false;
 }
 
 // --- Contributions are consumed
@@ -412,8 +414,8 @@ bool Intake::drop_tiles(const IncomingSlice& s) {
     if (context_.is_self(rank)) continue;
     auto& sections = source_of(rank).sections;
     while (!sections.empty() && sections.front().sequence == s.sequence) pop_section(rank);
-    const Promise& promise = source_of(rank).promised[s.sequence % kWindow];
-    all &= promise.received == promise.total;
+    const Entry& entry = entry_of(rank, s.sequence);
+    all &= entry.received == entry.promised;
   }
   return all;
 }
@@ -438,7 +440,7 @@ std::string Intake::waiting_for(std::span<const int> expected) const {
   if (!s.active) return {};
   std::string absent, silent;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!source_of(rank).seen[s.sequence % kWindow]) add(absent, rank);
+    if (!entry_of(rank, s.sequence).seen) add(absent, rank);
   }
   for (const int rank : expected) {
     if (!context_.is_self(rank) && source_of(rank).sections.empty()) add(silent, rank);

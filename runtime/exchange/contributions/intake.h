@@ -23,6 +23,7 @@ struct IncomingSlice {
   std::uint64_t sequence = 0, epoch = 0, slice = 0;
   wire::OperationRecord record;
   std::optional<SliceLayout> layout;
+  SliceView shape;                  // of the slice, without a bitmap
   const char* misplaced = nullptr;  // why no rank may send it here, or nullptr
   int missing = 0;                  // ranks whose bitmap has not arrived yet
   Operation* local = nullptr;       // this member's own operation, if it is a worker
@@ -31,7 +32,8 @@ struct IncomingSlice {
   /// several refusals it is that of the lowest rank, so that all slices of the operation tell the same.
   const wire::Refusal* refusal = nullptr;
 
-  SliceView view(std::span<const std::uint64_t> bits) const { return {*layout, slice, bits}; }
+  SliceView view(std::span<const std::uint64_t> bits) const { return shape.with(bits); }
+  std::uint64_t words() const { return words_for(shape.blocks()); }  // of a bitmap
   /// The ranks that may contribute to it.
   wire::Audience contributors() const {
     return wire::contributors(record.collective, record.root, layout->chunk_of(slice));
@@ -94,7 +96,7 @@ class Intake {
   /// Returns where the slice's tensor or chunk begins in the memory of a rank that wants the result written
   /// in place.
   verbs::RemoteMemory output_of(const IncomingSlice& s, int rank) const {
-    return sources_[static_cast<std::size_t>(rank)].outputs[s.sequence % kWindow];
+    return entry_of(rank, s.sequence).output;
   }
   /// Returns credits to the ranks for slots that were released.
   void return_credits();
@@ -118,17 +120,18 @@ class Intake {
     std::uint32_t tiles = 0;    // that have not been consumed
     bool last_in_slot = false;  // consuming this section frees the slot
   };
-  /// How many bytes a rank's bitmap says will come, or how many tiles, and how many of them have come.
-  struct Promise {
-    std::uint64_t total = 0, received = 0;
+  /// What a rank has said about one slice.
+  struct Entry {
+    bool seen = false;           // the bitmap has arrived; the rest is valid only then
+    verbs::RemoteMemory output;  // where the result is to be written
+    std::uint64_t promised = 0;  // bytes, or tiles, that will come; not of the local rank
+    std::uint64_t received = 0;  // how many of them have come
   };
-  /// What is kept of one rank. The vectors are indexed by sequence, modulo kWindow.
+  /// What is kept of one rank.
   struct Source {
     FixedQueue<Section> sections;
-    std::uint64_t used = 0;                    // bytes of the first section that have been consumed
-    std::vector<verbs::RemoteMemory> outputs;  // where results are to be written
-    std::vector<bool> seen;                    // the bitmap has arrived
-    std::vector<Promise> promised;             // valid if seen, but not for the local rank
+    std::uint64_t used = 0;              // bytes of the first section that have been consumed
+    std::array<Entry, kWindow> entries;  // by sequence, modulo kWindow
   };
 
   bool receive_from(int rank);
@@ -142,6 +145,8 @@ class Intake {
   bool admit(IncomingSlice& s, int rank, const wire::Header& header, const wire::OperationRecord& record,
              const wire::Refusal* refusal);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
+  static bool repeats(const IncomingSlice& s, const wire::Header& header,
+                      const wire::OperationRecord& record);
   const char* wrong_with_sequence(std::uint64_t sequence) const;
   const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header,
                                const wire::OperationRecord& record) const;
@@ -151,6 +156,10 @@ class Intake {
   std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }
   const Source& source_of(int rank) const { return sources_[static_cast<std::size_t>(rank)]; }
+  Entry& entry_of(int rank, std::uint64_t sequence) { return source_of(rank).entries[sequence % kWindow]; }
+  const Entry& entry_of(int rank, std::uint64_t sequence) const {
+    return source_of(rank).entries[sequence % kWindow];
+  }
   bool refuse(ErrorCode code, std::string text);
 
   LaneContext& context_;

@@ -27,7 +27,7 @@ void SliceSum::start(IncomingSlice& s) {
   copies_ = wire::copies(s.record.collective);
   reduce_ = reduce_kernel(type, copies_ ? ReduceOp::sum : static_cast<ReduceOp>(s.record.op));
   element_bytes_ = element_bytes(type);
-  const std::uint64_t words = s.layout->words_of(s.slice);
+  const std::uint64_t words = s.words();
   unite(words);
   result_bytes_ = result().stream_bytes();
   summed_bytes_ = 0;
