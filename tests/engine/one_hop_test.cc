@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <functional>
 #include <numeric>
+#include <string_view>
 
 #include "runtime/exchange/one_hop/one_hop_exchange.h"
 #include "tests/engine/hand_fed.h"
@@ -39,19 +42,16 @@ class OneHopTest : public testing::Test {
     exchange_.submit(started_.back()->operation);
     return started_.back()->operation;
   }
-  void contribute(int rank, std::uint64_t epoch, std::uint64_t bitmap, std::vector<float> payload) {
+  static Message message(std::uint64_t epoch, std::uint64_t bitmap) {
     Message m;
     m.header.flags = wire::kHasBitmap;
     m.header.epoch = m.header.sequence = epoch;
     m.record = HandMade::record();
     m.bitmap = {bitmap};
-    m.payload = std::move(payload);
-    fed_.feed(rank, Direction::up, m);
+    return m;
   }
-  /// Sends the data of a contribution whose bitmap was sent before without any.
-  void contribute_late(int rank, std::uint64_t epoch, std::vector<float> payload) {
-    Message m;
-    m.header.epoch = m.header.sequence = epoch;
+  void contribute(int rank, std::uint64_t epoch, std::uint64_t bitmap, std::vector<float> payload) {
+    Message m = message(epoch, bitmap);
     m.payload = std::move(payload);
     fed_.feed(rank, Direction::up, m);
   }
@@ -157,28 +157,94 @@ TEST_F(OneHopWindowTest, HalfAWindowIsUnderWay) {
   EXPECT_THAT(messages_to(step()), SizeIs(2 * kHalf));
 }
 
-// Only rank 1 contributes block 3, and it sends that block last. Block 1, which the others contribute, is
-// summed before that, and can be seen in the output already.
-TEST_F(OneHopTest, WhatIsThereIsSummedInTheOutput) {
-  const auto block = [this](int b) {
-    return std::vector<float>(data(0).begin() + 4 * b, data(0).begin() + 4 * (b + 1));
-  };
+// Rank 1 holds blocks 1 and 3, rank 2 blocks 0 and 1, and this rank block 1, so no two runs have the same
+// holders.
+TEST_F(OneHopTest, RunsEndWhereTheirHoldersChange) {
   start(0);
   step();
-  contribute(2, 0, 0b00010, {10, 20, 30, 40});
-  contribute(1, 0, 0b01000, {});
-  EXPECT_THAT(step(), IsEmpty());
-  EXPECT_FALSE(started_[0]->operation.finished());
-  EXPECT_THAT(block(1), ElementsAre(11, 22, 33, 44));
-  EXPECT_THAT(exchange_.waiting_for().known, HasSubstr("rank(s) 1 stopped sending"));
-  contribute_late(1, 0, {5, 6, 7, 8});
-  EXPECT_THAT(messages_to(step()), IsEmpty()) << "nobody else is told";
-  EXPECT_TRUE(started_[0]->operation.finished());
-  EXPECT_THAT(fed_.failure(), IsEmpty());
-  EXPECT_THAT(block(1), ElementsAre(11, 22, 33, 44));
-  EXPECT_THAT(block(3), ElementsAre(5, 6, 7, 8));
+  contribute(1, 0, 0b01010, {10, 20, 30, 40, 5, 6, 7, 8});
+  contribute(2, 0, 0b00011, {1, 1, 1, 1, 100, 200, 300, 400});
+  step();
+  EXPECT_THAT(data(0), ElementsAre(1, 1, 1, 1, 111, 222, 333, 444, 0, 0, 0, 0, 5, 6, 7, 8, 0, 0, 0, 0));
+  EXPECT_EQ(started_[0]->operation.union_blocks, 3u);
+}
+
+TEST_F(OneHopTest, WhoIsAheadIsTakenInOrder) {
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) contribute(1, epoch, 0b00100, {epoch + 1.0f, 0, 0, 0});
+  EXPECT_FALSE(exchange_.step() && exchange_.idle());
+  EXPECT_THAT(exchange_.waiting_for().known, HasSubstr("rank(s) 0, 2 did not join"));
+  for (std::uint64_t epoch = 0; epoch < 3; ++epoch) {
+    start(epoch);
+    contribute(2, epoch, 0, {});
+    step();
+    EXPECT_EQ(data(epoch)[8], epoch + 1.0f);
+  }
   EXPECT_TRUE(exchange_.idle());
 }
+
+TEST_F(OneHopTest, TheRefusalOfTheLowestRankCounts) {
+  Operation& op = start(0);
+  step();
+  for (const int rank : {1, 2}) {
+    Message m = message(0, 0);
+    m.header.flags |= wire::kRefused;
+    m.header.refusal_code = static_cast<std::uint16_t>(ErrorCode::invalid_argument);
+    const std::string_view text = rank == 1 ? "no such buffer" : "another reason";
+    m.payload.resize(text.size() / sizeof(float) + 1);
+    std::memcpy(m.payload.data(), text.data(), text.size());
+    m.header.payload_bytes = static_cast<std::uint32_t>(text.size());
+    fed_.feed(rank, Direction::up, m);
+  }
+  step();
+  ASSERT_TRUE(op.finished());
+  EXPECT_EQ(op.failure()->text, "operation 0: rank 1 refused its request: no such buffer");
+  EXPECT_THAT(fed_.failure(), IsEmpty()) << "the communicator goes on";
+}
+
+// What a peer may send instead of a contribution, and what is said about it.
+struct Malformed {
+  const char* name;
+  std::function<void(Message&)> spoil;
+  const char* text;
+};
+
+class OneHopMalformedTest : public OneHopTest, public testing::WithParamInterface<Malformed> {};
+
+TEST_P(OneHopMalformedTest, IsRefusedByName) {
+  Operation& op = start(0);
+  step();
+  Message m = message(0, 0b00010);
+  m.payload = {1, 2, 3, 4};
+  GetParam().spoil(m);
+  fed_.feed(1, Direction::up, m);
+  contribute(2, 0, 0, {});
+  step();
+  EXPECT_THAT(fed_.failure(), testing::AllOf(HasSubstr("rank 1"), HasSubstr(GetParam().text)));
+  EXPECT_FALSE(op.finished());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , OneHopMalformedTest,
+    testing::Values(
+        Malformed{"magic", [](Message& m) { m.header.magic = 1; }, "magic number"},
+        Malformed{"no_bitmap", [](Message& m) { m.header.flags = 0, m.bitmap = {}; }, "it has no bitmap"},
+        Malformed{"offset", [](Message& m) { m.header.stream_offset = 4; },
+                  "does not begin with its first byte"},
+        Malformed{"sequence", [](Message& m) { m.header.sequence = 1; }, "it is out of order"},
+        Malformed{"epoch", [](Message& m) { m.header.epoch = 1; }, "ranks disagree: operation 0"},
+        Malformed{"slice", [](Message& m) { m.header.slice = 1; }, "there is no such slice"},
+        Malformed{"count", [](Message& m) { m.record.count = 19; }, "ranks disagree about operation 0"},
+        Malformed{"type", [](Message& m) { m.record.type = 200; }, "its element type does not exist"},
+        Malformed{"address", [](Message& m) { m.record.output_address = ~std::uint64_t{0} - 7; },
+                  "beyond all addresses"},
+        Malformed{"bulk", [](Message& m) { m.header.epoch = 1, m.record.count = 1 << 20; },
+                  "channels of another priority"},
+        Malformed{"more_words", [](Message& m) { m.bitmap.push_back(0); }, "its length is another"},
+        Malformed{"behind", [](Message& m) { m.bitmap = {1u << 5}; }, "bits behind the last block"},
+        Malformed{"too_little", [](Message& m) { m.payload.pop_back(); }, "not as long as it says"},
+        Malformed{"too_much", [](Message& m) { m.payload.push_back(1); }, "not as long as it says"},
+        Malformed{"code", [](Message& m) { m.header.refusal_code = 3; }, "has a reason to be refused"}),
+    [](const auto& malformed) { return malformed.param.name; });
 
 TEST_F(OneHopTest, ADirectWriteIsRefused) {
   start(0);

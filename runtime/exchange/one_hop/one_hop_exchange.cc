@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "runtime/exchange/contributions/agreement.h"
+#include "runtime/exchange/contributions/section_writer.h"
+
 namespace nzcl::engine {
 
 using wire::Direction;
@@ -25,8 +28,9 @@ std::vector<std::uint16_t> all_but(const Members& members) {
 OneHopExchange::OneHopExchange(LaneContext& context)
     : context_(context),
       others_(all_but(context.config.members)),
-      intake_(context, kPriority),
-      sum_(context, kPriority, intake_) {}
+      arrivals_(context),
+      sum_(context.config.members.workers, context.slot_bytes(kPriority)),
+      contributions_(static_cast<std::size_t>(context.config.members.workers)) {}
 
 void OneHopExchange::submit(Operation& operation) {
   const auto lane = static_cast<std::uint32_t>(context_.config.lane);
@@ -35,13 +39,13 @@ void OneHopExchange::submit(Operation& operation) {
 }
 
 bool OneHopExchange::step() {
-  bool any = intake_.receive();
+  bool any = arrivals_.receive();
   while (!context_.failure && may_send()) {
     send_next();
     any = true;
   }
   any |= sum();
-  intake_.return_credits();
+  arrivals_.return_credits();
   return any;
 }
 
@@ -60,6 +64,7 @@ void OneHopExchange::send_next() {
   Operation& op = next();
   first_waiting_ = (first_waiting_ + 1) % kMaxOperations;
   --waiting_count_;
+  if (!agree(context_, context_.config.members.self, op.epoch, op.record, op.refusal.get())) return;
   const std::uint64_t sequence = sent_++;
 
   StagingPool& pool = context_.pool(kPriority);
@@ -74,8 +79,9 @@ void OneHopExchange::send_next() {
     pool.add_reference(staging);
     context_.push_message(kPriority, Direction::up, rank, staging, message.segments());
   }
-  pool.release(staging);
-  intake_.offer_local(sequence, &op, 0);
+  const auto bits = op.input_slice(0).bits();
+  running_[sequence % kOneHopWindow] = {
+      &op, staging, {bits, section.header + wire::kMaxOverhead + bits.size_bytes()}};
 }
 
 // --- Sums
@@ -83,16 +89,31 @@ void OneHopExchange::send_next() {
 /// Sums what is complete. Returns true if anything moved.
 bool OneHopExchange::sum() {
   bool any = false;
-  while (!context_.failure) {
-    IncomingSlice* slice = intake_.complete();
-    if (slice == nullptr) break;
-    any |= sum_.sum(*slice);
-    if (!sum_.done()) break;
-    sum_.finish();
-    ++finished_;
+  while (!context_.failure && sent_ > finished_ && arrivals_.complete()) {
+    sum_oldest();
     any = true;
   }
   return any;
+}
+
+void OneHopExchange::sum_oldest() {
+  const auto self = static_cast<std::size_t>(context_.config.members.self);
+  const Running& running = oldest();
+  Operation& op = *running.operation;
+  contributions_[self] = running.own;
+  if (!arrivals_.check(op, contributions_)) return;
+  const auto theirs = arrivals_.refusal();
+  const wire::Refusal* refusal = op.refusal.get();
+  if (theirs && (refusal == nullptr || theirs->rank() < refusal->rank())) refusal = &*theirs;
+  if (refusal != nullptr) {
+    op.slice_refused(0, *refusal);
+  } else {
+    sum_.sum(op, contributions_);
+  }
+  arrivals_.release();
+  context_.pool(kPriority).release(running.staging);
+  ++finished_;
+  op.slice_done();  // last, because the operation may be deleted from here on
 }
 
 // --- Failures and stalls
@@ -105,8 +126,14 @@ void OneHopExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
 
 Stall OneHopExchange::waiting_for() const {
   Stall stall;
-  stall.known = intake_.waiting_for(sum_.holders());
-  if (sent_ != finished_ || waiting_count_ == 0) return stall;
+  const bool joined = sent_ > finished_;
+  if (joined || !arrivals_.empty()) {
+    const std::string absent = arrivals_.absent(!joined);
+    const std::uint64_t epoch = joined ? oldest().operation->epoch : arrivals_.some_epoch();
+    if (!absent.empty())
+      stall.known = fmt::format("{}: rank(s) {} did not join", describe(context_, epoch), absent);
+  }
+  if (joined || waiting_count_ == 0) return stall;
   for (const std::uint16_t rank : others_) {  // those that return no credits
     const auto& sets = context_.channel_sets[static_cast<std::size_t>(kPriority)];
     if (sets[rank].send_up.ready()) continue;

@@ -4,13 +4,11 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "runtime/exchange/contributions/intake.h"
-#include "runtime/exchange/contributions/output_sum.h"
-#include "runtime/exchange/contributions/section_writer.h"
 #include "runtime/exchange/exchange.h"
+#include "runtime/exchange/one_hop/arrivals.h"
+#include "runtime/exchange/one_hop/whole_sum.h"
 
 namespace nzcl::engine {
 
@@ -21,14 +19,13 @@ namespace nzcl::engine {
 /// Steps, on every rank:
 /// 1. Compose the contribution in one staging buffer. Nothing is gathered from the user's buffer, because in
 ///    an operation in place the sum may overwrite it before the message has left.
-/// 2. Push the message to all other ranks, and offer the contribution to this rank's own intake.
-/// 3. When the bitmaps of all ranks are there, sum run by run, in rank order, directly into the output. All
+/// 2. Push the message to all other ranks. The buffer is kept, and this rank's own contribution read from it.
+/// 3. When the messages of all ranks are there, sum run by run, in rank order, directly into the output. All
 ///    ranks sum the same bytes in the same order, so they get the same bits.
 ///
 /// Invariants:
-/// - At most kOneHopWindow operations of this rank are under way. Another rank may be as far ahead of this
-///   one, and a third one as far ahead of that one. The intake has room for twice as many slices, and so for
-///   all of them.
+/// - At most kOneHopWindow operations of this rank are under way. What another rank may send ahead of them is
+///   bounded by the slots of its channel.
 /// - A message is sent only when every other rank has a free slot for it.
 class OneHopExchange final : public Exchange {
  public:
@@ -37,22 +34,33 @@ class OneHopExchange final : public Exchange {
   void submit(Operation& operation) override;
   bool step() override;
   void direct_arrived(std::uint16_t member, std::uint16_t sequence) override;
-  bool idle() const override { return waiting_count_ == 0 && sent_ == finished_ && !intake_.oldest().active; }
+  bool idle() const override { return waiting_count_ == 0 && sent_ == finished_ && arrivals_.empty(); }
   Stall waiting_for() const override;
 
  private:
+  /// An operation whose message has been sent, and the buffer that this rank's contribution lies in.
+  struct Running {
+    Operation* operation = nullptr;
+    StagingPool::Index staging = 0;
+    WholeContribution own;
+  };
+
   bool may_send();
   void send_next();
   bool sum();
+  void sum_oldest();
   Operation& next() const { return *waiting_[first_waiting_]; }
+  const Running& oldest() const { return running_[finished_ % kOneHopWindow]; }
 
   LaneContext& context_;
   std::vector<std::uint16_t> others_;  // all ranks but this one
-  Intake intake_;
-  OutputSum sum_;
+  Arrivals arrivals_;
+  WholeSum sum_;
   std::array<Operation*, kMaxOperations> waiting_{};  // submitted, but not sent yet
   std::uint32_t first_waiting_ = 0, waiting_count_ = 0;
-  std::uint64_t sent_ = 0, finished_ = 0;  // how many operations; also the sequence of the next one
+  std::array<Running, kOneHopWindow> running_;    // by sequence, from finished_ to sent_
+  std::uint64_t sent_ = 0, finished_ = 0;         // how many operations; also the sequence of the next one
+  std::vector<WholeContribution> contributions_;  // to the oldest operation, by rank
 };
 
 }  // namespace nzcl::engine
