@@ -41,7 +41,7 @@ std::uint64_t gather_from(const verbs::Costs& costs) {
   return static_cast<std::uint64_t>(std::ceil(costs.segment));
 }
 
-bool one_hop_pays(int ranks) { return ranks <= 2; }
+bool one_hop_pays(int ranks) { return ranks <= kMostOneHopRanks; }
 
 std::uint64_t direct_from(const verbs::Costs& costs, int ranks) {
   // A run of b bytes costs (ranks - 1) * (write + b * foreign_byte) as direct writes, and ranks * b as

@@ -173,6 +173,9 @@ inline constexpr std::uint32_t kMostSlots = 32;
 /// The most slots of a bulk channel to a dedicated aggregator behind links. Fewer are enough, because results
 /// have links of their own.
 inline constexpr std::uint32_t kMostDedicatedSlots = 16;
+/// The most ranks that take one hop. Up to here it is ahead of two hops at all sizes or level with them, also
+/// where two ranks share each core.
+inline constexpr int kMostOneHopRanks = 4;
 /// A channel of the one-hop exchange has this many times the slots, because no results go the other way that
 /// could carry credits.
 inline constexpr std::uint32_t kOneHopSlots = 4;

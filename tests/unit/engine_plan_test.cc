@@ -43,11 +43,11 @@ TEST(EnginePlan, TakesOverWhoTheMembersAre) {
   EXPECT_EQ(config.lending_groups.size(), 4u);
 }
 
-TEST(EnginePlan, TwoRanksTakeOneHopAndItsChannelsHaveMoreSlots) {
-  const EngineConfig two = plan(members_on("aa")), three = plan(members_on("aaa"));
+TEST(EnginePlan, FewRanksTakeOneHopAndItsChannelsHaveMoreSlots) {
+  const EngineConfig two = plan(members_on("aa")), five = plan(members_on("aaaaa"));
   EXPECT_TRUE(two.one_hop);
-  EXPECT_FALSE(three.one_hop) << "more ranks would send more messages";
-  EXPECT_EQ(three.channel(Priority::express).slots, kLeastSlots);
+  EXPECT_FALSE(five.one_hop) << "more ranks would send many more messages";
+  EXPECT_EQ(five.channel(Priority::express).slots, kLeastSlots);
   EXPECT_EQ(two.channel(Priority::express).slots, kLeastSlots * kOneHopSlots);
   EXPECT_EQ(two.channel(Priority::bulk).slots, kLeastSlots) << "only express operations take one hop";
 }
