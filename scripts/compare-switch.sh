@@ -64,7 +64,7 @@ gloo_in_rack() {
   local i pids=() folder=$work/meet.$RANDOM
   mkdir "$folder"
   for ((i = 0; i < $2; i++)); do
-    RANK=$i WORLD_SIZE=$2 in_host "$prefix" "$i" timeout 300 "$peers/gloo" "$bytes" "$iterations" 1 in_place "$folder" "$(host_address "$i")" >"$work/rank$i" &
+    RANK=$i WORLD_SIZE=$2 in_host "$prefix" "$i" timeout 300 "$peers/gloo" allreduce "$bytes" "$iterations" 1 in_place "$folder" "$(host_address "$i")" >"$work/rank$i" &
     pids+=($!)
   done
   for i in "${pids[@]}"; do wait "$i" || return 1; done

@@ -159,7 +159,11 @@ Measurement Bench::run(const Problem& p, bool in_place) {
   double sent = 0, bad = 0, cpu = 0;
   const bool broadcast = settings_.collective == Collective::broadcast;
   for (int i = -settings_.warm_up; i < settings_.iterations; ++i) {
-    if (in_place || broadcast) std::memcpy(output_.data(), pristine_.data(), p.bytes());
+    if (in_place || broadcast) {
+      std::memcpy(output_.data(), pristine_.data(), p.bytes());
+    } else if (i == 0) {  // the operation that is checked must not find the result of the one before
+      std::memset(output_.data(), 0xff, output_.size());
+    }
     communicator_.barrier();
     const double cpu_before = cpu_seconds();
     const auto bytes_before = communicator_.statistics().bytes_sent;

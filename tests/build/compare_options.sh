@@ -21,8 +21,11 @@ done
 refuses "--ranks 2,x: --ranks takes a list of whole numbers above 0" small --ranks 2,x
 refuses "--ranks 2,: --ranks takes a list of whole numbers above 0" elements --ranks 2,
 refuses "--densities 2: --densities takes a list of numbers from 0 to 1" elements --densities 2
-refuses "--bitmap is not for the bed elements" elements --bitmap
-for bed in elements writes small; do refuses "--no-peers is for the beds host and shaped" "$bed" --no-peers; done
+for bed in elements collectives; do refuses "--bitmap is not for the bed $bed" "$bed" --bitmap; done
+for value in gossip "broadcast," allreduce; do
+  refuses "--collectives $value: --collectives takes a list of broadcast, reduce, reduce_scatter and allgather" collectives --collectives "$value"
+done
+for bed in elements collectives writes small; do refuses "--no-peers is for the beds host and shaped" "$bed" --no-peers; done
 refuses "--aggregators -1: --aggregators takes a whole number" shaped --aggregators -1
 for value in x 1.5 -1 "0.1," "0.1,,1" . 0.1.1; do
   refuses "--densities $value: --densities takes a list of numbers from 0 to 1" --densities "$value"
