@@ -135,45 +135,6 @@ TEST_P(CollectivesTest, CopiesKeepEveryBit) {
   for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
 }
 
-/// No scheme sends less than this. Not all owners have the same number of slices, so ranks differ a little.
-TEST(CollectiveBytes, AreThoseOfThePage) {
-  constexpr std::uint64_t kCount = 1 << 20;
-  for (const int ranks : {2, 4}) {
-    Setting s{.transport = "shm", .ranks = ranks, .options = {}};
-    s.options.pin = "off";
-    const auto errors = run_ranks(s, [&](Communicator& c) {
-      const double n = c.size(), bytes = kCount * 4, share = (n - 1) / n;
-      std::vector<float> one(kCount, 1.0f), two(kCount);
-      const auto a = c.register_buffer(one.data(), kCount * 4), b = c.register_buffer(two.data(), kCount * 4);
-      const auto sent = [&](const auto& call) {
-        c.barrier();
-        const std::uint64_t before = c.statistics().bytes_sent;
-        call().wait();
-        c.barrier();
-        return static_cast<double>(c.statistics().bytes_sent - before);
-      };
-      const bool root = c.rank() == 0;
-      const auto expect = [&](const char* what, double measured, double bound) {
-        EXPECT_NEAR(measured, bound, 0.08 * bytes) << what << " rank " << c.rank();
-      };
-      expect("broadcast", sent([&] { return c.broadcast({.data = one.data(), .count = kCount}); }),
-             root ? bytes : bytes * (n - 2) / (n - 1));
-      expect("reduce",
-             sent([&] { return c.reduce({.input = one.data(), .output = two.data(), .count = kCount}); }),
-             root && c.size() == 2 ? 0 : bytes);
-      const std::uint64_t chunk = kCount / static_cast<std::uint64_t>(c.size());
-      expect("reduce_scatter", sent([&] {
-               return c.reduce_scatter({.input = one.data(), .output = two.data(), .count = chunk});
-             }),
-             bytes * share);
-      expect("allgather",
-             sent([&] { return c.allgather({.input = one.data(), .output = two.data(), .count = chunk}); }),
-             bytes * share);
-    });
-    for (const auto& e : errors) EXPECT_EQ(e, "");
-  }
-}
-
 std::vector<Where> places() {
   std::vector<Where> all;
   for (const char* transport : {"loopback", "cma", "shm", "tcp"}) {
