@@ -24,6 +24,7 @@
 #include "runtime/operation/tile_input.h"
 #include "runtime/operation/tile_output.h"
 #include "runtime/plan/slice_layout.h"
+#include "runtime/plan/tuning.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/refusal.h"
 #include "verbs/transport.h"
@@ -119,6 +120,10 @@ class Operation {
   /// Whether this slice's result overwrites this rank's contribution to it.
   bool in_place(std::uint64_t slice) const {
     return contributes(slice) && input.base + input_offset(slice) == output.base + output_offset(slice);
+  }
+  /// Whether the slice's result belongs where no cache holds anything, and where none would keep it.
+  bool output_is_cold(std::uint64_t slice) const {
+    return !output.packed && layout.tensor_bytes() >= kLeastStreamedOutput && !in_place(slice);
   }
   DataType type() const { return static_cast<DataType>(record.type); }
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(record.op); }

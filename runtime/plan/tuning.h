@@ -206,6 +206,13 @@ inline constexpr double kStreamedFrom = 0.8, kCachedFrom = 0.6;
 /// Runs that are shorter than this are copied through the caches even into streamed messages. Many of the
 /// lines of a short run are written only in part, which is slow past the caches.
 inline constexpr std::uint64_t kLeastStreamedRun = 512;
+/// A result is placed past the caches if the tensor has at least this many bytes and its place holds nothing
+/// that this rank has read. No cache would keep it until the operation is over, and through a cache each of
+/// its lines is fetched only to be overwritten.
+inline constexpr std::uint64_t kLeastStreamedOutput = 32 << 20;
+/// Shorter runs of such a result are placed through the caches, because of the lines that they share and
+/// because each run has to wait for its stores.
+inline constexpr std::uint64_t kLeastStreamedPlace = 4 << 10;
 /// A sum that is not made in the message itself is made in parts of this size, each of which is copied into
 /// the message while it is in a cache.
 inline constexpr std::uint64_t kSummedPartBytes = 16 << 10;

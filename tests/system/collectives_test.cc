@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/plan/tuning.h"
 #include "tests/system/oracle.h"
 #include "tests/system/run_collective.h"
 #include "tests/system/where.h"
@@ -131,6 +132,25 @@ TEST_P(CollectivesTest, CopiesKeepEveryBit) {
     for (std::size_t i = 0; i < kCount; ++i) own[i] = pattern(i);
     c.allgather({.input = own, .output = data.data(), .count = kCount, .block_elems = 32}).wait();
     for (std::size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], pattern(i % kCount));
+  });
+  for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
+}
+
+/// Outputs so large that what is placed there goes past the caches, in long runs and in short ones.
+TEST(LargeCollectives, AreRight) {
+  const Setting setting{.transport = "loopback", .ranks = 3, .options = {}};
+  const auto errors = run_ranks(setting, [](Communicator& c) {
+    for (const Kind kind : {Kind::broadcast, Kind::reduce, Kind::allgather}) {
+      for (const std::uint64_t block : {std::uint64_t{500}, std::uint64_t{3001}}) {
+        const std::uint64_t chunks = kind == Kind::allgather ? 3 : 1;
+        const Problem p{.count = engine::kLeastStreamedOutput / sizeof(float) / chunks + 12345,
+                        .block = block,
+                        .sparsity = Sparsity::random,
+                        .ranks = 3};
+        run_collective(c, make_call(kind, 1, p, false), Form::out_of_place);
+      }
+    }
+    c.barrier();
   });
   for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
 }

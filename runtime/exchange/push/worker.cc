@@ -7,6 +7,7 @@
 
 #include "runtime/base/cold_memory.h"
 #include "runtime/exchange/push/aggregator.h"
+#include "runtime/kernels/stream_copy.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
@@ -414,16 +415,21 @@ void Worker::scatter(const Uplink& uplink, Transfer& t, const wire::Section& sec
   const std::byte* payload = section.payload;
   std::uint64_t bytes = section.header.payload_bytes;
   t.received_bytes += bytes;
+  const bool cold = op.output_is_cold(t.up.slice);
   while (bytes > 0) {
     const std::uint64_t n = std::min(down.run_bytes(), bytes);
-    if (!placed) place_run(op, down, {payload, n});
+    if (!placed) place_run(op, down, {payload, n}, cold);
     down.advance(n);
     payload += n, bytes -= n;
   }
 }
 
-/// Copies a run of blocks to its position in the output.
-void Worker::place_run(Operation& op, const RunWalk& down, std::span<const std::byte> run) {
+/// Copies a run of blocks to its position in the output, which may be cold (Operation::output_is_cold()).
+void Worker::place_run(Operation& op, const RunWalk& down, std::span<const std::byte> run, bool cold) {
+  if (cold && run.size() >= kLeastStreamedPlace) {
+    copy_past_caches(op.output.base + down.offset(), run.data(), run.size());
+    return;
+  }
   if (const auto ahead = down.ahead()) prefetch_to_write(op.output.base + ahead->offset, ahead->bytes);
   const std::uint64_t fit = op.writable(down.offset(), run.size());
   copy_cold(op.output.base + down.offset(), run.data(), fit);

@@ -83,7 +83,7 @@ class Worker {
   void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
   void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);
   void scatter(const Uplink& uplink, Transfer& transfer, const wire::Section& section, bool placed);
-  static void place_run(Operation& operation, const RunWalk& down, std::span<const std::byte> run);
+  static void place_run(Operation& operation, const RunWalk& down, std::span<const std::byte> run, bool cold);
   void finish_if_complete(Uplink& uplink, Transfer& transfer);
   const char* wrong_with_end(const Transfer& transfer) const;
   bool refuse(const Uplink& uplink, const std::string& what);
