@@ -152,7 +152,7 @@ std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, 
   }
   const auto bitmap = as_bitmap(part, elements, block == 1 ? words : scratch.bitmap(words_for(elements)));
   expand({part.values, part.count * each}, each, bitmap, {dense, elements * each}, StoreTo::cache);
-  if (block > 1) return blocks_of_.mark(bitmap, words, scratch);
+  if (block > 1) return blocks_of_.mark(bitmap, words);
   if (bitmap.data() != words.data()) std::copy(bitmap.begin(), bitmap.end(), words.begin());
   return part.count;
 }
@@ -167,25 +167,39 @@ std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part,
   return part.count;
 }
 
-/// Places a tile whose blocks have several elements. Elements of a block that are not in the union are zero.
+/// Places a tile whose blocks have several elements.
 std::uint64_t TileOutput::place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
                                              TileScratch& scratch) {
-  const std::uint64_t elements = layout_.elements_of_tile(tile), each = layout_.element_bytes(),
-                      block = layout_.block_elements();
-  std::array<std::byte, kMostTiledBlockBytes> values;  // of one block
   const auto offsets = as_offsets(part, scratch.offsets());
   std::uint64_t blocks = 0;
   for (std::size_t i = 0; i < offsets.size(); ++blocks) {
     const auto number = static_cast<std::uint16_t>(blocks_of_.block_of(offsets[i]));
-    const std::uint64_t whole = std::min(block, elements - number * block) * each;
-    std::byte* const to = values.data();
-    std::memset(to, 0, whole);
-    for (; i < offsets.size() && blocks_of_.block_of(offsets[i]) == number; ++i)
-      std::memcpy(to + offsets[i] % block * each, part.values + i * each, each);
     put_indices(tile, position + blocks, {&number, 1});
-    put_values(position + blocks, {to, whole});
+    i += place_block(tile, number, offsets.subspan(i), part.values + i * layout_.element_bytes(),
+                     position + blocks);
   }
   return blocks;
+}
+
+/// Places one block, which begins with the first of these elements, and returns how many of them it has.
+/// Those of its elements that are not in the union are zero.
+std::size_t TileOutput::place_block(std::uint64_t tile, std::uint64_t number,
+                                    std::span<const std::uint16_t> offsets, const std::byte* values,
+                                    std::uint64_t position) {
+  const std::uint64_t each = layout_.element_bytes(), begin = number * layout_.block_elements(),
+                      elements = std::min(layout_.block_elements(), layout_.elements_of_tile(tile) - begin);
+  // The offsets ascend, so a block that has as many of them as elements has each of its elements.
+  if (offsets.size() >= elements && offsets[elements - 1] == begin + elements - 1) {
+    put_values(position, {values, elements * each});
+    return elements;
+  }
+  std::array<std::byte, kMostTiledBlockBytes> whole;
+  std::memset(whole.data(), 0, elements * each);
+  std::size_t n = 0;
+  for (; n < offsets.size() && offsets[n] < begin + elements; ++n)
+    std::memcpy(whole.data() + (offsets[n] - begin) * each, values + n * each, each);
+  put_values(position, {whole.data(), elements * each});
+  return n;
 }
 
 /// Writes the indices of blocks, as far as there is room for them.

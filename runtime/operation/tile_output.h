@@ -72,6 +72,8 @@ class TileOutput {
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
   std::uint64_t place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
                                    TileScratch& scratch);
+  std::size_t place_block(std::uint64_t tile, std::uint64_t number, std::span<const std::uint16_t> offsets,
+                          const std::byte* values, std::uint64_t position);
   void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks);
   void put_values(std::uint64_t position, std::span<const std::byte> values);
 

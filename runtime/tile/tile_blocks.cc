@@ -56,11 +56,10 @@ std::uint64_t TileBlocks::count(const TilePart& part, std::uint64_t elements, Ti
     case TilePart::Form::bitmap:
       break;
   }
-  return mark(part.bitmap, scratch.blocks(words_for(blocks(elements))), scratch);
+  return mark(part.bitmap, scratch.blocks(words_for(blocks(elements))));
 }
 
-std::uint64_t TileBlocks::mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits,
-                               TileScratch& scratch) const {
+std::uint64_t TileBlocks::mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits) const {
   if (block_ == 1) {
     if (bits.data() != bitmap.data()) std::copy(bitmap.begin(), bitmap.end(), bits.begin());
   } else if (log2_ > 0) {
@@ -74,10 +73,14 @@ std::uint64_t TileBlocks::mark(std::span<const std::uint64_t> bitmap, std::span<
       }
       bits[w] = word;
     }
-  } else {
+  } else {  // what is left of a block that has an element is not looked at
     std::fill(bits.begin(), bits.end(), 0);
-    const auto offsets = scratch.listed(offsets_of(bitmap, scratch.listed(kMostSliceElements)));
-    for (const std::uint16_t offset : offsets) set_bit(bits, block_of(offset));
+    const std::uint64_t end = bitmap.size() * 64;
+    for (std::uint64_t element = next_set(bitmap, 0, end); element < end;) {
+      const std::uint64_t block = block_of(static_cast<std::uint16_t>(element));
+      set_bit(bits, block);
+      element = next_set(bitmap, std::min((block + 1) * block_, end), end);
+    }
   }
   return set_size(bits);
 }

@@ -22,10 +22,8 @@ class TileBlocks {
   /// Returns how many blocks the part has an element of.
   std::uint64_t count(const TilePart& part, std::uint64_t elements, TileScratch& scratch) const;
   /// Sets `bits`, one for each block of the tile, to the blocks that have an element in the bitmap, and
-  /// returns how many these are. If blocks have one element, `bits` may be the bitmap itself. The bitmap may
-  /// lie in `scratch`.
-  std::uint64_t mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits,
-                     TileScratch& scratch) const;
+  /// returns how many these are. If blocks have one element, `bits` may be the bitmap itself.
+  std::uint64_t mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits) const;
 
  private:
   std::uint64_t count_listed(std::span<const std::uint16_t> offsets) const;

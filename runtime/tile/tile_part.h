@@ -44,22 +44,19 @@ class TileScratch {
       : bitmap_(new std::uint64_t[kMostSliceElements / 64]),
         offsets_(new std::uint16_t[kMostSliceElements]),
         blocks_(new std::uint64_t[kMostSliceElements / 64]),
-        listed_(new std::uint16_t[kMostSliceElements]),
         values_(new std::byte[most_value_bytes]),
         value_bytes_(most_value_bytes) {}
 
   std::span<std::uint64_t> bitmap(std::size_t words) { return {bitmap_.get(), words}; }
   std::span<std::uint16_t> offsets(std::size_t count = kMostSliceElements) { return {offsets_.get(), count}; }
-  /// Memory of TileBlocks, for the blocks of a tile as bits, and for the elements of a bitmap as a list.
+  /// Memory of TileBlocks, for the blocks of a tile as bits.
   std::span<std::uint64_t> blocks(std::size_t words) { return {blocks_.get(), words}; }
-  std::span<std::uint16_t> listed(std::size_t count) { return {listed_.get(), count}; }
   std::span<std::byte> values() { return {values_.get(), value_bytes_}; }
 
  private:
   std::unique_ptr<std::uint64_t[]> bitmap_;
   std::unique_ptr<std::uint16_t[]> offsets_;
   std::unique_ptr<std::uint64_t[]> blocks_;
-  std::unique_ptr<std::uint16_t[]> listed_;
   std::unique_ptr<std::byte[]> values_;
   std::size_t value_bytes_;
 };

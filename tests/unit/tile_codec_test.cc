@@ -130,7 +130,7 @@ RC_GTEST_PROP(TileBlocks, AreThoseWithAnElement, ()) {
   const TileBlocks blocks(block);
   std::vector<std::uint64_t> expected(words_for(blocks.blocks(elements))), marked(expected.size());
   for (const std::uint16_t offset : set.offsets) set_bit(std::span(expected), offset / block);
-  RC_ASSERT(blocks.mark(set.bitmap, marked, scratch) == count_bits(expected));
+  RC_ASSERT(blocks.mark(set.bitmap, marked) == count_bits(expected));
   RC_ASSERT(marked == expected);
   for (const bool as_offsets : {false, true})
     RC_ASSERT(blocks.count(set.part(as_offsets, nullptr), elements, scratch) == count_bits(expected));
