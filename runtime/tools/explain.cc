@@ -148,7 +148,8 @@ class Explanation {
           "knows ahead.",
           dense(&engine::predict_doubling) / dense(&engine::predict_push));
     if (refusal(Algorithm::doubling)) return "Chosen: push, because doubling cannot be.";
-    if (case_.one_hop) return "Chosen: push in one hop, which gathers all contributions as doubling does, but at once.";
+    if (case_.one_hop)
+      return "Chosen: push in one hop, which gathers all contributions as doubling does, but at once.";
     return fmt::format(
         "Chosen: push; doubling is predicted to take {:.2f} times as long ({:.2f} if the tensor "
         "is dense), and must take at most {:.2f}.",
