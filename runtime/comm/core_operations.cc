@@ -1,0 +1,296 @@
+// How a communicator starts operations, and takes the places of those that it refuses.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "nzcl/duration.h"
+#include "nzcl/error.h"
+#include "runtime/comm/core.h"
+#include "runtime/exchange/switch/operation_tensor.h"
+#include "runtime/plan/algorithm.h"
+#include "runtime/plan/slice_layout.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::comm {
+
+using engine::Operation;
+
+namespace {
+
+/// Only a reduce-scatter has an input of several chunks.
+engine::InputBlocks input_blocks_of(const Prepared& p) {
+  const std::uint64_t element = element_bytes(static_cast<DataType>(p.record.type));
+  engine::InputBlocks input{.chunks = {}, .block_bytes = p.record.block_elems * element};
+  if (p.record.collective != wire::Collective::reduce_scatter) {
+    input.chunks.push_back(p.input_bytes);
+    return input;
+  }
+  auto rest = p.input_bytes;
+  for (std::size_t c = 0; !rest.empty(); ++c) {
+    const std::uint64_t elements =
+        p.chunk_begins.empty() ? p.record.count : p.chunk_begins[c + 1] - p.chunk_begins[c];
+    input.chunks.push_back(rest.first(elements * element));
+    rest = rest.subspan(elements * element);
+  }
+  return input;
+}
+
+}  // namespace
+
+// --- Requests
+
+std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request) { return start_request(request); }
+
+std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request) {
+  return start_request(request);
+}
+
+std::shared_ptr<Operation> Core::allreduce(const CompressedRequest& request) {
+  return start_request(request);
+}
+
+bool Core::takes(const CompressedRequest& request) const {
+  if (config_.datagrams || members().workers == 1) return false;
+  wire::OperationRecord record = shape_of(request);
+  record.algorithm = engine::choose_algorithm(config_, record, request.algorithm);
+  return engine::layout_of(config_, 0, record).tiled();
+}
+
+const char* Core::why_no_coded_results() const {
+  if (config_.datagrams) return "algorithm switch cannot: its owners have no states; take another algorithm";
+  if (members().dedicated > 0)
+    return "dedicated aggregators cannot: they have no states to keep what coding loses; set aggregators to "
+           "0";
+  return nullptr;
+}
+
+std::shared_ptr<Operation> Core::run(const CollectiveRequest& request) { return start_request(request); }
+
+void Core::refuse_operation(const Error& refusal) { refuse_shape(shape_of(AllreduceRequest{}), refusal); }
+
+void Core::refuse_operation(const AllreduceRequest& request, const Error& refusal) {
+  refuse_shape(shape_of(request), refusal, request.algorithm);
+}
+
+void Core::refuse_operation(const SparseAllreduceRequest& request, const Error& refusal) {
+  refuse_shape(shape_of(request), refusal, request.algorithm);
+}
+
+void Core::refuse_operation(const CompressedRequest& request, const Error& refusal) {
+  refuse_shape(shape_of(request), refusal, request.algorithm);
+}
+
+void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algorithm algorithm) {
+  require_own_process("allreduce");
+  shape.algorithm = engine::choose_algorithm(config_, shape, algorithm);
+  Prepared nothing;
+  nothing.record = shape;
+  try {
+    start(nothing, refusal);
+  } catch (const Error& e) {
+    if (std::string_view(e.what()) != refusal.what()) throw;
+  }
+}
+
+void Core::check(const AllreduceRequest& request) { check_request(request); }
+void Core::check(const SparseAllreduceRequest& request) { check_request(request); }
+void Core::check(const CompressedRequest& request) { check_request(request); }
+
+template <typename Request>
+void Core::check_request(const Request& request) {
+  require_own_process("allreduce");
+  Prepared p;
+  p.record = shape_of(request);
+  prepare(request, session_->registrations(), p);
+  engine::choose_algorithm(config_, p.record, request.algorithm);  // throws if it cannot be
+  check_algorithm(p.record);
+  if (p.input.sparse) refuse_sparse();
+  const std::unique_lock lock(operations_.mutex());
+  if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
+  throw_if_failed();
+  operations_.check_conflicts("allreduce", p.input_bytes, p.output_bytes);
+}
+
+/// Starts what the caller asks for. A request that is refused takes its place in the order all the same,
+/// since otherwise this rank's next operation would meet the other ranks' present one. What is wrong with it
+/// is told to them in the place of a contribution.
+template <typename Request>
+std::shared_ptr<Operation> Core::start_request(const Request& request) {
+  require_own_process("starting an operation");
+  try {
+    Prepared p;
+    p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
+    std::optional<Error> refusal;
+    try {
+      p.record = shape_of(request, wire_type_);
+      p.chunk_begins = chunk_begins_of(request, p.record);
+      if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(request.wire_type, p.record);
+      p.record.algorithm = algorithms_.choose(p.record, request.algorithm);
+      check_algorithm(p.record);
+      prepare(request, session_->registrations(), p);
+      if (p.input.sparse) refuse_sparse();
+    } catch (const Error& e) {
+      refusal = e;
+    }
+    return start(p, std::move(refusal));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {  // memory ran out, so the place in the order was not taken
+    control_->abort(
+        {ErrorCode::system, fmt::format("{} could not start an operation: {}", name(), e.what())});
+    throw;
+  }
+}
+
+/// Takes back that values are to travel in a narrower type if the tensor's blocks are too large for it.
+/// Refuses the request if it was the caller who asked.
+void Core::check_wire_type(WireType asked, wire::OperationRecord& record) const {
+  const auto fits = [this](const wire::OperationRecord& r) {
+    const engine::SliceLayout layout = engine::layout_of(config_, 0, r);
+    return layout.tiled() || layout.express();
+  };
+  if (members().workers == 1 || fits(record)) return;
+  if (asked == WireType::by_option) {
+    record.value_rule = wire::ValueRule::as_is;
+    return;
+  }
+  wire::OperationRecord smaller = record;
+  smaller.block_elems = std::min<std::uint64_t>(record.block_elems, wire::kMostTileElements / 64);
+  while (smaller.block_elems > 1 && !fits(smaller)) --smaller.block_elems;
+  throw Error(
+      ErrorCode::invalid_argument,
+      fmt::format("allreduce: block_elems is {}; with a wire_type, and slots of {} bytes, blocks may have at "
+                  "most {} elements",
+                  record.block_elems, config_.channel(wire::Priority::bulk).slot_bytes, smaller.block_elems));
+}
+
+/// Refuses what the switch exchange cannot sum. All ranks do so alike.
+void Core::check_algorithm(const wire::OperationRecord& record) const {
+  if (!config_.datagrams || engine::slot_pool::can_sum(record)) return;
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("{}: not with NZCL_ALGORITHM=switch, which does allreduces with dense results: sums of "
+                  "int32, and sums and averages of float32, float16 and bfloat16, without a wire_type; "
+                  "this is {} of {}{}",
+                  wire::name_of(record.collective), name_of(static_cast<ReduceOp>(record.op)),
+                  name_of(static_cast<DataType>(record.type)),
+                  record.packed_result ? " with a packed result" : ""));
+}
+
+void Core::refuse_sparse() const {
+  if (!config_.datagrams) return;
+  throw Error(
+      ErrorCode::unsupported,
+      "allreduce: not with NZCL_ALGORITHM=switch, which takes dense inputs only (a bitmap may say which "
+      "blocks are not zero)");
+}
+
+// --- Starting
+
+/// Throws `refusal`, or what the operations in flight and the input itself say against the request, after the
+/// operation that takes its place has been started.
+std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal) {
+  std::unique_lock lock(operations_.mutex());
+  wait_for_room(lock);
+  std::unique_ptr<const engine::InputCheck> check;
+  if (!refusal) {
+    try {
+      operations_.check_conflicts(wire::name_of(p.record.collective), p.input_bytes, p.output_bytes);
+      check = check_input(p);
+    } catch (const Error& e) {
+      refusal = e;
+    }
+  }
+  if (refusal) {
+    auto chunk_begins = std::move(p.chunk_begins);  // without them it would have other slices
+    p = refused(p.record, members().self, *refusal);
+    p.chunk_begins = std::move(chunk_begins);
+  }
+  auto operation = make_operation(p);
+  operation->input_check = std::move(check);
+  operations_.add(operation, p.input_bytes, p.output_bytes);
+  if (!refusal) operations_started_.fetch_add(1, std::memory_order_relaxed);
+  if (p.known == Prepared::Input::scan) {
+    blocks_scanned_.fetch_add(operation->contributed_blocks(), std::memory_order_relaxed);
+    if (!operation->layout.express() && !operation->layout.tiled()) threads_.scan_pool().submit(operation);
+  }
+  if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
+  lanes_.submit(*operation);
+  lock.unlock();
+  lanes_.drive();  // sends at once what can be sent already
+  if (refusal) throw Error(*refusal);
+  return operation;
+}
+
+std::unique_ptr<const engine::InputCheck> Core::check_input(const Prepared& p) const {
+  if (options().check == 0 || p.input_bytes.empty()) return nullptr;
+  engine::InputBlocks input = input_blocks_of(p);
+  if (p.known == Prepared::Input::bitmap && !p.input.sparse) {
+    if (const auto block = engine::first_hidden_block(input, p.bitmap)) {
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("{}: block {} of the input is not all zero bytes, and its bit in the "
+                              "bitmap is not set; -0.0 is no zero here",
+                              wire::name_of(p.record.collective), *block));
+    }
+  }
+  return std::make_unique<const engine::InputCheck>(std::move(input));
+}
+
+/// Waits until fewer than kMaxOperations are in flight. It unlocks the lock while it waits.
+void Core::wait_for_room(std::unique_lock<std::mutex>& lock) {
+  while (true) {
+    if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "the communicator is closed");
+    throw_if_failed();
+    const auto oldest = operations_.blocker();
+    if (!oldest) return;
+    lock.unlock();
+    wait(*oldest, std::nullopt);
+    lock.lock();
+  }
+}
+
+std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
+  const std::uint64_t epoch = operations_.next_epoch();
+  const engine::SliceLayout layout =
+      engine::layout_of(config_, epoch, p.record, p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
+  if (p.known == Prepared::Input::indices) cut_indices(p, layout);
+  auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
+                                               static_cast<int>(lanes_.size()));
+  operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them
+  operation->set_rank(members().self, members().workers);
+  operation->bell = &notifier_.bell();
+  operation->epoch = epoch;
+  operation->begun_ns = trace::now();
+  operation->scan_streams = scan_streams_;
+  operation->timeout = p.timeout.count() != 0
+                           ? p.timeout
+                           : saturated_nanoseconds(std::chrono::duration<double>(options().timeout_s));
+  operation->table_index = operations_.next_index();
+  operation->regions = std::move(p.regions);
+  operation->refusal = std::move(p.refusal);
+  operation->own_values = std::move(p.own_values);
+  switch (p.known) {
+    case Prepared::Input::scan:
+      break;
+    case Prepared::Input::all:
+      operation->set_all_input();
+      break;
+    case Prepared::Input::bitmap:
+      operation->set_input_bitmap(p.bitmap);
+      break;
+    case Prepared::Input::indices:
+      operation->set_input_stream(std::move(p.stream));
+      break;
+    case Prepared::Input::none:
+      operation->set_no_input();
+      break;
+    case Prepared::Input::source:
+      operation->set_input_source(std::move(p.source));
+      operation->set_result_coder(std::move(p.result_coder));
+      break;
+  }
+  return operation;
+}
+
+}  // namespace nzcl::comm
