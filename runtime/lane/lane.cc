@@ -165,7 +165,8 @@ bool Lane::round() {
   moved |= n > 0;
   if (has_submissions_.load(std::memory_order_acquire)) take_submissions(), moved = true;
   moved |= step_exchanges();
-  const bool was_full = context_.outbox.room() == 0;  // an exchange may have stopped only for lack of room
+  // An exchange may have stopped only for lack of room.
+  const bool was_full = context_.outbox.room() < context_.config.writes_at_once();
   post();
   if (was_full || !context_.outbox.empty()) at_rest_ = {};
   const bool idle = std::all_of(is_idle_.begin(), is_idle_.end(), [](bool is_idle) { return is_idle; });

@@ -121,6 +121,10 @@ struct EngineConfig {
         kWindow * kAnnouncedWrites.size() * static_cast<std::uint64_t>(members.count());
     return std::min(kAnnouncedWrites[static_cast<std::size_t>(priority)], kAnnouncedArrivals / share);
   }
+  /// The most writes that an exchange posts together, or not at all while the outbox has less room.
+  std::uint32_t writes_at_once() const {
+    return one_hop ? static_cast<std::uint32_t>(std::max(1, members.workers - 1)) : 1;
+  }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
 };
 
