@@ -1,19 +1,9 @@
 // Feeds any bytes as batches to one of four ranks, which has operations of its own under way.
 #include "runtime/exchange/doubling/doubling_exchange.h"
-#include "tests/engine/hand_fed.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/feed_exchange.h"
 
 namespace nzcl::test {
 namespace {
-
-using wire::Direction;
-using wire::Priority;
-
-/// Precedes the bytes of each message in the input.
-struct Step {
-  std::uint8_t rank = 0, reserved = 0;
-  std::uint16_t bytes = 0;
-};
 
 wire::OperationRecord record() {
   wire::OperationRecord record = HandMade::record();
@@ -38,30 +28,12 @@ std::string batch(std::uint8_t from, std::uint64_t sequence, std::uint16_t entri
   append(body, header);
   append(body, record());
   body += payload;
-  std::string text;
-  append(text, Step{from, 0, static_cast<std::uint16_t>(body.size())});
-  return text + body;
+  return prefixed(from, body);
 }
 
 void run(FuzzInput input) {
-  HandFed fed({.self = 0, .workers = 4, .dedicated = 0, .doubling = true});
-  engine::DoublingExchange exchange(fed.context());
-  std::vector<std::unique_ptr<HandMade>> operations;
-  for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
-    operations.push_back(std::make_unique<HandMade>(fed, epoch, std::vector<float>(20, 1.0f), record()));
-    exchange.submit(operations.back()->operation);
-  }
-  const auto step = [&] {
-    while (!fed.context().failure && exchange.step()) fed.drop_sent();
-  };
-  step();
-  while (!input.empty() && !fed.context().failure) {
-    const auto next = input.value<Step>();
-    const int from = next.rank % 2 == 0 ? 3 : 2;  // the ranks that send to rank 0
-    fed.feed_bytes(from, Direction::up, Priority::doubling, input.bytes(next.bytes));
-    step();
-  }
-  static_cast<void>(exchange.waiting_for());
+  feed_exchange<engine::DoublingExchange>(input, {.self = 0, .workers = 4, .dedicated = 0, .doubling = true},
+                                          wire::Priority::doubling, record(), {3, 2});
 }
 
 }  // namespace

@@ -1,19 +1,9 @@
 // Feeds any bytes as contributions to one of three ranks that exchange in one hop.
 #include "runtime/exchange/one_hop/one_hop_exchange.h"
-#include "tests/engine/hand_fed.h"
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/feed_exchange.h"
 
 namespace nzcl::test {
 namespace {
-
-using wire::Direction;
-using wire::Priority;
-
-/// Precedes the bytes of each message in the input.
-struct Step {
-  std::uint8_t rank = 0, reserved = 0;
-  std::uint16_t bytes = 0;
-};
 
 /// A contribution to 20 floats in blocks of 4, with two blocks unless it is refused.
 std::string contribution(std::uint8_t from, std::uint64_t sequence, bool refused = false,
@@ -29,29 +19,12 @@ std::string contribution(std::uint8_t from, std::uint64_t sequence, bool refused
   append(body, record);
   append(body, refused ? std::uint64_t{0} : bitmap);
   for (int v = 0; v < 8; ++v) append(body, 1.0f);
-  std::string text;
-  append(text, Step{from, 0, static_cast<std::uint16_t>(body.size())});
-  return text + body;
+  return prefixed(from, body);
 }
 
 void run(FuzzInput input) {
-  HandFed fed({.self = 0, .workers = 3, .dedicated = 0, .one_hop = true});
-  engine::OneHopExchange exchange(fed.context());
-  std::vector<std::unique_ptr<HandMade>> operations;
-  for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
-    operations.push_back(std::make_unique<HandMade>(fed, epoch, std::vector<float>(20, 1.0f)));
-    exchange.submit(operations.back()->operation);
-  }
-  const auto step = [&] {
-    while (!fed.context().failure && exchange.step()) fed.drop_sent();
-  };
-  step();
-  while (!input.empty() && !fed.context().failure) {
-    const auto next = input.value<Step>();
-    fed.feed_bytes(1 + next.rank % 2, Direction::up, Priority::express, input.bytes(next.bytes));
-    step();
-  }
-  static_cast<void>(exchange.waiting_for());
+  feed_exchange<engine::OneHopExchange>(input, {.self = 0, .workers = 3, .dedicated = 0, .one_hop = true},
+                                        wire::Priority::express, HandMade::record(), {1, 2});
 }
 
 }  // namespace
