@@ -74,6 +74,13 @@ constexpr std::uint64_t next_clear(std::span<const std::uint64_t> bitmap, std::u
   return detail::next_different(bitmap, from, limit, ~std::uint64_t{0});
 }
 
+/// Returns word `word` of a bitmap in which bit b is set if b and b + 1 differ, so that a run of set or clear
+/// bits ends at b. Behind the last word all bits count as clear.
+constexpr std::uint64_t ends_of_runs(std::span<const std::uint64_t> bitmap, std::size_t word) noexcept {
+  const std::uint64_t next = word + 1 < bitmap.size() ? bitmap[word + 1] : 0;
+  return bitmap[word] ^ (bitmap[word] >> 1 | next << 63);
+}
+
 /// Sets the first `bits` bits of the span and clears all others, so that bitmaps can be compared word by
 /// word.
 constexpr void fill_ones(std::span<std::uint64_t> bitmap, std::uint64_t bits) noexcept {

@@ -30,9 +30,7 @@ std::uint64_t gather_from(const verbs::Costs& costs);
 
 /// Returns true if small operations should take one hop, in which every rank sends its contribution to every
 /// other one, instead of two, to an owner and back. That halves the latency, but takes N (N - 1) messages
-/// instead of 2 (N - 1), and every rank sums everything. The owner alone would send and receive as many as
-/// each rank does now, so it pays as long as the others have cores and links of their own, and where they
-/// have not, as long as they are few.
+/// instead of 2 (N - 1), and every rank sums everything. So it pays only as long as ranks are few.
 bool one_hop_pays(int ranks);
 
 /// Returns the average size of a result's runs, in bytes, from which on the result is written directly to its

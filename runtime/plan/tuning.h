@@ -36,10 +36,11 @@ inline constexpr std::uint64_t kWorkerWindow = kWindow - 1;
 /// The window is never smaller than this, whatever `ahead_bytes` says, so that one slice is sent while
 /// another one is summed.
 inline constexpr std::uint64_t kLeastWindow = 2;
-/// The window of the one-hop exchange. It is half of the intake's, because another rank may be this far ahead
-/// of this one, and a third one this far ahead of that one.
-inline constexpr std::uint64_t kOneHopWindow = kWindow / 2;
-/// The window of doubling, which is half of the intake's for the same reason.
+/// The most operations of the one-hop exchange that a rank has sent and not summed. Each keeps a staging
+/// buffer.
+inline constexpr std::uint64_t kOneHopWindow = 8;
+/// The window of doubling. It is half of the intake's, because another rank may be this far ahead of this
+/// one, and a third one this far ahead of that one.
 inline constexpr std::uint64_t kDoublingWindow = kWindow / 2;
 /// A bitmap that does not fit one message with its data is sent up to this many slices ahead of the data.
 inline constexpr std::uint64_t kBitmapsAhead = 2;
@@ -173,8 +174,8 @@ inline constexpr std::uint32_t kMostSlots = 32;
 /// The most slots of a bulk channel to a dedicated aggregator behind links. Fewer are enough, because results
 /// have links of their own.
 inline constexpr std::uint32_t kMostDedicatedSlots = 16;
-/// The most ranks that take one hop. Up to here it is ahead of two hops at all sizes or level with them, also
-/// where two ranks share each core.
+/// The most ranks that take one hop. With two ranks on each core, which is the worst case, it is up to here
+/// ahead of two hops or level with them at all sizes.
 inline constexpr int kMostOneHopRanks = 4;
 /// A channel of the one-hop exchange has this many times the slots, because no results go the other way that
 /// could carry credits.

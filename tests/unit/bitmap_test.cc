@@ -58,6 +58,14 @@ TEST(Bitmap, FillOnesClearsWhatFollows) {
   }
 }
 
+TEST(Bitmap, RunsEndWhereBitsDiffer) {
+  const Words words{std::uint64_t{1} << 63 | 0b0110, 0b0001};
+  EXPECT_EQ(ends_of_runs(words, 0), 0b0101u | std::uint64_t{1} << 62) << "bits 63 and 64 are one run";
+  EXPECT_EQ(ends_of_runs(words, 1), 0b0001u);
+  EXPECT_EQ(ends_of_runs(Words{~std::uint64_t{0}}, 0), std::uint64_t{1} << 63)
+      << "bits behind the end are clear";
+}
+
 TEST(Bitmap, NothingInNothing) {
   EXPECT_EQ(count_bits(Words{}), 0u);
   EXPECT_EQ(count_bits(Words{}, 0, 0), 0u);

@@ -307,13 +307,11 @@ const char* Intake::wrong_with_place(const SliceLayout& layout, std::uint64_t sl
   return owns(layout, slice) ? nullptr : "another owner sums that slice";
 }
 
-/// Returns true if this lane sums the slice. In the one-hop exchange, and by doubling, all members sum it,
-/// each on the same lane.
+/// Returns true if this lane sums the slice. By doubling all members sum it, each on the same lane.
 bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
   const EngineConfig& config = context_.config;
   const auto lanes = static_cast<std::uint32_t>(config.lanes), lane = static_cast<std::uint32_t>(config.lane);
-  if (priority_ == Priority::doubling || (config.one_hop && priority_ == Priority::express))
-    return layout.owner(slice) % lanes == lane;
+  if (priority_ == Priority::doubling) return layout.owner(slice) % lanes == lane;
   const Members& members = config.members;
   const int aggregator = members.dedicated ? members.self - members.workers : members.self;
   return layout.owner(slice) == static_cast<std::uint32_t>(aggregator) * lanes + lane;

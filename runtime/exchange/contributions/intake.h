@@ -23,7 +23,7 @@ struct IncomingSlice {
   std::uint64_t sequence = 0, epoch = 0, slice = 0;
   wire::OperationRecord record;
   std::optional<SliceLayout> layout;
-  SliceView shape;                  // of the slice, without a bitmap
+  SliceView shape;                  // of the slice, without a bitmap; it refers to `layout`
   const char* misplaced = nullptr;  // why no rank may send it here, or nullptr
   int missing = 0;                  // ranks whose bitmap has not arrived yet
   Operation* local = nullptr;       // this member's own operation, if it is a worker

@@ -39,12 +39,10 @@ void SliceSum::unite(std::uint64_t words) {
   std::fill_n(union_.get(), words, 0);
   std::fill_n(edges_.get(), words, 0);
   for (int rank = 0; rank < context_.config.members.workers; ++rank) {
-    const std::uint64_t* bits = intake_.bits(*slice_, rank).data();
+    const auto bits = intake_.bits(*slice_, rank);
     for (std::uint64_t w = 0; w < words; ++w) {
       union_[w] |= bits[w];
-      // Bit b is set if this rank holds only one of the blocks b and b + 1, so that a run ends at b.
-      const std::uint64_t next = w + 1 < words ? bits[w + 1] : 0;
-      edges_[w] |= bits[w] ^ (bits[w] >> 1 | next << 63);
+      edges_[w] |= ends_of_runs(bits, w);
     }
   }
 }

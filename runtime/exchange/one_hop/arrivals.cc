@@ -51,14 +51,15 @@ bool Arrivals::take(int rank, const ReceiveChannel::Received& message) {
                               reader.sequence(), wrong));
   }
   const wire::Header& header = section->header;
-  const Arrived arrived{.slot = message.slot,
-                        .bitmap_bytes = header.bitmap_bytes,
-                        .payload_bytes = header.payload_bytes,
-                        .refusal_code = header.refusal_code,
-                        .epoch = header.epoch,
-                        .slice = header.slice,
-                        .bitmap = section->bitmap,
-                        .payload = section->payload};
+  const Arrived arrived{
+      .slot = message.slot,
+      .bitmap_bytes = header.bitmap_bytes,
+      .payload_bytes = header.payload_bytes,
+      .refusal_code = (header.flags & wire::kRefused) != 0 ? header.refusal_code : std::uint16_t{0},
+      .epoch = header.epoch,
+      .slice = header.slice,
+      .bitmap = section->bitmap,
+      .payload = section->payload};
   const auto refusal = refusal_of(rank, arrived);
   if (!agree(context_, rank, header.epoch, section->record, refusal ? &*refusal : nullptr)) return false;
   LaneStatistics::add(context_.statistics.bytes_received, section->bytes);
@@ -76,8 +77,6 @@ const char* Arrivals::wrong_with_section(const wire::SectionReader& reader, cons
   if ((header.flags & wire::kHasBitmap) == 0) return "it has no bitmap";
   if ((header.flags & wire::kTiles) != 0) return "its tensor is not exchanged in that form";
   if (header.stream_offset != 0) return "it does not begin with its first byte";
-  if ((header.flags & wire::kRefused) == 0 && header.refusal_code != 0)
-    return "it has a reason to be refused, and is not";
   if (header.sequence != sequence) return "it is out of order";
   if (is_known(header.epoch, record)) return wire::wrong_with_output(record);
   if (const char* wrong = wire::wrong_with(record)) return wrong;
@@ -115,35 +114,35 @@ bool Arrivals::complete() const {
 }
 
 bool Arrivals::check(const Operation& op, std::span<WholeContribution> contributions) {
-  const std::uint64_t bitmap_bytes = op.layout.words_of(0) * sizeof(std::uint64_t);
   for (int rank = 0; rank < ranks_; ++rank) {
     if (context_.is_self(rank)) continue;
-    const auto index = static_cast<std::size_t>(rank);
-    const Arrived& arrived = sources_[index].messages.front();
+    const Arrived& arrived = oldest(rank);
     if (arrived.epoch != op.epoch) {
       context_.fail(ErrorCode::mismatch, fmt::format("ranks disagree: operation {}, {}, meets {}, of rank {}",
                                                      op.epoch, text_of(op.record, op.refusal.get()),
                                                      describe(context_, arrived.epoch), rank));
       return false;
     }
-    std::uint64_t* const copy = bitmaps_.get() + index * max_words_;
-    const bool fits = arrived.slice == 0 && arrived.bitmap_bytes == bitmap_bytes;
-    if (fits && bitmap_bytes > 0) std::memcpy(copy, arrived.bitmap, bitmap_bytes);
-    const std::span<const std::uint64_t> bits(copy, fits ? op.layout.words_of(0) : 0);
-    if (const char* wrong = wrong_with_bitmap(op, arrived, bits)) {
+    WholeContribution& contribution = contributions[static_cast<std::size_t>(rank)];
+    if (const char* wrong = take_bitmap(op, rank, arrived, contribution)) {
       return refuse(fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank,
                                 op.epoch, arrived.slice, wrong));
     }
-    contributions[index] = {bits, arrived.payload};
+    contribution.stream = arrived.payload;
   }
   return true;
 }
 
-const char* Arrivals::wrong_with_bitmap(const Operation& op, const Arrived& arrived,
-                                        std::span<const std::uint64_t> bits) const {
+/// Copies a contribution's bitmap, and checks the copy. Returns what is wrong, or nullptr.
+const char* Arrivals::take_bitmap(const Operation& op, int rank, const Arrived& arrived,
+                                  WholeContribution& contribution) {
+  const std::uint64_t words = op.layout.words_of(0);
   if (arrived.slice != 0) return "there is no such slice";
-  if (arrived.bitmap_bytes != op.layout.words_of(0) * sizeof(std::uint64_t)) return "its length is another";
-  const SliceView view(op.layout, 0, bits);
+  if (arrived.bitmap_bytes != words * sizeof(std::uint64_t)) return "its length is another";
+  std::uint64_t* const copy = bitmaps_.get() + static_cast<std::uint64_t>(rank) * max_words_;
+  if (words > 0) std::memcpy(copy, arrived.bitmap, arrived.bitmap_bytes);
+  contribution.bits = {copy, words};
+  const SliceView view(op.layout, 0, contribution.bits);
   if (!view.well_formed()) return "it has bits behind the last block";
   if (arrived.refusal_code != 0) return view.count() > 0 ? "it is refused, and has blocks" : nullptr;
   return view.stream_bytes() != arrived.payload_bytes ? "its data is not as long as it says" : nullptr;
@@ -152,8 +151,7 @@ const char* Arrivals::wrong_with_bitmap(const Operation& op, const Arrived& arri
 std::optional<wire::Refusal> Arrivals::refusal() const {
   for (int rank = 0; rank < ranks_; ++rank) {
     if (context_.is_self(rank)) continue;
-    if (auto refusal = refusal_of(rank, sources_[static_cast<std::size_t>(rank)].messages.front()))
-      return refusal;
+    if (auto refusal = refusal_of(rank, oldest(rank))) return refusal;
   }
   return std::nullopt;
 }

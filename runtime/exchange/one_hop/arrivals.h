@@ -73,9 +73,10 @@ class Arrivals {
   const char* wrong_with_section(const wire::SectionReader& reader, const wire::Section& section,
                                  std::uint64_t sequence) const;
   bool is_known(std::uint64_t epoch, const wire::OperationRecord& record) const;
-  const char* wrong_with_bitmap(const Operation& operation, const Arrived& arrived,
-                                std::span<const std::uint64_t> bits) const;
+  const char* take_bitmap(const Operation& operation, int rank, const Arrived& arrived,
+                          WholeContribution& contribution);
   static std::optional<wire::Refusal> refusal_of(int rank, const Arrived& arrived);
+  const Arrived& oldest(int rank) const { return sources_[static_cast<std::size_t>(rank)].messages.front(); }
   ReceiveChannel& channel(int rank) {
     return context_.channels(wire::Priority::express, static_cast<std::uint16_t>(rank)).receive_up;
   }

@@ -128,7 +128,7 @@ Stall OneHopExchange::waiting_for() const {
   Stall stall;
   const bool joined = sent_ > finished_;
   if (joined || !arrivals_.empty()) {
-    const std::string absent = arrivals_.absent(!joined);
+    const std::string absent = arrivals_.absent(!joined && waiting_count_ == 0);
     const std::uint64_t epoch = joined ? oldest().operation->epoch : arrivals_.some_epoch();
     if (!absent.empty())
       stall.known = fmt::format("{}: rank(s) {} did not join", describe(context_, epoch), absent);

@@ -36,9 +36,8 @@ void WholeSum::unite(Operation& op, std::span<const WholeContribution> contribut
   for (std::size_t w = 0; w < all.size(); ++w) {
     std::uint64_t held = 0, edges = 0;
     for (const WholeContribution& c : contributions) {
-      const std::uint64_t next = w + 1 < all.size() ? c.bits[w + 1] : 0;
       held |= c.bits[w];
-      edges |= c.bits[w] ^ (c.bits[w] >> 1 | next << 63);
+      edges |= ends_of_runs(c.bits, w);
     }
     all[w] = held;
     edges_[w] = edges;
