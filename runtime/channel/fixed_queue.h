@@ -16,18 +16,24 @@ class FixedQueue {
   std::size_t size() const { return count_; }
   T& front() { return items_[first_]; }
   const T& front() const { return items_[first_]; }
-  T& back() { return items_[(first_ + count_ - 1) % items_.size()]; }
+  T& back() { return items_[place(count_ - 1)]; }
   /// Precondition: size() < capacity.
   void push_back(T item) {
-    items_[(first_ + count_) % items_.size()] = item;
+    items_[place(count_)] = item;
     ++count_;
   }
   void pop_front() {
-    first_ = (first_ + 1) % items_.size();
+    first_ = place(1);
     --count_;
   }
 
  private:
+  /// Where the i-th item is, or would be. Divisions take long.
+  std::size_t place(std::size_t i) const {
+    const std::size_t at = first_ + i;
+    return at < items_.size() ? at : at - items_.size();
+  }
+
   std::vector<T> items_;
   std::size_t first_ = 0, count_ = 0;
 };

@@ -203,6 +203,7 @@ void Core::told(const Failure& failure) {
 }
 
 void Core::throw_if_failed() {
+  if (!control_->failed()) return;
   const auto failure = control_->failure();
   if (!failure) return;
   told(*failure);

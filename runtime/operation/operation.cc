@@ -39,7 +39,7 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
       input(std::move(in)),
       output(out),
       words_(layout.tiled() ? 0 : 2 * layout.slices() * layout.words_per_slice()),
-      scan_(std::make_unique<std::atomic<std::uint8_t>[]>(layout.slices())),
+      scan_(layout.slices()),
       parts_left_(layout.slices()) {
   if (output.packed && output.grow) overflow_ = std::make_unique<PackedOverflow>();
   if (layout.tiled()) {

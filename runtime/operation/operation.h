@@ -17,6 +17,7 @@
 #include "nzcl/packed_memory.h"
 #include "nzcl/types.h"
 #include "runtime/base/failure.h"
+#include "runtime/base/small_array.h"
 #include "runtime/operation/completion_bell.h"
 #include "runtime/operation/input_check.h"
 #include "runtime/operation/result_coder.h"
@@ -223,8 +224,9 @@ class Operation {
   std::unique_ptr<TileInput> tile_input_;  // of a tiled operation, as the next one
   std::unique_ptr<TileOutput> tile_output_;
   std::shared_ptr<ResultCoder> result_coder_;
-  std::vector<std::uint64_t> words_;  // bitmaps of all slices of the input, then of the union
-  std::unique_ptr<std::atomic<std::uint8_t>[]> scan_;
+  // Small operations are frequent, and what they need lies in the object itself.
+  SmallArray<std::uint64_t, 4> words_;             // bitmaps of all slices of the input, then of the union
+  SmallArray<std::atomic<std::uint8_t>, 8> scan_;  // by slice: its Scan
   /// By slice, for sparse input: contributed blocks of earlier slices.
   std::vector<std::uint64_t> blocks_before_;
   /// By slice, for a packed result: blocks in the union, or -1 while it is unknown.

@@ -102,12 +102,6 @@ void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
   slice_blocks_ = 64 * wanted / tile_blocks_ * tile_blocks_;
 }
 
-std::uint64_t SliceLayout::bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const {
-  const std::uint64_t begin = offset_of(slice, block);
-  const std::uint64_t all = chunk_elements(chunk_of(slice)) * element_bytes_;
-  return begin < all && !is_meeting(slice) ? std::min(begin + n * block_bytes_, all) - begin : 0;
-}
-
 // --- Owners
 
 std::uint32_t SliceLayout::rotation(std::uint64_t row, std::uint32_t size) const {

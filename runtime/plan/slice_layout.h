@@ -117,7 +117,11 @@ class SliceLayout {
   }
   /// Bytes of `n` blocks of a slice from `block` on. Only a chunk's last block may be shorter than the
   /// others.
-  std::uint64_t bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const;
+  std::uint64_t bytes_of_blocks(std::uint64_t slice, std::uint64_t block, std::uint64_t n) const {
+    const std::uint64_t begin = offset_of(slice, block);
+    const std::uint64_t all = chunks_ == 1 ? tensor_bytes_ : chunk_elements(chunk_of(slice)) * element_bytes_;
+    return begin < all && !is_meeting(slice) ? std::min(begin + n * block_bytes_, all) - begin : 0;
+  }
 
   bool tiled() const { return tile_blocks_ > 0; }
   /// Elements of every tile but the tensor's last one: a multiple of 64 blocks.

@@ -45,7 +45,8 @@ bool Arrivals::take(int rank, const ReceiveChannel::Received& message) {
   Source& source = sources_[static_cast<std::size_t>(rank)];
   wire::SectionReader reader(message.data, context_.slot_bytes(Priority::express), Direction::up);
   const auto section = reader.next();
-  const char* wrong = section ? wrong_with_section(reader, *section, source.received) : reader.wrong();
+  const bool known = section && is_known(section->header.epoch, section->record);
+  const char* wrong = section ? wrong_with_section(reader, *section, source.received, known) : reader.wrong();
   if (wrong != nullptr) {
     return refuse(fmt::format("rank {} sent a malformed contribution (sequence {}): {}", rank,
                               reader.sequence(), wrong));
@@ -60,8 +61,10 @@ bool Arrivals::take(int rank, const ReceiveChannel::Received& message) {
       .slice = header.slice,
       .bitmap = section->bitmap,
       .payload = section->payload};
-  const auto refusal = refusal_of(rank, arrived);
-  if (!agree(context_, rank, header.epoch, section->record, refusal ? &*refusal : nullptr)) return false;
+  if (arrived.refusal_code != 0 || !known) {
+    const auto refusal = refusal_of(rank, arrived);
+    if (!agree(context_, rank, header.epoch, section->record, refusal ? &*refusal : nullptr)) return false;
+  }
   LaneStatistics::add(context_.statistics.bytes_received, section->bytes);
   ++source.received;
   source.messages.push_back(arrived);
@@ -70,7 +73,7 @@ bool Arrivals::take(int rank, const ReceiveChannel::Received& message) {
 
 /// Returns what is wrong with a contribution, apart from what only its operation can tell.
 const char* Arrivals::wrong_with_section(const wire::SectionReader& reader, const wire::Section& section,
-                                         std::uint64_t sequence) const {
+                                         std::uint64_t sequence, bool known) const {
   const wire::Header& header = section.header;
   const wire::OperationRecord& record = section.record;
   if (reader.more()) return "it has more than one section";
@@ -78,7 +81,7 @@ const char* Arrivals::wrong_with_section(const wire::SectionReader& reader, cons
   if ((header.flags & wire::kTiles) != 0) return "its tensor is not exchanged in that form";
   if (header.stream_offset != 0) return "it does not begin with its first byte";
   if (header.sequence != sequence) return "it is out of order";
-  if (is_known(header.epoch, record)) return wire::wrong_with_output(record);
+  if (known) return wire::wrong_with_output(record);
   if (const char* wrong = wire::wrong_with(record)) return wrong;
   const SliceLayout layout = layout_of(context_.config, header.epoch, record);
   return layout.priority() == Priority::express ? nullptr : "it came in channels of another priority";

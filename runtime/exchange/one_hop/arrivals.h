@@ -71,7 +71,7 @@ class Arrivals {
 
   bool take(int rank, const ReceiveChannel::Received& message);
   const char* wrong_with_section(const wire::SectionReader& reader, const wire::Section& section,
-                                 std::uint64_t sequence) const;
+                                 std::uint64_t sequence, bool known) const;
   bool is_known(std::uint64_t epoch, const wire::OperationRecord& record) const;
   const char* take_bitmap(const Operation& operation, int rank, const Arrived& arrived,
                           WholeContribution& contribution);

@@ -64,7 +64,6 @@ void OneHopExchange::send_next() {
   Operation& op = next();
   first_waiting_ = (first_waiting_ + 1) % kMaxOperations;
   --waiting_count_;
-  if (!agree(context_, context_.config.members.self, op.epoch, op.record, op.refusal.get())) return;
   const std::uint64_t sequence = sent_++;
 
   StagingPool& pool = context_.pool(kPriority);

@@ -29,7 +29,9 @@ class WholeSum {
     std::span<const std::byte*> sources;
     std::uint64_t bytes = 0;
   };
-  void unite(Operation& operation, std::span<const WholeContribution> contributions);
+  bool unite(Operation& operation, std::span<const WholeContribution> contributions);
+  void sum_all(Operation& operation, std::span<const WholeContribution> contributions);
+  void sum_runs(Operation& operation, std::span<const WholeContribution> contributions);
   Run run_at(std::uint64_t block, std::uint64_t bytes, std::span<const WholeContribution> contributions);
   void write(Operation& operation, std::uint64_t offset, const Run& run);
   void reduce(std::byte* to, std::span<const std::byte*> sources, std::uint64_t bytes);
