@@ -31,7 +31,8 @@ class Exchange {
   virtual ~Exchange() = default;
 
   /// Makes this rank take part in `operation`, which must stay alive until it has finished. Operations are
-  /// submitted in the order of their epochs.
+  /// submitted in the order of their epochs. Precondition: agree() knows what this rank takes the operation
+  /// for, because other ranks may send something else, to this exchange or to another one.
   virtual void submit(Operation& operation) = 0;
   /// Does what can be done now. Returns true if anything moved, but not for what was only repeated.
   virtual bool step() = 0;

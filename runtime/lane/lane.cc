@@ -139,10 +139,8 @@ void Lane::take_submissions() {
   for (Operation* operation : submissions_) {
     operations_[operation->table_index] = operation;
     const Priority p = operation->layout.priority();
-    // Other ranks say what they take the operation for, and by push this rank may not hear of it.
-    if (context_.config.one_hop || context_.config.has_doubling() || context_.config.has_merging())
-      agree(context_, context_.config.members.self, operation->epoch, operation->record,
-            operation->refusal.get());
+    agree(context_, context_.config.members.self, operation->epoch, operation->record,
+          operation->refusal.get());
     exchange(p).submit(*operation);
     look_at(p);
   }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "runtime/exchange/contributions/agreement.h"
 #include "runtime/exchange/one_hop/one_hop_exchange.h"
 #include "tests/engine/hand_fed.h"
 
@@ -39,6 +40,8 @@ class OneHopTest : public testing::Test {
     std::vector<float> data(20, 0.0f);
     std::iota(data.begin() + 4, data.begin() + 8, 1.0f);
     started_.push_back(std::make_unique<HandMade>(fed_, epoch, std::move(data)));
+    const Operation& op = started_.back()->operation;
+    agree(fed_.context(), 0, epoch, op.record, op.refusal.get());
     exchange_.submit(started_.back()->operation);
     return started_.back()->operation;
   }
@@ -228,8 +231,8 @@ TEST_P(OneHopMalformedTest, IsRefusedByName) {
   Message m = message(0, 0b00010);
   m.payload = {1, 2, 3, 4};
   GetParam().spoil(m);
-  fed_.feed(1, Direction::up, m);
   contribute(2, 0, 0, {});
+  fed_.feed(1, Direction::up, m);
   step();
   EXPECT_THAT(fed_.failure(), testing::AllOf(HasSubstr("rank 1"), HasSubstr(GetParam().text)));
   EXPECT_FALSE(op.finished());

@@ -167,6 +167,22 @@ TEST_P(MismatchTest, FailsOnEveryRankNamingWhatAndWho) {
   }
 }
 
+// Such a tensor takes one hop, in which no owner compares what the ranks say.
+TEST_P(MismatchTest, OfASmallTensorToo) {
+  for (const char* algorithm : {"auto", "push"}) {
+    Setting two = quick(2);
+    two.options.algorithm = algorithm;
+    auto errors = run_ranks(two, [](Communicator& c) {
+      Buffer b(c, 100);
+      c.allreduce(b.request()).wait();
+      AllreduceRequest r = b.request();
+      if (c.rank() == 1) GetParam().change(r);
+      c.allreduce(r).wait();
+    });
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1")))) << algorithm;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Of, MismatchTest,
     ::testing::Values(Disagreement{"count", [](auto& r) { r.count -= 1; }, "count 9999"},
