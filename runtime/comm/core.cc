@@ -204,10 +204,9 @@ void Core::told(const Failure& failure) {
 
 void Core::throw_if_failed() {
   if (!control_->failed()) return;
-  const auto failure = control_->failure();
-  if (!failure) return;
-  told(*failure);
-  throw Error(failure->code, failure->text);
+  const Failure failure = control_->failure().value();
+  told(failure);
+  throw Error(failure.code, failure.text);
 }
 
 bool Core::test(Operation& operation) {
