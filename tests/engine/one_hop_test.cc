@@ -39,6 +39,9 @@ class OneHopTest : public testing::Test {
   Operation& start(std::uint64_t epoch) {
     std::vector<float> data(20, 0.0f);
     std::iota(data.begin() + 4, data.begin() + 8, 1.0f);
+    return start(epoch, std::move(data));
+  }
+  Operation& start(std::uint64_t epoch, std::vector<float> data) {
     started_.push_back(std::make_unique<HandMade>(fed_, epoch, std::move(data)));
     const Operation& op = started_.back()->operation;
     agree(fed_.context(), 0, epoch, op.record, op.refusal.get());
@@ -181,6 +184,37 @@ TEST_F(OneHopTest, RunsEndWhereTheirHoldersChange) {
   step();
   EXPECT_THAT(data(0), ElementsAre(1, 1, 1, 1, 111, 222, 333, 444, 0, 0, 0, 0, 5, 6, 7, 8, 0, 0, 0, 0));
   EXPECT_EQ(started_[0]->operation.union_blocks, 3u);
+}
+
+// The last of the five blocks has three elements.
+TEST_F(OneHopTest, WhereAllHaveAllBlocksTheWholeTensorIsSummed) {
+  std::vector<float> own(19), sum(19);
+  std::iota(own.begin(), own.end(), 1.0f);
+  start(0, own);
+  step();
+  for (const int rank : {1, 2}) {
+    Message m = message(0, 0b11111);
+    m.record = HandMade::record(19);
+    for (const float value : own) m.payload.push_back(value * (rank == 1 ? 100 : 10'000));
+    fed_.feed(rank, Direction::up, m);
+  }
+  step();
+  for (std::size_t i = 0; i < own.size(); ++i) sum[i] = own[i] * 10'101;
+  EXPECT_EQ(data(0), sum);
+  EXPECT_EQ(started_[0]->operation.union_blocks, 5u);
+}
+
+// Every rank lacks another block, so that every block has a holder and no rank has all of them.
+TEST_F(OneHopTest, WhereBlocksLackOneRankEachTheOthersAreSummed) {
+  std::vector<float> own(20, 1.0f);
+  std::fill_n(own.begin(), 4, 0.0f);
+  start(0, own);
+  step();
+  contribute(1, 0, 0b11101, std::vector<float>(16, 10.0f));
+  contribute(2, 0, 0b11011, std::vector<float>(16, 100.0f));
+  step();
+  EXPECT_THAT(data(0), ElementsAre(110, 110, 110, 110, 101, 101, 101, 101, 11, 11, 11, 11, 111, 111, 111, 111,
+                                   111, 111, 111, 111));
 }
 
 TEST_F(OneHopTest, WhoIsAheadIsTakenInOrder) {
