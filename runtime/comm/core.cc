@@ -18,6 +18,7 @@
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
 #include "runtime/plan/slice_layout.h"
+#include "runtime/plan/tuning.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::comm {
@@ -79,10 +80,19 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
     session = std::make_shared<Session>(open_transport(introduction.options, membership, node),
                                         std::move(identity.kernel_pools));
   }
-  const auto core = shared_in_own_process(new Core(std::move(introduction), std::move(session)));
+  const auto core = make(std::move(introduction), std::move(session));
   core->begin(*meeting, deadline);
   log().info("{}", core->describe());
   return core;
+}
+
+std::shared_ptr<Core> Core::make(Introduction introduction, std::shared_ptr<Session> session) {
+  const auto end = [process = OwnProcess()](Core* core) {
+    if (!process.is_current()) return;
+    core->close_without_throwing();
+    if (!core->stuck_) delete core;
+  };
+  return std::shared_ptr<Core>(new Core(std::move(introduction), std::move(session)), end);
 }
 
 Core::Core(Introduction introduction, std::shared_ptr<Session> session)
@@ -108,10 +118,13 @@ void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   const engine::Membership& membership = introduction_.membership;
   std::vector<bool> serves;
   for (const int member : membership.member_of) serves.push_back(!members().is_worker(member));
-  control_ = bootstrap::ControlPlane::join(meeting, {.names = membership.names, .serves = serves}, deadline,
-                                           [this] { lanes_.halt(); });
+  control_ =
+      bootstrap::ControlPlane::join(meeting, {.names = membership.names, .serves = serves}, deadline, [this] {
+        lanes_.halt();
+        threads_.fail();
+      });
   lanes_.connect(membership, meeting, deadline);
-  threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_of_lane(); });
+  threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });
 }
 
 verbs::Deadline Core::meeting_deadline() const {
@@ -134,7 +147,7 @@ std::shared_ptr<Core> Core::split(int color, int key) {
 
 std::shared_ptr<Core> Core::join_split(Split split, verbs::Deadline deadline) const {
   try {
-    const auto core = shared_in_own_process(new Core(std::move(split.introduction), session_));
+    const auto core = make(std::move(split.introduction), session_);
     core->begin(*split.meeting, deadline);
     log().info("{}", core->describe());
     return core;
@@ -241,7 +254,7 @@ Statistics Core::statistics() const {
 
 // --- End
 
-Core::~Core() {
+void Core::close_without_throwing() noexcept {
   try {
     close();
   } catch (const std::exception& e) {
@@ -249,9 +262,9 @@ Core::~Core() {
   }
 }
 
-/// Runs at the end of lane 0's thread, which was told to stop, or stops because the communicator has failed.
-/// In the latter case it fails the operations.
-void Core::end_of_lane() {
+/// What the ending thread runs, when the communicator has failed or is closed. In the former case it fails
+/// the operations.
+void Core::end_operations() {
   if (!control_->failed()) return;
   come_to_rest();
   const Failure failure = control_->failure().value_or(Failure{});
@@ -265,7 +278,7 @@ void Core::end_of_lane() {
 void Core::come_to_rest() {
   const auto deadline = Clock::now() + engine::kDrainTime;
   while (!lanes_.drain() && Clock::now() < deadline) std::this_thread::sleep_for(engine::kShortestNap);
-  if (!lanes_.drain()) lanes_.shut_down();  // a peer is dead, and this ends the writes to it
+  if (!lanes_.drain()) shut_down_lanes();  // a peer is dead, and this ends the writes to it
   control_->quiesced();
   const auto patience = Clock::now() + engine::kQuietTime;
   while (!control_->wait_quiesced(Clock::now() + engine::kLongestNap)) {
@@ -277,11 +290,15 @@ void Core::come_to_rest() {
         name());
     break;
   }
-  lanes_.shut_down();
+  shut_down_lanes();
+}
+
+void Core::shut_down_lanes() {
+  if (!stuck_ && !lanes_.shut_down()) take_for_stuck();
 }
 
 void Core::stop_threads() {
-  threads_.stop(lanes_);
+  if (!threads_.stop(lanes_, stuck_ ? std::chrono::seconds(0) : engine::kStuckTime)) take_for_stuck();
   notifier_.stop();
   try {
     trace::write();
@@ -289,6 +306,16 @@ void Core::stop_threads() {
     // The lanes must be closed even if the timeline cannot be written.
     log().warn("{}: {}", name(), e.what());
   }
+}
+
+void Core::take_for_stuck() {
+  if (stuck_.exchange(true)) return;
+  log().error(
+      "{}: a thread has not come back from the transport ({}) in {} s: perhaps it waits for a lock "
+      "that a killed process holds; the memory of this communicator is never freed, and a late write may "
+      "still reach "
+      "this process's buffers",
+      name(), session_->device()->name(), engine::kStuckTime.count());
 }
 
 void Core::close() {
@@ -312,7 +339,7 @@ void Core::close() {
   const bool failed = control_->failed();
   stop_threads();
   if (together && !failed) come_to_rest();
-  lanes_.shut_down();
+  shut_down_lanes();
   log_untold();
   if (!together && !failed) {
     throw Error(ErrorCode::timeout,
@@ -343,7 +370,7 @@ void Core::serve() {
   }
   stop_threads();
   if (together) come_to_rest();
-  lanes_.shut_down();
+  shut_down_lanes();
   children.wait();
   if (!together && failure) throw Error(failure->code, failure->text);
   log_untold();

@@ -29,16 +29,19 @@ namespace nzcl::comm {
 
 /// Shared by the Communicator and its Works. Thread-safe.
 ///
-/// Threads: one for each lane, as many scan threads as planned, the control plane's own, and one that runs
-/// the callers' callbacks, if there are any.
+/// Threads: one for each lane, as many scan threads as planned, one that ends the operations after a failure,
+/// the control plane's own, and one that runs the callers' callbacks, if there are any.
 ///
 /// How a communicator ends:
 ///  - In success, close() waits for the operations in flight, then for all members to leave. Each member
 ///    then waits until its writes have ended, and until those of all members have ended, before it closes
 ///    its endpoints.
-///  - In failure, the control plane's thread halts the lanes. Lane 0's thread then waits in the same way
+///  - In failure, the control plane's thread halts the lanes. The ending thread then waits in the same way
 ///    until no write is in flight, and only after that fails the operations, by which their buffers go back
 ///    to the caller.
+///  - If a thread does not come back from the transport, the operations fail all the same. The core is then
+///  never
+///    destroyed, because that thread uses it.
 ///
 /// In a child that the process makes by fork(), calls throw Error{invalid_usage}, close() returns at once,
 /// and the destructor does not run, because the child shares connections and devices with its parent.
@@ -51,7 +54,6 @@ class Core {
   /// Collective over the workers; see Communicator::split(). The new core has this one's session. Returns
   /// nullptr if `color` is negative.
   std::shared_ptr<Core> split(int color, int key);
-  ~Core();
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
@@ -108,6 +110,10 @@ class Core {
 
  private:
   Core(Introduction introduction, std::shared_ptr<Session> session);
+  /// Makes a core that is closed before it is destroyed, and that is only destroyed if no thread is stuck in
+  /// it and only in the process in which it was made.
+  static std::shared_ptr<Core> make(Introduction introduction, std::shared_ptr<Session> session);
+  ~Core() = default;
   void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
   std::shared_ptr<Core> join_split(Split split, verbs::Deadline deadline) const;
   verbs::Deadline meeting_deadline() const;
@@ -135,10 +141,13 @@ class Core {
   /// Logs a warning, but only once, if the memory lies on another NUMA node than the one for which device,
   /// slots and threads were chosen.
   void warn_of_far_memory(std::span<const std::byte> range);
-  void end_of_lane();
+  void close_without_throwing() noexcept;
+  void end_operations();
   void log_untold();
   void come_to_rest();
+  void shut_down_lanes();
   void stop_threads();
+  void take_for_stuck();
 
   const OwnProcess process_;
   const Introduction introduction_;
@@ -153,6 +162,7 @@ class Core {
   Splitter splitter_;
   std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
   std::atomic<bool> told_{false}, warned_of_far_memory_{false};
+  std::atomic<bool> stuck_{false};  // a thread has not come back from the transport
 
   std::unique_ptr<bootstrap::ControlPlane> control_;  // after lanes_, because its thread may halt the lanes
   EngineThreads threads_;                             // the last member, because the threads use all others

@@ -16,20 +16,34 @@ void EngineThreads::start(LaneSet& lanes, const placement::Placement& placement,
       });
   const BlockSignals blocked;
   for (std::size_t i = 0; i < lanes.size(); ++i) {
-    lane_threads_.emplace_back([&lanes, &placement, member, i, at_end](std::stop_token stop) {
+    std::promise<void> end;
+    std::future<void> ended = end.get_future();
+    std::jthread thread([&lanes, &placement, member, i, end = std::move(end)](std::stop_token stop) mutable {
       placement::name_thread(fmt::format("nzcl-lane-{}", i).c_str());
       placement::pin_thread(placement.lane_cpus[i], member);
       lanes[i].run(stop);
-      if (i == 0) at_end();
+      end.set_value();
     });
+    lane_threads_.push_back({std::move(thread), std::move(ended)});
   }
+  ending_ = std::thread([this, at_end = std::move(at_end)] {
+    placement::name_thread("nzcl-end");
+    end_.acquire();
+    at_end();
+  });
 }
 
-void EngineThreads::stop(LaneSet& lanes) {
-  for (auto& thread : lane_threads_) thread.request_stop();
+bool EngineThreads::stop(LaneSet& lanes, std::chrono::seconds patience) {
+  for (LaneThread& lane : lane_threads_) lane.thread.request_stop();
   lanes.ring();
-  lane_threads_.clear();
+  end_.release();
+  if (ending_.joinable()) ending_.join();
+  std::erase_if(lane_threads_, [patience](LaneThread& lane) {
+    return lane.ended.wait_for(patience) == std::future_status::ready;
+  });
+  if (!lane_threads_.empty()) return false;
   scan_pool_.reset();
+  return true;
 }
 
 }  // namespace nzcl::comm

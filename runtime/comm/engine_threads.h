@@ -1,9 +1,12 @@
-// The threads of one member: one for each lane, and the scan threads, which look for non-zero blocks ahead of
-// the lanes.
+// The threads of one member: one for each lane, the scan threads, which look for non-zero blocks ahead of the
+// lanes, and one that ends the operations after a failure.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,24 +17,36 @@
 
 namespace nzcl::comm {
 
-/// Starts and stops the threads. They are named "nzcl-lane-N" and "nzcl-scan-N", and pinned as the placement
-/// says. Not thread-safe.
+/// Starts and stops the threads. They are named "nzcl-lane-N", "nzcl-scan-N" and "nzcl-end", and those of the
+/// first two kinds are pinned as the placement says. Only fail() is thread-safe.
 class EngineThreads {
  public:
-  /// `lanes` and `placement` must outlive the threads. `at_end` runs on lane 0's thread after its lane has
-  /// been halted or stopped. Without `scans`, as on an aggregator, there are no scan threads. `member` is the
+  /// `lanes` and `placement` must outlive the threads. `at_end` runs once, on a thread of its own, after
+  /// fail() or in stop(). Without `scans`, as on an aggregator, there are no scan threads. `member` is the
   /// name of the member in messages to the log.
   void start(LaneSet& lanes, const placement::Placement& placement, bool scans, const std::string& member,
              std::function<void()> at_end);
-  /// Tells the threads to stop, and waits until they have.
-  void stop(LaneSet& lanes);
+  /// Says that the communicator has failed. May come before start(). Must be called once at most.
+  void fail() noexcept { end_.release(); }
+  /// Tells the threads to stop, and waits until they have. Returns false if a lane's thread has not come back
+  /// from the transport in time. That thread goes on, and neither this object nor what the thread uses
+  /// may be destroyed.
+  [[nodiscard]] bool stop(LaneSet& lanes, std::chrono::seconds patience);
   bool running() const { return !lane_threads_.empty(); }
 
   engine::ScanPool& scan_pool() { return *scan_pool_; }
 
  private:
+  struct LaneThread {
+    std::jthread thread;
+    std::future<void> ended;
+  };
+
   std::unique_ptr<engine::ScanPool> scan_pool_;
-  std::vector<std::jthread> lane_threads_;
+  std::vector<LaneThread> lane_threads_;
+  std::counting_semaphore<2> end_{
+      0};  // fail() and stop() release it, and the ending thread takes one of them
+  std::thread ending_;
 };
 
 }  // namespace nzcl::comm

@@ -124,8 +124,10 @@ bool LaneSet::drain() {
   return drained;
 }
 
-void LaneSet::shut_down() {
-  for (const auto& lane : lanes_) lane->shut_down();
+bool LaneSet::shut_down() {
+  bool all = true;
+  for (const auto& lane : lanes_) all &= lane->shut_down();
+  return all;
 }
 
 void LaneSet::add_to(Statistics& total) const {

@@ -42,7 +42,8 @@ class LaneSet {
   void ring() noexcept;
   /// Returns true when no write of this member is in flight any more.
   bool drain();
-  void shut_down();
+  /// Returns false if a lane could not be shut down, because a thread is stuck inside the transport.
+  [[nodiscard]] bool shut_down();
 
   /// Adds the counters of all lanes to `total`.
   void add_to(Statistics& total) const;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "runtime/exchange/contributions/agreement.h"
+#include "runtime/plan/tuning.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
@@ -53,6 +54,9 @@ struct LaneAddress {
     return text.empty() ? std::nullopt : std::optional(address);
   }
 };
+
+/// How long drain() waits for a round that another thread makes.
+constexpr std::chrono::milliseconds kLongestDrainWait{100};
 
 bool lends_any(const EngineConfig& config, int member) {
   return std::any_of(kPrioritiesInOrder.begin(), kPrioritiesInOrder.end(),
@@ -159,6 +163,8 @@ bool Lane::round() {
   if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
   bool moved = false;
   const std::size_t n = endpoint_->poll(completions_);
+  // The lane may have been halted while this thread was stuck in the transport; its operations may be gone then.
+  if (halted_.load(std::memory_order_relaxed)) return false;
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;
   if (has_submissions_.load(std::memory_order_acquire)) take_submissions(), moved = true;
@@ -372,16 +378,19 @@ void Lane::halt() noexcept {
 }
 
 bool Lane::drain() {
-  const std::scoped_lock lock(drive_);
+  const std::unique_lock lock(drive_, kLongestDrainWait);
+  if (!lock) return false;
   if (!endpoint_) return true;
   while (endpoint_->poll(completions_) > 0) {
   }
   return endpoint_->in_flight() == 0;
 }
 
-void Lane::shut_down() {
-  const std::scoped_lock lock(drive_);
+bool Lane::shut_down() {
+  const std::unique_lock lock(drive_, kStuckTime);
+  if (!lock) return false;
   endpoint_.reset();
+  return true;
 }
 
 }  // namespace nzcl::engine

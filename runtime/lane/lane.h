@@ -81,11 +81,13 @@ class Lane {
   void halt() noexcept;
   /// Called after halt(), or when no operation is left. Takes completions and ignores what arrives, but posts
   /// nothing. Returns true when none of this lane's writes is under way any more. It must be called until all
-  /// members have drained, because peers may need this lane to poll.
+  /// members have drained, because peers may need this lane to poll. A round that is being made is waited for,
+  /// but not for long.
   bool drain();
   /// Ends all traffic. Afterwards nothing is posted, and no write of a peer lands here, as far as the
-  /// transport can promise that.
-  void shut_down();
+  /// transport can promise that. Returns false, and ends nothing, if a thread has not come back from the
+  /// transport after kStuckTime; the lane must not be destroyed then.
+  [[nodiscard]] bool shut_down();
 
   const LaneStatistics& statistics() const { return context_.statistics; }
   StagingSummary staging_summary() const { return context_.staging_summary(); }
@@ -112,7 +114,7 @@ class Lane {
   std::array<std::unique_ptr<Exchange>, wire::kPriorities> exchanges_;  // by priority; some may be missing
   std::array<Operation*, kMaxOperations> operations_{};                 // by Operation::table_index
 
-  std::mutex drive_;  // held during a round; the data path never waits for it
+  std::timed_mutex drive_;  // held during a round; the data path never waits for it
   std::mutex submit_mutex_;
   std::vector<Operation*> submissions_;
   std::atomic<bool> has_submissions_{false};

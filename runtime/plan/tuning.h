@@ -256,6 +256,9 @@ inline constexpr std::chrono::microseconds kCallerYieldTime{500};
 inline constexpr std::chrono::milliseconds kDrainTime{500};
 /// How long the other members may take to come to rest, before buffers are given back regardless.
 inline constexpr std::chrono::seconds kQuietTime{2};
+/// How long a thread may take to come back from the transport at the end, before it is taken for stuck: the
+/// transport may wait for a lock that a killed process holds.
+inline constexpr std::chrono::seconds kStuckTime{5};
 
 // --- Predicted costs, by which an exchange is chosen (exchange_cost.h). They are round figures, the same on
 // all

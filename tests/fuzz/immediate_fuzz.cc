@@ -1,4 +1,6 @@
 // Feeds any immediates to the lane of one of two ranks. The fuzzer acts as the other rank.
+#include <cstdlib>
+
 #include "runtime/lane/lane.h"
 #include "tests/engine/hand_fed.h"
 #include "tests/fuzz/fuzz.h"
@@ -52,7 +54,7 @@ void run(FuzzInput input) {
     lane.drive();
   }
   lane.halt();
-  lane.shut_down();
+  if (!lane.shut_down()) std::abort();
 }
 
 }  // namespace
