@@ -92,6 +92,20 @@ TEST_F(OneHopTest, EveryOtherRankGetsTheContribution) {
   EXPECT_THAT(exchange_.waiting_for().known, HasSubstr("rank(s) 1, 2 did not join"));
 }
 
+/// README.md beside the exchange says which lines these are, and why.
+TEST_F(OneHopTest, AMessageOfFewBytesHasThreeLines) {
+  constexpr std::uint64_t kLine = 64;
+  start(0);  // 16 bytes of values
+  while (exchange_.step()) {
+  }
+  std::uint64_t bytes = 0;
+  for (const auto& segment : fed_.context().outbox.pending().front().segments) bytes += segment.bytes;
+  EXPECT_GT(bytes, 2 * kLine);
+  EXPECT_LE(bytes, 3 * kLine);
+  EXPECT_EQ(
+      engine::ring_offset(fed_.context().config, 1, {0, Direction::up, Priority::express}) % kLine, 0u);
+}
+
 TEST_F(OneHopTest, TheSumStaysHere) {
   Operation& op = start(0);
   step();
