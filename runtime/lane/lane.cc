@@ -163,7 +163,8 @@ bool Lane::round() {
   if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
   bool moved = false;
   const std::size_t n = endpoint_->poll(completions_);
-  // The lane may have been halted while this thread was stuck in the transport; its operations may be gone then.
+  // The lane may have been halted while this thread was stuck in the transport; its operations may be gone
+  // then.
   if (halted_.load(std::memory_order_relaxed)) return false;
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;

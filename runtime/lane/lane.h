@@ -81,8 +81,8 @@ class Lane {
   void halt() noexcept;
   /// Called after halt(), or when no operation is left. Takes completions and ignores what arrives, but posts
   /// nothing. Returns true when none of this lane's writes is under way any more. It must be called until all
-  /// members have drained, because peers may need this lane to poll. A round that is being made is waited for,
-  /// but not for long.
+  /// members have drained, because peers may need this lane to poll. A round that is being made is waited
+  /// for, but not for long.
   bool drain();
   /// Ends all traffic. Afterwards nothing is posted, and no write of a peer lands here, as far as the
   /// transport can promise that. Returns false, and ends nothing, if a thread has not come back from the
