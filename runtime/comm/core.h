@@ -107,6 +107,7 @@ class Core {
   void serve();
 
  private:
+  /// The introduction's membership has all members' nodes and links.
   Core(Introduction introduction, std::shared_ptr<Session> session);
   void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
   std::shared_ptr<Core> join_split(Split split, verbs::Deadline deadline) const;
