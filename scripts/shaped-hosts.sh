@@ -12,9 +12,24 @@ add_namespace() { # NAME
   }
 }
 
-# make_hosts PREFIX COUNT RATE: RATE as tc spells it, such as 1gbit
+# gbps_of RATE: prints the number of Gb/s of a rate as tc spells it, such as 250mbit
+gbps_of() {
+  local unit
+  case $1 in
+    *gbit) unit=1 ;;
+    *mbit) unit=1e-3 ;;
+    *kbit) unit=1e-6 ;;
+    *) echo "error: the rate $1 is not a number of gbit, mbit or kbit" >&2 && return 1 ;;
+  esac
+  awk "BEGIN { printf \"%g\", ${1%?bit} * $unit }"
+}
+
+# make_hosts PREFIX COUNT RATE: RATE as tc spells it, such as 1gbit. Ranks that are started afterwards are told of the rate, because the devices
+# say that of an unshaped link.
 make_hosts() {
   local prefix=$1 count=$2 rate=$3 i end
+  NZCL_LINK_GBPS=$(gbps_of "$rate") || return
+  export NZCL_LINK_GBPS
   add_namespace "$prefix-switch"
   ip -n "$prefix-switch" link add bridge type bridge
   ip -n "$prefix-switch" link set bridge up
@@ -78,5 +93,6 @@ measure_stream() {
 
 remove_hosts() { # PREFIX
   local name
+  unset NZCL_LINK_GBPS
   while read -r name _; do [[ $name != "$1"-* ]] || ip netns del "$name"; done < <(ip netns list)
 }

@@ -33,6 +33,13 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   return ofi::open_device(options);
 }
 
+double link_gbps(const DeviceOptions& options) try {
+  if (options.transport == "loopback" || options.transport == "cma") return 0;
+  return options.transport == "ibverbs" ? ibv::link_gbps(options) : ofi::link_gbps(options);
+} catch (const Error&) {
+  return 0;
+}
+
 std::unique_ptr<DatagramPort> open_datagram_port(const DatagramOptions& options) {
   switch (options.kind) {
     case DatagramKind::udp:

@@ -111,6 +111,7 @@ struct Limits {
   bool readable = false;
   /// Writes land and complete even while the receiver does not poll.
   bool autonomous = false;
+  double link_gbps = 0;  // of the device's link, one way, as the system says; 0: it has none or does not say
   Costs costs;
 };
 
@@ -207,11 +208,15 @@ struct TransportInfo {
   std::string name;
   bool available = false;
   std::string detail;
+  double link_gbps = 0;  // as in Limits
 };
 
 /// Opens a device by the name of its transport. Throws Error{unavailable} with the reason. The transport
 /// "loopback" is not opened here, because it joins threads of one process (verbs/loopback/network.h).
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
+/// What the device that open_device() opens would say in Limits::link_gbps. Nothing is opened that peers
+/// could reach. 0 also if there is no such device.
+double link_gbps(const DeviceOptions& options);
 std::vector<TransportInfo> list_transports();
 /// Whether this process may write the memory of the user's other processes. If so, "cma" is the transport
 /// within a host.

@@ -91,6 +91,11 @@ struct AllreduceRequest {
   /// Merging is refused with dedicated aggregators, with a wire_type, and for blocks of more than 4 KiB; it
   /// may round sums of floats elsewhere.
   Algorithm algorithm = Algorithm::automatic;
+  /// The share of blocks that a rank expects not to be zero in its own input, 0 .. 1; 0: not known. Every
+  /// rank passes the same, which need not be exact. It helps to choose how the operation is exchanged, and
+  /// results are right whatever it says. If it differs between ranks, the communicator fails with
+  /// ErrorCode::mismatch, because they could choose differently.
+  double expected_density = 0;
 };
 
 /// The largest block of a tensor whose values travel in a narrower type.
@@ -132,6 +137,7 @@ struct SparseAllreduceRequest {
   std::chrono::nanoseconds timeout{0};         ///< as in AllreduceRequest
   std::uint64_t tag = 0;                       ///< as in AllreduceRequest
   Algorithm algorithm = Algorithm::automatic;  ///< as in AllreduceRequest
+  double expected_density = 0;                 ///< as in AllreduceRequest
 };
 
 /// What one operation moved, as seen by this rank.

@@ -159,6 +159,8 @@ typedef struct {
   uint64_t tag;       /* the caller's own number for the operation; ranks whose tags differ fail by name */
   nzclWireType_t wire_type; /* how float32 values travel. Rules: AllreduceRequest in nzcl/communicator.h */
   nzclAlgorithm_t algorithm;
+  double expected_density; /* share of blocks that a rank expects not to be zero; 0: not known; equal on all
+                              ranks. Rules: AllreduceRequest in nzcl/communicator.h */
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
 
@@ -191,6 +193,7 @@ typedef struct {
   int64_t timeout_ns; /* as in nzclAllReduceArgs */
   uint64_t tag;       /* as in nzclAllReduceArgs */
   nzclAlgorithm_t algorithm;
+  double expected_density; /* as in nzclAllReduceArgs */
 } nzclAllReduceSparseArgs;
 NZCL_C_API nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t comm,
                                             nzclWork_t* work);

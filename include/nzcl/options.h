@@ -85,6 +85,12 @@ struct Options {
   /// pools over datagrams, at dedicated aggregators. auto: whichever a model of the costs expects to be
   /// fastest for the operation, among those that sum_order permits. Equal on all members.
   std::string algorithm = "auto";
+  /// Speed of this member's network link, one way, in Gb/s: what the model takes it for. The least of all
+  /// members' counts. 0 = what its device says; if no member knows any speed, 10.
+  double link_gbps = 0;
+  /// The share of a rank's blocks that the model takes not to be zero where the result is packed and the
+  /// request has no expected_density. Equal on all members.
+  double packed_density = 0.01;
   /// rank | any: in which order values are added where nobody asks for an algorithm. rank: in that of the
   /// ranks, so that a result has the same bits whichever algorithm is taken. any: as is fastest; the order
   /// follows from the number of ranks, the request and the options, so it is the same in every run. Equal on

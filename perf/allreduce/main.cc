@@ -151,6 +151,7 @@ class Output {
             {"count", r.problem.count},
             {"type", nzcl::name_of(r.problem.type)},
             {"op", nzcl::name_of(r.problem.op)},
+            {"hint", settings_.hint},
             {"density", r.density},
             {"union", r.union_density},
             {"overlap", name_of(settings_.overlap)},

@@ -100,6 +100,7 @@ nzcl::Work Bench::start_collective(const Problem& p, bool in_place) {
 nzcl::Work Bench::start(const Problem& p, bool in_place) {
   if (settings_.collective != Collective::allreduce) return start_collective(p, in_place);
   const bool packed = settings_.packed_output;
+  const double expected = settings_.hint ? p.density : 0;
   if (settings_.stream_input) {
     return communicator_.allreduce_sparse(
         {.values = input_.data(),
@@ -113,7 +114,8 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
          .packed_capacity = packed ? p.blocks() : 0,
          .packed_indices = {packed ? packed_indices_.data() : nullptr, settings_.index_type},
          .wire_type = settings_.wire_type,
-         .algorithm = settings_.request_algorithm()});
+         .algorithm = settings_.request_algorithm(),
+         .expected_density = expected});
   }
   return communicator_.allreduce({.input = in_place ? output_.data() : input_.data(),
                                   .output = output_.data(),
@@ -124,7 +126,8 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
                                   .bitmap = bitmap_,
                                   .dense = settings_.dense,
                                   .wire_type = settings_.wire_type,
-                                  .algorithm = settings_.request_algorithm()});
+                                  .algorithm = settings_.request_algorithm(),
+                                  .expected_density = expected});
 }
 
 /// The number of wrong elements in the result of `work`.

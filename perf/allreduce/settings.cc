@@ -142,6 +142,7 @@ void add_ranks(CLI::App& app, Settings& s, Texts& t) {
 void add_forms(CLI::App& app, Settings& s, Texts& t) {
   app.add_flag("--bitmap", s.bitmap, "Tell nzcl which blocks are non-zero: no scan");
   app.add_flag("--dense", s.dense, "Sparsity off: every block is sent");
+  app.add_flag("--hint", s.hint, "Tell nzcl the density, by which it may choose another algorithm");
   app.add_option("--input", t.input,
                  "dense: the whole tensor; stream: the values of the non-zero blocks, and their indices")
       ->check(CLI::IsMember({"dense", "stream"}));
@@ -232,6 +233,8 @@ void check_together(const CLI::App& app, const Texts& t, const Settings& s) {
   if (s.packed_output && !s.stream_input)
     throw CLI::ValidationError("--output", "packed needs --input stream");
   if (!s.compress.empty()) check_compression(app, s);
+  if (s.hint && (s.collective != Collective::allreduce || !s.compress.empty()))
+    throw CLI::ValidationError("--hint", "is for allreduces that are not compressed");
   if (s.collective != Collective::allreduce &&
       (s.stream_input || s.bitmap || !t.wire_type.empty() || !s.compress.empty()))
     throw CLI::ValidationError(

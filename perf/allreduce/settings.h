@@ -31,6 +31,7 @@ struct Settings {
   int serve = -1;              // 0 or more: this process is that aggregator, started by --ranks
   bool bitmap = false;         // the caller knows which blocks are non-zero
   bool dense = false;          // every block is sent
+  bool hint = false;           // nzcl is told the density
   bool stream_input = false;   // values and the indices of their blocks, instead of the whole tensor
   bool packed_output = false;  // the union's blocks and their indices, instead of the whole tensor
   std::string compress;        // the compressor as text; empty: none

@@ -73,6 +73,7 @@ nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzc
     r.tag = a.tag;
     r.wire_type = static_cast<nzcl::WireType>(a.wire_type);
     r.algorithm = static_cast<nzcl::Algorithm>(a.algorithm);
+    r.expected_density = a.expected_density;
     return r;
   });
 }
@@ -107,6 +108,7 @@ nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t
     r.sum_duplicates = a.sum_duplicates != 0;
     r.wire_type = static_cast<nzcl::WireType>(a.wire_type);
     r.algorithm = static_cast<nzcl::Algorithm>(a.algorithm);
+    r.expected_density = a.expected_density;
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
     r.tag = a.tag;
     return r;

@@ -143,7 +143,8 @@ wire::OperationRecord shape_of(const CollectiveRequest& r, WireType) {
   if (wire::has_root(r.collective) && (r.root < 0 || r.root >= r.ranks))
     refuse_request(call, fmt::format("root {} is no rank; there are {}", r.root, r.ranks));
   shape.collective = r.collective;
-  shape.root = wire::has_root(r.collective) ? static_cast<std::uint16_t>(r.root) : std::uint16_t{0};
+  shape.root_or_density =
+      wire::has_root(r.collective) ? static_cast<std::uint16_t>(r.root) : std::uint16_t{0};
   shape.checksum = counts.checksum;
   shape.chunk_count = wire::is_chunked(r.collective) ? shape.count : 0;  // see Operation::record_of()
   return shape;
@@ -158,7 +159,7 @@ void prepare(const CollectiveRequest& r, const Registrations& registrations, Pre
   const bool is_root = r.rank == r.root;
   const bool reads = r.collective != Collective::broadcast || is_root;
   const bool writes =
-      wire::receivers(r.collective, shape.root, static_cast<std::uint32_t>(r.rank), r.ranks).has(r.rank);
+      wire::receivers(r.collective, shape.root(), static_cast<std::uint32_t>(r.rank), r.ranks).has(r.rank);
   const Chunks chunks(r, shape);
   const Range in = scatters ? chunks.all() : chunks.one(r.rank);
   const Range out = gathers ? chunks.all() : chunks.one(r.rank);

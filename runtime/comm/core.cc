@@ -12,6 +12,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/child_servers.h"
+#include "runtime/comm/equipment.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
@@ -47,6 +48,11 @@ std::string in_place_from(std::uint64_t direct_bytes) {
                                    : "results in messages";
 }
 
+/// Says how fast the links are taken to be, if there are any.
+std::string describe_links(const engine::Membership& membership, const engine::EngineConfig& config) {
+  return membership.networks.all_together() ? "" : ", links of " + text_of(config.link_speed);
+}
+
 /// Says which node each member is on, if they are not all on one.
 std::string describe_nodes(const std::vector<int>& nodes) {
   const bool differ =
@@ -80,6 +86,9 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
     session = std::make_shared<Session>(open_transport(introduction.options, membership, node),
                                         std::move(identity.kernel_pools));
   }
+  const double device_gbps = session->device()->limits().link_gbps;
+  gather_equipment({.node = node, .link = engine::own_link(introduction.options.link_gbps, device_gbps)},
+                   introduction.membership, *meeting, deadline);
   const auto core = make(std::move(introduction), std::move(session));
   core->begin(*meeting, deadline);
   log().info("{}", core->describe());
@@ -166,12 +175,12 @@ std::string Core::describe() const {
   const std::string staging = lanes_.describe_staging();
   return fmt::format(
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
-      "slots {} x {} KiB, {}{}{}{}; {}",
+      "slots {} x {} KiB, {}{}{}{}{}; {}",
       m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
       session_->device()->name(), lanes_.size(), introduction_.placement.scan_cpus.size(), scan_streams_,
       bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes),
       staging.empty() ? "" : ", staging ", staging, describe_nodes(config_.nodes),
-      introduction_.placement.text);
+      describe_links(introduction_.membership, config_), introduction_.placement.text);
 }
 
 // --- Operations

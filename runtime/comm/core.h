@@ -109,6 +109,7 @@ class Core {
   void serve();
 
  private:
+  /// The introduction's membership has all members' nodes and links.
   Core(Introduction introduction, std::shared_ptr<Session> session);
   /// Makes a core that is closed before it is destroyed, and that is only destroyed if no thread is stuck in
   /// it and only in the process in which it was made.

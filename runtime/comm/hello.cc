@@ -31,7 +31,7 @@ json shared_options(const Options& o) {
           {"slot_bytes", o.slot_bytes}, {"channel_slots", o.channel_slots},
           {"connect", o.connect},       {"slice_bytes", o.slice_bytes},
           {"session", o.session},       {"algorithm", o.algorithm},
-          {"sum_order", o.sum_order}};
+          {"sum_order", o.sum_order},   {"packed_density", o.packed_density}};
 }
 
 /// Returns true if two members run on the same cores of the same host.
@@ -97,6 +97,7 @@ Hello Hello::decode(const std::string& text) {
     h.options.session = o.at("session");
     h.options.algorithm = o.at("algorithm");
     h.options.sum_order = o.at("sum_order");
+    h.options.packed_density = o.at("packed_density");
     // membership_of() computes with these numbers in int, where larger ones would overflow.
     if (h.index < -1 || h.index >= wire::kMaxMembers || h.lanes < 0 || h.lanes > kMostLanes || h.cores < 1)
       throw Error(

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <charconv>
-
 #include "nzcl/error.h"
 #include "runtime/comm/hello.h"
 #include "runtime/placement/memory.h"
@@ -48,21 +45,6 @@ engine::Membership meet(const Options& options, bootstrap::Bootstrap& meeting, I
   return membership;
 }
 
-/// The node of every member, which each knows only when it has planned its own threads. The result is ordered
-/// by member. A member that sends no number is taken for one that is on several nodes.
-std::vector<int> gather_nodes(int own, const engine::Membership& membership, bootstrap::Bootstrap& meeting,
-                              bootstrap::Deadline deadline) {
-  const std::vector<std::string> told = meeting.allgather(std::to_string(own), deadline);
-  std::vector<int> nodes;
-  for (const int position : membership.position_of) {
-    const std::string& text = told[static_cast<std::size_t>(position)];
-    int node = -1;
-    std::from_chars(text.data(), text.data() + text.size(), node);
-    nodes.push_back(std::max(node, -1));
-  }
-  return nodes;
-}
-
 }  // namespace
 
 Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity identity,
@@ -90,7 +72,6 @@ Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity 
                                                     .scan_threads = options.scan_threads,
                                                     .pin = options.pin,
                                                     .node = options.numa_node});
-  membership.nodes = gather_nodes(placement.node, membership, meeting, deadline);
   return {std::move(options), std::move(membership), placement};
 }
 

@@ -20,7 +20,8 @@ struct Identity {
   std::shared_ptr<engine::slot_pool::KernelPools> kernel_pools{};
 };
 
-/// What a member knows when all have introduced themselves.
+/// What a member knows when all have introduced themselves. The membership lacks the members' nodes and links
+/// until gather_equipment() has filled them in.
 struct Introduction {
   Options options;  // the options in effect, with rank, world_size and lanes filled in
   engine::Membership membership;

@@ -32,10 +32,18 @@ wire::ValueRule value_rule(WireType wire_type, DataType type, WireType by_option
                                            : wire::ValueRule::as_is;
 }
 
-/// Checks element type, operation and block size.
+wire::Density density(double expected) {
+  if (!(expected >= 0 && expected <= 1))  // also true for NaN
+    refuse(fmt::format("expected_density is {:g}; it is a share from 0 to 1, and 0 if it is not known",
+                       expected));
+  return wire::Density::of_share(expected);
+}
+
+/// Checks element type, operation, block size and expected density.
 template <typename Request>
 wire::OperationRecord make_shape(const Request& r, WireType by_option) {
   wire::OperationRecord shape = check_shape(kCall, r.count, r.type, r.op, r.block_elems, r.tag);
+  shape.root_or_density = density(r.expected_density).code();
   shape.value_rule = value_rule(r.wire_type, r.type, by_option);
   return shape;
 }

@@ -101,11 +101,11 @@ class Operation {
   // --- This rank's part in a slice.
   /// Whether it may contribute blocks, and whether it receives the result.
   bool contributes(std::uint64_t slice) const {
-    return wire::contributors(record.collective, record.root, layout.chunk_of(slice)).has(rank_);
+    return wire::contributors(record.collective, record.root(), layout.chunk_of(slice)).has(rank_);
   }
   bool receives(std::uint64_t slice) const {
     return !layout.is_meeting(slice) &&
-           wire::receivers(record.collective, record.root, layout.chunk_of(slice), workers_).has(rank_);
+           wire::receivers(record.collective, record.root(), layout.chunk_of(slice), workers_).has(rank_);
   }
   /// Where the slice's chunk begins in input and output, in bytes.
   std::uint64_t input_offset(std::uint64_t slice) const {

@@ -100,6 +100,14 @@ constexpr std::array kSettings = {
         "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough; "
         "merging: those of small blocks; both without dedicated aggregators; switch: all, through slot pools "
         "over datagrams, at dedicated aggregators"},
+    Setting{"link_gbps", &Options::link_gbps, SettingKind::number, 0.001, 1e6, "",
+            "Gb/s of this member's network link, one way, by which an exchange is chosen; the least of all "
+            "members' counts; 0: what its device says, or 10 if none says it",
+            true},
+    Setting{
+        "packed_density", &Options::packed_density, SettingKind::number, 1e-9, 1, "",
+        "The share of blocks that are taken not to be zero on a rank, by which an exchange is chosen, where "
+        "the result is packed and the call does not say it"},
     Setting{
         "sum_order", &Options::sum_order, SettingKind::choice, 0, 0, "rank|any",
         "Where no algorithm is asked for, values are added in the order of the ranks, or in any order that "

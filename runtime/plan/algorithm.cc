@@ -29,14 +29,6 @@ bool fits_doubling(const EngineConfig& config, wire::OperationRecord record) {
   return layout_of(config, 0, record).priority() == wire::Priority::doubling;
 }
 
-/// Precondition: the operation fits doubling. Nobody knows what the others hold, so the tensor counts as
-/// dense.
-bool doubling_pays(const EngineConfig& config, const wire::OperationRecord& record) {
-  const ExchangeCase c = exchange_case(config, record, 1);
-  return predict_doubling(c, config.link_costs).seconds() <
-         kDoublingShare * predict_push(c, config.link_costs).seconds();
-}
-
 /// Returns true if the operation's slices can be cut into tiles, and these merged.
 bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
   if (!config.has_merging() || record.collective != wire::Collective::allreduce ||
@@ -46,20 +38,15 @@ bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
   return layout_of(config, 0, record).tiled();
 }
 
-/// Whether merging may be taken where nobody asks for it: push would cut the tensor into tiles too, and the
-/// order of sums changes no bit, or may.
+/// Whether merging may be taken where nobody asks for it.
 bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) {
-  const bool allowed =
-      config.any_order || same_in_any_order(static_cast<DataType>(record.type),
-                                            static_cast<ReduceOp>(record.op), config.members.workers);
-  return allowed && layout_of(config, 0, record).tiled() && fits_merging(config, record);
+  return order_permits_merging(config, record) && fits_merging(config, record) &&
+         worth_predicting_merging(config, record);
 }
 
-/// Precondition: the operation fits merging.
-bool merging_pays(const EngineConfig& config, const wire::OperationRecord& record) {
-  const ExchangeCase c = exchange_case(config, record, expected_density(record));
-  return predict_merging(c, config.link_costs).seconds() <
-         kMergingShare * predict_push(c, config.link_costs).seconds();
+/// One hop sends the messages of doubling, but all at once.
+bool may_double(const EngineConfig& config, const wire::OperationRecord& record) {
+  return !config.one_hop && fits_doubling(config, record);
 }
 
 std::string why_not_merging(const EngineConfig& config, const wire::OperationRecord& record) {
@@ -87,13 +74,22 @@ std::string why_not_doubling(const EngineConfig& config, const wire::OperationRe
 }
 
 /// Returns the algorithm that is expected to be fastest, of those that give the bits of sums in rank order
-/// unless any order will do.
+/// unless any order will do. Push is taken unless another one is clearly faster.
 wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord& record) {
-  if (may_merge(config, record) && merging_pays(config, record)) return wire::Algorithm::merging;
-  // One hop sends the messages of doubling, but all at once.
-  if (!config.one_hop && fits_doubling(config, record) && doubling_pays(config, record))
-    return wire::Algorithm::doubling;
-  return wire::Algorithm::push;
+  const bool merges = may_merge(config, record), doubles = may_double(config, record);
+  if (!merges && !doubles) return wire::Algorithm::push;
+  const ExchangeCase c = exchange_case(config, record, expected_density(config, record));
+  const double push = predict_push(c, config.link_costs).seconds();
+  wire::Algorithm best = wire::Algorithm::push;
+  double least = push;
+  const auto consider = [&](wire::Algorithm algorithm, const Prediction& p, double share) {
+    if (p.seconds() >= share * push || p.seconds() >= least) return;
+    best = algorithm;
+    least = p.seconds();
+  };
+  if (doubles) consider(wire::Algorithm::doubling, predict_doubling(c, config.link_costs), kDoublingShare);
+  if (merges) consider(wire::Algorithm::merging, predict_merging(c, config.link_costs), kMergingShare);
+  return best;
 }
 
 }  // namespace
@@ -147,8 +143,20 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
   return fastest(config, record);
 }
 
-double expected_density(const wire::OperationRecord& record) {
-  return record.packed_result != 0 ? kPackedDensity : 1;
+bool order_permits_merging(const EngineConfig& config, const wire::OperationRecord& record) {
+  return config.any_order || same_in_any_order(static_cast<DataType>(record.type),
+                                               static_cast<ReduceOp>(record.op), config.members.workers);
+}
+
+bool worth_predicting_merging(const EngineConfig& config, const wire::OperationRecord& record) {
+  const SliceLayout layout = layout_of(config, 0, record);
+  if (layout.express()) return false;
+  return layout.tiled() || record.packed_result != 0 || record.density().known();
+}
+
+double expected_density(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (const wire::Density density = record.density(); density.known()) return density.share();
+  return record.packed_result != 0 ? config.packed_density : 1;
 }
 
 ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationRecord& record, double density) {
@@ -166,7 +174,8 @@ ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationReco
           .tiled = layout.tiled(),
           .partial_bytes = element_bytes(
               partial_type(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op))),
-          .short_codes = config.short_codes};
+          .short_codes = config.short_codes,
+          .streams = record.packed_result != 0};
 }
 
 }  // namespace nzcl::engine

@@ -15,14 +15,24 @@ namespace nzcl::engine {
 Algorithm algorithm_of(const std::string& option, const Members& members);
 
 /// Returns the algorithm of an operation. `asked` is what its request says. It follows from what all ranks
-/// know (their number, the record, the options and the costs of their links), and not from what one of them
-/// holds, so all choose the same. Throws Error{invalid_argument}, which says why, if the request asks for one
-/// that cannot be.
+/// know (their number, the record with the density that they expect, the options and the speed of their
+/// links), and not from what one of them holds, so all choose the same. Throws Error{invalid_argument}, which
+/// says why, if the request asks for one that cannot be.
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
                                  Algorithm asked);
 
-/// How dense inputs are taken to be where a choice depends on it, because nobody knows what the others hold.
-double expected_density(const wire::OperationRecord& record);
+/// Whether merging, which adds in an order of its own, may be chosen where no request asks for it: the order
+/// of sums changes no bit, or may.
+bool order_permits_merging(const EngineConfig& config, const wire::OperationRecord& record);
+
+/// Whether the predictions decide about merging. Small operations are left to the exchanges that are made for
+/// them, and so are dense results of blocks that push does not cut into tiles, unless the request says how
+/// dense inputs are.
+bool worth_predicting_merging(const EngineConfig& config, const wire::OperationRecord& record);
+
+/// How dense each rank's input is taken to be: as all requests say it, or else as the form of the result
+/// suggests, because no rank knows what the others hold: a packed result is not worth while for dense inputs.
+double expected_density(const EngineConfig& config, const wire::OperationRecord& record);
 
 /// Describes an allreduce to the predictions of exchange_cost.h. `density` is that of each rank's input.
 ExchangeCase exchange_case(const EngineConfig& config, const wire::OperationRecord& record, double density);

@@ -12,6 +12,7 @@
 #include "nzcl/options.h"
 #include "runtime/plan/doubling_rounds.h"
 #include "runtime/plan/exchange_cost.h"
+#include "runtime/plan/link_speed.h"
 #include "runtime/plan/members.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/immediate.h"
@@ -60,6 +61,12 @@ struct EngineConfig {
   Algorithm algorithm = Algorithm::automatic;
   /// Values may be added in any order where no algorithm is asked for. All members have the same.
   bool any_order = false;
+  /// The slowest link of any member. All members have the same. It does not count where no network link
+  /// separates them.
+  LinkSpeed link_speed;
+  /// How dense inputs are taken to be if no request says it and the result is packed. All members have the
+  /// same.
+  double packed_density = 0.01;
   /// What an exchange costs, by which one is chosen. All members have the same.
   LinkCosts link_costs;
   /// The number of ranks that share a core, where most do. All members have the same.

@@ -94,7 +94,9 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.lanes = membership.lanes;
   config.algorithm = algorithm_of(o.algorithm, members);
   config.any_order = o.sum_order == "any";
-  config.link_costs = link_costs(transport_of(o, membership), one_network);
+  config.packed_density = o.packed_density;
+  config.link_speed = slowest_link(membership.links);
+  config.link_costs = link_costs(transport_of(o, membership), one_network, config.link_speed.gbps);
   config.ranks_per_core = membership.members_per_core;
   config.one_hop =
       config.algorithm == Algorithm::automatic && members.dedicated == 0 && one_hop_pays(members.workers);

@@ -31,7 +31,7 @@ Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, c
     p.handling =
         std::max(p.handling, crowd / c.ranks * (work.messages * costs.message + work.waits * costs.turn));
   p.link = p.sent_bytes * costs.wire_byte;
-  const auto scanned = static_cast<double>(c.tensor_bytes());
+  const double scanned = c.streams ? 0 : static_cast<double>(c.tensor_bytes());
   p.processing = crowd * (scanned * kScannedByte + work.moved * costs.moved_byte + work.summed * kSummedByte);
   if (work.blocks >= 0) {
     p.processing += crowd * work.blocks * kMergedBlock;
@@ -45,7 +45,7 @@ Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, c
 
 double ExchangeCase::union_density(double of_ranks) const { return 1 - std::pow(1 - density, of_ranks); }
 
-LinkCosts link_costs(std::string_view transport, bool one_network) {
+LinkCosts link_costs(std::string_view transport, bool one_network, double gbps) {
   for (const std::string_view within_host : {"cma", "shm", "loopback"}) {
     if (transport == within_host) return kHostCosts;
   }
@@ -55,7 +55,7 @@ LinkCosts link_costs(std::string_view transport, bool one_network) {
     costs = kSocketCosts;
     if (one_network) costs.latency = kLocalSocketLatency;
   }
-  if (one_network) costs.wire_byte = 0;
+  if (!one_network) costs.wire_byte = 8e-9 / gbps;
   return costs;
 }
 

@@ -10,8 +10,9 @@
 namespace nzcl::engine {
 
 /// Returns the costs of a transport, by its name: those of shared memory, of the kernel's sockets, or for all
-/// other names those of RDMA. `one_network` says that no network link separates the members.
-LinkCosts link_costs(std::string_view transport, bool one_network);
+/// other names those of RDMA. `one_network` says that no network link separates the members; `gbps` is the
+/// speed of the links, if there are any.
+LinkCosts link_costs(std::string_view transport, bool one_network, double gbps);
 
 /// An allreduce whose exchange is to be chosen.
 struct ExchangeCase {
@@ -27,6 +28,8 @@ struct ExchangeCase {
   bool tiled = false;               // these are cut into tiles of small blocks
   std::uint64_t partial_bytes = 4;  // of a value in a partial sum
   bool short_codes = false;         // EngineConfig::short_codes
+  /// Inputs are streams of values and indices, so that nobody looks for what is not zero.
+  bool streams = false;
 
   std::uint64_t tensor_bytes() const { return elements * element_bytes; }
   std::uint64_t blocks() const { return (elements + block_elems - 1) / block_elems; }

@@ -61,6 +61,7 @@ Membership membership_among(const Membership& whole, const std::vector<int>& mem
   m.cores = whole.cores.among(members);
   for (const int member : members) {
     if (!whole.nodes.empty()) m.nodes.push_back(whole.nodes[static_cast<std::size_t>(member)]);
+    if (!whole.links.empty()) m.links.push_back(whole.links[static_cast<std::size_t>(member)]);
   }
   m.lanes = whole.lanes;
   m.cache_bytes = whole.cache_bytes;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/plan/link_speed.h"
 #include "runtime/plan/members.h"
 
 namespace nzcl::engine {
@@ -51,6 +52,8 @@ struct Membership {
   /// By member: the NUMA node that its threads and its channels are on, or -1 if they are on several. Empty:
   /// nothing is known of any. The numbers of members of different hosts have nothing to do with each other.
   std::vector<int> nodes;
+  /// By member: what each says of its own link. Empty: nothing is known of any.
+  std::vector<LinkSpeed> links;
 
   int lanes = 1;  // every member has this many: the smallest number that any of them planned
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.

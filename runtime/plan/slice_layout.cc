@@ -206,7 +206,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .coded = wire::is_coded(record.value_rule),
                         .meets = record.collective != wire::Collective::allreduce,
                         .chunk_count = record.count,
-                        .aggregator = record.root,
+                        .aggregator = record.root(),
                         .lanes = static_cast<std::uint32_t>(config.lanes)};
   if (record.algorithm == wire::Algorithm::doubling) {
     request.express_bytes = doubling_bytes(config);

@@ -161,8 +161,6 @@ inline constexpr std::uint32_t kMergingSlots = 8;
 
 /// The same for merging, which has fewer hops and more to add.
 inline constexpr double kMergingShare = 0.9;
-/// What a packed result says about the density of inputs that nobody knows: that it is not worth a dense one.
-inline constexpr double kPackedDensity = 0.01;
 
 // --- Memory of a lane
 
@@ -272,21 +270,20 @@ struct LinkCosts {
   /// What one message takes in addition where ranks share cores, because the receiver has to be woken or to
   /// wait for its turn.
   double turn = 0;
-  double wire_byte = 0;   // a byte on a rank's link; 0 within a host
+  double wire_byte = 0;   // a byte on a rank's link; 0 within a host. It follows from the link's speed
   double moved_byte = 0;  // processor time of a byte at both ends together
 };
-/// A byte on a link, if a network link separates members: 10 Gb/s.
-inline constexpr double kWireByte = 0.8e-9;
+/// The rate of links of which no member knows it, in Gb/s.
+inline constexpr double kAssumedGbps = 10;
 /// Transports that share memory.
 inline constexpr LinkCosts kHostCosts{
-    .latency = 0.7e-6, .message = 0.7e-6, .turn = 5e-6, .wire_byte = 0, .moved_byte = 0.08e-9};
+    .latency = 0.7e-6, .message = 0.7e-6, .turn = 5e-6, .moved_byte = 0.08e-9};
 /// The kernel's sockets, and their latency if no network link separates the members.
 inline constexpr LinkCosts kSocketCosts{
-    .latency = 15e-6, .message = 6e-6, .turn = 15e-6, .wire_byte = kWireByte, .moved_byte = 0.4e-9};
+    .latency = 15e-6, .message = 6e-6, .turn = 15e-6, .moved_byte = 0.4e-9};
 inline constexpr double kLocalSocketLatency = 6e-6;
 /// RDMA devices, and transports of which nothing is known.
-inline constexpr LinkCosts kRdmaCosts{
-    .latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .wire_byte = kWireByte, .moved_byte = 0.1e-9};
+inline constexpr LinkCosts kRdmaCosts{.latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .moved_byte = 0.1e-9};
 /// The fixed part of a message, in bytes.
 inline constexpr double kPredictedHeader = 128;
 /// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, of

@@ -11,6 +11,7 @@
 #include "runtime/comm/hello.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
+#include "runtime/plan/link_speed.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/plan/transport_choice.h"
 #include "verbs/transport.h"
@@ -46,7 +47,9 @@ engine::Membership membership_of(const Question& q, const Options& options) {
     h.options = options;
     hellos.push_back(h);
   }
-  return comm::membership_of(hellos, 0);
+  engine::Membership membership = comm::membership_of(hellos, 0);
+  membership.links.assign(hellos.size(), engine::own_link(options.link_gbps, q.device_gbps));
+  return membership;
 }
 
 class Explanation {
@@ -59,17 +62,25 @@ class Explanation {
     record_.count = q.bytes / element_bytes(q.type);
     record_.block_elems = q.block_elems;
     record_.type = static_cast<std::uint8_t>(q.type);
-    case_ = engine::exchange_case(config_, record_, q.density);
+    record_.packed_result = q.packed ? 1 : 0;
+    record_.root_or_density = wire::Density::of_share(q.density).code();
+    case_ = engine::exchange_case(config_, record_, engine::expected_density(config_, record_));
+    push_ = predict_push(case_, config_.link_costs);
+    doubling_ = predict_doubling(case_, config_.link_costs);
+    merging_ = predict_merging(case_, config_.link_costs);
   }
 
   std::string text() {
-    say("allreduce of {} of {} ({} elements in blocks of {}), {:.4g} % of the blocks not zero\n",
-        size_text(static_cast<double>(q_.bytes)), name_of(q_.type), record_.count, q_.block_elems,
-        100 * q_.density);
-    say("{} rank(s) on {} host(s) with {} core(s) each, {}, over {}\n\n", q_.ranks, q_.hosts, q_.cores,
+    say("allreduce of {} of {} ({} elements in blocks of {}){}, {:.4g} % of the blocks {}\n",
+        size_text(static_cast<double>(q_.bytes)), nzcl::name_of(q_.type), record_.count, q_.block_elems,
+        q_.packed ? " with a packed result" : "", 100 * case_.density,
+        record_.density().known() ? "expected not to be zero"
+                                  : "taken not to be zero, as no request says it");
+    say("{} rank(s) on {} host(s) with {} core(s) each, {}, over {}{}\n\n", q_.ranks, q_.hosts, q_.cores,
         options_.aggregators > 0 ? fmt::format("{} dedicated aggregator(s)", options_.aggregators)
                                  : "ranks sum",
-        engine::transport_of(options_, membership_));
+        engine::transport_of(options_, membership_),
+        membership_.networks.all_together() ? "" : ", links of " + text_of(config_.link_speed));
     forms();
     ways();
     return std::move(text_);
@@ -91,7 +102,7 @@ class Explanation {
     say("Forms ({})\n", case_.tiled ? "tiles: bitmap, offsets or gaps, whichever is shortest for each tile"
                                     : "a bitmap of the blocks, and those that are not zero");
     say("  {:<13} {:>8} {:>12} {:>12} {:>8}\n", "", "% held", "on the wire", "entropy", "ratio");
-    form("contribution", q_.density);
+    form("contribution", case_.density);
     form("result", case_.union_density());
     say("\n");
   }
@@ -121,43 +132,63 @@ class Explanation {
     say("Ways to exchange it (times in us, predicted with round figures for such links)\n");
     say("  {:<9} {:>5} {:>8} {:>12} {:>9} {:>9} {:>9} {:>9} {:>10}\n", "", "steps", "messages", "rank sends",
         "latency", "handling", "link", "bytes", "predicted");
-    const engine::Prediction push = predict_push(case_, config_.link_costs);
-    const engine::Prediction doubling = predict_doubling(case_, config_.link_costs);
-    const engine::Prediction merging = predict_merging(case_, config_.link_costs);
-    way("push", Algorithm::push, push);
-    way("doubling", Algorithm::doubling, doubling);
-    way("merging", Algorithm::merging, merging);
+    way("push", Algorithm::push, push_);
+    way("doubling", Algorithm::doubling, doubling_);
+    way("merging", Algorithm::merging, merging_);
     if (const auto why = refusal(Algorithm::switch_)) say("  {:<9} no: {}\n", "switch", *why);
     say("\nsteps: messages that wait for one another. messages: of the busiest rank. The slower one of link "
         "and "
         "bytes counts.\n");
-    say("{}\n", verdict(push, doubling));
+    say("{}\n", verdict());
   }
 
-  std::string verdict(const engine::Prediction& push, const engine::Prediction& doubling) const {
+  std::string verdict() const {
     if (config_.algorithm == Algorithm::switch_) return "Chosen: switch, as NZCL_ALGORITHM says.";
     const auto chosen = engine::choose_algorithm(config_, record_, Algorithm::automatic);
-    const bool doubles = chosen == wire::Algorithm::doubling;
+    const char* const name = name_of(chosen);
     if (config_.algorithm != Algorithm::automatic)
-      return fmt::format("Chosen: {}, as NZCL_ALGORITHM says where it can be.",
-                         doubles ? "doubling" : "push");
+      return fmt::format("Chosen: {}, as NZCL_ALGORITHM says where it can be.", name);
     if (q_.ranks == 1) return "Chosen: push; nothing is sent, because there is one rank.";
-    if (doubles)
+    if (chosen != wire::Algorithm::push)
       return fmt::format(
-          "Chosen: doubling, with {:.2f} times push's time if the tensor is dense, which nobody "
-          "knows ahead.",
-          dense(&engine::predict_doubling) / dense(&engine::predict_push));
-    if (refusal(Algorithm::doubling)) return "Chosen: push, because doubling cannot be.";
-    if (case_.one_hop)
-      return "Chosen: push in one hop, which gathers all contributions as doubling does, but at once.";
-    return fmt::format(
-        "Chosen: push; doubling is predicted to take {:.2f} times as long ({:.2f} if the tensor "
-        "is dense), and must take at most {:.2f}.",
-        doubling.seconds() / push.seconds(), dense(&engine::predict_doubling) / dense(&engine::predict_push),
-        engine::kDoublingShare);
+          "Chosen: {}, which is predicted to take {:.2f} times as long as push.", name,
+          (chosen == wire::Algorithm::doubling ? doubling_ : merging_).seconds() / push_.seconds());
+    return fmt::format("Chosen: push{}; {}; {}.", case_.one_hop ? " in one hop" : "", why_not_doubling(),
+                       why_not_merging());
   }
-  double dense(engine::Prediction (*predict)(const engine::ExchangeCase&, const engine::LinkCosts&)) const {
-    return predict(engine::exchange_case(config_, record_, 1), config_.link_costs).seconds();
+
+  static const char* name_of(wire::Algorithm algorithm) {
+    switch (algorithm) {
+      case wire::Algorithm::push:
+        break;
+      case wire::Algorithm::doubling:
+        return "doubling";
+      case wire::Algorithm::merging:
+        return "merging";
+    }
+    return "push";
+  }
+
+  std::string why_not_doubling() const {
+    if (refusal(Algorithm::doubling)) return "doubling cannot be";
+    if (case_.one_hop) return "doubling would gather all contributions as one hop does, but not at once";
+    if (config_.one_hop) return "doubling is not considered among ranks that are few enough for one hop";
+    return slower("doubling", doubling_, engine::kDoublingShare);
+  }
+
+  std::string why_not_merging() const {
+    if (refusal(Algorithm::merging)) return "merging cannot be";
+    if (!engine::order_permits_merging(config_, record_))
+      return "merging would add in another order, which NZCL_SUM_ORDER=any permits";
+    if (engine::layout_of(config_, 0, record_).express()) return "merging is not for so small operations";
+    if (!engine::worth_predicting_merging(config_, record_))
+      return "merging such blocks is considered only for requests that expect a density";
+    return slower("merging", merging_, engine::kMergingShare);
+  }
+
+  std::string slower(const char* name, const engine::Prediction& p, double share) const {
+    return fmt::format("{} is predicted to take {:.2f} times as long, and must take less than {:.2f}", name,
+                       p.seconds() / push_.seconds(), share);
   }
 
   const Question& q_;
@@ -166,6 +197,7 @@ class Explanation {
   engine::EngineConfig config_;
   wire::OperationRecord record_;
   engine::ExchangeCase case_;
+  engine::Prediction push_, doubling_, merging_;
   std::string text_;
 };
 

@@ -12,11 +12,15 @@ namespace nzcl::tools {
 /// The allreduce that is asked about.
 struct Question {
   std::uint64_t bytes = 0;  // of the tensor
-  double density = 1;       // the share of blocks that are not zero on a rank, 0 .. 1
+  /// AllreduceRequest::expected_density: the share of blocks that are not zero on a rank, 0 .. 1, or 0 if it
+  /// is not known.
+  double density = 0;
+  bool packed = false;  // the result is packed, as only that of streams can be
   int ranks = 1;
   int hosts = 1;
   int cores = 0;  // of each host
   std::uint64_t cache_bytes = 0;
+  double device_gbps = 0;  // what the device says of each rank's link; 0: nothing
   DataType type = DataType::float32;
   std::uint64_t block_elems = 256;
 };

@@ -21,6 +21,7 @@
 #include "runtime/placement/core_distance.h"
 #include "runtime/placement/plan.h"
 #include "runtime/placement/topology.h"
+#include "runtime/plan/link_speed.h"
 #include "runtime/tools/explain.h"
 #include "verbs/transport.h"
 
@@ -43,8 +44,27 @@ struct Arguments {
 
 void print_transports() {
   fmt::print("Transports\n");
-  for (const auto& t : verbs::list_transports())
-    fmt::print("  {:<14} {:<4} {}\n", t.name, t.available ? "yes" : "no", t.detail);
+  for (const auto& t : verbs::list_transports()) {
+    const std::string speed = t.link_gbps > 0 ? fmt::format(", {:g} Gb/s", t.link_gbps) : "";
+    fmt::print("  {:<14} {:<4} {}{}\n", t.name, t.available ? "yes" : "no", t.detail, speed);
+  }
+}
+
+/// The link that this machine's device would have in a communicator of several hosts.
+verbs::DeviceOptions way_out(const Options& options) {
+  return {.transport = options.transport == "auto" ? "tcp" : options.transport,
+          .interface = options.interface,
+          .one_host = false,
+          .numa_node = options.numa_node,
+          .gid_index = options.gid_index};
+}
+
+void print_link(const Options& options) {
+  const verbs::DeviceOptions device = way_out(options);
+  const engine::LinkSpeed own = engine::own_link(options.link_gbps, verbs::link_gbps(device));
+  fmt::print(
+      "\nLink to other hosts, by which exchanges are chosen (the slowest of all members' counts)\n  {}: {}\n",
+      device.transport, text_of(engine::slowest_link({own})));
 }
 
 /// Whether nzcl_switch can work here.
@@ -142,6 +162,7 @@ void print_explanation(const Arguments& arguments, const Options& options) {
   std::tie(question.bytes, question.density, question.ranks) = arguments.explained;
   if (question.cores == 0) question.cores = static_cast<int>(topology.cores.size());
   question.cache_bytes = topology.cache_bytes;
+  if (question.hosts > 1) question.device_gbps = verbs::link_gbps(way_out(options));
   fmt::print("{}", tools::explain(question, options));
 }
 
@@ -151,7 +172,9 @@ void add_explain(CLI::App& app, Arguments& arguments) {
       app.add_option(
              "--explain", arguments.explained,
              "Print only how nzcl would exchange such an allreduce, and why, with the predicted time of "
-             "each way; for example 64M,0.1,4")
+             "each way; for example 64M,0.1,4. The density is the request's expected_density, and 0 if it "
+             "has "
+             "none")
           ->delimiter(',')
           ->type_name("SIZE,DENSITY,RANKS")
           ->transform(CLI::AsSizeValue(false).application_index(0))
@@ -164,6 +187,7 @@ void add_explain(CLI::App& app, Arguments& arguments) {
   with_explain("--cores", question.cores, "Cores of each host; 0: as many as this machine has", 0, 65536);
   with_explain("--block", question.block_elems, "Elements of a block", std::uint64_t{1},
                std::uint64_t{1} << 32);
+  app.add_flag("--packed", question.packed, "The result is packed, as a stream's may be")->needs(explain);
   std::map<std::string, DataType> types;
   for (int t = 0; t < kDataTypes; ++t)
     types.emplace(name_of(static_cast<DataType>(t)), static_cast<DataType>(t));
@@ -204,6 +228,7 @@ int run(int argc, char** argv) {
   const auto launch = bootstrap::read_launch_environment(process_environment);
   fmt::print("nzcl {}\n\n", nzclGetVersion());
   print_transports();
+  print_link(resolved.options);
   print_kernel_switch();
   print_kernels();
   print_placement(arguments, resolved.options, launch);

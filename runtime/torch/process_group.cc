@@ -1,5 +1,6 @@
 #include "runtime/torch/process_group.h"
 
+#include <atomic>
 #include <utility>
 
 #include "nzcl/communicator.h"
@@ -22,6 +23,7 @@ const std::string kName = "nzcl";
 
 nzcl::Options options_for(std::chrono::milliseconds timeout) {
   nzcl::Options options;
+  options.sum_order = "any";  // PyTorch promises no order of sums
   const double seconds = std::chrono::duration<double>(timeout).count();
   if (seconds > 0) options.timeout_s = std::min(seconds, 86400.0);
   if (seconds > 0) options.bootstrap_timeout_s = std::clamp(seconds, 1.0, 300.0);
@@ -182,6 +184,12 @@ class NzclGroup final : public GroupBase {
     return GroupWork::start(work);
   }
 
+  void expect_density(double share) {
+    TORCH_CHECK(share >= 0 && share <= 1, "nzcl: the expected density is a share from 0 to 1, and not ",
+                share);
+    sparse_density_.store(share, std::memory_order_relaxed);
+  }
+
   nzcl::Statistics statistics() const { return communicator_.statistics(); }
   std::size_t registered_storages() const { return buffers_.size(); }
 
@@ -267,7 +275,8 @@ class NzclGroup final : public GroupBase {
                                               return nzcl::PackedMemory{.values = result->data_ptr()};
                                             },
                                         .sum_duplicates = sums,
-                                        .timeout = timeout});
+                                        .timeout = timeout,
+                                        .expected_density = sparse_density_.load(std::memory_order_relaxed)});
     work.at_end([tensor, result, sum] { replace(tensor, sum.packed_indices(), *result); });
     work.add(std::move(sum));
   }
@@ -301,6 +310,7 @@ class NzclGroup final : public GroupBase {
   const AroundClose around_close_;
   const nzcl::Options options_;
   nzcl::Communicator communicator_;
+  std::atomic<double> sparse_density_{0};  // what expect_density() has said; 0: nothing
   Buffers buffers_;  // destroyed before the communicator, whose operations keep what they use
 };
 
@@ -325,6 +335,8 @@ WorkPtr average_compressed(GroupBase& group, nzcl::CompressorState& state, const
 WorkPtr average(GroupBase& group, const at::Tensor& tensor, std::uint64_t block_elems) {
   return nzcl_group(group).average(tensor, block_elems);
 }
+
+void expect_density(GroupBase& group, double share) { nzcl_group(group).expect_density(share); }
 
 nzcl::Statistics statistics(GroupBase& group) { return nzcl_group(group).statistics(); }
 

@@ -34,8 +34,9 @@ using GroupBase = c10d::ProcessGroup;
 
 /// Collective over `size` ranks: makes a process group named "nzcl". The ranks meet through `store`, which
 /// must be trusted, because the communicator's key travels through it; no other port or launcher is needed.
-/// `timeout` is that of operations which make no progress, unless NZCL_TIMEOUT_S is set. All other options of
-/// nzcl come from NZCL_* variables. Throws nzcl::Error, which names the ranks that do not come.
+/// `timeout` is that of operations which make no progress, unless NZCL_TIMEOUT_S is set. Values are added in
+/// any order, which is the same in every run, unless NZCL_SUM_ORDER says otherwise. All other options of nzcl
+/// come from NZCL_* variables. Throws nzcl::Error, which names the ranks that do not come.
 ///
 /// Threads: as c10d asks, calls that start operations come in the same order on all ranks. Works complete on
 /// a thread of the communicator, where callbacks of their futures run too. Destroying the group waits for the
@@ -56,6 +57,11 @@ NZCL_API c10::intrusive_ptr<c10d::Work> average_compressed(GroupBase& group, nzc
 /// on every rank.
 NZCL_API c10::intrusive_ptr<c10d::Work> average(GroupBase& group, const at::Tensor& tensor,
                                                 std::uint64_t block_elems);
+/// How dense each rank's sparse tensors will be of which an allreduce is started from now on: the share of
+/// entries that are there, 0 .. 1; 0: not known. It helps to choose how they are exchanged, and changes no
+/// result but the order in which values are added. Every rank calls it with the same share at the same place
+/// among its collectives; ranks that do not fail with a text that shows both shares.
+NZCL_API void expect_density(GroupBase& group, double share);
 /// What this rank's communicator has moved since it was made.
 NZCL_API nzcl::Statistics statistics(GroupBase& group);
 /// What one of nzcl's works has moved. It must have completed.

@@ -69,6 +69,8 @@ inline const char* wrong_with(const OperationRecord& r) {
     return "its values cannot be coded in that way";
   if (r.algorithm != Algorithm::push && r.collective != Collective::allreduce)
     return "its collective is not exchanged in that way";
+  if (is_chunked(r.collective) && r.root_or_density != 0)
+    return "its collective has neither root nor density";
   if (r.chunk_count > r.count) return "its chunk is larger than the largest one";
   if (static_cast<unsigned>(r.value_rule) >= kValueRules) return "its code of values does not exist";
   if (r.value_rule != ValueRule::as_is && static_cast<DataType>(r.type) != DataType::float32)

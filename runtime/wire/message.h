@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "runtime/wire/collective.h"
+#include "runtime/wire/density.h"
 #include "runtime/wire/tile.h"
 
 namespace nzcl::wire {
@@ -18,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 7;
+inline constexpr std::uint16_t kVersion = 8;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -77,7 +78,9 @@ struct OperationRecord {
   ValueRule value_rule = ValueRule::as_is;  // of a tiled tensor's values
   Collective collective = Collective::allreduce;
   Algorithm algorithm = Algorithm::push;
-  std::uint16_t root = 0;            // of a broadcast or reduce: the rank
+  /// Of a broadcast or reduce: the rank that is the root. Of an allreduce: how dense the ranks' inputs are
+  /// expected to be. See root() and density().
+  std::uint16_t root_or_density = 0;
   std::uint64_t output_address = 0;  // dense output: the first byte of the tensor, or of the slice's chunk
   std::uint64_t output_key = 0;
   std::uint64_t tag = 0;          // the caller's own name for the operation
@@ -86,10 +89,18 @@ struct OperationRecord {
   /// of what the ranks' compressors must have in common, or 0 if that is nothing.
   std::uint64_t checksum = 0;
 
+  /// 0 for a collective that has no root.
+  std::uint16_t root() const { return has_root(collective) ? root_or_density : std::uint16_t{0}; }
+  /// Unknown for collectives other than allreduce, whose exchange does not depend on it.
+  Density density() const {
+    return collective == Collective::allreduce ? Density::of_code(root_or_density) : Density();
+  }
+
   /// Returns true if two ranks agree on everything but where the output lies.
   bool same_operation(const OperationRecord& other) const {
     return same_layout(other) && op == other.op && packed_result == other.packed_result &&
-           value_rule == other.value_rule && checksum == other.checksum && tag == other.tag;
+           value_rule == other.value_rule && checksum == other.checksum && tag == other.tag &&
+           density() == other.density();
   }
   /// Returns true if all bytes are the same but those that say where the output lies.
   bool same_but_output(const OperationRecord& other) const {
@@ -103,7 +114,7 @@ struct OperationRecord {
   /// request, because nothing is summed then.
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
-           collective == other.collective && algorithm == other.algorithm && root == other.root &&
+           collective == other.collective && algorithm == other.algorithm && root() == other.root() &&
            (collective == Collective::allreduce || checksum == other.checksum) &&
            (algorithm != Algorithm::merging || op == other.op);  // on which the type of partial sums depends
   }

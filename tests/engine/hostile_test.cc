@@ -74,8 +74,16 @@ TEST(HostileRank, CollectivesThatCannotBeAreRefused) {
   const auto malformed = StartsWith("rank 1 sent a malformed bitmap (sequence 0): ");
   EXPECT_THAT(refused([](Message& m) { m.record.collective = static_cast<wire::Collective>(5); }),
               AllOf(malformed, HasSubstr("its collective does not exist")));
-  EXPECT_THAT(refused([](Message& m) { m.record.root = 2; }),
+  EXPECT_THAT(refused([](Message& m) {
+                m.record.collective = wire::Collective::broadcast;
+                m.record.root_or_density = 2;
+              }),
               AllOf(malformed, HasSubstr("its root is no rank")));
+  EXPECT_THAT(refused([](Message& m) {
+                m.record.collective = wire::Collective::allgather;
+                m.record.root_or_density = 1;
+              }),
+              AllOf(malformed, HasSubstr("its collective has neither root nor density")));
   EXPECT_THAT(refused([](Message& m) { m.record.algorithm = wire::Algorithm::merging; }),
               AllOf(malformed, HasSubstr("has no owners")));
   EXPECT_THAT(refused([](Message& m) { m.record.chunk_count = 21; }),

@@ -1,6 +1,8 @@
-// Feeds any bytes as what a member says to the members of a communicator: by which it introduces itself, and
-// by which it takes part in a split. They go to the parsers, and to the code that makes the lists of members.
+// Feeds any bytes as what a member says to the members of a communicator: by which it introduces itself,
+// tells of its node and link, and takes part in a split. They go to the parsers, and to the code that makes
+// the lists of members.
 #include "nzcl/error.h"
+#include "runtime/comm/equipment.h"
 #include "runtime/comm/hello.h"
 #include "runtime/comm/split_plan.h"
 #include "tests/fuzz/fuzz.h"
@@ -20,6 +22,8 @@ std::vector<std::string> fuzz_seeds() {
           huge,
           "{}",
           "[]",
+          comm::Equipment{.node = 1, .link = engine::own_link(25, 0)}.encode(),
+          R"({"node":1e300,"gbps":1,"source":1})",
           comm::SplitChoice{.color = 3, .key = -1}.encode(),
           R"({"color":1e300,"key":0})"};
 }
@@ -45,6 +49,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {
     comm::membership_of({own, comm::Hello::decode(text)}, 0);
+  } catch (const Error&) {
+  }
+  try {
+    (void)comm::Equipment::decode(text, "rank 1");
   } catch (const Error&) {
   }
   try {

@@ -466,6 +466,8 @@ case $case_name in
     NZCL_SECRET=abc "$info" >"$work/bad.out" 2>&1 || status=$?
     [[ $status == 1 ]] || fail "a short secret ended with status $status"
     grep -q 'NZCL_SECRET.*nzcl_info --new-secret' "$work/bad.out" || fail "the error about a short secret does not help"
+    NZCL_LINK_GBPS=2.5 "$info" >"$work/info.out" || fail "nzcl_info failed"
+    grep -q 'tcp: 2.5 Gb/s (as option link_gbps says)' "$work/info.out" || fail "nzcl_info does not say where the link's speed comes from"
     status=0
     NZCL_LANES=many "$info" >"$work/bad.out" 2>&1 || status=$?
     [[ $status == 1 ]] || fail "a bad value ended with status $status"
@@ -478,12 +480,17 @@ case $case_name in
     }
     chosen doubling 1K,1,32 --hosts 32 --cores 4
     chosen 'push; doubling is predicted to take' 1K,1,32 --cores 4
-    chosen 'push, because doubling cannot be' 64M,0.1,32 --hosts 32
+    chosen 'push; doubling cannot be' 64M,0.1,32 --hosts 32
     chosen 'push in one hop' 1K,1,2
     chosen 'push; nothing is sent' 1K,1,1
     NZCL_ALGORITHM=push chosen 'push, as NZCL_ALGORITHM says' 1K,1,32 --hosts 32 --cores 4
-    NZCL_AGGREGATORS=2 chosen 'push, because doubling cannot be' 1K,1,32 --hosts 32 --cores 4
+    NZCL_AGGREGATORS=2 chosen 'push; doubling cannot be' 1K,1,32 --hosts 32 --cores 4
     grep -q 'doubling  no: .*set aggregators to 0' "$work/explain.out" || fail "the reason against doubling is missing"
+    embedding=('20M,0.015,4' --hosts 4 --cores 1 --block 100 --packed)
+    NZCL_LINK_GBPS=1 chosen 'push; doubling cannot be; merging would add in another order, which NZCL_SUM_ORDER=any permits' "${embedding[@]}"
+    NZCL_SUM_ORDER=any NZCL_LINK_GBPS=1 chosen 'merging, which is predicted to take 0\.8' "${embedding[@]}"
+    grep -q 'over tcp, links of 1 Gb/s (as option link_gbps says)' "$work/explain.out" || fail "--explain does not say where the link's speed comes from"
+    NZCL_SUM_ORDER=any NZCL_LINK_GBPS=1 chosen 'push; doubling cannot be; merging is predicted to take 1\.' 20M,1,4 --hosts 4 --cores 1 --block 100 --packed
     for bad in 64M,2,4 64M,0.1 x,0.1,4 64M,0.1,0; do
       status=0
       "$info" --explain "$bad" >"$work/bad.out" 2>&1 || status=$?

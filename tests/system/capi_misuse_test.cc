@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -99,6 +100,39 @@ TEST_F(CApiMisuseTest, AnOperationsTimeoutIsTheStructuresLast) {
   args.timeout_ns = -1;
   EXPECT_EQ(start(&args), nzclInvalidArgument);
   EXPECT_THAT(nzclGetLastError(), HasSubstr("timeout is -1e-09 s"));
+}
+
+TEST_F(CApiMisuseTest, TheExpectedDensityIsReadFromStructuresThatHaveIt) {
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  args.send = args.recv = data_.data();
+  args.count = data_.size();
+  args.expected_density = 0.5;
+  EXPECT_EQ(start(&args), nzclSuccess) << nzclGetLastError();
+  args.expected_density = 2;
+  EXPECT_EQ(start(&args), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("expected_density is 2"));
+  args.size =
+      offsetof(nzclAllReduceArgs, expected_density);  // of the version before, whose memory ends there
+  EXPECT_EQ(start(&args), nzclSuccess) << nzclGetLastError();
+
+  const std::int64_t index = 1;
+  nzclAllReduceSparseArgs sparse{};
+  sparse.size = sizeof sparse;
+  sparse.values = data_.data();
+  sparse.output = data_.data() + 500;
+  sparse.indices = &index;
+  sparse.index_type = nzclIndexInt64;
+  sparse.index_count = 1;
+  sparse.count = 500;
+  sparse.expected_density = -1;
+  nzclWork_t work = nullptr;
+  EXPECT_EQ(nzclAllReduceSparse(&sparse, comm_, &work), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("expected_density is -1"));
+  sparse.size = offsetof(nzclAllReduceSparseArgs, expected_density);
+  NZCL_OK(nzclAllReduceSparse(&sparse, comm_, &work));
+  NZCL_OK(nzclWorkWait(work, -1));
+  NZCL_OK(nzclWorkFree(work));
 }
 
 TEST_F(CApiMisuseTest, ASizeThatIsNoneIsRefusedByName) {

@@ -235,7 +235,9 @@ TEST(Doubling, ARefusalFailsTheOperationAndNothingElse) {
 TEST(Doubling, RanksThatDisagreeFindOut) {
   const std::vector<std::function<void(AllreduceRequest&)>> changes{
       [](AllreduceRequest& r) { r.algorithm = Algorithm::push; },
-      [](AllreduceRequest& r) { r.op = ReduceOp::max; }, [](AllreduceRequest& r) { r.tag = 9; },
+      [](AllreduceRequest& r) { r.op = ReduceOp::max; },
+      [](AllreduceRequest& r) { r.tag = 9; },
+      [](AllreduceRequest& r) { r.expected_density = 0.5; },
       [](AllreduceRequest& r) { r.count = 20000; },  // which is pushed, and has many slices
       [](AllreduceRequest& r) { r.count = 1; }};
   for (const auto& change : changes) {

@@ -289,8 +289,11 @@ TEST(Merging, ARefusalFailsTheOperationAndNothingElse) {
 TEST(Merging, RanksThatDisagreeFindOut) {
   const std::vector<std::function<void(AllreduceRequest&)>> changes{
       [](AllreduceRequest& r) { r.algorithm = Algorithm::push; },
-      [](AllreduceRequest& r) { r.op = ReduceOp::max; }, [](AllreduceRequest& r) { r.tag = 9; },
-      [](AllreduceRequest& r) { r.count = 100000; }, [](AllreduceRequest& r) { r.count = 1; }};
+      [](AllreduceRequest& r) { r.op = ReduceOp::max; },
+      [](AllreduceRequest& r) { r.tag = 9; },
+      [](AllreduceRequest& r) { r.expected_density = 0.5; },
+      [](AllreduceRequest& r) { r.count = 100000; },
+      [](AllreduceRequest& r) { r.count = 1; }};
   for (const auto& change : changes) {
     for (const int lanes : {1, 3}) {
       for (int odd = 0; odd < 5; ++odd) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 
 #include "tests/system/misuse.h"
@@ -317,6 +318,45 @@ TEST(TagTest, DifferentTagsFailTheCommunicatorByName) {
     });
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("tag 41"), HasSubstr("tag 42"))));
   }
+}
+
+// Ranks could choose different exchanges if they expected different densities, so it is never taken.
+TEST(Hints, RanksThatExpectDifferentDensitiesAreNamed) {
+  for (const std::uint64_t count : {std::uint64_t{100}, std::uint64_t{300'000}}) {
+    for (const int ranks : {2, 3, 5}) {
+      const auto errors = run_ranks(patient(ranks, 0), [&](Communicator& c) {
+        Buffer b(c, count);
+        AllreduceRequest r = b.request();
+        r.expected_density = 0.01;
+        c.allreduce(r).wait();
+        r.expected_density = c.rank() == 1 ? 0.02 : 0.01;
+        c.allreduce(r).wait();
+      });
+      EXPECT_THAT(errors,
+                  Each(AllOf(HasSubstr("ranks disagree about operation 1"),
+                             HasSubstr("expected density 0.01"), HasSubstr("expected density 0.02"))));
+    }
+  }
+}
+
+TEST(Hints, AWrongOneChangesNoResultAndOneThatCannotBeIsRefused) {
+  const auto errors = run_ranks(patient(3, 0), [&](Communicator& c) {
+    Buffer b(c, 5000);
+    for (const double density : {0.0, 1e-300, 0.5, 1.0}) {
+      std::fill(b.data.begin(), b.data.end(), 1.0f);
+      AllreduceRequest r = b.request();
+      r.expected_density = density;
+      c.allreduce(r).wait();
+      EXPECT_THAT(b.data, Each(3.0f));
+    }
+    for (const double density : {-0.1, 1.5, std::nan("")}) {
+      AllreduceRequest r = b.request();
+      r.expected_density = density;
+      EXPECT_THAT(error_of([&] { c.allreduce(r).wait(); }).second,
+                  HasSubstr("allreduce: expected_density is"));
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
 }
 
 }  // namespace

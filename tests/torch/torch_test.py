@@ -63,6 +63,14 @@ def group():
     return torch, dist, dist.get_rank(), dist.get_world_size()
 
 
+def wait_for_all(dist, rank, size):
+    """Waits through c10d's store until all ranks have come here. Ranks that disagree next fail the communicator at once, and with it what
+    a slower rank still waits for."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"came {rank}", "")
+    store.wait([f"came {r}" for r in range(size)])
+
+
 def expect_error(call, *texts):
     try:
         call()
@@ -167,6 +175,56 @@ def rank_sparse():
     dist.destroy_process_group()
 
 
+def rank_density():
+    import nzcl_torch
+
+    torch, dist, rank, size = group()
+
+    def entries(n):
+        return torch.sparse_coo_tensor([list(range(rank, rank + n))], torch.ones(n, 10), (5000, 10))
+
+    def check():
+        t = entries(40)
+        dist.all_reduce(t)
+        expected = torch.zeros(5000, 10)
+        for r in range(size):
+            expected[r:r + 40] += 1
+        assert torch.equal(t.to_dense(), expected)
+
+    for share in (0, 40 / 5000, 1, 1e-300):  # right or wrong, the sums are the same
+        nzcl_torch.expect_density(share)
+        check()
+    for share in (-0.1, 1.5, float("nan")):
+        expect_error(lambda: nzcl_torch.expect_density(share), "a share from 0 to 1")
+    check()
+    nzcl_torch.expect_density(0.25 if rank == 0 else 0.5)
+    dense = torch.ones(3)
+    dist.all_reduce(dense)
+    assert (dense == size).all(), "it is for sparse tensors only"
+    wait_for_all(dist, rank, size)
+    expect_error(check, "ranks disagree", "expected density 0.25", "expected density 0.5")
+
+
+def rank_sum_order():
+    if os.environ.get("TORCH_TEST_ORDER") == "differs":
+        if os.environ["RANK"] == "0":  # which has the plugin's default
+            expect_error(group, "option sum_order", '"any"', '"rank"')
+        else:  # may find out by the end of rank 0, which has c10d's store
+            os.environ["NZCL_SUM_ORDER"] = "rank"
+            expect_error(group)
+        return
+    torch, dist, rank, size = group()
+    t = torch.ones(3)
+    dist.all_reduce(t)
+    assert (t == size).all()
+    dist.destroy_process_group()
+
+
+def case_sum_order():
+    run("sum_order", sizes=(2,), TORCH_TEST_ORDER="differs")
+    run("sum_order", sizes=(2,), NZCL_SUM_ORDER="rank")
+
+
 def rank_refusals():
     torch, dist, rank, size = group()
     t = torch.ones(4)
@@ -179,6 +237,7 @@ def rank_refusals():
     expect_error(lambda: dist.broadcast(sparse, 0), "only allreduce takes sparse ones")
     dist.all_reduce(t)
     assert (t == size).all(), "a refused call has not disturbed the order"
+    wait_for_all(dist, rank, size)
     # Ranks that do not agree find out.
     expect_error(lambda: dist.all_reduce(torch.ones(4 if rank == 0 else 5)), "ranks disagree", "count 4", "count 5")
     expect_error(dist.barrier, "ranks disagree")

@@ -74,8 +74,8 @@ TEST(ExchangeCost, WhereRanksShareACoreAllMessagesCount) {
 }
 
 TEST(ExchangeCost, MoreOfAnythingTakesNoLessTime) {
-  const LinkCosts link = link_costs("tcp", false);
-  for (const auto predict : {&predict_push, &predict_doubling}) {
+  const LinkCosts link = link_costs("tcp", false, 10);
+  for (const auto predict : {&predict_push, &predict_doubling, &predict_merging}) {
     double last = 0;
     for (std::uint64_t elements = 1; elements < (1u << 24); elements *= 4) {
       ExchangeCase c = small(4);
@@ -95,9 +95,37 @@ TEST(ExchangeCost, MoreOfAnythingTakesNoLessTime) {
   }
 }
 
+TEST(ExchangeCost, ASlowerLinkTakesNoLessTimeAndCountsOnlyBetweenHosts) {
+  for (const auto predict : {&predict_push, &predict_doubling, &predict_merging}) {
+    for (const char* transport : {"tcp", "ibverbs"}) {
+      ExchangeCase c = small(4);
+      c.elements = 1 << 22, c.slices = 64, c.density = 0.1;
+      double last = 0, least_link = 0;
+      for (const double gbps : {400.0, 100.0, 10.0, 1.0, 0.1}) {
+        const Prediction p = predict(c, link_costs(transport, false, gbps));
+        EXPECT_GE(p.seconds(), last) << gbps;
+        EXPECT_DOUBLE_EQ(p.link, p.sent_bytes * 8e-9 / gbps);
+        if (least_link == 0) least_link = p.link;
+        last = p.seconds();
+      }
+      EXPECT_GT(last, least_link) << "the slowest link decides";
+      EXPECT_EQ(predict(c, link_costs(transport, true, 0.1)).link, 0) << "no link is between them";
+    }
+  }
+}
+
+TEST(ExchangeCost, NobodyLooksForWhatIsNotZeroInStreams) {
+  ExchangeCase c = small(4);
+  c.elements = 1 << 22, c.density = 0.01;
+  const Prediction scanned = predict_push(c, {});
+  c.streams = true;
+  EXPECT_NEAR(scanned.processing - predict_push(c, {}).processing,
+              static_cast<double>(c.tensor_bytes()) * kScannedByte, 1e-9);
+}
+
 /// Each letter is a host, with the cores that `cores` says.
 EngineConfig config_of(const std::string& hosts, const std::string& transport, int cores,
-                       const std::string& algorithm = "auto") {
+                       const std::string& algorithm = "auto", double link_gbps = 0) {
   std::vector<std::string> names;
   for (const char host : hosts) names.emplace_back(1, host);
   Membership m;
@@ -110,6 +138,7 @@ EngineConfig config_of(const std::string& hosts, const std::string& transport, i
   Options options;
   options.transport = transport;
   options.algorithm = algorithm;
+  m.links.assign(hosts.size(), own_link(link_gbps, 0));
   return plan_engine(options, m, {});
 }
 
@@ -175,6 +204,120 @@ TEST(ExchangeChoice, SumsThatDependOnTheOrderAreMergedOnlyIfAnyOrderWillDo) {
   EXPECT_TRUE(same_in_any_order(DataType::float32, ReduceOp::sum, 3));
 }
 
+/// The sparse gradient of an embedding: 50,000 rows of 100 floats, whose result is packed.
+wire::OperationRecord embedding(double expected_density) {
+  wire::OperationRecord record;
+  record.count = 5'000'000;
+  record.block_elems = 100;
+  record.type = static_cast<std::uint8_t>(DataType::float32);
+  record.packed_result = 1;
+  record.root_or_density = wire::Density::of_share(expected_density).code();
+  return record;
+}
+
+TEST(ExchangeChoice, RowsOfAnEmbeddingAreMergedOverSlowLinks) {
+  const auto chosen = [](double gbps, double density, bool any_order) {
+    EngineConfig config = config_of("abcd", "tcp", 1, "auto", gbps);
+    config.any_order = any_order;
+    return choose_algorithm(config, embedding(density), Algorithm::automatic);
+  };
+  for (const double density : {0.0, 0.005, 0.0154, 0.05}) {
+    EXPECT_EQ(chosen(1, density, true), wire::Algorithm::merging) << density;
+    EXPECT_EQ(chosen(1, density, false), wire::Algorithm::push) << "the order of sums matters";
+  }
+  EXPECT_EQ(chosen(1, 1, true), wire::Algorithm::push) << "all ranks have all rows";
+  wire::OperationRecord large = embedding(0.01);
+  large.block_elems = 5000;
+  EngineConfig config = config_of("abcd", "tcp", 1, "auto", 1);
+  config.any_order = true;
+  EXPECT_EQ(choose_algorithm(config, large, Algorithm::automatic), wire::Algorithm::push)
+      << "no tile holds 64 such blocks";
+}
+
+// Two ranks add in the same order by merging, which would take fewer steps for a dense tensor between hosts.
+TEST(ExchangeChoice, DenseResultsOfLargeBlocksArePushedUnlessADensityIsExpected) {
+  const EngineConfig config = config_of("ab", "tcp", 4, "auto", 1);
+  wire::OperationRecord record = embedding(0);
+  record.packed_result = 0;
+  for (const std::uint64_t count : {4096, 16384, 5'000'000}) {
+    record.count = count;
+    record.root_or_density = 0;
+    EXPECT_EQ(choose_algorithm(config, record, Algorithm::automatic), wire::Algorithm::push) << count;
+    record.root_or_density = wire::Density::of_share(0.01).code();
+    EXPECT_EQ(choose_algorithm(config, record, Algorithm::automatic), wire::Algorithm::merging) << count;
+  }
+}
+
+TEST(ExchangeChoice, FollowsFromTheDensityThatTheRequestExpects) {
+  EngineConfig config = config_of("abcd", "tcp", 4, "auto", 1);
+  config.any_order = true;
+  wire::OperationRecord dense_result = embedding(0);
+  dense_result.packed_result = 0;
+  EXPECT_EQ(expected_density(config, dense_result), 1);
+  EXPECT_EQ(expected_density(config, embedding(0)), 0.01);
+  EXPECT_NEAR(expected_density(config, embedding(0.3)), 0.3, 1e-4);
+  EXPECT_EQ(choose_algorithm(config, dense_result, Algorithm::automatic), wire::Algorithm::push);
+  dense_result.root_or_density = wire::Density::of_share(0.01).code();
+  EXPECT_EQ(choose_algorithm(config, dense_result, Algorithm::automatic), wire::Algorithm::merging);
+  config.packed_density = 1;
+  EXPECT_EQ(expected_density(config, embedding(0)), 1);
+  EXPECT_EQ(choose_algorithm(config, embedding(0), Algorithm::automatic), wire::Algorithm::push);
+}
+
+// Whatever is chosen, no other way that may be taken is predicted to be clearly faster.
+TEST(ExchangeChoice, IsTheFastestOfThosePredicted) {
+  int merged = 0, doubled = 0, pushed = 0;
+  for (const std::string hosts : {"abcd", "aabb", "abcdefghijklmnop"}) {
+    for (const double gbps : {0.1, 1.0, 10.0, 100.0}) {
+      EngineConfig config = config_of(hosts, "tcp", 4, "auto", gbps);
+      config.any_order = true;
+      for (const double density : {0.0, 0.001, 0.01, 0.1, 0.5, 1.0}) {
+        for (const std::uint64_t count : {200, 2000, 5'000'000}) {
+          for (const std::uint64_t block : {1, 100}) {
+            wire::OperationRecord record = embedding(density);
+            record.count = count, record.block_elems = block;
+            const ExchangeCase c = exchange_case(config, record, expected_density(config, record));
+            const double push = predict_push(c, config.link_costs).seconds();
+            const double doubling = predict_doubling(c, config.link_costs).seconds();
+            const double merging = predict_merging(c, config.link_costs).seconds();
+            switch (choose_algorithm(config, record, Algorithm::automatic)) {
+              case wire::Algorithm::push:
+                ++pushed;
+                if (count == 5'000'000) {
+                  EXPECT_GE(merging, kMergingShare * push);
+                }
+                break;
+              case wire::Algorithm::doubling:
+                ++doubled;
+                EXPECT_LT(doubling, kDoublingShare * push);
+                break;
+              case wire::Algorithm::merging:
+                ++merged;
+                EXPECT_LT(merging, kMergingShare * push);
+                break;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(merged, 0);
+  EXPECT_GT(doubled, 0);
+  EXPECT_GT(pushed, 0);
+}
+
+TEST(LinkSpeed, IsTheLeastThatAnyMemberKnows) {
+  using Source = LinkSpeed::Source;
+  EXPECT_EQ(own_link(0, 0).source, Source::assumed);
+  EXPECT_EQ(own_link(0, 25), (LinkSpeed{25, Source::device}));
+  EXPECT_EQ(own_link(1, 25), (LinkSpeed{1, Source::option}));
+  EXPECT_EQ(slowest_link({}), (LinkSpeed{10, Source::assumed}));
+  EXPECT_EQ(slowest_link({own_link(0, 0), own_link(0, 100)}), (LinkSpeed{100, Source::device}))
+      << "who does not know says nothing";
+  EXPECT_EQ(slowest_link({own_link(0, 100), own_link(1, 100), own_link(0, 25)}),
+            (LinkSpeed{1, Source::option}));
+}
+
 TEST(AlgorithmMemo, AnswersAsIfItRememberedNothing) {
   EngineConfig config = config_of("aabb", "tcp", 4);
   config.link_costs = {.wire_byte = 1e-6};
@@ -187,6 +330,8 @@ TEST(AlgorithmMemo, AnswersAsIfItRememberedNothing) {
         wire::OperationRecord record = stream_record(DataType::float32, ReduceOp::sum);
         record.count = count, record.block_elems = block;
         record.packed_result = static_cast<std::uint8_t>(packed);
+        records.push_back(record);
+        record.root_or_density = wire::Density::of_share(0.9).code();
         records.push_back(record);
       }
     }

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nzcl/error.h"
+#include "runtime/bootstrap/local.h"
+#include "runtime/comm/equipment.h"
 
 namespace nzcl::comm {
 namespace {
@@ -87,6 +90,55 @@ TEST(Membership, ContainersOfOneHostMayHaveNetworksOfTheirOwn) {
   for (const int position : {0, 1}) {
     EXPECT_TRUE(membership_of(hellos, position).hosts.all_together());
     EXPECT_FALSE(membership_of(hellos, position).networks.all_together());
+  }
+}
+
+TEST(Equipment, SurvivesTheWay) {
+  const Equipment some{.node = 3, .link = engine::own_link(0.1, 0)};
+  const Equipment read = Equipment::decode(some.encode(), "rank 1");
+  EXPECT_EQ(read.node, 3);
+  EXPECT_EQ(read.link, some.link);
+  EXPECT_EQ(Equipment::decode(Equipment{}.encode(), "rank 1").link, engine::LinkSpeed{});
+}
+
+TEST(Equipment, AllMembersComeToTheSlowestLinkThatAnyKnows) {
+  // By position in the meeting; members are numbered otherwise.
+  const std::vector<Equipment> told{{.node = 0, .link = engine::own_link(0, 100)},
+                                    {.node = 1, .link = {}},
+                                    {.node = -1, .link = engine::own_link(2.5, 100)}};
+  for (int position = 0; position < 3; ++position) {
+    engine::Membership m;
+    m.members = {.self = 2 - position, .workers = 3};
+    m.member_of = m.position_of = {2, 1, 0};
+    m.names = {"rank 2", "rank 1", "rank 0"};
+    const auto meeting = bootstrap::make_callback_bootstrap(position, 3, [&](std::string_view own) {
+      EXPECT_EQ(own, told[static_cast<std::size_t>(position)].encode());
+      return std::vector<std::string>{told[0].encode(), told[1].encode(), told[2].encode()};
+    });
+    gather_equipment(told[static_cast<std::size_t>(position)], m, *meeting, bootstrap::Deadline::max());
+    EXPECT_EQ(m.nodes, (std::vector<int>{-1, 1, 0}));
+    EXPECT_EQ(engine::slowest_link(m.links), engine::own_link(2.5, 0));
+    m.hosts = m.networks = m.process_spaces = m.cores = engine::Groups({0, 1, 2});
+    m.members.self = 1;
+    EXPECT_EQ(engine::slowest_link(engine::membership_among(m, {2, 1}, 2).links), engine::own_link(0, 100))
+        << "the slow link is not among theirs";
+  }
+}
+
+TEST(Equipment, WhatCannotBeIsRefusedByName) {
+  for (const char* text :
+       {"", "3", "{}", R"({"node": 0, "gbps": "fast", "source": 1})",
+        R"({"node": 0, "gbps": -1, "source": 1})", R"({"node": 0, "gbps": 0, "source": 2})",
+        R"({"node": 0, "gbps": 1e999, "source": 2})", R"({"node": 1e300, "gbps": 1, "source": 1})",
+        R"({"node": -2, "gbps": 1, "source": 1})", R"({"node": 0, "gbps": 1, "source": 0})",
+        R"({"node": 0, "gbps": 1, "source": 3})"}) {
+    try {
+      (void)Equipment::decode(text, "rank 7");
+      ADD_FAILURE() << text;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::mismatch);
+      EXPECT_EQ(std::string(e.what()).find("rank 7"), 0u) << e.what();
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "verbs/ibv/port.h"
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/ibv/work_request_id.h"
+#include "verbs/link_speed.h"
 
 namespace nzcl::verbs::ibv {
 namespace {
@@ -151,6 +152,26 @@ TEST(IbvDeviceHere, WithoutOneTheErrorSaysWhatToDo) {
     EXPECT_THAT(e.what(), testing::AnyOf(HasSubstr("scripts/softroce"), HasSubstr("ibverbs: no usable port"),
                                          HasSubstr("/dev/infiniband")));
   }
+}
+
+TEST(LinkSpeedOfAPort, FollowsFromItsSpeedAndWidth) {
+  EXPECT_EQ(port_gbps(1, 1), 2);
+  EXPECT_EQ(port_gbps(8, 1), 10);
+  EXPECT_EQ(port_gbps(32, 2), 100) << "EDR, four lanes";
+  EXPECT_EQ(port_gbps(128, 2), 400);
+  EXPECT_EQ(port_gbps(32, 16), 50);
+  EXPECT_EQ(port_gbps(0, 2), 0);
+  EXPECT_EQ(port_gbps(32, 3), 0);
+}
+
+TEST(LinkSpeedOfAnInterface, IsWhatItsDriverSaysIfItKnows) {
+  EXPECT_EQ(gbps_of_text("1000"), 1);
+  EXPECT_EQ(gbps_of_text("2500"), 2.5);
+  for (const char* unknown : {"", "-1", "0", "fast", "10x", "99999999999"})
+    EXPECT_EQ(gbps_of_text(unknown), 0);
+  EXPECT_EQ(interface_gbps("lo"), 0);
+  EXPECT_EQ(interface_gbps("no such interface"), 0);
+  EXPECT_EQ(interface_gbps("../../etc"), 0);
 }
 
 }  // namespace

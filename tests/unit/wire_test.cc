@@ -72,7 +72,7 @@ TEST(WireDocument, OperationRecord) {
       NZCL_FIELD(OperationRecord, count),         NZCL_FIELD(OperationRecord, block_elems),
       NZCL_FIELD(OperationRecord, type),          NZCL_FIELD(OperationRecord, op),
       NZCL_FIELD(OperationRecord, packed_result), NZCL_FIELD(OperationRecord, value_rule),
-      NZCL_FIELD(OperationRecord, collective),    NZCL_FIELD(OperationRecord, root),
+      NZCL_FIELD(OperationRecord, collective),    NZCL_FIELD(OperationRecord, root_or_density),
       NZCL_FIELD(OperationRecord, algorithm),     NZCL_FIELD(OperationRecord, output_address),
       NZCL_FIELD(OperationRecord, output_key),    NZCL_FIELD(OperationRecord, tag),
       NZCL_FIELD(OperationRecord, chunk_count),   NZCL_FIELD(OperationRecord, checksum)};
@@ -274,7 +274,7 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
   for (const auto change :
        {+[](OperationRecord& r) { ++r.count; }, +[](OperationRecord& r) { ++r.block_elems; },
         +[](OperationRecord& r) { ++r.type; }, +[](OperationRecord& r) { ++r.op; },
-        +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root; },
+        +[](OperationRecord& r) { ++r.packed_result; }, +[](OperationRecord& r) { ++r.root_or_density; },
         +[](OperationRecord& r) { ++r.checksum; },
         +[](OperationRecord& r) { r.value_rule = ValueRule::coded; },
         +[](OperationRecord& r) { r.algorithm = Algorithm::doubling; },
@@ -283,6 +283,45 @@ TEST(OperationRecord, SameOperationLooksAtEverythingButTheOutput) {
     OperationRecord c = a;
     change(c);
     EXPECT_FALSE(a.same_operation(c));
+  }
+}
+
+TEST(OperationRecord, ARefusalNeedsTheSameRootAndNotTheSameDensity) {
+  OperationRecord a{.count = 10, .block_elems = 2}, b = a;
+  b.root_or_density = Density::of_share(0.5).code();
+  EXPECT_EQ(a.root(), 0);
+  EXPECT_FALSE(a.density().known());
+  EXPECT_EQ(b.root(), 0) << "an allreduce has none";
+  EXPECT_EQ(b.density(), Density::of_share(0.5));
+  EXPECT_FALSE(a.same_operation(b));
+  EXPECT_TRUE(a.same_layout(b));
+  a.collective = b.collective = Collective::broadcast;
+  a.root_or_density = 1, b.root_or_density = 2;
+  EXPECT_EQ(b.root(), 2);
+  EXPECT_FALSE(b.density().known()) << "nothing depends on it";
+  EXPECT_FALSE(a.same_layout(b));
+}
+
+TEST(Density, KeepsWhatItSaysWithinTwoPartsInTenThousand) {
+  EXPECT_FALSE(Density().known());
+  EXPECT_FALSE(Density::of_share(0).known());
+  EXPECT_EQ(Density::of_share(1).share(), 1);
+  EXPECT_EQ(Density::of_share(0.25).share(), 0.25);
+  double last = 0;
+  for (double share = 1; share > 1e-9; share *= 0.9) {
+    const Density d = Density::of_share(share);
+    EXPECT_TRUE(d.known());
+    EXPECT_NEAR(d.share() / share, 1, 2e-4);
+    EXPECT_NE(d.share(), last) << "they can be told apart";
+    last = d.share();
+    EXPECT_EQ(Density::of_code(d.code()), d);
+  }
+  EXPECT_EQ(Density::of_share(1e-300).code(), 1) << "the least share, and not unknown";
+  for (unsigned code = 1; code < 65536; ++code) {
+    const Density d = Density::of_code(static_cast<std::uint16_t>(code));
+    ASSERT_GT(d.share(), 0);
+    ASSERT_LE(d.share(), 1);
+    ASSERT_EQ(Density::of_share(d.share()), d) << code;
   }
 }
 

@@ -80,6 +80,7 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   // that no earlier write may still be under way when it is visible.
   limits_.ordered = true;
   limits_.autonomous = true;
+  limits_.link_gbps = port.link_gbps;
   limits_.costs = {.segment = kSegmentCost, .write = kWriteCost, .foreign_byte = 0};
 }
 
@@ -131,6 +132,8 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   return std::make_shared<IbvDevice>(options);
 }
 
+double link_gbps(const DeviceOptions& options) { return open_port(options).port.link_gbps; }
+
 TransportInfo probe() {
   TransportInfo info{"ibverbs", false, ""};
   try {
@@ -140,6 +143,7 @@ TransportInfo probe() {
         fmt::format("native verbs on {}:{}, {}, GID {}, MTU {}", p.device, p.number,
                     p.ethernet ? "RoCE" : "InfiniBand", p.gid.index, 128 << static_cast<int>(p.mtu));
     info.available = true;
+    info.link_gbps = p.link_gbps;
   } catch (const Error& e) {
     info.detail = e.what();
   }

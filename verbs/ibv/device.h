@@ -53,5 +53,7 @@ class IbvDevice final : public Device {
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 TransportInfo probe();
+/// Limits::link_gbps of the device that open_device() would open. Throws what that throws.
+double link_gbps(const DeviceOptions& options);
 
 }  // namespace nzcl::verbs::ibv

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "verbs/link_speed.h"
+
 namespace nzcl::verbs::ibv {
 namespace {
 
@@ -90,6 +92,9 @@ std::string examine(ibv_context* context, const DeviceOptions& options, Port& po
     return fmt::format("port {} has no GID: give its network interface an IP address", port.number);
   }
   port.gid = *gid;
+  // The codes of a RoCE port have no value for each speed of Ethernet, so its interface knows better.
+  if (port.ethernet) port.link_gbps = interface_gbps(interface_of(port.device, port.number, gid->index));
+  if (port.link_gbps == 0) port.link_gbps = port_gbps(attr.active_speed, attr.active_width);
   const auto [name, wanted_port] = split(options.interface);
   const bool fits = options.interface.empty() ||
                     (name == port.device && (wanted_port == 0 || wanted_port == port.number)) ||

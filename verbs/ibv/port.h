@@ -32,7 +32,8 @@ struct Port {
   std::uint16_t lid = 0;
   GidEntry gid;
   std::uint32_t max_message_bytes = 0;
-  int numa_node = -1;  // -1: not known
+  int numa_node = -1;    // -1: not known
+  double link_gbps = 0;  // one way; 0: not known
 };
 
 /// Chooses the port for a member: of the ports on this NUMA node, or of all ports if none is on it or

@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 
+#include "verbs/link_speed.h"
 #include "verbs/ofi/domains.h"
 #include "verbs/ofi/endpoint.h"
 #include "verbs/ofi/handles.h"
@@ -114,6 +115,14 @@ Costs costs_of(const std::string& provider) {
   return {.segment = 2 << 10, .write = 8 << 10, .foreign_byte = 0};
 }
 
+/// What the provider says of its link or, over TCP, what the kernel says of the network interface.
+double gbps_of(const fi_info& info) {
+  const fid_nic* nic = info.nic;
+  if (nic != nullptr && nic->link_attr != nullptr && nic->link_attr->speed > 0)
+    return static_cast<double>(nic->link_attr->speed) / 1e9;
+  return interface_gbps(info.domain_attr->name);
+}
+
 class OfiDevice final : public Device {
  public:
   /// `address` is the address that the user gave, or empty.
@@ -140,6 +149,7 @@ class OfiDevice final : public Device {
     // included.
     limits_.ordered = (info_->tx_attr->msg_order & FI_ORDER_WAW) != 0 &&
                       info_->ep_attr->max_order_waw_size >= limits_.max_write_bytes;
+    limits_.link_gbps = gbps_of(*info_);
     limits_.costs = costs_of(provider_);
   }
 
@@ -166,9 +176,10 @@ class OfiDevice final : public Device {
 
 }  // namespace
 
-std::shared_ptr<Device> open_device(const DeviceOptions& options) {
-  if (options.transport == "shm") remove_shm_leftovers();
-  const Wanted wanted(options);
+namespace {
+
+/// Finds the provider and the interface that the options ask for. Throws Error{unavailable}.
+Info find(const DeviceOptions& options, const Wanted& wanted) {
   Info offers;
   const int code = get_info(options.transport, wanted.address, offers);
   if (code != 0) {
@@ -180,8 +191,19 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   }
   Info info = choose(options.transport, wanted.interface, offers);
   require_way_out(options, *info);
+  return info;
+}
+
+}  // namespace
+
+std::shared_ptr<Device> open_device(const DeviceOptions& options) {
+  if (options.transport == "shm") remove_shm_leftovers();
+  const Wanted wanted(options);
+  Info info = find(options, wanted);
   return std::make_shared<OfiDevice>(std::move(info), wanted.address);
 }
+
+double link_gbps(const DeviceOptions& options) { return gbps_of(*find(options, Wanted(options))); }
 
 TransportInfo probe(const std::string& transport) try {
   Info info;
@@ -192,7 +214,8 @@ TransportInfo probe(const std::string& transport) try {
                 "libfabric {}: {}", transport,
                 code == -FI_ENODATA ? "no such provider, or no device that it can use" : fi_strerror(-code))};
   return {transport, true,
-          fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name)};
+          fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name),
+          gbps_of(*info)};
 } catch (const Error& e) {  // libfabric could not be loaded
   return {transport, false, e.what()};
 }

@@ -38,13 +38,15 @@ std::string_view text_of(wire::ValueRule rule) {
 std::string details_of(const OperationRecord& r) {
   std::string text;
   if (has_counts(r)) text += fmt::format(", counts that differ (checksum {:016x})", r.checksum);
-  if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root);
+  if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root());
   if (r.packed_result != 0) text += ", packed result";
   text += text_of(r.value_rule);
   if (wire::is_coded(r.value_rule) && r.checksum != 0)
     text += fmt::format(", checksum of the compressor {:016x}", r.checksum);
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
   if (r.algorithm == wire::Algorithm::merging) text += ", by merging";
+  if (const wire::Density density = r.density(); density.known())
+    text += fmt::format(", expected density {:.3g}", density.share());
   if (r.tag != 0) text += fmt::format(", tag {}", r.tag);
   return text;
 }

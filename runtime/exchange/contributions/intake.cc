@@ -243,7 +243,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   if (refusal == nullptr && repeats(s, header, record))
     return admit(s, rank, header, record, nullptr) ? &s : nullptr;
   const char* wrong = wire::wrong_with(record);
-  if (wrong == nullptr && record.root >= ranks_) wrong = "its root is no rank";
+  if (wrong == nullptr && record.root() >= ranks_) wrong = "its root is no rank";
   if (wrong == nullptr && record.algorithm == wire::Algorithm::merging)
     wrong = "its tensor is merged, and has no owners";
   if (wrong == nullptr && wire::has_coded_results(record.value_rule) && context_.config.members.dedicated > 0)

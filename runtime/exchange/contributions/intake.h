@@ -36,7 +36,7 @@ struct IncomingSlice {
   std::uint64_t words() const { return words_for(shape.blocks()); }  // of a bitmap
   /// The ranks that may contribute to it.
   wire::Audience contributors() const {
-    return wire::contributors(record.collective, record.root, layout->chunk_of(slice));
+    return wire::contributors(record.collective, record.root(), layout->chunk_of(slice));
   }
 };
 

@@ -52,7 +52,7 @@ void ResultSender::start() {
   if (s.layout->is_meeting(s.slice)) audience_ = {.kind = wire::Audience::Kind::none};
   if (s.refusal) audience_ = {};  // which concerns everybody
   if (!s.refusal && !s.layout->is_meeting(s.slice))
-    audience_ = wire::receivers(s.record.collective, s.record.root, s.layout->chunk_of(s.slice),
+    audience_ = wire::receivers(s.record.collective, s.record.root(), s.layout->chunk_of(s.slice),
                                 context_.config.members.workers);
   if (s.layout->tiled()) return;
   const std::uint64_t runs = sum_.result().runs();

@@ -141,6 +141,9 @@ case $case_name in
       right 4 --algorithm "$algorithm" --ranks 3 -b 256 -e 4096 -f 16 -n 2 -w 0 --density 1,0.1
     done
     refused 'gossip not in' --algorithm gossip
+    right 4 --hint --ranks 3 -b 256 -e 4096 -f 16 -n 2 -w 0 --density 1,0.1
+    [[ $(grep -c '"hint": true' "$work/json") == 8 ]] || fail "the rows do not say that nzcl was told the density"
+    refused 'hint: is for allreduces' --hint --collective broadcast
     for wire_type in as_is float16 bfloat16; do
       right 2 --wire_type "$wire_type" --ranks 2 -b 100000 -n 2 -w 0 --density 0.5,0.01
     done

@@ -1,0 +1,26 @@
+// What each member finds out about its own place only when it has planned its threads and opened its device:
+// the NUMA node that it is on, and how fast its link is.
+#pragma once
+
+#include <string>
+
+#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/plan/membership.h"
+
+namespace nzcl::comm {
+
+/// What a member says about itself, after its Hello. It is sent as JSON.
+struct Equipment {
+  int node = -1;  // of its threads and channels; -1: they are on several
+  engine::LinkSpeed link;
+
+  std::string encode() const;
+  /// Throws Error{mismatch} that names the sender `who` for a text that is not valid.
+  static Equipment decode(const std::string& text, const std::string& who);
+};
+
+/// Collective. Enters what all members say into the membership.
+void gather_equipment(const Equipment& own, engine::Membership& membership, bootstrap::Bootstrap& meeting,
+                      bootstrap::Deadline deadline);
+
+}  // namespace nzcl::comm
