@@ -23,13 +23,13 @@ struct UnitSlice {
 };
 
 /// Whether merge_kernel(), with index sets that are spread to those of elements, takes less time than the sum
-/// of units. `held_units` are those of all contributions together. The time of the one follows the elements,
-/// that of the other the units that are there. Also true for units of one element, for which there is no sum
-/// of units.
-constexpr bool sums_faster_by_element(std::size_t elements, std::size_t unit_elements,
-                                      std::size_t held_units) {
-  constexpr std::size_t kShort = 4, kShare = 8;
-  return unit_elements == 1 || (unit_elements <= kShort && held_units * kShare > elements);
+/// of units. `held_units` are those of all sources together. The time of the one follows the elements and the
+/// sources, that of the other the units that are there. Also true for units of one element, for which there
+/// is no sum of units.
+constexpr bool sums_faster_by_element(std::size_t elements, std::size_t unit_elements, std::size_t held_units,
+                                      std::size_t sources) {
+  constexpr std::size_t kElementsOfUnit = 40;  // a unit takes as long as so many elements of one source
+  return unit_elements == 1 || held_units * kElementsOfUnit > elements * sources;
 }
 
 /// Sums the contributions, and writes the units of the union to `packed`, which has exactly their bytes. The

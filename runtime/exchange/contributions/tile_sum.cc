@@ -262,10 +262,10 @@ void TileSum::unite() {
              .offsets = {},
              .values = nullptr};
   choose_result_code();
-  way_ = whole == parts_.size()                                       ? Way::whole
-         : result_.units == 0                                         ? Way::nothing
-         : sums_faster_by_element(shape_.elements, shape_.unit, held) ? Way::merge
-                                                                      : Way::units;
+  way_ = whole == parts_.size()                                                      ? Way::whole
+         : result_.units == 0                                                        ? Way::nothing
+         : sums_faster_by_element(shape_.elements, shape_.unit, held, parts_.size()) ? Way::merge
+                                                                                     : Way::units;
 }
 
 std::uint64_t TileSum::result_value_bytes() const {

@@ -110,7 +110,7 @@ TilePart TileMerge::merge_units(DataType type, ReduceOp op, const TilePart& a, T
   add_to_union(b, shape, any);
   const std::size_t units = set_size(any);
   const std::size_t count = shape.elements_in(units, test_bit(any, shape.units() - 1));
-  if (sums_faster_by_element(shape.elements, shape.unit, a.units + b.units)) {
+  if (sums_faster_by_element(shape.elements, shape.unit, a.units + b.units, kParts)) {
     const std::size_t sources =
         collect_sources(a, bitmap_or_all(a, shape, a_scratch), b, bitmap_or_all(b, shape, b_scratch));
     merge_kernel(type, op)(std::span(sources_).first(sources), shape.elements,
