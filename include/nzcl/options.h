@@ -72,8 +72,8 @@ struct Options {
   /// as_is | float16 | bfloat16: the type in which float32 values travel, unless a call says otherwise.
   /// Tensors for which a call may not ask for it travel as they are.
   std::string wire_type = "as_is";
-  /// auto | bitmap | offsets | gaps | runs | rice: how this rank codes which single elements it sends.
-  /// Results are the same; it is for tests and measurements.
+  /// auto | bitmap | offsets | gaps | runs | rice: how this rank codes which elements or small blocks it
+  /// sends. Results are the same; it is for tests and measurements.
   std::string format = "auto";
   /// How messages that other ranks of this host read in place are stored: "cached" in this core's caches,
   /// which is fastest between cores that share one; "streamed" past them, which is fastest between cores that

@@ -42,6 +42,7 @@ void register_scans(const std::string& target_name, std::int64_t target);
 void register_reductions(const std::string& target_name, std::int64_t target);
 void register_elements(const std::string& target_name, std::int64_t target);
 void register_element_sums(const std::string& target_name, std::int64_t target);
+void register_units(const std::string& target_name, std::int64_t target);
 void register_compression(const std::string& target_name, std::int64_t target);
 void register_indices(const std::string& target_name, std::int64_t target);
 /// These are not written for an instruction set; a row is named "what".

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
     perf::kernels::register_reductions(hwy::TargetName(target), target);
     perf::kernels::register_elements(hwy::TargetName(target), target);
     perf::kernels::register_element_sums(hwy::TargetName(target), target);
+    perf::kernels::register_units(hwy::TargetName(target), target);
     perf::kernels::register_compression(hwy::TargetName(target), target);
     perf::kernels::register_indices(hwy::TargetName(target), target);
   }

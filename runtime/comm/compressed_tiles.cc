@@ -66,7 +66,7 @@ TilePart CompressedTiles::part(std::uint64_t begin, std::uint64_t end, engine::T
   const compress::SliceContent content = step_->content(slice_of(begin));
   const auto [first, last] = range_of(content.offsets, begin, end);
   TilePart part;
-  part.count = last - first;
+  part.units = part.count = last - first;  // single elements
   part.drawn = draws_ && step_->has_the_draw(slice_of(begin));
   if (part.count == 0) return part;
   part.values = reinterpret_cast<const std::byte*>(content.values.data() + first);

@@ -111,30 +111,30 @@ std::vector<std::uint64_t> IndexList::bitmap(std::uint64_t blocks) const {
 
 engine::ElementStream IndexList::tiles(const engine::SliceLayout& layout) const {
   engine::ElementStream stream;
-  const std::uint64_t block = layout.block_elements();
-  stream.offsets.reset(new std::uint16_t[ascending_.size() * block]);
+  const std::uint64_t units = layout.block_units();
+  stream.offsets.reset(new std::uint16_t[ascending_.size() * units]);
   stream.first.reserve(layout.tiles() + 1);
   visit(ascending_, [&](auto list) {
-    std::size_t at = 0;          // in the list
-    std::uint64_t elements = 0;  // before it
+    std::size_t at = 0;        // in the list
+    std::uint64_t before = 0;  // units
     for (std::uint64_t t = 0; t < layout.tiles(); ++t) {
-      stream.first.push_back(elements);
+      stream.first.push_back(before);
       const std::uint64_t first_block = t * layout.tile_blocks();
       const std::size_t end = find_index(list, at, first_block + layout.tile_blocks());
-      if (block == 1) {
-        offsets_in_slice(list.subspan(at, end - at), first_block, stream.offsets.get() + elements);
-        elements += end - at;
+      if (units == 1) {
+        offsets_in_slice(list.subspan(at, end - at), first_block, stream.offsets.get() + before);
+        before += end - at;
       } else {
-        const std::uint64_t most = layout.elements_of_tile(t);
+        const std::uint64_t most = layout.shape_of_tile(t).units();
         for (std::size_t i = at; i < end; ++i) {
-          const std::uint64_t first = (static_cast<std::uint64_t>(list[i]) - first_block) * block;
-          for (std::uint64_t e = first; e < std::min(first + block, most); ++e)
-            stream.offsets[elements++] = static_cast<std::uint16_t>(e);
+          const std::uint64_t first = (static_cast<std::uint64_t>(list[i]) - first_block) * units;
+          for (std::uint64_t u = first; u < std::min(first + units, most); ++u)
+            stream.offsets[before++] = static_cast<std::uint16_t>(u);
         }
       }
       at = end;
     }
-    stream.first.push_back(elements);
+    stream.first.push_back(before);
   });
   return stream;
 }

@@ -6,21 +6,22 @@
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/elements.h"
 #include "runtime/kernels/offsets.h"
+#include "runtime/kernels/units.h"
 
 namespace nzcl::engine {
 namespace {
 
-/// Sets the bits of all elements of the blocks that are set in `blocks`, from block `first` on.
-void expand_blocks(std::span<const std::uint64_t> blocks, std::uint64_t first, std::uint64_t elements,
-                   std::uint64_t block_elements, std::span<std::uint64_t> bitmap) {
-  if (block_elements == 1) {
+/// Sets the bits of all units of the blocks that are set in `blocks`, from block `first` on.
+void expand_blocks(std::span<const std::uint64_t> blocks, std::uint64_t first, std::uint64_t units,
+                   std::uint64_t block_units, std::span<std::uint64_t> bitmap) {
+  if (block_units == 1) {
     std::copy_n(blocks.begin() + static_cast<std::ptrdiff_t>(first / 64), bitmap.size(), bitmap.begin());
     return;
   }
   std::fill(bitmap.begin(), bitmap.end(), 0);
-  for (std::uint64_t begin = 0, block = first; begin < elements; begin += block_elements, ++block) {
+  for (std::uint64_t begin = 0, block = first; begin < units; begin += block_units, ++block) {
     if (!test_bit(blocks, block)) continue;
-    const std::uint64_t end = std::min(begin + block_elements, elements);
+    const std::uint64_t end = std::min(begin + block_units, units);
     for (std::uint64_t i = begin; i < end; ++i) set_bit(bitmap, i);
   }
 }
@@ -59,46 +60,71 @@ std::span<const std::uint16_t> TileInput::drawn(const SliceLayout& layout, std::
 
 std::optional<TilePart> TileInput::part(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
                                         std::span<std::byte> values) const {
-  const std::uint64_t elements = layout.elements_of_tile(tile), each = layout.element_bytes();
-  TilePart part;
+  const wire::TileShape shape = layout.shape_of_tile(tile);
   switch (kind_) {
     case Kind::none:
-      return part;
+      return TilePart();
     case Kind::all:
-      part.form = TilePart::Form::all;
-      part.count = elements;
-      part.values = dense_ + layout.tile_begin(tile) * each;
-      return part;
-    case Kind::stream: {
-      const std::uint64_t first = stream_.first[tile];
-      part.count = stream_.first[tile + 1] - first;
-      if (part.count == 0) return part;
-      part.form = part.count == elements ? TilePart::Form::all : TilePart::Form::offsets;
-      part.offsets = {stream_.offsets.get() + first, part.count};
-      part.values = stream_.values + first * each;
-      return part;
-    }
-    case Kind::source: {
-      const std::uint64_t begin = layout.tile_begin(tile);
-      return source_->part(begin, begin + elements, scratch);
-    }
+      return whole(shape, dense_ + layout.tile_begin(tile) * layout.element_bytes());
+    case Kind::stream:
+      return of_stream(layout, tile);
+    case Kind::source:
+      return source_->part(layout.tile_begin(tile), layout.tile_begin(tile) + shape.elements, scratch);
     case Kind::scan:
     case Kind::bitmap:
       break;
   }
-  const auto bitmap = scratch.bitmap(words_for(elements));
-  const std::span dense(dense_ + layout.tile_begin(tile) * each, elements * each);
+  return packed(layout, tile, scratch, values);
+}
+
+TilePart TileInput::whole(const wire::TileShape& shape, const std::byte* values) {
+  return {.form = TilePart::Form::all,
+          .units = shape.units(),
+          .count = shape.elements,
+          .bitmap = {},
+          .offsets = {},
+          .values = values};
+}
+
+TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile) const {
+  const wire::TileShape shape = layout.shape_of_tile(tile);
+  const std::uint64_t first = stream_.first[tile], units = stream_.first[tile + 1] - first;
+  if (units == 0) return {};
+  // Only the tensor's last unit may be shorter, and no values lie behind it.
+  const std::byte* const values = stream_.values + first * shape.unit * layout.element_bytes();
+  if (units == shape.units()) return whole(shape, values);
+  const std::span<const std::uint16_t> offsets(stream_.offsets.get() + first, units);
+  return {.form = TilePart::Form::offsets,
+          .units = units,
+          .count = shape.elements_in(units, offsets.back() == shape.units() - 1),
+          .bitmap = {},
+          .offsets = offsets,
+          .values = values};
+}
+
+/// Packs what is there out of the dense tensor.
+std::optional<TilePart> TileInput::packed(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
+                                          std::span<std::byte> values) const {
+  const wire::TileShape shape = layout.shape_of_tile(tile);
+  const std::uint64_t units = shape.units(), each = layout.element_bytes();
+  const std::span dense(dense_ + layout.tile_begin(tile) * each, shape.elements * each);
+  const auto bitmap = scratch.bitmap(words_for(units));
+  TilePart part;
   if (kind_ == Kind::scan) {
-    part.count = scan_and_pack(dense, each, bitmap, values);
+    part.count = shape.unit == 1 ? scan_and_pack(dense, each, bitmap, values)
+                                 : scan_and_pack_units(dense, each, shape.unit, bitmap, values);
     if (part.count == kTooDense) return std::nullopt;
+    part.units = shape.units_of(part.count);
   } else {
-    expand_blocks(bits_, tile * layout.tile_blocks(), elements, layout.block_elements(), bitmap);
-    part.count = set_size(bitmap);
+    expand_blocks(bits_, tile * layout.tile_blocks(), units, layout.block_units(), bitmap);
+    part.units = set_size(bitmap);
+    part.count = shape.elements_in(part.units, test_bit(bitmap, units - 1));
     if (part.count * each > values.size()) return std::nullopt;
-    pack(dense, each, bitmap, values.first(part.count * each));
+    pack_units(dense, each, shape.unit, bitmap, values.first(part.count * each),
+               scratch.elements(words_for(shape.elements)));
   }
-  if (part.count == 0) return part;
-  part.form = part.count == elements ? TilePart::Form::all : TilePart::Form::bitmap;
+  if (part.units == 0) return part;
+  part.form = part.units == units ? TilePart::Form::all : TilePart::Form::bitmap;
   part.bitmap = bitmap;
   part.values = values.data();
   return part;

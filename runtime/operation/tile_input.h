@@ -21,8 +21,8 @@ struct ElementStream {
   /// are in another order or have duplicates.
   const verbs::MemoryRegion* region = nullptr;
   std::vector<std::byte> own_values;
-  std::unique_ptr<std::uint16_t[]> offsets;  // for each element its offset in its tile
-  /// For each tile of the tensor, the position in the list of its first element; at the end the list's size.
+  std::unique_ptr<std::uint16_t[]> offsets;  // for each unit its number in its tile
+  /// For each tile of the tensor, the position in the list of its first unit; at the end the list's size.
   std::vector<std::uint64_t> first;
 };
 
@@ -30,7 +30,7 @@ struct ElementStream {
 /// threads may ask for different tiles at the same time.
 class TileInput {
  public:
-  /// A dense tensor, of which the elements that are not zero are sent.
+  /// A dense tensor, of which the units that are not zero are sent.
   TileInput(const std::byte* dense, const verbs::MemoryRegion* region)
       : kind_(Kind::scan), dense_(dense), region_(region) {}
 
@@ -70,6 +70,11 @@ class TileInput {
 
  private:
   enum class Kind : std::uint8_t { scan, all, none, bitmap, stream, source };
+  static TilePart whole(const wire::TileShape& shape, const std::byte* values);
+  TilePart of_stream(const SliceLayout& layout, std::uint64_t tile) const;
+  std::optional<TilePart> packed(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
+                                 std::span<std::byte> values) const;
+
   Kind kind_;
   const std::byte* dense_ = nullptr;
   const verbs::MemoryRegion* region_ = nullptr;

@@ -7,36 +7,13 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/base/cold_memory.h"
-#include "runtime/kernels/elements.h"
 #include "runtime/kernels/offsets.h"
 #include "runtime/kernels/packed_output.h"
+#include "runtime/kernels/units.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
 namespace {
-
-template <typename Element>
-void scatter_elements(std::byte* dense, std::span<const std::uint16_t> offsets, const std::byte* values) {
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const std::size_t ahead = offsets[std::min(i + kScatterAhead, offsets.size() - 1)];
-    __builtin_prefetch(dense + ahead * sizeof(Element), 1);
-    std::memcpy(dense + offsets[i] * sizeof(Element), values + i * sizeof(Element), sizeof(Element));
-  }
-}
-
-void scatter(std::byte* dense, std::span<const std::uint16_t> offsets, const std::byte* values,
-             std::uint64_t element_bytes) {
-  switch (element_bytes) {
-    case 1:
-      return scatter_elements<std::uint8_t>(dense, offsets, values);
-    case 2:
-      return scatter_elements<std::uint16_t>(dense, offsets, values);
-    case 4:
-      return scatter_elements<std::uint32_t>(dense, offsets, values);
-    default:
-      return scatter_elements<std::uint64_t>(dense, offsets, values);
-  }
-}
 
 /// Reads as many indices as `to` has room for.
 void read_indices(const IndexBuffer& from, std::span<std::int64_t> to) {
@@ -55,7 +32,7 @@ void read_indices(const IndexBuffer& from, std::span<std::int64_t> to) {
 
 TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place)
     : layout_(layout),
-      blocks_of_(layout.block_elements()),
+      blocks_of_(layout.block_units()),
       base_(dense),
       packed_(false),
       in_place_(in_place),
@@ -68,7 +45,7 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_plac
 TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity,
                        IndexBuffer indices, PackedOverflow* overflow, int lanes)
     : layout_(layout),
-      blocks_of_(layout.block_elements()),
+      blocks_of_(layout.block_units()),
       base_(packed),
       packed_(true),
       in_place_(false),
@@ -110,64 +87,72 @@ bool TileOutput::placeable(std::uint64_t tile, int lane) {
 
 std::optional<std::uint64_t> TileOutput::count(std::uint64_t tile, const wire::Tile& bytes,
                                                TileScratch& scratch) const {
-  if (layout_.block_elements() == 1) return bytes.count;
-  const std::uint64_t elements = layout_.elements_of_tile(tile);
-  const auto part = read_part(bytes, elements, scratch);
+  const wire::TileShape shape = layout_.shape_of_tile(tile);
+  if (layout_.block_units() == 1) return shape.units_of(bytes.count);
+  const auto part = read_part(bytes, shape, scratch);
   if (!part) return std::nullopt;
-  return blocks_of_.count(*part, elements, scratch);
+  return blocks_of_.count(*part, shape.units(), scratch);
 }
 
 std::optional<std::uint64_t> TileOutput::place(std::uint64_t tile, const wire::Tile& bytes, int lane,
                                                TileScratch& scratch, std::span<const std::uint16_t> drawn) {
-  // A bitmap of single elements is that of the blocks, so it is read to its own place.
-  const bool direct = !packed_ && layout_.block_elements() == 1;
-  const auto part = read_part(bytes, layout_.elements_of_tile(tile), scratch,
+  // A bitmap of units that are blocks is read to its own place.
+  const bool direct = !packed_ && layout_.block_units() == 1;
+  const auto part = read_part(bytes, layout_.shape_of_tile(tile), scratch,
                               direct ? words_of(tile) : std::span<std::uint64_t>(), drawn);
   if (!part) return std::nullopt;
   return place(tile, *part, lane, scratch);
 }
 
 std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch) {
-  const std::uint64_t elements = layout_.elements_of_tile(tile), each = layout_.element_bytes(),
-                      block = layout_.block_elements();
+  const wire::TileShape shape = layout_.shape_of_tile(tile);
+  const std::uint64_t units = shape.units(), each = layout_.element_bytes();
   const std::span<std::uint64_t> words = words_of(tile);
-  std::byte* const dense = base_ + layout_.tile_begin(tile) * each;
+  const std::span dense(base_ + layout_.tile_begin(tile) * each, shape.elements * each);
+  const std::span values(part.values, part.count * each);
   switch (part.form) {
     case TilePart::Form::none:
-      if (!in_place_) zero_cold(dense, elements * each);
+      if (!in_place_) zero_cold(dense.data(), dense.size());
       return 0;
     case TilePart::Form::all:
-      copy_cold(dense, part.values, elements * each);
-      fill_ones(words, blocks_of_.blocks(elements));
+      copy_cold(dense.data(), part.values, dense.size());
+      fill_ones(words, blocks_of_.blocks(units));
       return set_size(words);
     case TilePart::Form::offsets:
-      if (in_place_ && part.count < elements / kFewElements) {
-        scatter(dense, part.offsets, part.values, each);
+      if (in_place_ && part.units * kFewElements < shape.elements) {
+        scatter_units(values, shape.unit * each, part.offsets, dense);
         for (const std::uint16_t offset : part.offsets) set_bit(words, blocks_of_.block_of(offset));
-        return blocks_of_.count(part, elements, scratch);
+        return blocks_of_.count(part, units, scratch);
       }
       break;
     case TilePart::Form::bitmap:
       break;
   }
-  const auto bitmap = as_bitmap(part, elements, block == 1 ? words : scratch.bitmap(words_for(elements)));
-  expand({part.values, part.count * each}, each, bitmap, {dense, elements * each}, StoreTo::cache);
-  if (block > 1) return blocks_of_.mark(bitmap, words);
+  const bool direct = layout_.block_units() == 1;
+  const auto bitmap = as_bitmap(part, units, direct ? words : scratch.bitmap(words_for(units)));
+  const auto elements = scratch.elements(words_for(shape.elements));
+  // In place, all blocks that no rank has are zero already, because this rank has not got them either.
+  if (in_place_ && direct) {
+    fill_in_units(values, each, shape.unit, bitmap, dense, elements);
+  } else {
+    expand_units(values, each, shape.unit, bitmap, dense, elements);
+  }
+  if (!direct) return blocks_of_.mark(bitmap, words);
   if (bitmap.data() != words.data()) std::copy(bitmap.begin(), bitmap.end(), words.begin());
-  return part.count;
+  return part.units;
 }
 
 std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part, int lane,
                                        TileScratch& scratch) {
-  if (part.count == 0) return 0;
+  if (part.units == 0) return 0;
   const std::uint64_t position = cursors_[static_cast<std::size_t>(lane)].blocks;
-  if (layout_.block_elements() > 1) return place_whole_blocks(tile, part, position, scratch);
+  if (layout_.block_units() > 1) return place_whole_blocks(tile, part, position, scratch);
   put_indices(tile, position, as_offsets(part, scratch.offsets()));
   put_values(position, {part.values, part.count * layout_.element_bytes()});
-  return part.count;
+  return part.units;
 }
 
-/// Places a tile whose blocks have several elements.
+/// Places a tile that tells of single elements, where blocks have several.
 std::uint64_t TileOutput::place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
                                              TileScratch& scratch) {
   const auto offsets = as_offsets(part, scratch.offsets());

@@ -91,7 +91,7 @@ constexpr std::array kSettings = {
             "The type in which float32 values travel, unless a call says otherwise; sums are computed in "
             "float32"},
     Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs|rice",
-            "How this rank codes which single elements it sends; for tests and measurements"},
+            "How this rank codes which elements or small blocks it sends; for tests and measurements"},
     Setting{
         "staging", &Options::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
         "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},

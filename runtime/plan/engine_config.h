@@ -81,8 +81,7 @@ struct EngineConfig {
   /// How many bytes of a worker's cache its incomplete slices may take, divided evenly between the owners.
   /// With 0, only kWindow bounds them.
   std::uint64_t ahead_bytes = 0;
-  /// Tensors whose blocks have fewer bytes are exchanged as tiles of single elements. All members have the
-  /// same. 0: none are.
+  /// Tensors whose blocks have fewer bytes are exchanged as tiles. All members have the same. 0: none are.
   std::uint64_t tile_block_bytes = 0;
   /// How this member codes the index sets of its tiles. None: as is cheapest.
   std::optional<wire::IndexCode> index_code;

@@ -99,6 +99,7 @@ void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
   const std::uint64_t wanted =
       std::max<std::uint64_t>(1, wanted_tiled_slice_bytes(r, tensor_bytes_) / (64 * block_bytes_));
   tile_blocks_ = 64 * std::min(most, std::bit_floor(wanted));
+  unit_elements_ = r.single_elements ? 1 : block_elements();
   slice_blocks_ = 64 * wanted / tile_blocks_ * tile_blocks_;
 }
 
@@ -203,6 +204,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
                         .express_bytes = express_bytes(config),
                         .tile_block_bytes = tile_block_bytes(config, record),
+                        .single_elements = record.value_rule != wire::ValueRule::as_is,
                         .coded = wire::is_coded(record.value_rule),
                         .meets = record.collective != wire::Collective::allreduce,
                         .chunk_count = record.count,

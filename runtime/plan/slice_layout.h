@@ -7,6 +7,7 @@
 
 #include "runtime/plan/engine_config.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/tile.h"
 
 namespace nzcl::engine {
 
@@ -25,6 +26,8 @@ struct LayoutRequest {
   wire::Priority express_priority = wire::Priority::express;
   /// Tensors with blocks of fewer bytes are cut into tiles, unless they are express. 0: none are.
   std::uint64_t tile_block_bytes = 0;
+  /// Whether tiles tell of single elements which are there, and not of whole blocks.
+  bool single_elements = false;
   /// Whether contributions are coded, so that few bytes are left of each slice.
   bool coded = false;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.
@@ -63,7 +66,9 @@ struct LayoutRequest {
 /// blocks.
 ///
 /// The slices of a *tiled* tensor, whose blocks are small, are cut further into tiles of at most
-/// kMostSliceElements elements. A tile holds whole blocks, and in its dense form it fits a message.
+/// kMostSliceElements elements. A tile holds whole blocks, and in its dense form it fits a message. What it
+/// says to be there, its *units*, are blocks; or single elements where values are coded, because compressors
+/// select elements.
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
@@ -143,6 +148,12 @@ class SliceLayout {
   std::uint64_t elements_of_tile(std::uint64_t number) const {
     return std::min(tile_elements(), tensor_bytes_ / element_bytes_ - tile_begin(number));
   }
+  /// Elements of a unit of a tile, and units of a block.
+  std::uint64_t unit_elements() const { return unit_elements_; }
+  std::uint64_t block_units() const { return block_elements() / unit_elements_; }
+  wire::TileShape shape_of_tile(std::uint64_t number) const {
+    return {elements_of_tile(number), unit_elements_};
+  }
 
   std::uint32_t owners() const { return owners_; }
   std::uint32_t owner(std::uint64_t slice) const;
@@ -176,6 +187,7 @@ class SliceLayout {
 
   std::uint64_t epoch_, element_bytes_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
   std::uint64_t tile_blocks_ = 0;  // 0: not tiled
+  std::uint64_t unit_elements_ = 1;
   std::uint32_t owners_, meets_, chunks_, aggregator_, lanes_;
   std::uint64_t chunk_slices_, chunk_count_;
   const std::uint64_t* begins_;

@@ -61,12 +61,13 @@ inline constexpr std::uint64_t kMaxSliceBytes = 4 << 20;
 /// Every owner gets a slice of a small tensor, unless the slice would be smaller than this.
 inline constexpr std::uint64_t kLeastSliceBytes = 32 << 10;
 
-// --- Tiles of single elements
+// --- Tiles
 
-/// Tensors whose blocks are smaller than this are exchanged as tiles, which say of every element whether it
-/// is there. For larger blocks, the index set of single elements takes more bytes than the zeros within
-/// blocks that it leaves out.
-inline constexpr std::uint64_t kTileBlockBytes = 64;
+/// Tensors whose blocks are smaller than this are exchanged as tiles. Larger blocks are exchanged as a bitmap
+/// and a stream, which can leave from the caller's memory and be written directly to their places, but costs
+/// more for each run of blocks. A multiple of the size of every type, so that the bound is the same number of
+/// bytes for all.
+inline constexpr std::uint64_t kTileBlockBytes = 512;
 /// No block of a tiled tensor is larger than this, because a tile has at least 64 blocks and at most 65,536
 /// elements of 4 bytes. Elements of more than 4 bytes are only in tiles if their blocks are smaller than
 /// kTileBlockBytes.
@@ -103,11 +104,9 @@ inline constexpr std::uint64_t kWorthReading = 4;
 /// Where bytes cost little, no shorter code is looked for if the index set has fewer bytes than this.
 inline constexpr std::uint64_t kFewIndexBytes = 1024;
 
-/// A tile with less than one in this many of its elements is written into a dense output element by element,
+/// A tile with less than one unit for this many of its elements is written into a dense output unit by unit,
 /// if the zeros between them are there already. Denser ones are faster written as a whole.
 inline constexpr std::size_t kFewElements = 16;
-/// While elements are written one by one, the line of the element this far ahead is fetched.
-inline constexpr std::size_t kScatterAhead = 24;
 
 // --- Messages
 

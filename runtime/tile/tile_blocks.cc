@@ -28,11 +28,10 @@ std::uint64_t fold(std::uint64_t word, int log2) {
 
 }  // namespace
 
-TileBlocks::TileBlocks(std::uint64_t block_elements)
-    : block_(block_elements),
-      reciprocal_(((std::uint64_t{1} << 32) + block_elements - 1) / block_elements),
-      log2_(std::has_single_bit(block_elements) && block_elements <= 64 ? std::countr_zero(block_elements)
-                                                                        : -1) {}
+TileBlocks::TileBlocks(std::uint64_t block_units)
+    : block_(block_units),
+      reciprocal_(((std::uint64_t{1} << 32) + block_units - 1) / block_units),
+      log2_(std::has_single_bit(block_units) && block_units <= 64 ? std::countr_zero(block_units) : -1) {}
 
 std::uint64_t TileBlocks::count_listed(std::span<const std::uint16_t> offsets) const {
   std::uint64_t count = 0, last = ~std::uint64_t{0};
@@ -44,19 +43,19 @@ std::uint64_t TileBlocks::count_listed(std::span<const std::uint16_t> offsets) c
   return count;
 }
 
-std::uint64_t TileBlocks::count(const TilePart& part, std::uint64_t elements, TileScratch& scratch) const {
-  if (block_ == 1) return part.count;
+std::uint64_t TileBlocks::count(const TilePart& part, std::uint64_t units, TileScratch& scratch) const {
+  if (block_ == 1) return part.units;
   switch (part.form) {
     case TilePart::Form::none:
       return 0;
     case TilePart::Form::all:
-      return blocks(elements);
+      return blocks(units);
     case TilePart::Form::offsets:
       return count_listed(part.offsets);
     case TilePart::Form::bitmap:
       break;
   }
-  return mark(part.bitmap, scratch.blocks(words_for(blocks(elements))));
+  return mark(part.bitmap, scratch.blocks(words_for(blocks(units))));
 }
 
 std::uint64_t TileBlocks::mark(std::span<const std::uint64_t> bitmap, std::span<std::uint64_t> bits) const {
@@ -73,13 +72,13 @@ std::uint64_t TileBlocks::mark(std::span<const std::uint64_t> bitmap, std::span<
       }
       bits[w] = word;
     }
-  } else {  // what is left of a block that has an element is not looked at
+  } else {  // what is left of a block that has a unit is not looked at
     std::fill(bits.begin(), bits.end(), 0);
     const std::uint64_t end = bitmap.size() * 64;
-    for (std::uint64_t element = next_set(bitmap, 0, end); element < end;) {
-      const std::uint64_t block = block_of(static_cast<std::uint16_t>(element));
+    for (std::uint64_t unit = next_set(bitmap, 0, end); unit < end;) {
+      const std::uint64_t block = block_of(static_cast<std::uint16_t>(unit));
       set_bit(bits, block);
-      element = next_set(bitmap, std::min((block + 1) * block_, end), end);
+      unit = next_set(bitmap, std::min((block + 1) * block_, end), end);
     }
   }
   return set_size(bits);

@@ -8,6 +8,7 @@
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/index_codec.h"
 #include "runtime/kernels/offsets.h"
+#include "runtime/kernels/units.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/tile/value_codec.h"
 
@@ -24,18 +25,18 @@ std::uint64_t bytes_of_runs(const TilePart& part) {
 }
 
 /// Returns the bytes of an index set in a given code.
-std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t elements, TileScratch& scratch) {
+std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t units, TileScratch& scratch) {
   switch (code) {
     case IndexCode::bitmap:
-      return bitmap_bytes(elements);
+      return bitmap_bytes(units);
     case IndexCode::offsets:
-      return offsets_bytes(part.count);
+      return offsets_bytes(part.units);
     case IndexCode::gaps:
       return gaps_bytes(as_offsets(part, scratch.offsets()));
     case IndexCode::runs:
       return bytes_of_runs(part);
     case IndexCode::rice:
-      return rice_bytes(as_offsets(part, scratch.offsets()), elements);
+      return rice_bytes(as_offsets(part, scratch.offsets()), units);
     default:
       return 0;
   }
@@ -49,42 +50,52 @@ std::uint64_t with_length(const CodeChoice& choice) {
   return choice.index_bytes + (wire::has_length(choice.code) ? kLengthBytes : 0);
 }
 
-CodeChoice shortest(const TilePart& part, std::size_t elements, const CodeRules& rules,
-                    TileScratch& scratch) {
+CodeChoice shortest(const TilePart& part, std::size_t units, const CodeRules& rules, TileScratch& scratch) {
   const bool at_any_cost = rules.shortest || rules.coded;
-  const bool few = offsets_bytes(part.count) <= bitmap_bytes(elements);
+  const bool few = offsets_bytes(part.units) <= bitmap_bytes(units);
   CodeChoice best{few ? IndexCode::offsets : IndexCode::bitmap,
-                  few ? offsets_bytes(part.count) : bitmap_bytes(elements)};
+                  few ? offsets_bytes(part.units) : bitmap_bytes(units)};
   if (!at_any_cost && best.index_bytes < kFewIndexBytes) return best;
   const std::uint64_t worth = at_any_cost ? best.index_bytes : best.index_bytes / kWorthReading;
   const CodeChoice runs{IndexCode::runs, bytes_of_runs(part)};
   if (with_length(runs) < worth) best = runs;
   if (!at_any_cost) return best;
   const auto try_code = [&](IndexCode code) {
-    const CodeChoice other{code, size_in(code, part, elements, scratch)};
+    const CodeChoice other{code, size_in(code, part, units, scratch)};
     if (with_length(other) < with_length(best)) best = other;
   };
-  // A gap takes at least a byte. Rice's code is read bit by bit, which pays where the elements are few, or
+  // A gap takes at least a byte. Rice's code is read bit by bit, which pays where the units are few, or
   // their values small.
-  if (part.count + kLengthBytes < with_length(best)) try_code(IndexCode::gaps);
+  if (part.units + kLengthBytes < with_length(best)) try_code(IndexCode::gaps);
   if (few || rules.coded) try_code(IndexCode::rice);
   return best;
 }
 
+/// Whether the part's number of elements is that of its units. It is not if the tile's last unit is shorter
+/// than the others, and counted as if it were not, or the other way round.
+bool counts_its_last_unit(const TilePart& part, const wire::TileShape& shape) {
+  if (shape.missing() == 0 || part.form == TilePart::Form::none) return true;
+  const std::size_t last = shape.units() - 1;
+  const bool held =
+      part.form == TilePart::Form::all ||
+      (part.form == TilePart::Form::bitmap ? test_bit(part.bitmap, last) : part.offsets.back() == last);
+  return part.count == shape.elements_in(part.units, held);
+}
+
 }  // namespace
 
-CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRules& rules,
+CodeChoice choose_code(const TilePart& part, std::size_t units, const CodeRules& rules,
                        TileScratch& scratch) {
   if (part.count == 0) return {};
-  if (part.count == elements) return {IndexCode::all, 0};
+  if (part.units == units) return {IndexCode::all, 0};
   if (rules.forced) {
-    const CodeChoice forced{*rules.forced, size_in(*rules.forced, part, elements, scratch)};
+    const CodeChoice forced{*rules.forced, size_in(*rules.forced, part, units, scratch)};
     // A tile in its longest form fits a message with a bitmap, so no other code may be longer.
-    const bool possible = forced.index_bytes > 0 && with_length(forced) <= bitmap_bytes(elements);
-    return possible ? forced : CodeChoice{IndexCode::bitmap, bitmap_bytes(elements)};
+    const bool possible = forced.index_bytes > 0 && with_length(forced) <= bitmap_bytes(units);
+    return possible ? forced : CodeChoice{IndexCode::bitmap, bitmap_bytes(units)};
   }
   if (part.drawn) return {IndexCode::drawn, 0};
-  return shortest(part, elements, rules, scratch);
+  return shortest(part, units, rules, scratch);
 }
 
 std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::uint64_t alignment,
@@ -101,7 +112,7 @@ void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t cou
   std::memcpy(tile, &bits, sizeof bits);
 }
 
-std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t elements, const CodeChoice& choice,
+std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t units, const CodeChoice& choice,
                           TileScratch& scratch) {
   std::byte* const begin = to;
   if (wire::has_length(choice.code)) {
@@ -112,7 +123,7 @@ std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t eleme
   const std::span<std::byte> bytes(to, choice.index_bytes);
   switch (choice.code) {
     case IndexCode::bitmap:
-      encode_bitmap(as_bitmap(part, elements, scratch.bitmap(words_for(elements))), bytes);
+      encode_bitmap(as_bitmap(part, units, scratch.bitmap(words_for(units))), bytes);
       break;
     case IndexCode::offsets:
       encode_offsets(as_offsets(part, scratch.offsets()), bytes);
@@ -121,10 +132,10 @@ std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t eleme
       encode_gaps(as_offsets(part, scratch.offsets()), bytes);
       break;
     case IndexCode::runs:
-      encode_runs(as_bitmap(part, elements, scratch.bitmap(words_for(elements))), elements, bytes);
+      encode_runs(as_bitmap(part, units, scratch.bitmap(words_for(units))), units, bytes);
       break;
     case IndexCode::rice:
-      encode_rice(as_offsets(part, scratch.offsets()), elements, bytes);
+      encode_rice(as_offsets(part, scratch.offsets()), units, bytes);
       break;
     default:
       assert(false);
@@ -132,10 +143,12 @@ std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t eleme
   return static_cast<std::uint64_t>(to + choice.index_bytes - begin);
 }
 
-std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
+std::optional<TilePart> read_part(const wire::Tile& tile, const wire::TileShape& shape, TileScratch& scratch,
                                   std::span<std::uint64_t> bitmap, std::span<const std::uint16_t> drawn) {
-  TilePart part{.count = tile.count, .bitmap = {}, .offsets = {}, .values = tile.values.data()};
-  const std::span<std::uint64_t> bits = bitmap.empty() ? scratch.bitmap(words_for(elements)) : bitmap;
+  const std::size_t units = shape.units(), held = shape.units_of(tile.count);
+  TilePart part{
+      .units = held, .count = tile.count, .bitmap = {}, .offsets = {}, .values = tile.values.data()};
+  const std::span<std::uint64_t> bits = bitmap.empty() ? scratch.bitmap(words_for(units)) : bitmap;
   bool well_formed = true;
   switch (tile.index_code) {
     case IndexCode::none:
@@ -145,33 +158,34 @@ std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, 
       break;
     case IndexCode::bitmap:
       part.form = TilePart::Form::bitmap;
-      well_formed = decode_bitmap(tile.index, elements, tile.count, bits);
+      well_formed = decode_bitmap(tile.index, units, held, bits);
       break;
     case IndexCode::runs:
       part.form = TilePart::Form::bitmap;
-      well_formed = decode_runs(tile.index, elements, tile.count, bits);
+      well_formed = decode_runs(tile.index, units, held, bits);
       break;
     case IndexCode::offsets:
       part.form = TilePart::Form::offsets;
-      well_formed = decode_offsets(tile.index, elements, scratch.offsets(tile.count));
+      well_formed = decode_offsets(tile.index, units, scratch.offsets(held));
       break;
     case IndexCode::gaps:
       part.form = TilePart::Form::offsets;
-      well_formed = decode_gaps(tile.index, elements, scratch.offsets(tile.count));
+      well_formed = decode_gaps(tile.index, units, scratch.offsets(held));
       break;
     case IndexCode::rice:
       part.form = TilePart::Form::offsets;
-      well_formed = decode_rice(tile.index, elements, scratch.offsets(tile.count));
+      well_formed = decode_rice(tile.index, units, scratch.offsets(held));
       break;
     case IndexCode::drawn:
       part.form = TilePart::Form::offsets;
       part.drawn = true;
-      well_formed = drawn.size() == tile.count;
+      well_formed = drawn.size() == held;
       break;
   }
   if (!well_formed) return std::nullopt;
   if (part.form == TilePart::Form::bitmap) part.bitmap = bits;
-  if (part.form == TilePart::Form::offsets) part.offsets = part.drawn ? drawn : scratch.offsets(tile.count);
+  if (part.form == TilePart::Form::offsets) part.offsets = part.drawn ? drawn : scratch.offsets(held);
+  if (!counts_its_last_unit(part, shape)) return std::nullopt;
   if (tile.value_code != wire::ValueCode::as_is && tile.count > 0) {
     const auto values = scratch.values();
     if (!decode_values(tile, {reinterpret_cast<float*>(values.data()), tile.count})) return std::nullopt;
@@ -180,7 +194,7 @@ std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, 
   return part;
 }
 
-std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t elements,
+std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t units,
                                          std::span<std::uint64_t> to) {
   switch (part.form) {
     case TilePart::Form::bitmap:
@@ -189,13 +203,22 @@ std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t eleme
       bitmap_of(part.offsets, to);
       return to;
     case TilePart::Form::all:
-      fill_ones(to, elements);
+      fill_ones(to, units);
       return to;
     case TilePart::Form::none:
       break;
   }
   assert(false);
   return {};
+}
+
+std::span<const std::uint64_t> element_bitmap(const TilePart& part, const wire::TileShape& shape,
+                                              TileScratch& scratch) {
+  const auto units = as_bitmap(part, shape.units(), scratch.bitmap(words_for(shape.units())));
+  if (shape.unit == 1) return units;
+  const auto elements = scratch.elements(words_for(shape.elements));
+  spread_units(units, shape.unit, shape.elements, elements);
+  return elements;
 }
 
 std::span<const std::uint16_t> as_offsets(const TilePart& part, std::span<std::uint16_t> to) {
@@ -205,8 +228,8 @@ std::span<const std::uint16_t> as_offsets(const TilePart& part, std::span<std::u
     case TilePart::Form::bitmap:
       return to.first(offsets_of(part.bitmap, to));
     case TilePart::Form::all:
-      std::iota(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(part.count), std::uint16_t{0});
-      return to.first(part.count);
+      std::iota(to.begin(), to.begin() + static_cast<std::ptrdiff_t>(part.units), std::uint16_t{0});
+      return to.first(part.units);
     case TilePart::Form::none:
       break;
   }

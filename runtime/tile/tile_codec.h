@@ -13,7 +13,7 @@ namespace nzcl::engine {
 
 /// What decides which code an index set gets. Codes shape what is sent, and never the results.
 struct CodeRules {
-  /// If it is set, every tile that has some of its elements but not all gets this code, unless a bitmap is
+  /// If it is set, every tile that has some of its units but not all gets this code, unless a bitmap is
   /// shorter.
   std::optional<wire::IndexCode> forced;
   /// true: the shortest code is looked for, however long that takes, because bytes cost more, as over links.
@@ -31,10 +31,10 @@ struct CodeChoice {
 };
 
 /// Chooses the code of a tile's index set. The set never takes more bytes than as a bitmap. IndexCode::all is
-/// chosen only for tiles that have all elements, because a result must say exactly which elements any rank
-/// contributes. It may write to `scratch`. The part may lie in there too, and stays as it is.
-CodeChoice choose_code(const TilePart& part, std::size_t elements, const CodeRules& rules,
-                       TileScratch& scratch);
+/// chosen only for tiles that have all units, because a result must say exactly which units any rank
+/// contributes. It may write to `scratch`. The part may lie in there too, and stays as it is. Here and below,
+/// `units` are those of the whole tile.
+CodeChoice choose_code(const TilePart& part, std::size_t units, const CodeRules& rules, TileScratch& scratch);
 
 /// Returns the size of a tile that begins `at` bytes into the payload, with the bytes up to where the next
 /// tile may begin. `alignment` and `value_bytes` are those of all values together.
@@ -48,22 +48,26 @@ void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t cou
 /// Writes the index set, with its length field if its code has one, behind the values. Returns the number of
 /// bytes written. `part` and `scratch` are those that were given to choose_code(). Preconditions: the code is
 /// one that writes something, and the part's form is bitmap or offsets.
-std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t elements, const CodeChoice& choice,
+std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t units, const CodeChoice& choice,
                           TileScratch& scratch);
 
 /// Decodes a tile's index set into `scratch`. Coded values are decoded into `scratch` too; values that are as
-/// they are stay in the payload. If `bitmap` is not empty, it has words_for(elements) words and takes an
+/// they are stay in the payload. If `bitmap` is not empty, it has words_for(units) words and takes an
 /// index set that is decoded to a bitmap, instead of the scratch. `drawn` is what this rank has drawn of the
 /// tile, if the tile says that this is its index set; it may lie in the scratch. Returns nothing if the bytes
 /// are not the code of an index set with as many elements as the tile counts, or not that of its values.
-std::optional<TilePart> read_part(const wire::Tile& tile, std::size_t elements, TileScratch& scratch,
+std::optional<TilePart> read_part(const wire::Tile& tile, const wire::TileShape& shape, TileScratch& scratch,
                                   std::span<std::uint64_t> bitmap = {},
                                   std::span<const std::uint16_t> drawn = {});
 
 /// Returns the part's index set as a bitmap. It is written to `to`, unless the part has it as a bitmap
 /// already. The part must not have Form::none.
-std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t elements,
+std::span<const std::uint64_t> as_bitmap(const TilePart& part, std::size_t units,
                                          std::span<std::uint64_t> to);
+/// The same as a bitmap of single elements, whatever the units are. It may use the scratch's memory for
+/// bitmaps of either kind.
+std::span<const std::uint64_t> element_bitmap(const TilePart& part, const wire::TileShape& shape,
+                                              TileScratch& scratch);
 /// Returns the part's index set as offsets. They are written to `to`, unless the part has them already.
 std::span<const std::uint16_t> as_offsets(const TilePart& part, std::span<std::uint16_t> to);
 

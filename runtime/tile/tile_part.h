@@ -23,13 +23,14 @@ struct ValueCoding {
   std::span<const float> scales = {};  // of the buckets, from the first one on that has a value here
 };
 
-/// The elements of a tile that are there, and their values. A view: it owns nothing.
+/// The units of a tile that are there (wire::TileShape), and their values. A view: it owns nothing.
 struct TilePart {
   enum class Form : std::uint8_t { none, all, bitmap, offsets };
   Form form = Form::none;
+  std::size_t units = 0;                   // that are there
   std::size_t count = 0;                   // elements that are there
-  std::span<const std::uint64_t> bitmap;   // Form::bitmap: words_for(elements) words
-  std::span<const std::uint16_t> offsets;  // Form::offsets: ascending
+  std::span<const std::uint64_t> bitmap;   // Form::bitmap: words_for(units of the tile) words
+  std::span<const std::uint16_t> offsets;  // Form::offsets: ascending numbers of units
   const std::byte* values = nullptr;       // packed, in the tensor's type
   ValueCoding coding = {};
   bool drawn = false;  // whether the elements are those that all ranks draw
@@ -44,6 +45,7 @@ class TileScratch {
       : bitmap_(new std::uint64_t[kMostSliceElements / 64]),
         offsets_(new std::uint16_t[kMostSliceElements]),
         blocks_(new std::uint64_t[kMostSliceElements / 64]),
+        elements_(new std::uint64_t[kMostSliceElements / 64]),
         values_(new std::byte[most_value_bytes]),
         value_bytes_(most_value_bytes) {}
 
@@ -51,12 +53,15 @@ class TileScratch {
   std::span<std::uint16_t> offsets(std::size_t count = kMostSliceElements) { return {offsets_.get(), count}; }
   /// Memory of TileBlocks, for the blocks of a tile as bits.
   std::span<std::uint64_t> blocks(std::size_t words) { return {blocks_.get(), words}; }
+  /// Memory for an index set of whole blocks as one of elements.
+  std::span<std::uint64_t> elements(std::size_t words) { return {elements_.get(), words}; }
   std::span<std::byte> values() { return {values_.get(), value_bytes_}; }
 
  private:
   std::unique_ptr<std::uint64_t[]> bitmap_;
   std::unique_ptr<std::uint16_t[]> offsets_;
   std::unique_ptr<std::uint64_t[]> blocks_;
+  std::unique_ptr<std::uint64_t[]> elements_;
   std::unique_ptr<std::byte[]> values_;
   std::size_t value_bytes_;
 };

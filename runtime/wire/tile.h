@@ -1,5 +1,5 @@
-// A tile: the contribution to some tens of thousands of single elements, or their sum, as an index set and
-// values. Bytes on the wire: runtime/wire/README.md.
+// A tile: the contribution to some tens of thousands of elements, or their sum, as an index set and values.
+// Bytes on the wire: runtime/wire/README.md.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,42 @@ namespace nzcl::wire {
 /// No tile has more elements, so that an element's offset in its tile fits 16 bits.
 inline constexpr std::uint64_t kMostTileElements = std::uint64_t{1} << 16;
 
-/// How a tile says which of its elements are there.
+/// The size of a tile, and of the units that its index set counts: single elements, or whole blocks.
+struct TileShape {
+  constexpr TileShape() = default;
+  /// `unit_elements`: of each unit but the last one, which may have fewer. At least 1.
+  constexpr TileShape(std::uint64_t tile_elements, std::uint64_t unit_elements = 1)  // NOLINT: an integer is
+      : elements(tile_elements), unit(unit_elements) {}  // a tile of single elements
+
+  /// The number of units that so many elements are, if they are whole units.
+  constexpr std::uint64_t units_of(std::uint64_t count) const {
+    return unit == 1 ? count : (count + unit - 1) / unit;
+  }
+  constexpr std::uint64_t units() const { return units_of(elements); }
+  /// Elements that the last unit has less than the others.
+  constexpr std::uint64_t missing() const { return units() * unit - elements; }
+  /// Whether any set of units has so many elements.
+  constexpr bool can_hold(std::uint64_t count) const {
+    return count <= elements && (unit == 1 || count % unit == 0 || count % unit == elements % unit);
+  }
+  /// Elements of a set of so many units. `last`: whether the last unit is one of them.
+  constexpr std::uint64_t elements_in(std::uint64_t set_units, bool last) const {
+    return set_units * unit - (last ? missing() : 0);
+  }
+
+  std::uint64_t elements = 0;
+  std::uint64_t unit = 1;
+};
+
+/// How a tile says which of its units are there.
 enum class IndexCode : std::uint8_t {
-  none = 0,     // no element
-  all = 1,      // all elements
-  bitmap = 2,   // one bit for each element
-  offsets = 3,  // 16 bits for each element that is there
-  gaps = 4,     // 8 bits or more for each element that is there
-  runs = 5,     // 32 bits for each run of elements that are there
-  rice = 6,     // Rice's code of what is left out before each element that is there
+  none = 0,     // no unit
+  all = 1,      // all units
+  bitmap = 2,   // one bit for each unit
+  offsets = 3,  // 16 bits for each unit that is there
+  gaps = 4,     // 8 bits or more for each unit that is there
+  runs = 5,     // 32 bits for each run of units that are there
+  rice = 6,     // Rice's code of what is left out before each unit that is there
   drawn = 7,    // nothing: all ranks draw the same set at random (RandomK)
 };
 inline constexpr unsigned kIndexCodes = 8;
@@ -211,10 +238,10 @@ inline std::uint64_t coded_bytes(const TileDescriptor& tile, DataType type, cons
   return level_bytes(buckets, tile.count, tile.parameter);
 }
 
-/// Reads the tile of `elements` elements that begins `at` bytes into the payload. Returns nothing if the
-/// bytes cannot be such a tile; `wrong` then says why, as a part of a sentence.
+/// Reads the tile of this shape that begins `at` bytes into the payload. Returns nothing if the bytes cannot
+/// be such a tile; `wrong` then says why, as a part of a sentence.
 inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::uint64_t at, DataType type,
-                                     std::uint64_t elements, const char*& wrong) {
+                                     const TileShape& shape, const char*& wrong) {
   const auto refuse = [&](const char* why) {
     wrong = why;
     return std::nullopt;
@@ -226,9 +253,10 @@ inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::ui
   if (!descriptor) return refuse("a tile has a code that does not exist");
   const auto [count, index_code, value_code, parameter] = *descriptor;
   const bool plausible = index_code == IndexCode::none  ? count == 0
-                         : index_code == IndexCode::all ? count == elements
-                                                        : count > 0 && count <= elements;
+                         : index_code == IndexCode::all ? count == shape.elements
+                                                        : count > 0 && count <= shape.elements;
   if (!plausible) return refuse("a tile counts elements that its code cannot have");
+  if (!shape.can_hold(count)) return refuse("a tile has parts of blocks");
   if (value_code != ValueCode::as_is && type != DataType::float32)
     return refuse("a tile has narrower floats than its tensor");
   Tile tile{.count = count,
@@ -249,8 +277,8 @@ inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::ui
   const auto values = parts.take(bytes);
   if (!values) return refuse("a tile is longer than its message");
   tile.values = *values;
-  std::uint64_t index_bytes = index_code == IndexCode::bitmap    ? (elements + 63) / 64 * 8
-                              : index_code == IndexCode::offsets ? 2 * std::uint64_t{count}
+  std::uint64_t index_bytes = index_code == IndexCode::bitmap    ? (shape.units() + 63) / 64 * 8
+                              : index_code == IndexCode::offsets ? 2 * shape.units_of(count)
                                                                  : 0;
   if (has_length(index_code)) {
     std::uint16_t length = 0;

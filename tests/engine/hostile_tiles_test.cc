@@ -27,6 +27,18 @@ using wire::ValueCode;
 constexpr HandFed::Setup kTiled{.self = 2, .slot_bytes = 2048, .tile_block_bytes = 64};
 constexpr std::uint64_t kCount = 1000, kTileElements = 256, kTiles = 4;  // the last tile has 232 elements
 
+/// The tensor of the operation: by default single elements. The other one has blocks of 4, in the last of
+/// which there are 2 elements. Its tiles have as many elements.
+struct Tensor {
+  std::uint64_t count = kCount, block = 1;
+  wire::OperationRecord record() const {
+    wire::OperationRecord r = HandMade::record(count);
+    r.block_elems = block;
+    return r;
+  }
+};
+constexpr Tensor kBlocks{.count = 998, .block = 4};
+
 /// A tile's bytes, as words of 32 bits.
 struct TileBytes {
   std::uint32_t count = 2;
@@ -51,11 +63,11 @@ struct TileBytes {
 };
 
 Message tiles(const std::vector<TileBytes>& all, bool first = true,
-              wire::ValueRule rule = wire::ValueRule::as_is) {
+              wire::ValueRule rule = wire::ValueRule::as_is, const Tensor& tensor = {}) {
   Message m;
   m.header.flags = static_cast<std::uint16_t>(wire::kTiles | (first ? wire::kHasBitmap : 0));
   m.header.tiles = static_cast<std::uint32_t>(all.size());
-  m.record = HandMade::record(kCount);
+  m.record = tensor.record();
   m.record.value_rule = rule;
   for (const TileBytes& t : all) {
     const auto words = t.words();
@@ -66,10 +78,12 @@ Message tiles(const std::vector<TileBytes>& all, bool first = true,
 
 /// What an aggregator says to messages of rank 1, when rank 0 has sent a whole slice of good ones.
 std::string aggregator_says(const std::vector<Message>& messages,
-                            wire::ValueRule rule = wire::ValueRule::as_is) {
+                            wire::ValueRule rule = wire::ValueRule::as_is, const Tensor& tensor = {}) {
   HandFed fed(kTiled);
   Aggregator aggregator(fed.context(), Priority::bulk);
-  fed.feed(0, Direction::up, tiles({{}, {}, {}, {}}, true, rule), Priority::bulk);
+  const TileBytes nothing{.count = 0, .index = IndexCode::none, .values = 0, .index_set = {}};
+  const TileBytes good = tensor.block == 1 ? TileBytes() : nothing;
+  fed.feed(0, Direction::up, tiles({good, good, good, good}, true, rule, tensor), Priority::bulk);
   for (const Message& m : messages) fed.feed(1, Direction::up, m, Priority::bulk);
   for (int i = 0; i < 20; ++i) {
     aggregator.step();
@@ -79,12 +93,13 @@ std::string aggregator_says(const std::vector<Message>& messages,
 }
 
 /// What a worker says to these results of its only operation.
-std::string worker_says(const std::vector<Message>& messages, bool* finished = nullptr) {
+std::string worker_says(const std::vector<Message>& messages, bool* finished = nullptr,
+                        const Tensor& tensor = {}) {
   HandFed::Setup setup = kTiled;
   setup.self = 0;
   HandFed fed(setup);
   Worker worker(fed.context(), Priority::bulk);
-  HandMade started(fed, 0, std::vector<float>(kCount, 0.0f));
+  HandMade started(fed, 0, std::vector<float>(tensor.count, 0.0f), tensor.record());
   worker.submit(&started.operation);
   while (worker.step()) fed.drop_sent();
   for (const Message& m : messages) fed.feed(2, Direction::down, m, Priority::bulk);
@@ -98,11 +113,14 @@ std::string worker_says(const std::vector<Message>& messages, bool* finished = n
 
 TEST(HostileTiles, GoodOnesAreTaken) {
   HandFed fed(kTiled);
-  const auto layout = fed.layout(0, HandMade::record(kCount));
-  ASSERT_TRUE(layout.tiled());
-  ASSERT_EQ(layout.tile_elements(), kTileElements);
-  ASSERT_EQ(layout.slices(), 1u);
-  ASSERT_EQ(layout.tiles(), kTiles);
+  for (const Tensor& tensor : {Tensor(), kBlocks}) {
+    const auto layout = fed.layout(0, tensor.record());
+    ASSERT_TRUE(layout.tiled());
+    ASSERT_EQ(layout.unit_elements(), tensor.block);
+    ASSERT_EQ(layout.tile_elements(), kTileElements);
+    ASSERT_EQ(layout.slices(), 1u);
+    ASSERT_EQ(layout.tiles(), kTiles);
+  }
   EXPECT_EQ(aggregator_says({tiles({{}, {}, {}, {}})}), "");
   bool finished = false;
   EXPECT_EQ(worker_says({tiles({{}, {}, {}, {}}, false)}, &finished), "");
@@ -145,6 +163,52 @@ TEST(HostileTiles, MalformedContributionsAreRefused) {
   }
   EXPECT_THAT(aggregator_says({tiles({{.value = ValueCode::float16, .values = 1}})}),
               HasSubstr("coded in another way than the operation says"));
+}
+
+/// Tiles of blocks: the last one has 58, of which the last one has 2 elements.
+TEST(HostileTiles, PartsOfBlocksAreRefused) {
+  const TileBytes two{.count = 8, .values = 8};
+  const TileBytes last_and_first{.count = 6, .values = 6, .index_set = {0, 57}};
+  const auto contributed = [&](const TileBytes& first, const TileBytes& last) {
+    return aggregator_says({tiles({first, two, two, last}, true, wire::ValueRule::as_is, kBlocks)},
+                           wire::ValueRule::as_is, kBlocks);
+  };
+  const auto resulting = [&](const TileBytes& first, const TileBytes& last) {
+    return worker_says({tiles({first, two, two, last}, false, wire::ValueRule::as_is, kBlocks)}, nullptr,
+                       kBlocks);
+  };
+  const TileBytes all{.count = 230, .index = IndexCode::all, .values = 230, .index_set = {}};
+  for (const TileBytes& good : {last_and_first, all}) {
+    EXPECT_EQ(contributed(two, good), "");
+    EXPECT_EQ(resulting(two, good), "");
+  }
+  const std::pair<TileBytes, const char*> wrong_first[] = {
+      {{.count = 6, .values = 6}, "parts of blocks"},
+      {{.count = 1, .values = 1, .index_set = {0}}, "parts of blocks"},
+      {{.count = 255, .values = 255}, "parts of blocks"},
+      {{.count = 8, .values = 8, .index_set = {3, 64}}, "malformed"},
+      {{.count = 8, .values = 8, .index_set = {60, 3}}, "malformed"},
+      {{.count = 8, .index = IndexCode::bitmap, .values = 8, .index_set = {7, 0, 0, 0}}, "malformed"},
+      {{.count = 8, .index = IndexCode::runs, .values = 8, .index_set = {4, 63, 1}}, "malformed"},
+      {{.count = 8, .index = IndexCode::runs, .values = 8, .index_set = {4, 3, 2}}, "malformed"},
+  };
+  for (const auto& [wrong, text] : wrong_first) {
+    EXPECT_THAT(contributed(wrong, last_and_first), AllOf(StartsWith("rank 1 sent"), HasSubstr(text)));
+    EXPECT_THAT(resulting(wrong, last_and_first), AllOf(StartsWith("aggregator 0 sent"), HasSubstr(text)));
+  }
+  // A last tile that counts its last block as if it were whole, or another one as if it were that.
+  const std::pair<TileBytes, const char*> wrong_last[] = {
+      {{.count = 8, .values = 8, .index_set = {0, 57}}, "malformed"},
+      {{.count = 6, .values = 6, .index_set = {0, 56}}, "malformed"},
+      {{.count = 6, .index = IndexCode::bitmap, .values = 6, .index_set = {3, 0, 0, 0}}, "malformed"},
+      {{.count = 7, .values = 7, .index_set = {0, 57}}, "parts of blocks"},
+      {{.count = 232, .values = 232, .index_set = {}}, "cannot have"},
+      {{.count = 228, .index = IndexCode::all, .values = 228, .index_set = {}}, "cannot have"},
+  };
+  for (const auto& [wrong, text] : wrong_last) {
+    EXPECT_THAT(contributed(two, wrong), AllOf(StartsWith("rank 1 sent"), HasSubstr(text)));
+    EXPECT_THAT(resulting(two, wrong), AllOf(StartsWith("aggregator 0 sent"), HasSubstr(text)));
+  }
 }
 
 /// A tile of a compressed gradient: two values of code signs, 1 and -1. Their signs take a byte, behind which

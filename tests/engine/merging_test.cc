@@ -135,7 +135,33 @@ TEST_F(MergingTest, EachRoundSendsWhatTheOneBeforeHasMerged) {
   std::vector<float> expected(20, 0.0f);
   expected[0] = 9, expected[4] = 1, expected[5] = 12, expected[6] = 3, expected[7] = 1004, expected[19] = 5;
   EXPECT_EQ(started_[0]->data, expected);
-  EXPECT_EQ(op.union_blocks.load(), 3u);
+  EXPECT_EQ(op.union_blocks.load(), 6u);
+}
+
+/// Blocks of 3, of which the last one has 2 elements. This rank has blocks 1 and 2, in which there are zeros.
+TEST_F(MergingTest, BlocksAreMergedAsAWhole) {
+  std::vector<float> data(20, 0.0f);
+  std::iota(data.begin() + 4, data.begin() + 8, 1.0f);
+  HandMade made(fed_, 0, data, merging_record(3));
+  exchange_.submit(made.operation);
+  const auto of_block = [](std::vector<std::uint16_t> blocks, std::vector<float> values) {
+    PartialSum sum(0, std::move(blocks), std::move(values));
+    sum.record = merging_record(3);
+    return sum;
+  };
+  auto sent = step();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_THAT(values_of(sent[0]), ElementsAre(0, 1, 2, 3, 4, 0));
+  feed(1, of_block({6}, {5, 6}));
+  sent = step();
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_THAT(values_of(sent[0]), ElementsAre(0, 1, 2, 3, 4, 0, 5, 6));
+  feed(2, of_block({2, 6}, {10, 10, 10, 20, 20}));
+  step();
+  ASSERT_TRUE(made.operation.finished());
+  EXPECT_THAT(made.data, ElementsAre(0, 0, 0, 0, 1, 2, 13, 14, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 25, 26));
+  EXPECT_EQ(made.operation.input_blocks.load(), 2u);
+  EXPECT_EQ(made.operation.union_blocks.load(), 3u);
 }
 
 TEST_F(MergingTest, MessagesThatWaitToBeMergedAreBounded) {
@@ -241,16 +267,17 @@ TEST_F(TakerTest, MergesBeforeTheRoundsAndSendsTheResult) {
 // --- Peers that send anything
 
 /// What is said of a message from rank 1, changed in this way.
-std::string refusal_of(const std::function<void(PartialSum&)>& change) {
+std::string refusal_of(const std::function<void(PartialSum&)>& change, std::uint64_t block = 1) {
   HandFed fed(
       {.self = 0, .workers = 4, .dedicated = 0, .slot_bytes = 2048, .tile_block_bytes = 64, .merging = true});
   MergingExchange exchange(fed.context());
-  HandMade op(fed, 0, std::vector<float>(20, 1.0f), merging_record());
+  HandMade op(fed, 0, std::vector<float>(20, 1.0f), merging_record(block));
   // As the lane does when it takes the operation.
   engine::agree(fed.context(), 0, 0, op.operation.record, nullptr);
   exchange.submit(op.operation);
   fed.run(exchange);
   PartialSum sum(0, {3, 5}, {1, 2});
+  sum.record = merging_record(block);
   change(sum);
   fed.feed_bytes(1, Direction::up, Priority::merging, sum.bytes());
   fed.run(exchange);
@@ -294,6 +321,24 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
   refused([](PartialSum& s) { s = PartialSum::refusal(0, 1, "no"), s.header.refusal_code = 999; },
           "error code does not exist");
   refused([](PartialSum& s) { s = PartialSum::refusal(0, 1, "no"), s.record.count = 21; }, "disagree");
+}
+
+/// The tensor has six whole blocks of 3, and one of 2 elements.
+TEST(HostileMerging, PartsOfBlocksAreRefused) {
+  const auto with = [](std::vector<std::uint16_t> blocks, std::size_t values) {
+    return refusal_of(
+        [&](PartialSum& s) {
+          s = PartialSum(0, blocks, std::vector<float>(values, 1.0f));
+          s.record = merging_record(3);
+        },
+        3);
+  };
+  EXPECT_EQ(with({1}, 3), "");
+  EXPECT_EQ(with({0, 6}, 5), "");
+  EXPECT_THAT(with({1}, 4), HasSubstr("parts of blocks"));
+  EXPECT_THAT(with({1}, 2), HasSubstr("index set is malformed"));
+  EXPECT_THAT(with({0, 6}, 6), HasSubstr("index set is malformed"));
+  EXPECT_THAT(with({7}, 3), HasSubstr("index set is malformed"));
 }
 
 TEST(HostileMerging, DirectWritesAreRefused) {

@@ -1,4 +1,4 @@
-// Messages of merging, made by hand: partial sums of 20 floats in blocks of 4, which are one tile.
+// Messages of merging, made by hand: partial sums of 20 floats, which are one tile.
 #pragma once
 
 #include <cstring>
@@ -20,8 +20,9 @@ void append_bytes(Bytes& to, const T& value) {
   to.insert(to.end(), begin, begin + sizeof value);
 }
 
-inline wire::OperationRecord merging_record() {
+inline wire::OperationRecord merging_record(std::uint64_t block = 1) {
   wire::OperationRecord r = HandMade::record();
+  r.block_elems = block;
   r.algorithm = wire::Algorithm::merging;
   return r;
 }

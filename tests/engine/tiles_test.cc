@@ -1,5 +1,5 @@
-// The exchange of single elements from end to end without threads: every form of input and output, every code
-// of index sets, forced, free and mixed between ranks, compared with a plain sum.
+// The exchange of single elements and small blocks from end to end without threads: every form of input and
+// output, every code of index sets, forced, free and mixed between ranks, compared with a plain sum.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -52,17 +52,17 @@ struct Rank {
   ElementStream stream(Cluster& cluster, int rank, const engine::SliceLayout& layout) {
     ElementStream s;
     std::vector<std::uint16_t> offsets;
-    for (std::uint64_t i = 0; i < input.size(); ++i) {
-      if (!test_bit(std::span<const std::uint64_t>(bits), i / layout.block_elements())) continue;
-      values.push_back(input[i]);
-      offsets.push_back(static_cast<std::uint16_t>(i % layout.tile_elements()));
+    EXPECT_EQ(layout.unit_elements(), layout.block_elements());
+    for (std::uint64_t b = 0; b < layout.blocks(); ++b) {
+      if (b % layout.tile_blocks() == 0) s.first.push_back(offsets.size());
+      if (!test_bit(std::span<const std::uint64_t>(bits), b)) continue;
+      offsets.push_back(static_cast<std::uint16_t>(b % layout.tile_blocks()));
+      const std::uint64_t begin = b * layout.block_elements(),
+                          end = std::min<std::uint64_t>(begin + layout.block_elements(), input.size());
+      values.insert(values.end(), input.begin() + static_cast<std::ptrdiff_t>(begin),
+                    input.begin() + static_cast<std::ptrdiff_t>(end));
     }
-    for (std::uint64_t t = 0, at = 0; t <= layout.tiles(); ++t) {
-      s.first.push_back(at);
-      for (std::uint64_t i = layout.tile_begin(t);
-           t < layout.tiles() && i < layout.tile_begin(t) + layout.elements_of_tile(t); ++i)
-        at += test_bit(std::span<const std::uint64_t>(bits), i / layout.block_elements());
-    }
+    s.first.push_back(offsets.size());
     s.offsets.reset(new std::uint16_t[offsets.size() + 1]);
     std::copy(offsets.begin(), offsets.end(), s.offsets.get());
     if (values.empty()) values.push_back(0);
@@ -226,6 +226,14 @@ ClusterOptions options(int workers, int dedicated = 0, int lanes = 1) {
   o.slice_bytes = 8192;
   return o;
 }
+/// With slots for tiles of 64 blocks of 100 elements.
+ClusterOptions blocks(int workers, int dedicated = 0) {
+  ClusterOptions o = options(workers, dedicated);
+  o.tile_block_bytes = 512;
+  o.slot_bytes = 32 << 10;
+  o.slice_bytes = 64 << 10;
+  return o;
+}
 ClusterOptions with(ClusterOptions o, const std::function<void(ClusterOptions&)>& change) {
   change(o);
   return o;
@@ -300,6 +308,55 @@ std::vector<Case> pushed_cases() {
                      .out = out,
                      .mixed_inputs = true});
     }
+  }
+  // Sizes of blocks, each with every form, and with index codes of all kinds.
+  for (const std::uint64_t block : {2, 3, 5, 8, 16, 33, 64, 100}) {
+    const std::string size = "blocks_of_" + std::to_string(block);
+    const std::uint64_t count = block < 64 ? 20001 : 40001;
+    for (const Out out : {Out::in_place, Out::apart, Out::packed}) {
+      const std::string end = "_" + size +
+                              (out == Out::in_place ? ""
+                               : out == Out::packed ? "_packed"
+                                                    : "_apart");
+      for (const double density : {0.01, 0.1, 0.6, 1.0}) {
+        ClusterOptions mixed = blocks(4);
+        mixed.index_codes = {IndexCode::bitmap, IndexCode::offsets, IndexCode::gaps, IndexCode::runs,
+                             IndexCode::rice};
+        const std::string percent = std::to_string(static_cast<int>(density * 100)) + end;
+        all.push_back({.name = "codes_mixed_" + percent,
+                       .cluster = mixed,
+                       .count = count,
+                       .block = block,
+                       .density = density,
+                       .out = out,
+                       .mixed_inputs = true});
+        all.push_back({.name = "shortest_" + percent,
+                       .cluster = with(blocks(3), kShort),
+                       .count = count,
+                       .block = block,
+                       .density = density,
+                       .out = out});
+        all.push_back({.name = "many_ranks_" + percent,
+                       .cluster = blocks(20),
+                       .count = count / 5,
+                       .block = block,
+                       .density = density,
+                       .out = out,
+                       .mixed_inputs = true});
+      }
+    }
+    all.push_back({.name = "lent_late_" + size,
+                   .cluster = with(with(blocks(5), kReorder), kLent),
+                   .count = count,
+                   .block = block,
+                   .mixed_inputs = true});
+    all.push_back({.name = "dedicated_" + size,
+                   .cluster = blocks(3, 2),
+                   .count = count,
+                   .block = block,
+                   .in = In::stream,
+                   .out = Out::packed,
+                   .mixed_inputs = true});
   }
   // Ways of messages.
   const std::pair<const char*, ClusterOptions> ways[] = {

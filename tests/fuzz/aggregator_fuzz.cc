@@ -33,7 +33,14 @@ std::string message(std::uint8_t rank, Priority c, std::uint64_t sequence, std::
   return text + body;
 }
 
-/// One message with tiles of every code, for a tensor of 1024 elements in tiles of 256.
+wire::OperationRecord record_of(std::uint64_t count, std::uint64_t block) {
+  wire::OperationRecord record = HandMade::record(count);
+  record.block_elems = block;
+  return record;
+}
+
+/// One message with tiles of every code, for a tensor of 1024 elements in tiles of 256. Units are single
+/// elements.
 std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRule::as_is) {
   using wire::IndexCode;
   wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
@@ -60,7 +67,7 @@ std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRu
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   std::string body;
   append(body, header);
-  wire::OperationRecord record = HandMade::record(1024);
+  wire::OperationRecord record = record_of(1024, 1);
   record.value_rule = rule;
   append(body, record);
   body += payload;
@@ -70,7 +77,36 @@ std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRu
   return text + body;
 }
 
-void run(FuzzInput input, bool colocated, bool tiled) {
+/// The same for blocks of 4, and one element less, so that the last block has 3.
+std::string block_tile_message(std::uint8_t rank) {
+  using wire::IndexCode;
+  wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
+  header.tiles = 4;
+  std::string payload;
+  const auto tile = [&](std::uint32_t count, IndexCode code, const std::vector<std::uint16_t>& index) {
+    append(payload, wire::TileDescriptor{count, code, wire::ValueCode::as_is}.encode());
+    for (std::uint32_t i = 0; i < count; ++i) append(payload, 1.0f);
+    for (const std::uint16_t v : index) append(payload, v);
+    payload.resize((payload.size() + 3) / 4 * 4);
+  };
+  tile(8, IndexCode::offsets, {3, 60});
+  tile(8, IndexCode::gaps, {2, 0x0503});
+  tile(12, IndexCode::runs, {4, 7, 2});
+  tile(7, IndexCode::bitmap, {1, 0, 0, 0x8000});
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  std::string body;
+  append(body, header);
+  append(body, record_of(1023, 4));
+  body += payload;
+  std::string text;
+  append(text,
+         Step{rank, static_cast<std::uint8_t>(Priority::bulk), static_cast<std::uint16_t>(body.size())});
+  return text + body;
+}
+
+/// `block`: of this rank's own operation at bulk priority, if its tensor is tiled.
+void run(FuzzInput input, bool colocated, std::uint64_t block) {
+  const bool tiled = block > 0;
   HandFed fed({.self = colocated ? 0 : 2,
                .dedicated = colocated ? 0 : 1,
                .slot_bytes = tiled ? 2048u : 1024u,
@@ -85,8 +121,13 @@ void run(FuzzInput input, bool colocated, bool tiled) {
     workers.push_back(std::make_unique<engine::Worker>(fed.context(), c));
     workers.back()->connect(aggregators.back().get());
     aggregators.back()->connect(workers.back().get());
-    operations.push_back(
-        std::make_unique<HandMade>(fed, 0, std::vector<float>(c == Priority::bulk ? 1024 : 20, 1.0f)));
+    const bool bulk = c == Priority::bulk;
+    operations.push_back(std::make_unique<HandMade>(fed, 0,
+                                                    std::vector<float>(!bulk        ? 20
+                                                                       : block == 4 ? 1023
+                                                                                    : 1024,
+                                                                       1.0f),
+                                                    record_of(0, tiled && bulk ? block : 4)));
     workers.back()->submit(&operations.back()->operation);
   }
   const auto step = [&] {
@@ -122,7 +163,7 @@ std::vector<std::string> fuzz_seeds() {
       small(0, 0) + message(1, Priority::express, 0, {0}, 5, 20, wire::kHasBitmap | wire::kRefused) +
           small(0, 1) + small(1, 1),
       message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
-      tile_message(0) + tile_message(1),
+      tile_message(0) + tile_message(1), block_tile_message(0) + block_tile_message(1),
       tile_message(0, wire::ValueRule::coded) + tile_message(1, wire::ValueRule::coded),
       // The tensor's size in bytes wraps to zero.
       message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};
@@ -132,7 +173,7 @@ std::vector<std::string> fuzz_seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   for (const bool colocated : {false, true}) {
-    for (const bool tiled : {false, true}) nzcl::test::run({data, size}, colocated, tiled);
+    for (const std::uint64_t block : {0, 1, 4}) nzcl::test::run({data, size}, colocated, block);
   }
   return 0;
 }

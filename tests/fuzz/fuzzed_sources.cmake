@@ -6,6 +6,7 @@ set(fuzzed_sources
   runtime/kernels/offsets.cc runtime/kernels/index_codec.cc runtime/kernels/elements.cc runtime/kernels/accumulate.cc
   runtime/kernels/element_accumulator.cc runtime/kernels/merge.cc runtime/kernels/narrow.cc runtime/kernels/packed_output.cc
   runtime/kernels/fixed_point.cc runtime/kernels/list_sum.cc runtime/kernels/rice_code.cc runtime/kernels/sip_strands.cc runtime/kernels/stream_copy.cc
+  runtime/kernels/unit_sum.cc runtime/kernels/units.cc
   runtime/compress/qsgd.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc

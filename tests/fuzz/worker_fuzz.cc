@@ -36,18 +36,19 @@ std::string message(Priority c, std::uint16_t flags, std::vector<std::uint64_t> 
   return text + body;
 }
 
-/// A result of two sections of tiles.
-std::string tile_message() {
+/// A result of two sections of tiles, whose units have `block` elements.
+std::string tile_message(std::uint32_t block) {
   std::string text;
   for (const std::uint64_t first : {0, 1}) {
     wire::Header header{.flags = wire::kTiles, .stream_offset = first};
     header.tiles = first == 0 ? 1 : 3;
     std::string payload;
     for (std::uint32_t i = 0; i < header.tiles; ++i) {
-      append(payload, wire::TileDescriptor{2, wire::IndexCode::offsets, wire::ValueCode::as_is}.encode());
-      append(payload, 1.0f);
-      append(payload, 2.0f);
-      append(payload, std::uint32_t{3 | 60 << 16});
+      const bool last = first + i == 3;  // of 1021 elements, so that its last block of 4 has one
+      const std::uint32_t count = 2 * block - (last && block == 4 ? 3 : 0), at = last ? 63 : 60;
+      append(payload, wire::TileDescriptor{count, wire::IndexCode::offsets, wire::ValueCode::as_is}.encode());
+      for (std::uint32_t v = 0; v < count; ++v) append(payload, 1.0f);
+      append(payload, std::uint32_t{3 | at << 16});
     }
     header.payload_bytes = static_cast<std::uint32_t>(payload.size());
     append(text, Step{static_cast<std::uint8_t>(Priority::bulk), 0,
@@ -58,14 +59,18 @@ std::string tile_message() {
   return text;
 }
 
-void run(FuzzInput input, bool tiled) {
+/// `block`: of the operation at bulk priority, if its tensor is tiled.
+void run(FuzzInput input, std::uint64_t block) {
+  const bool tiled = block > 0;
   HandFed fed({.self = 0, .slot_bytes = tiled ? 2048u : 1024u, .tile_block_bytes = tiled ? 64u : 0u});
   std::vector<std::unique_ptr<engine::Worker>> workers;
   std::vector<std::unique_ptr<HandMade>> operations;
   for (const Priority c : {Priority::bulk, Priority::express}) {
     workers.push_back(std::make_unique<engine::Worker>(fed.context(), c));
-    operations.push_back(
-        std::make_unique<HandMade>(fed, 0, std::vector<float>(c == Priority::bulk ? 1021 : 20, 1.0f)));
+    wire::OperationRecord record = HandMade::record();
+    if (tiled && c == Priority::bulk) record.block_elems = block;
+    operations.push_back(std::make_unique<HandMade>(
+        fed, 0, std::vector<float>(c == Priority::bulk ? 1021 : 20, 1.0f), record));
     workers.back()->submit(&operations.back()->operation);
   }
   const auto step = [&] {
@@ -98,13 +103,14 @@ std::vector<std::string> fuzz_seeds() {
           message(Priority::bulk, kUnion, dense, 200) + message(Priority::bulk, 0, {}, 200),
           direct + message(Priority::express, kUnion | wire::kDirect, {0b00011}, 0, 1),
           message(Priority::express, wire::kRefused, {}, 5),
-          tile_message(),
+          tile_message(1),
+          tile_message(4),
           message(Priority::express, kUnion, {1u << 5}, 4)};  // a bit behind the last block
 }
 
 }  // namespace nzcl::test
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  for (const bool tiled : {false, true}) nzcl::test::run({data, size}, tiled);
+  for (const std::uint64_t block : {0, 1, 4}) nzcl::test::run({data, size}, block);
   return 0;
 }

@@ -63,6 +63,30 @@ TEST_P(CombinationsTest, EverySizeSparsityAndForm) {
   }));
 }
 
+/// Blocks that are exchanged in tiles, of every type and operation in turn.
+TEST_P(CombinationsTest, EverySizeOfSmallBlocks) {
+  std::vector<std::pair<Problem, Expected>> problems;
+  int turn = 0;
+  for (const std::uint64_t block : {2, 3, 5, 8, 16, 33, 64, 100}) {
+    for (int type = 0; type < kDataTypes; ++type, ++turn) {
+      Problem p{.type = static_cast<DataType>(type),
+                .op = static_cast<ReduceOp>(turn % kReduceOps),
+                .count = 20011,
+                .block = block,
+                .sparsity = kSparsities[turn % 6],
+                .ranks = GetParam().ranks};
+      problems.emplace_back(p, make_expected(p));
+    }
+  }
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    for (const auto& [p, expected] : problems) {
+      run_one(c, p, expected, Form::in_place);
+      run_one(c, p, expected, Form::out_of_place);
+      run_one(c, p, expected, Form::with_bitmap);
+    }
+  }));
+}
+
 TEST_P(CombinationsTest, BlocksLargerThanASlot) {
   Problem p{.count = 50021, .block = 9001, .sparsity = Sparsity::disjoint, .ranks = GetParam().ranks};
   const Expected expected = make_expected(p);

@@ -19,15 +19,17 @@ namespace {
 
 using wire::IndexCode;
 
+/// A set of units of a tile.
 struct Set {
-  std::size_t elements = 0;
+  std::size_t elements = 0;  // units of the tile; single elements, unless a test says otherwise
   std::vector<std::uint64_t> bitmap;
   std::vector<std::uint16_t> offsets;
 
   TilePart part(bool as_offsets, const std::byte* values) const {
-    TilePart p{.count = offsets.size(), .bitmap = {}, .offsets = {}, .values = values};
-    if (p.count == 0) return p;
-    if (p.count == elements) {
+    TilePart p{
+        .units = offsets.size(), .count = offsets.size(), .bitmap = {}, .offsets = {}, .values = values};
+    if (p.units == 0) return p;
+    if (p.units == elements) {
       p.form = TilePart::Form::all;
     } else if (as_offsets) {
       p.form = TilePart::Form::offsets;
@@ -53,12 +55,16 @@ Set make_set(std::size_t elements, double density, std::size_t run, unsigned see
   return s;
 }
 
-/// Writes the tile as senders do, and reads it back as receivers do.
-void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_t at) {
-  std::vector<float> values(set.offsets.size() + 1);
+/// Writes the tile as senders do, and reads it back as receivers do. The units of the set have `unit`
+/// elements, of which the last one lacks `missing`.
+void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_t at, std::uint64_t unit,
+           std::uint64_t missing) {
+  const wire::TileShape shape(set.elements * unit - missing, unit);
+  std::vector<float> values(set.offsets.size() * unit + 1);
   std::iota(values.begin(), values.end(), 1.0f);
   TileScratch scratch(1 << 18), other(1 << 18);
-  const TilePart part = set.part(as_offsets, std::as_bytes(std::span(values)).data());
+  TilePart part = set.part(as_offsets, std::as_bytes(std::span(values)).data());
+  part.count = shape.elements_in(part.units, test_bit(set.bitmap, set.elements - 1));
   const CodeChoice choice = choose_code(part, set.elements, rules, scratch);
   const std::uint64_t bytes = tile_bytes(at, choice, 4, 4 * part.count);
   RC_ASSERT(choice.index_bytes <= bitmap_bytes(set.elements));
@@ -70,12 +76,13 @@ void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_
     if (choice.index_bytes > 0) write_index(to + part.count * 4, part, set.elements, choice, scratch);
   }
   const char* wrong = nullptr;
-  const auto tile = wire::read_tile(payload, at, DataType::float32, set.elements, wrong);
+  const auto tile = wire::read_tile(payload, at, DataType::float32, shape, wrong);
   RC_ASSERT(tile.has_value());
   RC_ASSERT(tile->end == payload.size());
-  const auto read = read_part(*tile, set.elements, other);
+  const auto read = read_part(*tile, shape, other);
   RC_ASSERT(read.has_value());
-  RC_ASSERT(read->count == set.offsets.size());
+  RC_ASSERT(read->units == set.offsets.size());
+  RC_ASSERT(read->count == part.count);
   std::vector<std::uint16_t> offsets(kMostSliceElements);
   const auto found = engine::as_offsets(*read, offsets);
   RC_ASSERT(std::equal(found.begin(), found.end(), set.offsets.begin(), set.offsets.end()));
@@ -107,6 +114,8 @@ TEST(TileCodec, SetsThatAllRanksDrawTakeNoBytes) {
 
 RC_GTEST_PROP(TileCodec, EverySetComesBackInEveryCode, ()) {
   const auto elements = *rc::gen::inRange<std::size_t>(1, 5000);
+  const auto unit = *rc::gen::element<std::uint64_t>(1, 1, 2, 3, 8, 13);
+  const auto missing = *rc::gen::inRange<std::uint64_t>(0, unit);
   const double density = *rc::gen::element(0.0, 0.001, 0.02, 0.1, 0.5, 0.98, 1.0);
   const auto run = *rc::gen::element<std::size_t>(1, 1, 3, 40);
   const Set set = make_set(elements, density, run, *rc::gen::arbitrary<unsigned>());
@@ -117,7 +126,7 @@ RC_GTEST_PROP(TileCodec, EverySetComesBackInEveryCode, ()) {
         std::optional(IndexCode::gaps), std::optional(IndexCode::runs), std::optional(IndexCode::rice),
         std::optional(IndexCode::all)}) {
     for (const bool shortest : {false, true})
-      check(set, as_offsets, {.forced = forced, .shortest = shortest}, at);
+      check(set, as_offsets, {.forced = forced, .shortest = shortest}, at, unit, missing);
   }
 }
 
@@ -134,6 +143,41 @@ RC_GTEST_PROP(TileBlocks, AreThoseWithAnElement, ()) {
   RC_ASSERT(marked == expected);
   for (const bool as_offsets : {false, true})
     RC_ASSERT(blocks.count(set.part(as_offsets, nullptr), elements, scratch) == count_bits(expected));
+}
+
+// A tile of 3 units of 4 elements, of which the last one has 2.
+TEST(TileCodec, TheShortUnitIsCountedWhereItIs) {
+  const wire::TileShape shape(10, 4);
+  TileScratch scratch(1 << 10);
+  const auto part_of = [&](std::uint32_t count, IndexCode code, std::vector<std::uint16_t> index) {
+    wire::Tile tile{.count = count, .index_code = code, .values = {}, .index = {}};
+    tile.index = std::as_bytes(std::span(index));
+    return read_part(tile, shape, scratch);
+  };
+  EXPECT_EQ(part_of(4, IndexCode::offsets, {1})->units, 1u);
+  EXPECT_EQ(part_of(2, IndexCode::offsets, {2})->units, 1u);
+  EXPECT_EQ(part_of(6, IndexCode::offsets, {0, 2})->units, 2u);
+  EXPECT_EQ(part_of(6, IndexCode::bitmap, {5, 0, 0, 0})->units, 2u);
+  EXPECT_EQ(part_of(10, IndexCode::runs, {0, 2})->units, 3u);
+  EXPECT_EQ(part_of(10, IndexCode::all, {})->units, 3u);
+  EXPECT_FALSE(part_of(4, IndexCode::offsets, {2})) << "the last unit has 2 elements";
+  EXPECT_FALSE(part_of(2, IndexCode::offsets, {1})) << "this one has 4";
+  EXPECT_FALSE(part_of(6, IndexCode::bitmap, {3, 0, 0, 0}));
+  EXPECT_FALSE(part_of(8, IndexCode::bitmap, {5, 0, 0, 0}));
+  EXPECT_FALSE(part_of(8, IndexCode::runs, {1, 1}));
+  EXPECT_FALSE(part_of(6, IndexCode::gaps, {0x0000}));
+}
+
+TEST(TileShape, CountsUnits) {
+  const wire::TileShape shape(10, 4), whole(12, 4);
+  EXPECT_EQ(shape.units(), 3u);
+  EXPECT_EQ(shape.missing(), 2u);
+  EXPECT_EQ(shape.elements_in(2, false), 8u);
+  EXPECT_EQ(shape.elements_in(2, true), 6u);
+  for (const std::uint64_t count : {0, 2, 4, 6, 8, 10}) EXPECT_TRUE(shape.can_hold(count)) << count;
+  for (const std::uint64_t count : {1, 3, 5, 7, 9, 11, 12, 14}) EXPECT_FALSE(shape.can_hold(count)) << count;
+  for (const std::uint64_t count : {2, 6, 10}) EXPECT_FALSE(whole.can_hold(count)) << count;
+  EXPECT_EQ(whole.missing(), 0u);
 }
 
 TEST(TileBlocks, ReciprocalsAreExact) {

@@ -203,7 +203,8 @@ TEST(WireDocument, ValueCodes) {
 }
 
 RC_GTEST_PROP(Tile, AnyBytesAreATileWithinThemOrAreRefused, (std::vector<std::uint8_t> bytes)) {
-  const auto elements = *rc::gen::inRange<std::uint64_t>(1, 300);
+  const TileShape shape(*rc::gen::inRange<std::uint64_t>(1, 300),
+                        *rc::gen::element<std::uint64_t>(1, 2, 3, 64));
   const auto type = static_cast<DataType>(*rc::gen::inRange(0, kDataTypes));
   if (bytes.size() >= 4 && *rc::gen::arbitrary<bool>()) {  // a descriptor that is more likely to be right
     const std::uint32_t descriptor = TileDescriptor{*rc::gen::inRange<std::uint32_t>(0, 6),
@@ -215,7 +216,7 @@ RC_GTEST_PROP(Tile, AnyBytesAreATileWithinThemOrAreRefused, (std::vector<std::ui
   }
   const std::span<const std::byte> payload = std::as_bytes(std::span(bytes));
   const char* wrong = nullptr;
-  const auto tile = read_tile(payload, 0, type, elements, wrong);
+  const auto tile = read_tile(payload, 0, type, shape, wrong);
   RC_ASSERT(tile.has_value() == (wrong == nullptr));
   if (!tile) return;
   const auto inside = [&](std::span<const std::byte> part) {
@@ -223,6 +224,9 @@ RC_GTEST_PROP(Tile, AnyBytesAreATileWithinThemOrAreRefused, (std::vector<std::ui
            (part.data() >= payload.data() && part.data() + part.size() <= payload.data() + payload.size());
   };
   RC_ASSERT(inside(tile->values) && inside(tile->index) && tile->end <= payload.size() && tile->end >= 4);
+  RC_ASSERT(shape.can_hold(tile->count));
+  if (tile->index_code == IndexCode::offsets)
+    RC_ASSERT(tile->index.size() == 2 * shape.units_of(tile->count));
   if (tile->value_code < ValueCode::signs)
     RC_ASSERT(tile->values.size() == tile->count * value_bytes(type, tile->value_code));
 }

@@ -381,12 +381,12 @@ bool Intake::has_tile(const IncomingSlice& s, int rank) {
   return false;
 }
 
-std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, std::uint64_t elements) {
+std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const wire::TileShape& shape) {
   const Source& source = source_of(rank);
   const Section& section = source.sections.front();
   const char* wrong = nullptr;
   const auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
-                                    static_cast<DataType>(s.record.type), elements, wrong);
+                                    static_cast<DataType>(s.record.type), shape, wrong);
   if (tile && tile->count > 0 && !wire::may_contribute(s.record.value_rule, tile->value_code)) {
     refuse_tile(s, rank, "its values are coded in another way than the operation says");
     return std::nullopt;

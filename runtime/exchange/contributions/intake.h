@@ -83,9 +83,9 @@ class Intake {
   // --- Tiles, in place of the bitmaps and bytes of other slices.
   /// Returns true if the rank's next tile of the slice is here. That of the local rank is always here.
   bool has_tile(const IncomingSlice& s, int rank);
-  /// Returns a remote rank's next tile, which has `elements` elements, or nothing if it is malformed, which
-  /// is a failure. Precondition: has_tile().
-  std::optional<wire::Tile> tile(const IncomingSlice& s, int rank, std::uint64_t elements);
+  /// Returns a remote rank's next tile, which has this shape, or nothing if it is malformed, which is a
+  /// failure. Precondition: has_tile().
+  std::optional<wire::Tile> tile(const IncomingSlice& s, int rank, const wire::TileShape& shape);
   /// Marks a tile as summed. The last tile of a slot releases it.
   void consume_tile(int rank, const wire::Tile& tile);
   /// Fails because the tile that a rank sent is `wrong`.

@@ -65,7 +65,8 @@ bool TileSum::ready() {
     if (!intake_.has_tile(*slice_, rank)) return false;
   }
   number_ = slice_->layout->tile_number(slice_->slice, summed_);
-  elements_ = slice_->layout->elements_of_tile(number_);
+  shape_ = slice_->layout->shape_of_tile(number_);
+  units_ = shape_.units();
   ready_ = read_arrived() && collect();
   return ready_;
 }
@@ -73,7 +74,7 @@ bool TileSum::ready() {
 bool TileSum::read_arrived() {
   for (const int rank : ranks_) {
     if (context_.is_self(rank)) continue;
-    const auto tile = intake_.tile(*slice_, rank, elements_);
+    const auto tile = intake_.tile(*slice_, rank, shape_);
     if (!tile) return false;
     arrived_[static_cast<std::size_t>(rank)] = *tile;
   }
@@ -87,8 +88,7 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
         slice_->local->tile_input().part(slice_->local->layout, number_, scratch, scratch.values());
     assert(part);  // the scratch has room for all values
     slice_->local->input_blocks.fetch_add(
-        TileBlocks(slice_->layout->block_elements()).count(*part, elements_, scratch),
-        std::memory_order_relaxed);
+        TileBlocks(slice_->layout->block_units()).count(*part, units_, scratch), std::memory_order_relaxed);
     all_drawn_ &= part->drawn;
     const bool as_sent = code() == wire::ValueCode::as_is || wire::is_coded(rule());
     return as_sent ? *part : rounded(*part);
@@ -97,7 +97,7 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
   std::span<const std::uint16_t> drawn;
   if (slice_->local != nullptr)
     drawn = slice_->local->tile_input().drawn(*slice_->layout, number_, tile, scratch);
-  auto part = read_part(tile, elements_, scratch, {}, drawn);
+  auto part = read_part(tile, shape_, scratch, {}, drawn);
   all_drawn_ &= tile.index_code == wire::IndexCode::drawn;
   if (!part) intake_.refuse_tile(*slice_, rank, "its index set or its values are malformed");
   return part;
@@ -123,11 +123,12 @@ bool TileSum::collect() {
   for (const int rank : ranks_) {
     if (context_.is_self(rank)) continue;
     held += arrived_[static_cast<std::size_t>(rank)].count;
-    whole += arrived_[static_cast<std::size_t>(rank)].count == elements_;
+    whole += arrived_[static_cast<std::size_t>(rank)].count == shape_.elements;
   }
   if (slice_->local != nullptr) ++whole;  // it may be, and then there is nothing else to find out first
   const bool few_ranks = ranks_.size() <= kMergeRanks;
-  const bool few_elements = whole < ranks_.size() && held * kMergeShare < elements_;
+  const bool blocks = shape_.unit > 1;
+  const bool few_elements = !blocks && whole < ranks_.size() && held * kMergeShare < shape_.elements;
   if (!few_ranks || (few_elements && ranks_.size() > kListedRanks)) return accumulate();
   held = 0;
   const std::size_t again = std::max<std::size_t>(ranks_.size(), 2) - 2;
@@ -154,7 +155,7 @@ void TileSum::choose_result_code() {
   CodeRules rules = rules_;
   rules.coded = coder_ != nullptr;  // values then take so few bits that the index set is most of a result
   result_.drawn = all_drawn_;
-  choice_ = choose_code(result_, elements_, rules, result_scratch_);
+  choice_ = choose_code(result_, units_, rules, result_scratch_);
 }
 
 /// Sums the parts as lists. Precondition: they have at most kMostListed elements together.
@@ -168,6 +169,7 @@ void TileSum::sum_lists() {
   }
   list_sum_.sum(type(), op(), static_cast<int>(ranks_.size()), lists_);
   result_ = {.form = TilePart::Form::offsets,
+             .units = list_sum_.offsets().size(),
              .count = list_sum_.offsets().size(),
              .bitmap = {},
              .offsets = list_sum_.offsets(),
@@ -189,36 +191,43 @@ bool TileSum::accumulate() {
 
 void TileSum::start_accumulation() {
   way_ = Way::accumulate;
-  accumulator_.start(type(), op(), static_cast<int>(ranks_.size()), elements_);
+  accumulator_.start(type(), op(), static_cast<int>(ranks_.size()), shape_.elements);
 }
 
 void TileSum::accumulate(const TilePart& part) {
   const std::span values(part.values, part.count * element_bytes(type()));
   switch (part.form) {
     case TilePart::Form::none:
-      break;
+      return;
     case TilePart::Form::all:
       accumulator_.hold_all();
       accumulator_.add_all(values);
-      break;
-    case TilePart::Form::bitmap:
-      accumulator_.hold_bitmap(part.bitmap);
-      accumulator_.add_bitmap(part.bitmap, values);
-      break;
+      return;
     case TilePart::Form::offsets:
+      if (shape_.unit > 1) break;
       accumulator_.hold_offsets(part.offsets);
       accumulator_.add_offsets(part.offsets, values);
+      return;
+    case TilePart::Form::bitmap:
       break;
   }
+  const auto bitmap = element_bitmap(part, shape_, scratches_.front());
+  accumulator_.hold_bitmap(bitmap);
+  accumulator_.add_bitmap(bitmap, values);
 }
 
 void TileSum::end_accumulation() {
   result_ = {.form = TilePart::Form::bitmap,
+             .units = accumulator_.union_count(),
              .count = accumulator_.union_count(),
              .bitmap = accumulator_.union_bitmap(),
              .offsets = {},
              .values = nullptr};
-  if (result_.count < elements_ / kListedShare) {
+  if (shape_.unit > 1) {
+    const auto units = result_scratch_.bitmap(words_for(units_));
+    result_.units = TileBlocks(shape_.unit).mark(result_.bitmap, units);
+    result_.bitmap = units;
+  } else if (result_.count < shape_.elements / kListedShare) {
     result_.offsets = as_offsets(result_, result_scratch_.offsets());
     result_.form = TilePart::Form::offsets;
   }
@@ -227,30 +236,36 @@ void TileSum::end_accumulation() {
 
 /// Unites the index sets of parts_, and decides how they are summed.
 void TileSum::unite() {
-  const auto bitmap = result_scratch_.bitmap(words_for(elements_));
+  const auto bitmap = result_scratch_.bitmap(words_for(units_));
   std::fill(bitmap.begin(), bitmap.end(), 0);
-  std::size_t whole = 0;
+  std::size_t whole = 0, held = 0;
   for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
     TilePart& part = parts_[rank];
     whole += part.form == TilePart::Form::all;
+    held += part.units;
     if (part.form == TilePart::Form::none) continue;
     if (part.form == TilePart::Form::offsets) {
-      part.bitmap = as_bitmap(part, elements_, scratches_[rank].bitmap(bitmap.size()));
+      part.bitmap = as_bitmap(part, units_, scratches_[rank].bitmap(bitmap.size()));
       part.form = TilePart::Form::bitmap;
     }
     if (part.form == TilePart::Form::all) {
-      fill_ones(bitmap, elements_);
+      fill_ones(bitmap, units_);
     } else {
       for (std::size_t w = 0; w < bitmap.size(); ++w) bitmap[w] |= part.bitmap[w];
     }
   }
+  const std::size_t units = set_size(bitmap);
   result_ = {.form = TilePart::Form::bitmap,
-             .count = set_size(bitmap),
+             .units = units,
+             .count = shape_.elements_in(units, test_bit(bitmap, units_ - 1)),
              .bitmap = bitmap,
              .offsets = {},
              .values = nullptr};
   choose_result_code();
-  way_ = whole == parts_.size() ? Way::whole : result_.count == 0 ? Way::nothing : Way::merge;
+  way_ = whole == parts_.size()                                                      ? Way::whole
+         : result_.units == 0                                                        ? Way::nothing
+         : sums_faster_by_element(shape_.elements, shape_.unit, held, parts_.size()) ? Way::merge
+                                                                                     : Way::units;
 }
 
 std::uint64_t TileSum::result_value_bytes() const {
@@ -277,7 +292,7 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
              result_.count, reinterpret_cast<std::uint16_t*>(to + begin));
     }
     std::byte* index = to + begin + values;
-    if (choice_.index_bytes > 0) index += write_index(index, result_, elements_, choice_, result_scratch_);
+    if (choice_.index_bytes > 0) index += write_index(index, result_, units_, choice_, result_scratch_);
     std::memset(index, 0, static_cast<std::size_t>(to + end - index));
   }
   consume();
@@ -308,18 +323,20 @@ void TileSum::write_values(std::span<std::byte> values) {
     case Way::whole:
       pointers_.clear();
       for (const TilePart& part : parts_) pointers_.push_back(part.values);
-      reduce_kernel(type(), op())(values.data(), pointers_.data(), pointers_.size(), elements_,
+      reduce_kernel(type(), op())(values.data(), pointers_.data(), pointers_.size(), shape_.elements,
                                   {.ranks = ranks, .with_zero = false});
       break;
     case Way::merge:
-      sources_.clear();
-      for (const TilePart& part : parts_) {
-        if (part.form == TilePart::Form::none) continue;
-        sources_.push_back(
-            {part.form == TilePart::Form::all ? nullptr : part.bitmap.data(), part.values, part.count});
-      }
-      merge_kernel(type(), op())(sources_, elements_, result_scratch_.bitmap(words_for(elements_)).data(),
-                                 to);
+      collect_sources();
+      merge_kernel(type(), op())(sources_, shape_.elements,
+                                 result_scratch_.elements(words_for(shape_.elements)).data(), to);
+      break;
+    case Way::units:
+      collect_sources();
+      unit_sum_kernel(type(), op())(
+          sources_,
+          {.elements = shape_.elements, .unit_elements = shape_.unit, .any = result_.bitmap, .ranks = ranks},
+          values);
       break;
     case Way::lists:
       list_sum_.emit(values);
@@ -331,6 +348,19 @@ void TileSum::write_values(std::span<std::byte> values) {
         accumulator_.emit(to);
       }
       break;
+  }
+}
+
+/// Lists the parts of the ranks that hold anything, with the index sets that the way to sum wants.
+void TileSum::collect_sources() {
+  sources_.clear();
+  for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
+    const TilePart& part = parts_[rank];
+    if (part.form == TilePart::Form::none) continue;
+    const auto bitmap = part.form == TilePart::Form::all ? std::span<const std::uint64_t>()
+                        : way_ == Way::merge             ? element_bitmap(part, shape_, scratches_[rank])
+                                                         : part.bitmap;
+    sources_.push_back({bitmap.data(), part.values, part.count});
   }
 }
 

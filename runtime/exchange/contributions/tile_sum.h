@@ -10,6 +10,7 @@
 #include "runtime/kernels/element_accumulator.h"
 #include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/merge.h"
+#include "runtime/kernels/unit_sum.h"
 #include "runtime/tile/tile_codec.h"
 
 namespace nzcl::engine {
@@ -18,7 +19,7 @@ namespace nzcl::engine {
 /// reproducible to the last bit. Owned by an exchange and used by one thread.
 ///
 /// What a tile needs stays in a core's cache; contributions are read once, where they lie: in slots, and in
-/// the input of this member's own rank. There are four ways to sum (runtime/kernels/README.md says when each
+/// the input of this member's own rank. There are five ways to sum (runtime/kernels/README.md says when each
 /// is fast); all give the same bits.
 class TileSum {
  public:
@@ -48,7 +49,7 @@ class TileSum {
   std::span<const int> holders() const { return ranks_; }
 
  private:
-  enum class Way : std::uint8_t { nothing, whole, merge, lists, accumulate };
+  enum class Way : std::uint8_t { nothing, whole, merge, units, lists, accumulate };
 
   bool read_arrived();
   bool collect();
@@ -59,6 +60,7 @@ class TileSum {
   void sum_lists();
   void choose_result_code();
   void unite();
+  void collect_sources();
   std::optional<TilePart> part_of(int rank, TileScratch& scratch);
   TilePart rounded(const TilePart& part);
   void consume();
@@ -80,7 +82,9 @@ class TileSum {
   // Of the next tile.
   bool ready_ = false;
   Way way_ = Way::nothing;
-  std::uint64_t number_ = 0, elements_ = 0;
+  std::uint64_t number_ = 0;
+  wire::TileShape shape_;
+  std::uint64_t units_ = 0;
   ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps
   std::uint64_t alignment_ = 0;      // of the result's values, as they are sent
   std::vector<wire::Tile> arrived_;  // by rank, of the remote ranks

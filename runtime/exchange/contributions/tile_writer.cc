@@ -58,7 +58,7 @@ std::optional<WrittenSection> TileWriter::write(MessageBuilder& message, Contrib
 bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t tile,
                           std::uint64_t payload_begin) {
   const SliceLayout& layout = op.layout;
-  const std::uint64_t elements = layout.elements_of_tile(tile);
+  const std::uint64_t units = layout.shape_of_tile(tile).units();
   const std::uint64_t at = message.bytes() - payload_begin;
   // Reading a dense tile to find out that it does not fit would be a waste. Its size is about that of the one
   // before it.
@@ -68,7 +68,7 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
   const wire::ValueCode code = wire::result_code(op.record.value_rule);
   const std::uint64_t each = wire::value_bytes(op.type(), code);
   const std::uint64_t before = wire::values_at(at, each) - at;
-  const std::uint64_t beside = before + bitmap_bytes(elements) + sizeof(std::uint16_t) + wire::kTileAlignment;
+  const std::uint64_t beside = before + bitmap_bytes(units) + sizeof(std::uint16_t) + wire::kTileAlignment;
   if (message.room() <= beside) return false;
 
   const bool narrower = code != wire::ValueCode::as_is;
@@ -76,7 +76,7 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
       narrower ? scratch_.values() : std::span(message.next() + before, message.room() - beside);
   const auto part = op.tile_input().part(layout, tile, scratch_, packed);
   if (!part) return false;
-  const CodeChoice choice = choose_code(*part, elements, rules_, scratch_);
+  const CodeChoice choice = choose_code(*part, units, rules_, scratch_);
   const std::uint64_t bytes = tile_bytes(at, choice, each, part->count * each);
   if (bytes > message.room()) return false;
 
@@ -98,13 +98,13 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
   write_descriptor(begin, choice, part->count, code);
   if (part->count > 0) zero(begin + sizeof(std::uint32_t), before - sizeof(std::uint32_t));
   if (choice.index_bytes > 0) {
-    const std::uint64_t written = write_index(index, *part, elements, choice, scratch_);
+    const std::uint64_t written = write_index(index, *part, units, choice, scratch_);
     zero(index + written, behind - written);
   } else if (index != nullptr) {
     zero(index, behind);
   }
   last_bytes_ = bytes;
-  op.input_blocks.fetch_add(TileBlocks(layout.block_elements()).count(*part, elements, scratch_),
+  op.input_blocks.fetch_add(TileBlocks(layout.block_units()).count(*part, units, scratch_),
                             std::memory_order_relaxed);
   return true;
 }

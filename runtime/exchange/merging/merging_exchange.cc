@@ -114,7 +114,7 @@ void MergingExchange::begin_slice(Cursor& cursor, const Operation& op, std::uint
   place.slice = slice;
   place.tile = 0;
   place.tiles = op.layout.tiles_of(slice);
-  place.elements = op.layout.elements_of_tile(number_of(op, place));
+  place.shape = op.layout.shape_of_tile(number_of(op, place));
 }
 
 void MergingExchange::next_slice(Cursor& cursor, const Operation& op) const {
@@ -126,7 +126,7 @@ void MergingExchange::next_slice(Cursor& cursor, const Operation& op) const {
 bool MergingExchange::next_tile(Cursor& cursor, const Operation& op) const {
   TilePlace& place = cursor.place;
   if (++place.tile == place.tiles) return false;
-  place.elements = op.layout.elements_of_tile(number_of(op, place));
+  place.shape = op.layout.shape_of_tile(number_of(op, place));
   return true;
 }
 
@@ -213,12 +213,12 @@ void MergingExchange::contribute_tile(Operation& op, PartialSender& sender) {
   }
   const std::uint64_t each = element_bytes(op.type());
   const TilePart part = input_part(op, place);
-  const CodeChoice choice = choose_code(part, place.elements, rules_, own_scratch_);
+  const CodeChoice choice = choose_code(part, place.shape.units(), rules_, own_scratch_);
   const PartialSender::Room room =
-      sender.begin_tile(op, place, most_tile_bytes(place.elements, part.count, each));
+      sender.begin_tile(op, place, most_tile_bytes(place.shape, part.count, each));
   if (part.count > 0)
     copy_cold(room.to + wire::values_at(room.at, each) - room.at, part.values, part.count * each);
-  sender.end_tile(op, write_tile(room, part, place.elements, each, choice, own_scratch_));
+  sender.end_tile(op, write_tile(room, part, place.shape.units(), each, choice, own_scratch_));
   if (!next_tile(contributed_, op)) next_slice(contributed_, op);
 }
 
@@ -227,8 +227,9 @@ TilePart MergingExchange::input_part(Operation& op, const TilePlace& place) {
   const auto part =
       op.tile_input().part(op.layout, number_of(op, place), own_scratch_, own_scratch_.values());
   assert(part);  // the scratch has room for all values
-  op.input_blocks.fetch_add(TileBlocks(op.layout.block_elements()).count(*part, place.elements, own_scratch_),
-                            std::memory_order_relaxed);
+  op.input_blocks.fetch_add(
+      TileBlocks(op.layout.block_units()).count(*part, place.shape.units(), own_scratch_),
+      std::memory_order_relaxed);
   return *part;
 }
 
@@ -375,7 +376,7 @@ std::optional<TilePart> MergingExchange::their_part(Step& step, const Operation&
 /// Returns nothing, after a failure, if its index set is malformed.
 std::optional<TilePart> MergingExchange::read(const Step& step, const wire::Tile& tile, bool partial,
                                               const Operation& op, TileScratch& scratch, std::byte* wide) {
-  auto part = read_part(tile, step.merged.place.elements, scratch);
+  auto part = read_part(tile, step.merged.place.shape, scratch);
   if (!part) {
     refuse(step, step.merged.place, "its index set is malformed");
     return std::nullopt;
@@ -395,16 +396,16 @@ void MergingExchange::pass_on(Operation& op, const TilePlace& place, const TileP
   const DataType type = partial_type(op);
   const std::uint64_t each = element_bytes(type);
   const PartialSender::Room room =
-      out.begin_tile(op, place, most_tile_bytes(place.elements, own.count + theirs.count, each));
+      out.begin_tile(op, place, most_tile_bytes(place.shape, own.count + theirs.count, each));
   const std::uint64_t begin = wire::values_at(room.at, each) - room.at;
   const std::span values(room.to + begin, room.bytes - begin);
   const TilePart merged = step.partner_first
                               ? partial_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_,
-                                                     own, own_scratch_, place.elements, values)
+                                                     own, own_scratch_, place.shape, values)
                               : partial_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_,
-                                                     theirs, their_scratch_, place.elements, values);
-  const CodeChoice choice = choose_code(merged, place.elements, rules_, partial_merge_.scratch());
-  out.end_tile(op, write_tile(room, merged, place.elements, each, choice, partial_merge_.scratch()));
+                                                     theirs, their_scratch_, place.shape, values);
+  const CodeChoice choice = choose_code(merged, place.shape.units(), rules_, partial_merge_.scratch());
+  out.end_tile(op, write_tile(room, merged, place.shape.units(), each, choice, partial_merge_.scratch()));
 }
 
 /// Merges the last two partial sums into the result, and holds it until it is placed.
@@ -414,9 +415,9 @@ void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const T
   const std::span sums = result_merge_.scratch().values();
   TilePart merged = step.partner_first
                         ? result_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_, own,
-                                              own_scratch_, place.elements, sums)
+                                              own_scratch_, place.shape, sums)
                         : result_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_, theirs,
-                                              their_scratch_, place.elements, sums);
+                                              their_scratch_, place.shape, sums);
   std::byte* const to = type == op.type() ? sums.data() : result_values_.get();
   finish_values(op.type(), op.reduce_op(), ranks_, sums.data(), merged.count, to);
   merged.values = to;
@@ -426,19 +427,20 @@ void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const T
   const std::uint64_t tile = number_of(op, place);
   if (output.needs_note(tile))
     output.note(
-        tile, TileBlocks(op.layout.block_elements()).count(merged, place.elements, result_merge_.scratch()));
+        tile,
+        TileBlocks(op.layout.block_units()).count(merged, place.shape.units(), result_merge_.scratch()));
 }
 
 /// Sends the result to the rank that gave its contribution to this one.
 void MergingExchange::send_result(Operation& op, const TilePlace& place) {
   const std::uint64_t each = element_bytes(op.type());
   TileScratch& scratch = result_merge_.scratch();
-  const CodeChoice choice = choose_code(*held_, place.elements, rules_, scratch);
+  const CodeChoice choice = choose_code(*held_, place.shape.units(), rules_, scratch);
   const PartialSender::Room room =
-      result_->begin_tile(op, place, most_tile_bytes(place.elements, held_->count, each));
+      result_->begin_tile(op, place, most_tile_bytes(place.shape, held_->count, each));
   if (held_->count > 0)
     std::memcpy(room.to + wire::values_at(room.at, each) - room.at, held_->values, held_->count * each);
-  result_->end_tile(op, write_tile(room, *held_, place.elements, each, choice, scratch));
+  result_->end_tile(op, write_tile(room, *held_, place.shape.units(), each, choice, scratch));
 }
 
 void MergingExchange::advance_own(std::size_t number) {

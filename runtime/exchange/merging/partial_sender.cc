@@ -111,7 +111,7 @@ bool PartialSender::send() {
   return any;
 }
 
-std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t elements,
+std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t units,
                          std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch) {
   write_descriptor(room.to, choice, part.count, wire::ValueCode::as_is);
   const std::uint64_t bytes = tile_bytes(room.at, choice, value_bytes, part.count * value_bytes);
@@ -119,7 +119,7 @@ std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, 
   const std::uint64_t values = wire::values_at(room.at, value_bytes) - room.at;
   std::memset(room.to + sizeof(std::uint32_t), 0, values - sizeof(std::uint32_t));
   std::byte* index = room.to + values + part.count * value_bytes;
-  if (choice.index_bytes > 0) index += write_index(index, part, elements, choice, scratch);
+  if (choice.index_bytes > 0) index += write_index(index, part, units, choice, scratch);
   std::memset(index, 0, static_cast<std::size_t>(room.to + bytes - index));
   return bytes;
 }

@@ -84,13 +84,13 @@ class PartialSender {
 
 /// Completes a tile of `part` that begins at `room`, and whose values are in place. Returns its bytes. The
 /// scratch is the one that was given to choose_code().
-std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t elements,
+std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t units,
                          std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch);
 
 /// The most bytes of a tile that holds so many of its elements.
-constexpr std::uint64_t most_tile_bytes(std::uint64_t elements, std::uint64_t held,
+constexpr std::uint64_t most_tile_bytes(const wire::TileShape& shape, std::uint64_t held,
                                         std::uint64_t value_bytes) {
-  return wire::kTileOverhead + std::min(held, elements) * value_bytes + (elements + 63) / 64 * 8;
+  return wire::kTileOverhead + std::min(held, shape.elements) * value_bytes + (shape.units() + 63) / 64 * 8;
 }
 
 }  // namespace nzcl::engine

@@ -1,12 +1,15 @@
 #include "runtime/exchange/merging/tile_merge.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdint>
 #include <cstring>
 
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/narrow.h"
+#include "runtime/kernels/offsets.h"
 #include "runtime/kernels/reduce.h"
+#include "runtime/kernels/unit_sum.h"
 #include "runtime/plan/partial_type.h"
 #include "runtime/plan/tuning.h"
 
@@ -16,29 +19,61 @@ namespace {
 /// What a merge is of: two partial sums.
 constexpr int kParts = 2;
 
-MergeSource source_of(const TilePart& part, std::size_t elements, TileScratch& scratch) {
-  if (part.form == TilePart::Form::all)
-    return {.bitmap = nullptr, .values = part.values, .count = part.count};
-  const auto bitmap = as_bitmap(part, elements, scratch.bitmap(words_for(elements)));
-  return {.bitmap = bitmap.data(), .values = part.values, .count = part.count};
+/// Gives the part its index set as a bitmap, unless it holds all or nothing.
+void make_bitmap(TilePart& part, const wire::TileShape& shape, TileScratch& scratch) {
+  if (part.form != TilePart::Form::offsets) return;
+  part.bitmap = as_bitmap(part, shape.units(), scratch.bitmap(words_for(shape.units())));
+  part.form = TilePart::Form::bitmap;
+}
+
+/// The bitmap of the part's elements. It is empty if it holds all or nothing.
+std::span<const std::uint64_t> bitmap_or_all(const TilePart& part, const wire::TileShape& shape,
+                                             TileScratch& scratch) {
+  return part.form == TilePart::Form::bitmap ? element_bitmap(part, shape, scratch)
+                                             : std::span<const std::uint64_t>();
+}
+
+void add_to_union(const TilePart& part, const wire::TileShape& shape, std::span<std::uint64_t> any) {
+  if (part.form == TilePart::Form::all) fill_ones(any, shape.units());
+  if (part.form != TilePart::Form::bitmap) return;
+  for (std::size_t w = 0; w < any.size(); ++w) any[w] |= part.bitmap[w];
+}
+
+TilePart merged(std::span<const std::uint64_t> bitmap, std::size_t units, std::size_t count,
+                const wire::TileShape& shape, std::span<std::byte> values) {
+  return {.form = units == shape.units() ? TilePart::Form::all : TilePart::Form::bitmap,
+          .units = units,
+          .count = count,
+          .bitmap = bitmap,
+          .offsets = {},
+          .values = values.data()};
 }
 
 }  // namespace
 
 TilePart TileMerge::merge(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
-                          const TilePart& b, TileScratch& b_scratch, std::size_t elements,
+                          const TilePart& b, TileScratch& b_scratch, const wire::TileShape& shape,
                           std::span<std::byte> values) {
   const std::size_t held = a.count + b.count;
   if (held == 0) return {};
-  if (held * kMergeShare < elements && held <= kMostListed)
+  if (shape.unit == 1 && held * kMergeShare < shape.elements && held <= kMostListed)
     return merge_lists(type, op, a, a_scratch, b, b_scratch, values);
-  if (a.count == elements && b.count == elements) {
+  if (a.count == shape.elements && b.count == shape.elements) {
     const std::byte* const both[kParts] = {a.values, b.values};
-    reduce_kernel(type, op)(values.data(), both, kParts, elements, {.ranks = kParts, .with_zero = false});
-    return {
-        .form = TilePart::Form::all, .count = elements, .bitmap = {}, .offsets = {}, .values = values.data()};
+    reduce_kernel(type, op)(values.data(), both, kParts, shape.elements,
+                            {.ranks = kParts, .with_zero = false});
+    return {.form = TilePart::Form::all,
+            .units = shape.units(),
+            .count = shape.elements,
+            .bitmap = {},
+            .offsets = {},
+            .values = values.data()};
   }
-  return merge_bitmaps(type, op, a, a_scratch, b, b_scratch, elements, values);
+  TilePart own[kParts] = {a, b};
+  make_bitmap(own[0], shape, a_scratch);
+  make_bitmap(own[1], shape, b_scratch);
+  return shape.unit == 1 ? merge_elements(type, op, own[0], own[1], shape, values)
+                         : merge_units(type, op, own[0], a_scratch, own[1], b_scratch, shape, values);
 }
 
 TilePart TileMerge::merge_lists(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
@@ -50,26 +85,54 @@ TilePart TileMerge::merge_lists(DataType type, ReduceOp op, const TilePart& a, T
   list_sum_.emit(values);
   const auto offsets = list_sum_.offsets();
   return {.form = TilePart::Form::offsets,
+          .units = offsets.size(),
           .count = offsets.size(),
           .bitmap = {},
           .offsets = offsets,
           .values = values.data()};
 }
 
-TilePart TileMerge::merge_bitmaps(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
-                                  const TilePart& b, TileScratch& b_scratch, std::size_t elements,
-                                  std::span<std::byte> values) {
-  std::size_t sources = 0;
-  if (a.count > 0) sources_[sources++] = source_of(a, elements, a_scratch);
-  if (b.count > 0) sources_[sources++] = source_of(b, elements, b_scratch);
-  const auto bitmap = scratch_.bitmap(words_for(elements));
-  const std::size_t count = merge_kernel(type, op)(std::span(sources_).first(sources), elements,
+TilePart TileMerge::merge_elements(DataType type, ReduceOp op, const TilePart& a, const TilePart& b,
+                                   const wire::TileShape& shape, std::span<std::byte> values) {
+  const std::size_t sources = collect_sources(a, a.bitmap, b, b.bitmap);
+  const auto bitmap = scratch_.bitmap(words_for(shape.elements));
+  const std::size_t count = merge_kernel(type, op)(std::span(sources_).first(sources), shape.elements,
                                                    bitmap.data(), {.ranks = kParts, .packed = values});
-  return {.form = count == elements ? TilePart::Form::all : TilePart::Form::bitmap,
-          .count = count,
-          .bitmap = bitmap,
-          .offsets = {},
-          .values = values.data()};
+  return merged(bitmap, count, count, shape, values);
+}
+
+TilePart TileMerge::merge_units(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
+                                const TilePart& b, TileScratch& b_scratch, const wire::TileShape& shape,
+                                std::span<std::byte> values) {
+  const auto any = scratch_.bitmap(words_for(shape.units()));
+  std::fill(any.begin(), any.end(), 0);
+  add_to_union(a, shape, any);
+  add_to_union(b, shape, any);
+  const std::size_t units = set_size(any);
+  const std::size_t count = shape.elements_in(units, test_bit(any, shape.units() - 1));
+  if (sums_faster_by_element(shape.elements, shape.unit, a.units + b.units, kParts)) {
+    const std::size_t sources =
+        collect_sources(a, bitmap_or_all(a, shape, a_scratch), b, bitmap_or_all(b, shape, b_scratch));
+    merge_kernel(type, op)(std::span(sources_).first(sources), shape.elements,
+                           scratch_.elements(words_for(shape.elements)).data(),
+                           {.ranks = kParts, .packed = values});
+  } else {
+    const std::size_t sources = collect_sources(a, a.bitmap, b, b.bitmap);
+    unit_sum_kernel(type, op)(
+        std::span(sources_).first(sources),
+        {.elements = shape.elements, .unit_elements = shape.unit, .any = any, .ranks = kParts},
+        values.first(count * element_bytes(type)));
+  }
+  return merged(any, units, count, shape, values);
+}
+
+/// Lists the parts that hold anything. The bitmap of one that holds all is empty.
+std::size_t TileMerge::collect_sources(const TilePart& a, std::span<const std::uint64_t> a_bitmap,
+                                       const TilePart& b, std::span<const std::uint64_t> b_bitmap) {
+  std::size_t sources = 0;
+  if (a.count > 0) sources_[sources++] = {a_bitmap.data(), a.values, a.count};
+  if (b.count > 0) sources_[sources++] = {b_bitmap.data(), b.values, b.count};
+  return sources;
 }
 
 void widen_values(DataType type, DataType partial, const std::byte* values, std::size_t count,

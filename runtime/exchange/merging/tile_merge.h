@@ -24,7 +24,7 @@ class TileMerge {
   /// and may be used. `values` has room for the values of both, or for all elements if these are fewer. The
   /// result's values are there; its index set is valid until the next merge.
   TilePart merge(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch, const TilePart& b,
-                 TileScratch& b_scratch, std::size_t elements, std::span<std::byte> values);
+                 TileScratch& b_scratch, const wire::TileShape& shape, std::span<std::byte> values);
 
   /// For what is done with the result: its index set may lie here.
   TileScratch& scratch() { return scratch_; }
@@ -32,9 +32,13 @@ class TileMerge {
  private:
   TilePart merge_lists(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
                        const TilePart& b, TileScratch& b_scratch, std::span<std::byte> values);
-  TilePart merge_bitmaps(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
-                         const TilePart& b, TileScratch& b_scratch, std::size_t elements,
-                         std::span<std::byte> values);
+  TilePart merge_elements(DataType type, ReduceOp op, const TilePart& a, const TilePart& b,
+                          const wire::TileShape& shape, std::span<std::byte> values);
+  TilePart merge_units(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
+                       const TilePart& b, TileScratch& b_scratch, const wire::TileShape& shape,
+                       std::span<std::byte> values);
+  std::size_t collect_sources(const TilePart& a, std::span<const std::uint64_t> a_bitmap, const TilePart& b,
+                              std::span<const std::uint64_t> b_bitmap);
 
   TileScratch scratch_;
   ListSum list_sum_;

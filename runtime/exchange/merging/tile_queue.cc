@@ -13,7 +13,7 @@ TileQueue::Next TileQueue::look(const TilePlace& place, DataType type) {
   const wire::Header& header = section_->header;
   if ((header.flags & wire::kRefused) != 0) return look_at_refusal();
   const auto tile =
-      wire::read_tile({section_->payload, header.payload_bytes}, at_, type, place.elements, wrong_);
+      wire::read_tile({section_->payload, header.payload_bytes}, at_, type, place.shape, wrong_);
   if (!tile) return Next::wrong;
   if (tile->value_code != wire::ValueCode::as_is) return refuse("a tile of partial sums has coded values");
   tile_ = *tile;

@@ -19,7 +19,7 @@ struct TilePlace {
   std::uint64_t sequence = 0;  // of the slice among all that this lane has merged
   std::uint64_t tile = 0;      // within the slice
   std::uint64_t tiles = 0;     // of the slice
-  std::uint64_t elements = 0;  // of the tile
+  wire::TileShape shape;       // of the tile
 };
 
 /// The messages that one rank sends another, or keeps of what it has sent, and how far they have been read.

@@ -49,7 +49,7 @@ void TilePlacer::note_section(const Transfer& t, const wire::Section& section) {
     const std::uint64_t number = layout.tile_number(t.up.slice, section.header.stream_offset + i);
     const char* wrong = nullptr;
     const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, at, op.type(),
-                                      layout.elements_of_tile(number), wrong);
+                                      layout.shape_of_tile(number), wrong);
     if (!tile) return;  // it is refused when it is to be placed
     at = tile->end;
     if (!op.tile_output().needs_note(number)) continue;
@@ -88,7 +88,7 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
   };
   const char* wrong = nullptr;
   const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
-                                    op.layout.elements_of_tile(number), wrong);
+                                    op.layout.shape_of_tile(number), wrong);
   if (!tile) return refuse_it(wrong);
   if (tile->count > 0 && tile->value_code != wire::result_code(op.record.value_rule))
     return refuse_it("its values are coded in another way than the operation says");
