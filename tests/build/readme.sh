@@ -31,7 +31,7 @@ check_commands() { # DOCUMENT
     if [[ $name == *scripts/* ]]; then program=$source/$name; fi
     [[ -x $program ]] || fail "$1 names $name, and $program is not there"
     for option in $(grep -oE -- ' --[a-z-]+' <<<"$command" || true); do
-      "$program" --help | grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" ||
+      grep -qE -- "(^|[^a-z-])$option([^a-z-]|\$)" <<<"$("$program" --help)" ||
         fail "$1 shows $name $option, which its --help does not know"
     done
   done < <(commands "$1" | grep -E '^((\./)?scripts/[a-z]|nzcl_[a-z])')

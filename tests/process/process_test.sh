@@ -6,7 +6,7 @@ case_name=$1 rank=$2 aggregator=$3 info=$4
 work=$(mktemp -d)
 pids=() hosts=()
 read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
-"$info" 2>/dev/null | grep -qE '^ +cma +yes' || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
+grep -qE '^ +cma +yes' <<<"$("$info" 2>/dev/null)" || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
 # shellcheck disable=SC2317 # called by the trap
 clean_up() {
   ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
@@ -459,7 +459,8 @@ case $case_name in
     grep -qE '^  slot_bytes +64K +NZCL_SLOT_BYTES$' "$work/info.out" || fail "no origin of slot_bytes"
     grep -qE 'NZCL_TRASPORT.*did you mean NZCL_TRANSPORT' "$work/info.out" || fail "no warning about NZCL_TRASPORT"
     ! grep -q hunter2 "$work/info.out" || fail "the secret is shown"
-    "$info" --topology 'pack:2 [numa] core:32 pu:2' --local-ranks 8 | grep -qE 'rank 7: 8 of 64 cores; lanes: 2 on cpu' || fail "the plan for another machine"
+    "$info" --topology 'pack:2 [numa] core:32 pu:2' --local-ranks 8 >"$work/plan.out"
+    grep -qE 'rank 7: 8 of 64 cores; lanes: 2 on cpu' "$work/plan.out" || fail "the plan for another machine"
     NZCL_SECRET=$("$info" --new-secret) "$info" >"$work/secret.out" || fail "a new secret is refused"
     [[ $("$info" --new-secret) != "$("$info" --new-secret)" ]] || fail "a new secret is an old one"
     status=0

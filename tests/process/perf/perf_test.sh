@@ -8,7 +8,7 @@ server=''
 trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 export NZCL_LOG_LEVEL=warn
 read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
-"$(dirname "$write_bw")/nzcl_info" 2>/dev/null | grep -qE '^ +cma +yes' || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
+grep -qE '^ +cma +yes' <<<"$("$(dirname "$write_bw")/nzcl_info" 2>/dev/null)" || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
 
 fail() {
   echo "FAILED: $*" >&2
