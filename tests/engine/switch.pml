@@ -17,6 +17,11 @@
       same as a copy that the network makes.
     - A variable that has no meaning any more goes back to 0.
 
+   The aggregator may tell a worker at any time that its contribution is absent. The worker then sends it again or asks for
+   the round before, which are copies of contributions that may be under way in any case: a repetition happens when
+   nothing of the slot's round is under way any more, and one that comes sooner is the same as a copy that the network
+   makes. So such an answer adds no state, and has no packet of its own here.
+
    Slots share no variable of the protocol, here as in SlotServer and SlotWorker: what they share is the number of
    losses and copies that the network may still make. Therefore one slot is searched with more rounds, losses and
    copies, and two with fewer. */

@@ -229,6 +229,66 @@ TEST_F(ServerTest, AQuestionIsAnsweredAndAddsNothing) {
   EXPECT_EQ(server.refused(), 1u);
 }
 
+/// An aggregator with slots enough for ranks to send something later.
+class LossTest : public ::testing::Test {
+ protected:
+  void open_slot(int rank, std::uint16_t slot, Kind kind = Kind::contribution) {
+    Header h = contribution(rank, 0, kNoPiece, slot);
+    h.slot = slot;
+    h.kind = kind;
+    server->receive(rank, packet(h));
+  }
+  /// What is sent to each rank: the slots of all packets of this kind.
+  std::vector<std::pair<int, std::uint16_t>> sent(Kind kind, std::uint8_t flags) {
+    std::vector<std::pair<int, std::uint16_t>> all;
+    for (; const auto out = server->front(); server->pop()) {
+      const auto opened = open(out->packet, kJob);
+      if (opened->header.kind == kind && opened->header.flags == flags)
+        all.emplace_back(out->rank, opened->header.slot);
+    }
+    return all;
+  }
+  std::vector<std::pair<int, std::uint16_t>> told() { return sent(Kind::waiting, kAbsent); }
+  using Told = std::pair<int, std::uint16_t>;
+  std::optional<SlotServer> server{std::in_place, Pool{3, 8, 4, kJob}};
+};
+
+TEST_F(LossTest, ARankWhoseLaterContributionsComeIsToldWhatItHasLost) {
+  for (std::uint16_t s = 0; s < 8; ++s) open_slot(0, s);
+  EXPECT_THAT(told(), ElementsAre()) << "the others may be late";
+  for (const int s : {0, 2, 3}) open_slot(1, static_cast<std::uint16_t>(s));
+  EXPECT_THAT(told(), ElementsAre()) << "a network may change the order of two packets";
+  open_slot(1, 4);
+  EXPECT_THAT(told(), ElementsAre(Told{1, 1})) << "and rank 2 is only late";
+  open_slot(1, 5);
+  EXPECT_THAT(told(), ElementsAre()) << "it is told once";
+  open_slot(1, 1);
+  EXPECT_THAT(told(), ElementsAre());
+}
+
+TEST_F(LossTest, WhoeverAsksMakesTheAggregatorTellThoseWhoLostItAgain) {
+  for (std::uint16_t s = 0; s < 8; ++s) open_slot(0, s);
+  for (const int s : {0, 2, 3, 4}) open_slot(1, static_cast<std::uint16_t>(s));
+  EXPECT_THAT(told(), ElementsAre(Told{1, 1}));
+  std::vector<int> when;
+  for (int question = 1; question <= 16; ++question) {
+    open_slot(0, 1, Kind::question);
+    const auto those = told();
+    if (those.empty()) continue;
+    EXPECT_THAT(those, ElementsAre(Told{1, 1})) << "rank 2 has sent nothing later";
+    when.push_back(question);
+  }
+  EXPECT_THAT(when, ElementsAre(1, 2, 4, 8, 16)) << "questions by many must not make as many answers";
+}
+
+TEST_F(LossTest, AnAggregatorThatOnlyTurnsPacketsIntoAnswersTellsNobodyElse) {
+  server.emplace(Pool{3, 8, 4, kJob, true});
+  for (std::uint16_t s = 0; s < 8; ++s) open_slot(0, s);
+  for (const int s : {0, 2, 3, 4, 5, 6}) open_slot(1, static_cast<std::uint16_t>(s));
+  open_slot(0, 1);
+  EXPECT_THAT(told(), ElementsAre());
+}
+
 /// Two children of a relay whose rank above is 1.
 class RelayTest : public ::testing::Test {
  protected:
@@ -368,6 +428,14 @@ class WorkerTest : public ::testing::Test {
     h.flags = flags;
     worker->receive(packet(h, values), now);
   }
+  void waiting(std::uint32_t round, Time now, std::uint8_t flags = 0) {
+    Header h = contribution(0, round, 1, 0);
+    h.kind = Kind::waiting;
+    h.flags = flags;
+    if (flags & kAbsent) h.blocks = cause_of(h.slot, round);
+    worker->receive(packet(h), now);
+  }
+  void absent(std::uint32_t round, Time now) { waiting(round, now, kAbsent); }
   static std::unique_ptr<SlotWorker> fresh() {
     return std::make_unique<SlotWorker>(Pool{2, 1, 4, kJob}, 1, 2);
   }
@@ -429,6 +497,91 @@ TEST_F(WorkerTest, AResultThatCrossesItsRepetitionIsTakenOnce) {
   ASSERT_TRUE(h);
   EXPECT_EQ(h->round, 1u);
   EXPECT_FALSE(next(20ms));
+}
+
+TEST_F(WorkerTest, ATimeoutAsksAndOnlyWhatIsAbsentIsSentAgain) {
+  worker->submit(tensor);
+  next(0s);
+  answer(0, kNoPiece, 0, {}, 10us);
+  EXPECT_EQ(next(10us)->flags, kHasValues);
+  worker->advance(20ms);
+  const auto question = next(20ms);
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->kind, Kind::question);
+  absent(1, 20ms + 10us);
+  const auto again = next(20ms + 10us);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->kind, Kind::contribution);
+  EXPECT_EQ(again->flags, kHasValues);
+  EXPECT_EQ(worker->round_trip(), 0s) << "nobody knows which packet was answered";
+}
+
+TEST_F(WorkerTest, WhatWasSaidBeforeAContributionCameIsIgnored) {
+  worker->submit(tensor);
+  next(0s);
+  answer(0, kNoPiece, 0, {}, 10us);
+  EXPECT_EQ(next(10us)->round, 1u);
+  absent(1, 20us);
+  EXPECT_FALSE(next(20us)) << "this rank has not asked";
+  Header h = contribution(0, 1, 1, 0);
+  h.kind = Kind::waiting;
+  h.flags = kAbsent;
+  h.blocks = cause_of(0, 0);
+  worker->receive(packet(h), 30us);
+  EXPECT_FALSE(next(30us)) << "the opening packet was sent before";
+}
+
+TEST_F(WorkerTest, WhoIsToldThatTheNextRoundLacksItAsksForItsResult) {
+  worker->submit(tensor);
+  absent(0, 0s);
+  EXPECT_EQ(next(0s)->round, 0u);
+  answer(0, kNoPiece, 0, {}, 10us);
+  EXPECT_EQ(next(10us)->round, 1u);
+  absent(4, 30us);
+  EXPECT_FALSE(next(30us)) << "no rank can be in this round";
+  absent(2, 30us);
+  const auto question = next(30us);
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->kind, Kind::question);
+  EXPECT_EQ(question->round, 1u);
+  answer(1, 0, 2, {1, 2, 3, 4}, 40us);
+  EXPECT_EQ(next(40us)->round, 2u);
+}
+
+TEST_F(WorkerTest, WaitingForOthersIsNotTakenForARoundTrip) {
+  worker->submit(tensor);
+  next(0s);
+  answer(0, kNoPiece, 0, {}, 10us);
+  next(10us);
+  worker->advance(20ms);
+  ASSERT_EQ(next(20ms)->kind, Kind::question);
+  waiting(1, 20ms + 10us);
+  EXPECT_EQ(worker->round_trip(), 10us);
+  waiting(1, 20ms + 20us);
+  EXPECT_EQ(worker->round_trip(), 10us) << "a copy";
+  answer(1, 0, 2, {1, 2, 3, 4}, 5s);
+  EXPECT_EQ(worker->round_trip(), 10us);
+}
+
+TEST(RoundTrips, AReplyThatMayHaveWaitedForOthersOnlyLowersThem) {
+  RoundTrips trips;
+  trips.bounded(300us);
+  EXPECT_EQ(trips.smoothed(), 300us) << "better than nothing";
+  for (int i = 0; i < 100; ++i) trips.bounded(10ms);
+  EXPECT_EQ(trips.smoothed(), 300us);
+  for (int i = 0; i < 100; ++i) trips.bounded(100us);
+  EXPECT_NEAR(static_cast<double>(trips.smoothed().count()), 1e5, 1e3);
+}
+
+TEST(RoundTrips, DoubledTimeoutsShortenAsFarAsAReplyShows) {
+  RoundTrips trips;
+  for (int i = 0; i < 100; ++i) trips.measured(i * 1ms, 1ms);
+  for (int i = 0; i < 4; ++i) trips.expired(i);
+  EXPECT_EQ(trips.doublings(0), 4);
+  trips.bounded(trips.timeout(2));
+  EXPECT_EQ(trips.doublings(0), 2);
+  trips.measured(1s, 1ms);
+  EXPECT_EQ(trips.doublings(0), 0);
 }
 
 TEST_F(WorkerTest, ResultsThatCannotBeFail) {

@@ -37,6 +37,22 @@ TEST(SwitchSimulation, EverySumIsRight) {
   }
 }
 
+/// With so many ranks few rounds lose nothing. The time that others take to repeat must not be taken for a
+/// round trip, and no rank may wait for a timeout that has become long.
+TEST(SwitchSimulation, LossesCostMillisecondsAndNotSecondsWithManyRanks) {
+  for (const Case& c : {Case{64, 1, 0.01}, {64, 0.01, 0.01}, {256, 1, 0.001}, {256, 1, 0.01}}) {
+    SCOPED_TRACE(::testing::Message() << c.workers << " ranks, density " << c.density << ", loss " << c.loss);
+    Scene scene;
+    scene.most_packets = 1 << 17;
+    scene.limit = std::chrono::milliseconds(100);
+    const Outcome o = simulate(scene, c);
+    EXPECT_EQ(o.failure, "");
+    EXPECT_EQ(o.wrong, 0u);
+    ASSERT_TRUE(o.ended);
+    EXPECT_LT(o.seconds, 20e-3);
+  }
+}
+
 TEST(SwitchSimulation, ARunCanBeRepeated) {
   const Outcome a = simulate(small(), {8, 0.5, 0.01}), b = simulate(small(), {8, 0.5, 0.01});
   EXPECT_EQ(a.seconds, b.seconds);

@@ -20,7 +20,14 @@ struct Out {
 
 /// What is sent of a set, and to whom. The packet is made when it is sent: what it says may be over by then.
 struct Answer {
-  enum class What : std::uint8_t { result, waiting, absent, contribution, question };
+  enum class What : std::uint8_t {
+    result,
+    waiting,
+    absent,  // the answer to a question
+    lost,    // the same, but nobody has asked
+    contribution,
+    question
+  };
   std::uint32_t set = 0;
   std::uint32_t round = 0;
   int rank = 0;
@@ -35,6 +42,8 @@ class Answers {
       : ring_(kOfSlot * std::size_t{pool.slots} + static_cast<std::size_t>(pool.workers)) {}
   bool empty() const { return count_ == 0; }
   const Answer& front() const { return ring_[first_]; }
+  /// Whether there is room for what nobody has asked for, beside what others may ask for.
+  bool has_spare() const { return count_ < ring_.size() / 2; }
   void push(const Answer& answer) {
     if (count_ < ring_.size()) ring_[(first_ + count_++) % ring_.size()] = answer;
   }

@@ -40,6 +40,12 @@ struct Header {
 };
 static_assert(sizeof(Header) == 48 && offsetof(Header, checksum) == 40 && offsetof(Header, round) == 16);
 
+/// In an answer *absent*, instead of blocks: the packet of this rank that shows it. That is the question, or,
+/// if nobody has asked, the contribution of this rank that came last.
+inline std::uint64_t cause_of(std::uint16_t slot, std::uint32_t round) noexcept {
+  return std::uint64_t{slot} << 32 | round;
+}
+
 /// What the members of one lane share, and nobody else knows.
 struct Job {
   std::uint32_t tag = 0;

@@ -5,7 +5,11 @@
 namespace nzcl::engine::slot_pool {
 
 SendWindow::SendWindow(std::uint32_t slots, std::uint32_t least)
-    : entries_(slots + 1), end_(slots), least_(std::clamp(least, 1u, slots)), size_(least_) {
+    : entries_(slots + 1),
+      end_(slots),
+      least_(std::clamp(least, 1u, slots)),
+      size_(least_),
+      measured_size_(size_) {
   entries_[end_].before = entries_[end_].after = end_;
 }
 
@@ -21,6 +25,7 @@ void SendWindow::sent(std::uint32_t slot, Time now, bool opens, bool more) {
        .under_way = true,
        .was_full = more && !open(),
        .packets = packets,
+       .size = size_,
        .number = ++sent_,
        .delivered = delivered_,
        .delivered_at = delivered_at_};
@@ -43,26 +48,35 @@ void SendWindow::answered(std::uint32_t slot, Time now) {
   delivered_at_ = now;
 }
 
+void SendWindow::note_least(Time now, Time round_trip) {
+  if (round_trip > least_round_trip_ && now - least_at_ <= kRemembered) return;
+  least_round_trip_ = round_trip;
+  least_at_ = now;
+}
+
 void SendWindow::measured(std::uint32_t slot, Time now, Time round_trip) {
   const Entry& e = entries_[slot];
-  if (round_trip <= least_round_trip_ || now - least_at_ > kRemembered) {
-    least_round_trip_ = round_trip;
-    least_at_ = now;
-  }
+  if (in_order(slot)) measured_size_ = e.size;
+  note_least(now, round_trip);
   const auto ticks = [](Time t) { return static_cast<double>(std::max<std::int64_t>(1, t.count())); };
   const double held = (delivered_ - e.delivered) * ticks(least_round_trip_) / ticks(now - e.delivered_at);
-  const bool has_queue = ticks(round_trip) > kQueue * ticks(least_round_trip_);
-  resize(held * (has_queue ? kFull : kGrowing), e.was_full);
+  resize(held * (has_queue(round_trip) ? kFull : kGrowing), e.was_full && in_order(slot));
 }
 
 /// A window grows at once. It shrinks only if it was what kept packets back, and within some round trips.
-void SendWindow::resize(double target, bool was_full) {
+void SendWindow::resize(double target, bool may_shrink) {
   target = std::clamp<double>(target, least_, end_);
   if (target > size_) {
     size_ = target;
-  } else if (was_full) {
+  } else if (may_shrink) {
     size_ += (target - size_) / size_;
   }
+}
+
+/// Without a queue the window may double in a round trip, even if results wait for other ranks.
+void SendWindow::told_to_wait(std::uint32_t slot, Time now, Time round_trip) {
+  note_least(now, round_trip);
+  if (entries_[slot].was_full && !has_queue(round_trip)) resize(size_ + 1, false);
 }
 
 void SendWindow::note_answer(std::uint32_t slot) {

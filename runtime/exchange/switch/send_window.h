@@ -1,6 +1,7 @@
 // How many packets a rank has under way, and which of them do not come back.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -23,14 +24,23 @@ class SendWindow {
   bool open() const { return under_way_ < size_; }
   /// In packets with values.
   double size() const { return size_; }
+  /// By what part more may be under way now than when the last round trip in the order of sending began. If a
+  /// queue forms, round trips become longer by that before any of them has been measured.
+  double growth() const { return std::max(1.0, size_ / measured_size_); }
 
   /// The slot's packet is sent. `opens`: it has no values, and neither will its result. `more`: others wait
   /// to be sent.
   void sent(std::uint32_t slot, Time now, bool opens, bool more);
   /// The slot's packet is not under way any more.
   void left(std::uint32_t slot);
+  /// The slot's packet has been answered after this time, but not with the result.
+  void told_to_wait(std::uint32_t slot, Time now, Time round_trip);
   /// The slot's result has come.
   void answered(std::uint32_t slot, Time now);
+  /// Of the slot's last packet, among all that were sent.
+  std::uint64_t number(std::uint32_t slot) const { return entries_[slot].number; }
+  /// Whether no packet that was sent later has been answered before it.
+  bool in_order(std::uint32_t slot) const { return entries_[slot].number > answered_.back(); }
   /// Its packet was sent once, so those that were sent before should have been answered, too.
   void note_answer(std::uint32_t slot);
   /// It took this time. Called after answered().
@@ -62,16 +72,21 @@ class SendWindow {
     bool under_way = false;
     bool was_full = false;     // the window, when it was sent
     double packets = 0;        // what it counts for
+    double size = 0;           // of the window, when it was sent
     std::uint64_t number = 0;  // of all that were sent
     double delivered = 0;      // before it was sent,
     Time delivered_at{};       // the last one at this time
   };
 
-  void resize(double target, bool was_full);
+  void note_least(Time now, Time round_trip);
+  bool has_queue(Time round_trip) const {
+    return std::chrono::duration<double>(round_trip) > kQueue * least_round_trip_;
+  }
+  void resize(double target, bool may_shrink);
 
   std::vector<Entry> entries_;  // of the slots, then the end of the ring
   const std::uint32_t end_, least_;
-  double size_, under_way_ = 0, delivered_ = 0;  // packets
+  double size_, measured_size_, under_way_ = 0, delivered_ = 0;  // packets
   std::uint64_t sent_ = 0;
   Time delivered_at_{}, least_round_trip_ = Time::max(), least_at_{};
   std::array<std::uint64_t, kLaterAnswers> answered_{};  // the latest numbers, in rising order

@@ -52,9 +52,13 @@ class SlotIntake {
   std::uint64_t refused() const { return refused_; }
 
  private:
+  void tell_what_it_lost(int rank);
+  void tell_those_who_lost_it(std::uint32_t set);
+
   const Pool pool_;
   SlotSets sets_;
   Answers answers_;
+  std::vector<std::uint64_t> latest_;  // cause_of() the last contribution of each rank
   std::vector<std::byte> header_packet_;
   std::uint64_t refused_ = 0;
 };

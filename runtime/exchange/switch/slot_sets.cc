@@ -25,7 +25,8 @@ SlotSets::SlotSets(const Pool& pool)
       seen_words_((static_cast<std::size_t>(pool.workers) + 63) / 64),
       sets_(2 * std::size_t{pool.slots}),
       buffers_(sets_.size() * stride_),
-      seen_(sets_.size() * seen_words_) {
+      seen_(sets_.size() * seen_words_),
+      order_(sets_.size(), pool.workers) {
   // Before round 0, rounds -2 and -1 are complete, without a next piece.
   for (std::uint32_t s = 0; s < sets_.size(); ++s) sets_[s].round = s % 2 - 2;
 }
@@ -68,6 +69,7 @@ Fate SlotSets::take(int rank, const Opened& packet) {
   if (seen(number, rank)) return sets_[number].complete ? Fate::complete : Fate::waiting;
   if (!fits(number, packet, rank)) return Fate::misfit;
   mark_seen(number, rank);
+  order_.came(number, rank);
   add(number, packet);
   return sets_[number].seen_count == pool_.workers ? Fate::filled : Fate::added;
 }
@@ -108,8 +110,10 @@ Fate SlotSets::reach_round(std::uint32_t number, const Header& h, int rank) {
                    .seen_count = 0,
                    .values = 0,
                    .complete = false,
-                   .first_rank = rank};
+                   .first_rank = rank,
+                   .repetitions = 0};
   std::fill_n(seen_.begin() + static_cast<std::ptrdiff_t>(number * seen_words_), seen_words_, 0);
+  order_.begin(number);
   return Fate::added;
 }
 

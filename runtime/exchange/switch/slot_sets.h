@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/exchange/switch/packet.h"
+#include "runtime/exchange/switch/round_order.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -44,9 +45,10 @@ class SlotSets {
     std::uint32_t round = 0;
     Header result;  // as far as it is known
     int seen_count = 0;
-    std::uint32_t values = 0;  // how many each contribution must have; 0: none has come yet
-    bool complete = true;      // its result may be sent
-    int first_rank = 0;        // whose contribution came first
+    std::uint32_t values = 0;       // how many each contribution must have; 0: none has come yet
+    bool complete = true;           // its result may be sent
+    int first_rank = 0;             // whose contribution came first
+    std::uint32_t repetitions = 0;  // of contributions, questions among them, while it was incomplete
   };
 
   explicit SlotSets(const Pool& pool);
@@ -60,6 +62,19 @@ class SlotSets {
   static std::uint32_t number_of(const Header& h) { return 2u * h.slot + h.round % 2; }
   Set& at(std::uint32_t number) { return sets_[number]; }
   bool seen(std::uint32_t number, int rank) const;
+  /// Calls lost(rank) for those who are missing in this set, but have contributed to later rounds.
+  template <typename Lost>
+  void find_lost(std::uint32_t number, Lost lost) const {
+    for (int rank = 0; rank < pool_.workers; ++rank) {
+      if (!seen(number, rank) && order_.has_passed(number, rank)) lost(rank);
+    }
+  }
+  /// Calls lost(set) for those that wait for this rank, although it has contributed to later rounds. Ends
+  /// early when lost() returns false. A round is found once for each rank.
+  template <typename Lost>
+  void find_newly_lost(int rank, Lost lost) {
+    order_.look_at_passed(rank, [&](std::uint32_t set) { return seen(set, rank) || lost(set); });
+  }
   /// Header and values; the header is to be sealed.
   std::span<std::byte> packet_of(std::uint32_t number);
   std::int32_t* values_of(std::uint32_t number) {
@@ -89,6 +104,7 @@ class SlotSets {
   std::vector<Set> sets_;            // 2 for each slot
   std::vector<std::byte> buffers_;   // of each set: a packet
   std::vector<std::uint64_t> seen_;  // of each set: a bit for each rank
+  RoundOrder order_;
   std::string failure_;
 };
 

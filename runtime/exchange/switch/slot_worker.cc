@@ -95,15 +95,15 @@ void SlotWorker::advance(Time now) {
   }
 }
 
-/// What waits for other ranks is at the aggregator, so it need not be sent again.
 void SlotWorker::expire(std::uint32_t s) {
   Slot& slot = slots_[s];
   if (slot.state != State::waiting) return;
-  if (!slot.told_to_wait) round_trips_.expired(slot.doublings);
-  ++slot.timeouts;
-  slot.asks = slot.told_to_wait && may_ask(slot);
+  const bool may_wait_for_others = slot.told_to_wait || (slot.times == 1 && round_trips_.known());
+  if (!may_wait_for_others) round_trips_.expired(slot.doublings);
+  ++(slot.told_to_wait ? slot.waits : slot.timeouts);
+  slot.asks = may_ask(slot);
   window_.left(s);
-  make_due(s);
+  pool_.zeros ? make_due(s) : make_due_first(s);
 }
 
 Header SlotWorker::header_of(std::uint32_t s) {
@@ -153,12 +153,16 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
   }
   seal(h, pool_.job, to.first(bytes));
   slot.state = State::waiting;
-  slot.asks = false;
+  slot.asked = slot.asks;
+  slot.asks = slot.told_to_wait = false;
   slot.sent = now;
+  slot.unanswered += slot.times > 0 ? 1 : 0;
   ++(slot.times++ > 0 ? repeated_ : progress_);
-  slot.doublings = round_trips_.doublings(slot.timeouts / kTimeoutsForADoubling);
-  timers_.set(s, now, round_trips_.timeout(slot.doublings));
-  window_.sent(s, now, slot.piece == kNoPiece, due_count_ > 0);
+  slot.doublings = round_trips_.doublings(slot.waits + slot.timeouts / kTimeoutsForADoubling);
+  timers_.set(s, now, round_trips_.timeout(slot.doublings, window_.growth()));
+  window_.sent(s, now, slot.piece == kNoPiece || slot.asked, due_count_ > 0);
+  if (!slot.asked) slot.contributed = window_.number(s);
+  if (slot.times == 1) slot.first_sent = slot.contributed;
   return bytes;
 }
 
@@ -173,8 +177,10 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   Slot& slot = slots_[h.slot];
   // A slot that is due again has been sent before, so its result may come all the same.
   const bool expected = slot.state == State::waiting || (slot.state == State::due && slot.times > 0);
-  if (!expected || h.round != slot.round) return;  // a copy that comes late
-  if (h.kind == Kind::waiting) return take_waiting(h.slot, h);
+  if (!expected) return;
+  if (h.kind == Kind::waiting && h.flags & kAbsent) return take_absent(h.slot, h);
+  if (h.round != slot.round) return;  // a copy that comes late
+  if (h.kind == Kind::waiting) return take_waiting(h.slot, h, now);
   if (!makes_sense(slot, h.slot, *packet)) {
     failure_ = fmt::format("the aggregator's result for slot {}, round {}, piece {} cannot be", h.slot,
                            h.round, h.piece);
@@ -188,22 +194,49 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   take_result(h.slot, *packet, now);
 }
 
-void SlotWorker::take_waiting(std::uint32_t s, const Header& h) {
+void SlotWorker::take_waiting(std::uint32_t s, const Header& h, Time now) {
   Slot& slot = slots_[s];
   window_.left(s);
-  if (h.flags & kAbsent) {
-    // An older answer may come when the contribution has been sent again already. That is then sent once
-    // more.
-    slot.told_to_wait = slot.asks = false;
-    if (slot.state == State::due) return;
-    timers_.clear(s);
-    return make_due_first(s);
+  // Contributions that come for the first time are not answered in this way. So it is known which packet was.
+  if (slot.unanswered == 1) {
+    round_trips_.measured(now, now - slot.sent);
+    window_.told_to_wait(s, now, now - slot.sent);
+    let_go_of_lost(s);
   }
+  slot.unanswered = 0;
   slot.told_to_wait = true;
   missing_ = Missing{.first = h.rank,
                      .count = static_cast<int>(h.piece),
                      .opening = slot.piece == kNoPiece,
                      .tensor = slot.tensor};
+}
+
+/// The aggregator does not have this rank's contribution to a round. If that is the slot's next round, the
+/// result of the present one has been lost.
+void SlotWorker::take_absent(std::uint32_t s, const Header& h) {
+  Slot& slot = slots_[s];
+  const bool lost_result = h.round == slot.round + 1;
+  if (h.round != slot.round && !lost_result) return;
+  // What the aggregator said before the contribution could come to it is over.
+  if (!lost_result && !sent_later(h, s)) return;
+  slot.told_to_wait = false;
+  slot.asks = lost_result && may_ask(slot);
+  if (slot.state == State::due) return;
+  window_.left(s);
+  timers_.clear(s);
+  make_due_first(s);
+}
+
+/// Whether the packet that caused this answer was sent later than the slot's contribution, as far as is
+/// known.
+bool SlotWorker::sent_later(const Header& absent, std::uint32_t s) const {
+  const auto number = static_cast<std::uint32_t>(absent.blocks >> 32);
+  const auto round = static_cast<std::uint32_t>(absent.blocks);
+  if (number == s && round == absent.round) return slots_[s].asked;
+  if (number >= slots_.size()) return false;
+  const Slot& cause = slots_[number];
+  if (round == cause.round) return cause.first_sent > slots_[s].contributed;
+  return round + 1 == cause.round && cause.first_sent_before > slots_[s].contributed;
 }
 
 bool SlotWorker::makes_sense(const Slot& slot, std::uint32_t number, const Opened& packet) {
@@ -231,7 +264,9 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
   if (!packet.values.empty()) tensor_of(slot).store(slot.piece, slot.exponent, h.blocks, packet.values);
   ++slot.round;
   ++progress_;
-  slot.times = slot.timeouts = 0;
+  slot.first_sent_before = slot.first_sent;
+  slot.first_sent = 0;
+  slot.times = slot.unanswered = slot.timeouts = slot.waits = 0;
   slot.told_to_wait = slot.asks = false;
   if (h.next == kNoPiece) {
     leave_tensor(s);
@@ -249,11 +284,19 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
 void SlotWorker::note_answered_once(std::uint32_t s, Time now) {
   const Slot& slot = slots_[s];
   // Opening rounds are headers only, which are back sooner than the packets behind them will be.
-  if (slot.piece != kNoPiece) round_trips_.measured(now - slot.sent);
+  if (slot.piece != kNoPiece) {
+    window_.in_order(s) ? round_trips_.measured(now, now - slot.sent) : round_trips_.bounded(now - slot.sent);
+    round_trips_.round_took(now - slot.sent);
+  }
   window_.measured(s, now, now - slot.sent);
+  let_go_of_lost(s);
+}
+
+/// Those that were sent before this slot and have not come back are lost, or wait for other ranks.
+void SlotWorker::let_go_of_lost(std::uint32_t s) {
   window_.note_answer(s);
   window_.find_lost([this](std::uint32_t lost) {
-    if (slots_[lost].times > 1) return;  // its timer repeats it
+    if (slots_[lost].times > 1 || !must_find_out(slots_[lost])) return;  // its timer repeats it
     timers_.clear(lost);
     slots_[lost].asks = may_ask(slots_[lost]);
     make_due_first(lost);

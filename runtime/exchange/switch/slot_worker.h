@@ -75,15 +75,23 @@ class SlotWorker {
     bool mine = false;          // this rank has values in this round
     bool told_to_wait = false;  // for other ranks: a timeout then says nothing about the network
     bool asks = false;          // the next packet is a question
+    bool asked = false;         // the last one was
     std::uint8_t exponent = 0;  // of this round's values
     std::uint32_t round = 0;
     std::uint32_t piece = kNoPiece;
     Ahead ahead;  // the next piece that this rank holds
     std::uint64_t tensor = 0;
     Time sent{};
-    int times = 0;      // how often a packet has been sent in this round
-    int timeouts = 0;   // in this round
-    int doublings = 0;  // of the timeout that runs
+    // Numbers of packets, in the order of sending:
+    std::uint64_t contributed = 0;        // this round's contribution, for the last time
+    std::uint64_t first_sent = 0;         // ... for the first time; 0: not yet
+    std::uint64_t first_sent_before = 0;  // the contribution to the round before
+    // In this round:
+    int times = 0;       // how often a packet has been sent
+    int unanswered = 0;  // repetitions that were sent since the last answer
+    int timeouts = 0;    // of packets that were not answered
+    int waits = 0;       // of those that were answered *waiting*
+    int doublings = 0;   // of the timeout that runs
   };
 
   Tensor& tensor_of(const Slot& slot) { return *tensors_[slot.tensor % tensors_.size()].tensor; }
@@ -95,12 +103,19 @@ class SlotWorker {
   void expire(std::uint32_t slot);
   /// Whether a question costs less than the contribution, and can be answered.
   bool may_ask(const Slot& slot) const { return slot.mine && !pool_.zeros; }
+  /// Whether the aggregator may not tell this rank that it has lost something.
+  bool must_find_out(const Slot& slot) const {
+    return pool_.zeros || pool_.workers == 1 || slot.ahead.piece == kNoPiece;
+  }
   Header header_of(std::uint32_t slot);
   std::size_t write_values(std::uint32_t slot, Header& header, std::span<std::byte> to);
-  void take_waiting(std::uint32_t slot, const Header& header);
+  void take_waiting(std::uint32_t slot, const Header& header, Time now);
+  void take_absent(std::uint32_t slot, const Header& header);
+  bool sent_later(const Header& absent, std::uint32_t slot) const;
   bool makes_sense(const Slot& slot, std::uint32_t number, const Opened& packet);
   void take_result(std::uint32_t slot, const Opened& packet, Time now);
   void note_answered_once(std::uint32_t slot, Time now);
+  void let_go_of_lost(std::uint32_t answered);
   void leave_tensor(std::uint32_t slot);
 
   struct Entry {

@@ -11,8 +11,8 @@ namespace nzcl::engine::slot_pool {
 
 using Time = std::chrono::nanoseconds;  // since any moment, the same for all calls
 
-inline constexpr Time kTick = std::chrono::microseconds(50);
-inline constexpr Time kLeastTimeout = std::chrono::microseconds(250);
+inline constexpr Time kTick = std::chrono::microseconds(25);
+inline constexpr Time kLeastTimeout = std::chrono::microseconds(50);
 inline constexpr Time kMostTimeout = std::chrono::milliseconds(50);  // before it is doubled
 inline constexpr Time kMostBackoff = std::chrono::milliseconds(200);
 
@@ -55,7 +55,7 @@ class TimerWheel {
   }
 
  private:
-  static constexpr std::int64_t kSpokes = 4096;
+  static constexpr std::int64_t kSpokes = 8192;
   static_assert(kMostBackoff / kTick < kSpokes - 1);
   static std::int64_t tick_of(Time time) { return time / kTick; }
   struct Link {
@@ -66,18 +66,10 @@ class TimerWheel {
   std::int64_t tick_ = 0;
 };
 
-/// Round trips as TCP measures them (RFC 6298). What has been sent more than once is not measured, because it
-/// is not known which copy was answered. So after a timeout that came too early nothing would ever be
-/// measured again, if the doubled timeout did not stay in force, for all that is sent, until something has
-/// been.
-class RoundTrips {
+/// Times as TCP smooths them (RFC 6298).
+class SmoothedTime {
  public:
-  /// How often the timeout of what has waited for so many timeouts before is doubled.
-  int doublings(int timeouts) const { return std::min(std::max(timeouts, doublings_), kMostDoublings); }
-  /// A timeout that was doubled so often is over.
-  void expired(int doublings) { doublings_ = std::max(doublings_, doublings + 1); }
-  void measured(Time sample) {
-    doublings_ = 0;
+  void add(Time sample) {
     if (smoothed_ == Time{}) {
       smoothed_ = sample;
       deviation_ = sample / 2;
@@ -87,17 +79,64 @@ class RoundTrips {
     deviation_ += (error - deviation_) / 4;
     smoothed_ += (sample - smoothed_) / 8;
   }
+  bool known() const { return smoothed_ != Time{}; }
   Time smoothed() const { return smoothed_; }
-  Time timeout(int doublings) const {
-    const Time first = smoothed_ == Time{} ? kMostTimeout / 5
-                                           : std::clamp(smoothed_ + std::max(4 * deviation_, smoothed_),
-                                                        kLeastTimeout, kMostTimeout);
-    return std::min(kMostBackoff, first * (1 << doublings));
+  /// Few take longer.
+  Time most() const { return smoothed_ + std::max(4 * deviation_, smoothed_); }
+
+ private:
+  Time smoothed_{}, deviation_{};
+};
+
+/// The round trips of the network, and how long rounds take, which is longer if they wait for other ranks. A
+/// rank need not ask about a round before the time that rounds usually take. But when many ranks have lost
+/// something, that time contains the timeouts of others, which would grow with each other without end. So the
+/// timeout is not longer than some round trips of the network.
+///
+/// What has been sent more than once is measured only if it is known which packet was answered (Karn). So
+/// after a timeout that came too early nothing would ever be measured again, if the doubled timeout did not
+/// stay in force, for all that is sent, until something has been.
+class RoundTrips {
+ public:
+  /// How often the timeout of what has waited for so many timeouts before is doubled.
+  int doublings(int timeouts) const { return std::min(std::max(timeouts, doublings_), kMostDoublings); }
+  /// A timeout that was doubled so often is over.
+  void expired(int doublings) { doublings_ = std::max(doublings_, doublings + 1); }
+  /// A packet came back after this time, and waited for nobody.
+  void measured(Time now, Time sample) {
+    doublings_ = 0;
+    // One in a round trip, because otherwise a part of one would make all others forgotten.
+    if (network_.known() && now - measured_at_ < network_.smoothed()) return;
+    measured_at_ = now;
+    network_.add(sample);
+  }
+  /// A packet came back after this time, but may have waited for other ranks. So the round trip of the
+  /// network is not longer than that.
+  void bounded(Time sample) {
+    while (doublings_ > 0 && sample <= timeout(doublings_ - 1)) --doublings_;
+    if (!network_.known() || sample < network_.smoothed()) network_.add(sample);
+  }
+  /// The result of a round came after this time.
+  void round_took(Time sample) { rounds_.add(sample); }
+  bool known() const { return network_.known(); }
+  Time smoothed() const { return network_.smoothed(); }
+  /// `growth`: SendWindow::growth().
+  Time timeout(int doublings, double growth = 1) const {
+    return std::min(kMostBackoff, std::chrono::duration_cast<Time>(
+                                      std::chrono::duration<double, Time::period>(first()) * growth) *
+                                      (1 << doublings));
   }
 
  private:
-  static constexpr int kMostDoublings = 8;
-  Time smoothed_{}, deviation_{};
+  Time first() const {
+    if (!network_.known()) return kMostTimeout / 5;
+    const Time usual = std::min(rounds_.most(), kMostRoundTrips * network_.smoothed());
+    return std::clamp(std::max(network_.most(), usual), kLeastTimeout, kMostTimeout);
+  }
+
+  static constexpr int kMostDoublings = 12, kMostRoundTrips = 8;
+  SmoothedTime network_, rounds_;
+  Time measured_at_{};  // the last round trip that was added
   int doublings_ = 0;
 };
 
