@@ -322,8 +322,7 @@ void Core::take_for_stuck() {
   log().error(
       "{}: a thread has not come back from the transport ({}) in {} s: perhaps it waits for a lock "
       "that a killed process holds; the memory of this communicator is never freed, and a late write may "
-      "still reach "
-      "this process's buffers",
+      "still reach this process's buffers",
       name(), session_->device()->name(), engine::kStuckTime.count());
 }
 

@@ -29,8 +29,8 @@ class EngineThreads {
   /// Says that the communicator has failed. May come before start(). Must be called once at most.
   void fail() noexcept { end_.release(); }
   /// Tells the threads to stop, and waits until they have. Returns false if a lane's thread has not come back
-  /// from the transport in time. That thread goes on, and neither this object nor what the thread uses
-  /// may be destroyed.
+  /// from the transport within `patience`. That thread goes on, and neither this object nor what the thread
+  /// uses may be destroyed.
   [[nodiscard]] bool stop(LaneSet& lanes, std::chrono::seconds patience);
   bool running() const { return !lane_threads_.empty(); }
 
@@ -44,8 +44,8 @@ class EngineThreads {
 
   std::unique_ptr<engine::ScanPool> scan_pool_;
   std::vector<LaneThread> lane_threads_;
-  std::counting_semaphore<2> end_{
-      0};  // fail() and stop() release it, and the ending thread takes one of them
+  /// fail() and stop() release it, and the ending thread takes one of them.
+  std::counting_semaphore<2> end_{0};
   std::thread ending_;
 };
 
