@@ -39,6 +39,15 @@ wire::OperationRecord record_of(std::uint64_t count, std::uint64_t block) {
   return record;
 }
 
+/// Appends one tile whose values are as they are: ones.
+void append_tile(std::string& payload, std::uint32_t count, wire::IndexCode code,
+                 const std::vector<std::uint16_t>& index) {
+  append(payload, wire::TileDescriptor{count, code, wire::ValueCode::as_is}.encode());
+  for (std::uint32_t i = 0; i < count; ++i) append(payload, 1.0f);
+  for (const std::uint16_t v : index) append(payload, v);
+  payload.resize((payload.size() + 3) / 4 * 4);
+}
+
 /// One message with tiles of every code, for a tensor of 1024 elements in tiles of 256. Units are single
 /// elements.
 std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRule::as_is) {
@@ -46,15 +55,9 @@ std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRu
   wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
   header.tiles = 4;
   std::string payload;
-  const auto tile = [&](std::uint32_t count, IndexCode code, const std::vector<std::uint16_t>& index) {
-    append(payload, wire::TileDescriptor{count, code, wire::ValueCode::as_is}.encode());
-    for (std::uint32_t i = 0; i < count; ++i) append(payload, 1.0f);
-    for (const std::uint16_t v : index) append(payload, v);
-    payload.resize((payload.size() + 3) / 4 * 4);
-  };
   if (rule == wire::ValueRule::as_is) {
-    tile(2, IndexCode::offsets, {3, 60});
-    tile(2, IndexCode::gaps, {2, 0x0503});
+    append_tile(payload, 2, IndexCode::offsets, {3, 60});
+    append_tile(payload, 2, IndexCode::gaps, {2, 0x0503});
   } else {
     // Two values of code signs and two of code levels, each with the offsets 3 and 60.
     append(payload, wire::TileDescriptor{2, IndexCode::offsets, wire::ValueCode::signs, 0}.encode());
@@ -62,8 +65,8 @@ std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRu
     append(payload, wire::TileDescriptor{2, IndexCode::offsets, wire::ValueCode::levels, 4}.encode());
     for (const std::uint32_t word : {15u | 1u << 16, 0x40000000u, 0x3c00030eu, 0u}) append(payload, word);
   }
-  tile(3, IndexCode::runs, {4, 7, 2});
-  tile(1, IndexCode::bitmap, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  append_tile(payload, 3, IndexCode::runs, {4, 7, 2});
+  append_tile(payload, 1, IndexCode::bitmap, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   std::string body;
   append(body, header);
@@ -83,16 +86,10 @@ std::string block_tile_message(std::uint8_t rank) {
   wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
   header.tiles = 4;
   std::string payload;
-  const auto tile = [&](std::uint32_t count, IndexCode code, const std::vector<std::uint16_t>& index) {
-    append(payload, wire::TileDescriptor{count, code, wire::ValueCode::as_is}.encode());
-    for (std::uint32_t i = 0; i < count; ++i) append(payload, 1.0f);
-    for (const std::uint16_t v : index) append(payload, v);
-    payload.resize((payload.size() + 3) / 4 * 4);
-  };
-  tile(8, IndexCode::offsets, {3, 60});
-  tile(8, IndexCode::gaps, {2, 0x0503});
-  tile(12, IndexCode::runs, {4, 7, 2});
-  tile(7, IndexCode::bitmap, {1, 0, 0, 0x8000});
+  append_tile(payload, 8, IndexCode::offsets, {3, 60});
+  append_tile(payload, 8, IndexCode::gaps, {2, 0x0503});
+  append_tile(payload, 12, IndexCode::runs, {4, 7, 2});
+  append_tile(payload, 7, IndexCode::bitmap, {1, 0, 0, 0x8000});
   header.payload_bytes = static_cast<std::uint32_t>(payload.size());
   std::string body;
   append(body, header);
