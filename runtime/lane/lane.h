@@ -114,7 +114,7 @@ class Lane {
   std::array<std::unique_ptr<Exchange>, wire::kPriorities> exchanges_;  // by priority; some may be missing
   std::array<Operation*, kMaxOperations> operations_{};                 // by Operation::table_index
 
-  std::timed_mutex drive_;  // held during a round; the data path never waits for it
+  std::mutex drive_;  // held during a round; the data path never waits for it
   std::mutex submit_mutex_;
   std::vector<Operation*> submissions_;
   std::atomic<bool> has_submissions_{false};
