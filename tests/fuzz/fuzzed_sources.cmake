@@ -10,7 +10,7 @@ set(fuzzed_sources
   runtime/compress/qsgd.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
-  runtime/plan/membership.cc runtime/plan/slice_layout.cc
+  runtime/plan/link_speed.cc runtime/plan/membership.cc runtime/plan/slice_layout.cc
   runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/value_codec.cc
   runtime/channel/lane_memory.cc runtime/channel/staging_banks.cc runtime/channel/staging_way.cc
   runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/run_walk.cc
@@ -29,6 +29,6 @@ set(fuzzed_sources
   runtime/exchange/switch/slot_sets.cc runtime/exchange/switch/slot_worker.cc
   runtime/lane/lane.cc
   runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
-  runtime/comm/hello.cc runtime/comm/split_plan.cc)
+  runtime/comm/equipment.cc runtime/comm/hello.cc runtime/comm/split_plan.cc)
 list(TRANSFORM fuzzed_sources PREPEND ${PROJECT_SOURCE_DIR}/)
 list(APPEND fuzzed_sources $<TARGET_OBJECTS:nzcl_verbs>)
