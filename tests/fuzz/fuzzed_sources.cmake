@@ -30,5 +30,3 @@ set(fuzzed_sources
   runtime/lane/lane.cc
   runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
   runtime/comm/equipment.cc runtime/comm/hello.cc runtime/comm/split_plan.cc)
-list(TRANSFORM fuzzed_sources PREPEND ${PROJECT_SOURCE_DIR}/)
-list(APPEND fuzzed_sources $<TARGET_OBJECTS:nzcl_verbs>)
