@@ -1,4 +1,4 @@
-# The files that the libFuzzer programs link: those whose parsers they feed, and what these need. It is not the whole
+# The files that the fuzzers and the unit tests made of them link: those whose parsers they feed, and what these need. It is not the whole
 # library, because clang 14 cannot compile the library's coroutines and ranges with libstdc++ 12.
 set(fuzzed_sources
   runtime/base/json_text.cc runtime/base/log.cc runtime/base/names.cc runtime/base/own_process.cc

@@ -1,0 +1,33 @@
+// Packets of the switch exchange, made by hand.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "runtime/exchange/switch/packet.h"
+#include "tests/engine/switch_tensor.h"
+
+namespace nzcl::engine::slot_pool::test {
+
+inline std::vector<std::byte> packet(Header header, const std::vector<std::int32_t>& values = {},
+                                     const Job& job = kJob) {
+  std::vector<std::byte> bytes(sizeof(Header) + 4 * values.size());
+  if (!values.empty()) {
+    std::memcpy(bytes.data() + sizeof(Header), values.data(), 4 * values.size());
+    header.flags |= kHasValues;
+    header.blocks = 1;
+  }
+  seal(header, job, bytes);
+  return bytes;
+}
+
+inline Header contribution(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next) {
+  Header h;
+  h.rank = static_cast<std::uint16_t>(rank);
+  h.round = round;
+  h.piece = piece;
+  h.next = next;
+  return h;
+}
+
+}  // namespace nzcl::engine::slot_pool::test
