@@ -56,6 +56,16 @@ TEST(RoundTrips, DoubledTimeoutsShortenAsFarAsAReplyShows) {
   EXPECT_EQ(trips.doublings(0), 0);
 }
 
+TEST(RoundTrips, WaitingForTheOwnQueueIsNoSignOfALoss) {
+  RoundTrips trips;
+  for (int i = 0; i < 100; ++i) trips.measured(i * 1ms, 100us);
+  EXPECT_LT(trips.timeout(0), 500us);
+  EXPECT_GE(trips.timeout(0, 1, 500us), 599us) << "the queue, and the round trip behind it";
+  EXPECT_EQ(trips.timeout(1, 1, 500us), trips.timeout(0, 1, 500us)) << "not doubled";
+  EXPECT_EQ(trips.timeout(8, 1, 500us), trips.timeout(8)) << "it has waited longer than that";
+  EXPECT_EQ(trips.timeout(0, 1, 10s), kMostTimeout);
+}
+
 TEST(TimerWheel, ExpiresEachOnceAndNotBeforeItsTime) {
   TimerWheel wheel(5);
   std::vector<std::uint32_t> expired;

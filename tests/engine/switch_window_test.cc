@@ -95,6 +95,22 @@ TEST(SwitchWindow, RanksWithDifferentWindowsComeToAnEndWithLosses) {
   }
 }
 
+/// Three packets in 30 us are 10 us for each, and a slower answer later does not change that.
+TEST(SendWindow, KnowsHowLongWhatIsUnderWayTakes) {
+  SendWindow window(8, 4);
+  EXPECT_EQ(window.queueing(), 0us) << "not known";
+  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, false, true);
+  for (std::uint32_t s = 0; s < 3; ++s) window.answered(s, 30us);
+  window.measured(2, 30us, 30us);
+  EXPECT_EQ(window.queueing(), 10us) << "one is left";
+  window.answered(3, 100us);
+  window.measured(3, 100us, 100us);
+  EXPECT_EQ(window.queueing(), 0us) << "none is left";
+  window.sent(0, 100us, false, true);
+  window.sent(1, 100us, false, true);
+  EXPECT_EQ(window.queueing(), 20us);
+}
+
 TEST(SendWindow, LetsGoOfWhatIsLost) {
   SendWindow window(8, 4);
   for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, false, true);

@@ -54,12 +54,23 @@ void SendWindow::note_least(Time now, Time round_trip) {
   least_at_ = now;
 }
 
+void SendWindow::note_rate(Time now, double packet_time) {
+  const bool fresh = least_packet_time_ != 0 && now - rate_at_ <= kRemembered;
+  if (fresh && packet_time > least_packet_time_) return;
+  least_packet_time_ = packet_time;
+  rate_at_ = now;
+}
+
+Time SendWindow::queueing() const { return Time(static_cast<std::int64_t>(under_way_ * least_packet_time_)); }
+
 void SendWindow::measured(std::uint32_t slot, Time now, Time round_trip) {
   const Entry& e = entries_[slot];
   if (in_order(slot)) measured_size_ = e.size;
   note_least(now, round_trip);
   const auto ticks = [](Time t) { return static_cast<double>(std::max<std::int64_t>(1, t.count())); };
-  const double held = (delivered_ - e.delivered) * ticks(least_round_trip_) / ticks(now - e.delivered_at);
+  const double delivered = delivered_ - e.delivered, took = ticks(now - e.delivered_at);
+  if (delivered > 0) note_rate(now, took / delivered);
+  const double held = delivered * ticks(least_round_trip_) / took;
   resize(held * (has_queue(round_trip) ? kFull : kGrowing), e.was_full && in_order(slot));
 }
 

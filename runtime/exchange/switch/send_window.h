@@ -28,6 +28,10 @@ class SendWindow {
   /// queue forms, round trips become longer by that before any of them has been measured.
   double growth() const { return std::max(1.0, size_ / measured_size_); }
 
+  /// How long a link that is as fast as the fastest one seen takes to deliver what is under way now. A result
+  /// cannot be expected before that.
+  Time queueing() const;
+
   /// The slot's packet is sent. `opens`: it has no values, and neither will its result. `more`: others wait
   /// to be sent.
   void sent(std::uint32_t slot, Time now, bool opens, bool more);
@@ -64,7 +68,7 @@ class SendWindow {
   /// A packet without values counts for this part of one. It is a smaller part of the bytes, but takes a
   /// place in buffers as well.
   static constexpr double kOpening = 0.125;
-  /// The least round trip is forgotten after this time, because a route may change.
+  /// The least round trip and the greatest rate are forgotten after this time, because a route may change.
   static constexpr Time kRemembered = std::chrono::seconds(10);
 
   struct Entry {
@@ -79,6 +83,7 @@ class SendWindow {
   };
 
   void note_least(Time now, Time round_trip);
+  void note_rate(Time now, double packet_time);
   bool has_queue(Time round_trip) const {
     return std::chrono::duration<double>(round_trip) > kQueue * least_round_trip_;
   }
@@ -89,6 +94,8 @@ class SendWindow {
   double size_, measured_size_, under_way_ = 0, delivered_ = 0;  // packets
   std::uint64_t sent_ = 0;
   Time delivered_at_{}, least_round_trip_ = Time::max(), least_at_{};
+  double least_packet_time_ = 0;  // in ticks of Time, from one delivered packet to the next; 0: not known
+  Time rate_at_{};                // when it was measured
   std::array<std::uint64_t, kLaterAnswers> answered_{};  // the latest numbers, in rising order
 };
 

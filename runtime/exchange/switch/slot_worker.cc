@@ -159,7 +159,7 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
   slot.unanswered += slot.times > 0 ? 1 : 0;
   ++(slot.times++ > 0 ? repeated_ : progress_);
   slot.doublings = round_trips_.doublings(slot.waits + slot.timeouts / kTimeoutsForADoubling);
-  timers_.set(s, now, round_trips_.timeout(slot.doublings, window_.growth()));
+  timers_.set(s, now, round_trips_.timeout(slot.doublings, window_.growth(), window_.queueing()));
   window_.sent(s, now, slot.piece == kNoPiece || slot.asked, due_count_ > 0);
   if (!slot.asked) slot.contributed = window_.number(s);
   if (slot.times == 1) slot.first_sent = slot.contributed;

@@ -120,11 +120,13 @@ class RoundTrips {
   void round_took(Time sample) { rounds_.add(sample); }
   bool known() const { return network_.known(); }
   Time smoothed() const { return network_.smoothed(); }
-  /// `growth`: SendWindow::growth().
-  Time timeout(int doublings, double growth = 1) const {
-    return std::min(kMostBackoff, std::chrono::duration_cast<Time>(
-                                      std::chrono::duration<double, Time::period>(first()) * growth) *
-                                      (1 << doublings));
+  /// `growth`, `queueing`: of SendWindow. The queue of a rank's own packets may be longer than any round trip
+  /// has shown yet, because losses kept it short. Waiting for it is no sign of a loss, so it is not doubled.
+  Time timeout(int doublings, double growth = 1, Time queueing = Time{}) const {
+    const auto measured =
+        std::chrono::duration_cast<Time>(std::chrono::duration<double, Time::period>(first()) * growth);
+    const Time least = std::min(kMostTimeout, queueing + network_.smoothed());
+    return std::min(kMostBackoff, std::max(measured * (1 << doublings), least));
   }
 
  private:
