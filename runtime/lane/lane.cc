@@ -369,7 +369,7 @@ void Lane::run(std::stop_token stop) {
     const auto quiet = now - quiet_since;
     if (quiet < options_.spin) continue;
     const bool busy = is_active_.load(std::memory_order_relaxed);
-    if (busy && quiet < options_.spin + kLaneYieldTime) {
+    if (busy && quiet < options_.spin + (has_fd_ ? kLaneYieldTimeBeforeEvents : kLaneYieldTime)) {
       std::this_thread::yield();
       continue;
     }

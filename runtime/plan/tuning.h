@@ -236,6 +236,9 @@ inline constexpr std::chrono::milliseconds kShortestTimeout{1};
 inline constexpr std::uint32_t kRoundsPerCheck = 32;
 /// A lane's thread gives way to others for this long after it has stopped polling, and only then sleeps.
 inline constexpr std::chrono::microseconds kLaneYieldTime{200};
+/// The same where an event ends the sleep. Giving way takes processor time, which the other ranks of the host
+/// may need.
+inline constexpr std::chrono::microseconds kLaneYieldTimeBeforeEvents{20};
 /// Without a file descriptor to sleep on, a sleep delays the next message. So sleeps begin this short, and
 /// get longer with the quiet time.
 inline constexpr std::chrono::microseconds kShortestNap{50};
