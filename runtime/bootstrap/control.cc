@@ -13,6 +13,7 @@
 
 #include "runtime/base/block_signals.h"
 #include "runtime/base/json_text.h"
+#include "runtime/base/list_text.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/control_connection.h"
 #include "runtime/bootstrap/frames.h"
@@ -196,7 +197,7 @@ class StarControl final : public ControlPlane {
   std::string missing_text() const {
     std::string list;
     for (std::size_t i = 1; i < members_.size(); ++i) {
-      if (!members_[i].connection) list += (list.empty() ? "" : ", ") + settings_.names[i];
+      if (!members_[i].connection) append_item(list, settings_.names[i]);
     }
     return "the control plane was not joined in time by " + list;
   }

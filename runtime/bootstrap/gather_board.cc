@@ -1,6 +1,7 @@
 #include "runtime/bootstrap/gather_board.h"
 
 #include <fmt/format.h>
+#include "runtime/base/list_text.h"
 
 #include <algorithm>
 #include <set>
@@ -156,7 +157,7 @@ std::string GatherBoard::missing(const Gather& gather) const {
   std::string list;
   for (std::size_t i = 0; i < gather.members.size(); ++i) {
     if (gather.here[i]) continue;
-    list += (list.empty() ? "" : ", ") + names_[static_cast<std::size_t>(gather.members[i])];
+    append_item(list, names_[static_cast<std::size_t>(gather.members[i])]);
   }
   return list;
 }

@@ -11,6 +11,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/json_text.h"
+#include "runtime/base/list_text.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/listener.h"
@@ -219,7 +220,7 @@ class Hub final : public Star {
     std::string list;
     for (std::size_t i = 1; i < members_.size(); ++i) {
       if (!members_[i].stream || (complete() && !members_[i].part))
-        list += (list.empty() ? "" : ", ") + settings_.name(static_cast<int>(i));
+        append_item(list, settings_.name(static_cast<int>(i)));
     }
     return list;
   }

@@ -111,7 +111,8 @@ std::string Connector::describe(PeerId peer) const {
 std::string Connector::missing() const {
   std::string list;
   for (std::size_t i = 0; i < peers_.size(); ++i) {
-    if (peers_[i].wanted && !peers_[i].connected) list += (list.empty() ? "" : ", ") + std::to_string(i);
+    if (peers_[i].wanted && !peers_[i].connected)
+      fmt::format_to(std::back_inserter(list), "{}{}", list.empty() ? "" : ", ", i);
   }
   return list;
 }

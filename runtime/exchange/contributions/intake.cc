@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
 
 namespace nzcl::engine {
@@ -13,12 +14,6 @@ using wire::Direction;
 using wire::Header;
 using wire::OperationRecord;
 using wire::Priority;
-
-namespace {
-
-void add(std::string& list, int rank) { list += (list.empty() ? "" : ", ") + std::to_string(rank); }
-
-}  // namespace
 
 Intake::Intake(LaneContext& context, Priority priority)
     : context_(context),
@@ -438,10 +433,10 @@ std::string Intake::waiting_for(std::span<const int> expected) const {
   if (!s.active) return {};
   std::string absent, silent;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!entry_of(rank, s.sequence).seen) add(absent, rank);
+    if (!entry_of(rank, s.sequence).seen) append_item(absent, rank);
   }
   for (const int rank : expected) {
-    if (!context_.is_self(rank) && source_of(rank).sections.empty()) add(silent, rank);
+    if (!context_.is_self(rank) && source_of(rank).sections.empty()) append_item(silent, rank);
   }
   if (absent.empty() && silent.empty()) return {};
   std::string text = describe(s) + ":";

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/list_text.h"
 #include "runtime/plan/doubling_rounds.h"
 #include "runtime/trace/trace.h"
 
@@ -228,8 +229,7 @@ Stall DoublingExchange::waiting_for() const {
   if (!s.active) return stall;
   std::string absent;
   if (s.local == nullptr) absent = std::to_string(context_.config.members.self);
-  if (held(s.sequence, 0).entries == nullptr)
-    absent += (absent.empty() ? "" : ", ") + std::to_string(rounds_.front().from);
+  if (held(s.sequence, 0).entries == nullptr) append_item(absent, rounds_.front().from);
   if (!absent.empty()) stall.known = fmt::format("{}: rank(s) {} did not join", intake_.describe(s), absent);
   const auto suspect = [&](std::uint16_t rank) {
     stall.suspected += fmt::format("{}{} (operation {}, slice 0)", stall.suspected.empty() ? "" : ", ",

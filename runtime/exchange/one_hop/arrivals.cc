@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
 
 namespace nzcl::engine {
@@ -182,7 +183,7 @@ std::string Arrivals::absent(bool self_is_absent) const {
   for (int rank = 0; rank < ranks_; ++rank) {
     const bool here =
         context_.is_self(rank) ? !self_is_absent : !sources_[static_cast<std::size_t>(rank)].messages.empty();
-    if (!here) list += (list.empty() ? "" : ", ") + std::to_string(rank);
+    if (!here) append_item(list, rank);
   }
   return list;
 }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "runtime/base/list_text.h"
 #include "runtime/exchange/push/worker.h"
 #include "runtime/kernels/stream_copy.h"
 
@@ -400,7 +401,7 @@ std::string ResultSender::waiting_for() const {
     const ResultQueue::Result* next = results_.next(i);
     if (next == nullptr || context_.channels(priority_, receivers_[i]).send_down.ready()) continue;
     if (full.empty()) epoch = next->epoch;
-    full += (full.empty() ? "" : ", ") + std::to_string(receivers_[i]);
+    append_item(full, receivers_[i]);
   }
   return full.empty() ? full
                       : fmt::format("{}: rank(s) {} stopped taking results", intake_.describe(epoch), full);
