@@ -113,7 +113,7 @@ measure_way() {
     attempt "$way" "$work/output" gloo_in_rack "$file" "$2"
   else
     [[ $way != kernel ]] || ready_for_kernel "$prefix" "$2"
-    attempt "$way" "$work/output" in_rack "$file" "$2" "$way" -b "$bytes" -n "$iterations" -w 1 -d "$4" --density "$5" "${nzcl_options[@]}"
+    attempt "$way" "$work/output" in_rack "$file" "$2" "$way" -b "$bytes" -n "$iterations" -w 1 -d "$4" --density "$5" --hint "${nzcl_options[@]}"
     [[ $way != kernel ]] || ready_for_others "$prefix" "$2"
   fi
   awk -v before="$before" -v after="$(busy_seconds)" 'BEGIN { print after - before }' >"$file.machine"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "nzcl/error.h"
+#include "runtime/exchange/switch/piece_size.h"
 #include "runtime/exchange/switch/port.h"
 #include "runtime/exchange/switch/timers.h"
 #include "tests/engine/switch_tensor.h"
@@ -64,6 +65,19 @@ TEST(RoundTrips, WaitingForTheOwnQueueIsNoSignOfALoss) {
   EXPECT_EQ(trips.timeout(1, 1, 500us), trips.timeout(0, 1, 500us)) << "not doubled";
   EXPECT_EQ(trips.timeout(8, 1, 500us), trips.timeout(8)) << "it has waited longer than that";
   EXPECT_EQ(trips.timeout(0, 1, 10s), kMostTimeout);
+}
+
+TEST(BlocksOfPiece, FewWhereMostBlocksAreZeroAndAsManyAsFitWhereNoneIs) {
+  using wire::Density;
+  for (const int ranks : {1, 2, 8, 1024}) {
+    EXPECT_EQ(blocks_of_piece(8, 1024, Density(), ranks), 8u) << "nothing is known";
+    EXPECT_EQ(blocks_of_piece(8, 1024, Density::of_share(1), ranks), 8u);
+    EXPECT_EQ(blocks_of_piece(1, 1024, Density::of_share(0.01), ranks), 1u);
+  }
+  EXPECT_EQ(blocks_of_piece(8, 1024, Density::of_share(0.1), 4), 1u);
+  EXPECT_EQ(blocks_of_piece(8, 1024, Density::of_share(0.01), 4), 1u);
+  EXPECT_EQ(blocks_of_piece(8, 1024, Density::of_share(0.4), 8), 8u) << "the union of 8 ranks is nearly all";
+  EXPECT_EQ(blocks_of_piece(64, 128, Density::of_share(0.4), 2), 64u) << "a packet costs more than a block";
 }
 
 TEST(TimerWheel, ExpiresEachOnceAndNotBeforeItsTime) {

@@ -127,12 +127,14 @@ TEST_P(SwitchTest, EveryTypeSizeAndSparsity) {
       const auto in = c.register_buffer(data.data(), data.size());
       const auto out = c.register_buffer(output.data(), output.size());
       const bool in_place = ++turn % 2 == 0;
+      const double expected_density = turn % 3 == 0 ? 0.05 : 0;  // right or wrong, it changes no sum
       auto work = c.allreduce({.input = data.data(),
                                .output = in_place ? data.data() : output.data(),
                                .count = p.count,
                                .type = p.type,
                                .op = p.op,
-                               .block_elems = p.block});
+                               .block_elems = p.block,
+                               .expected_density = expected_density});
       work.wait();
       auto& result = in_place ? data : output;
       result.resize(p.bytes());
@@ -140,6 +142,31 @@ TEST_P(SwitchTest, EveryTypeSizeAndSparsity) {
       const auto bits = work.union_bitmap();
       EXPECT_TRUE(std::ranges::equal(bits, expected.bits)) << p.text();
     }
+  }));
+}
+
+/// A packet has all blocks of its piece if one of them is not zero. Where few are expected to be, a piece is
+/// a single block. Here each rank has one of ten blocks, each in a piece of its own if pieces are large.
+TEST(SwitchBytes, AnExpectedDensityLeavesZerosOut) {
+  expect_none(run_ranks(setting(2), [](Communicator& c) {
+    constexpr std::size_t kBlocks = 1000, kBlock = 256;
+    std::vector<float> data(kBlocks * kBlock);
+    const auto buffer = c.register_buffer(data.data(), data.size() * sizeof(float));
+    std::array<std::uint64_t, 2> sent{};
+    for (const bool hint : {false, true}) {
+      std::ranges::fill(data, 0.0f);
+      for (std::size_t b = 0; b < kBlocks; b += 10) std::fill_n(&data[b * kBlock], kBlock, 1.0f);
+      auto work = c.allreduce({.input = data.data(),
+                               .output = data.data(),
+                               .count = data.size(),
+                               .expected_density = hint ? 0.1 : 0});
+      work.wait();
+      for (std::size_t i = 0; i < data.size(); ++i)
+        ASSERT_EQ(data[i], i / kBlock % 10 == 0 ? 2.0f : 0.0f) << i;
+      sent[hint] = work.statistics().bytes_sent;
+    }
+    EXPECT_EQ(sent[1], kBlocks / 10 * kBlock * sizeof(float));
+    EXPECT_GT(sent[0], 4 * sent[1]);
   }));
 }
 

@@ -8,15 +8,17 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/base/siphash.h"
+#include "runtime/exchange/switch/piece_size.h"
 #include "runtime/kernels/fixed_point.h"
 #include "runtime/kernels/narrow.h"
 
 namespace nzcl::engine::slot_pool {
 namespace {
 
-std::uint32_t shape_of(const Operation& operation) {
+std::uint32_t shape_of(const Operation& operation, std::uint32_t blocks_per_piece) {
   const wire::OperationRecord& r = operation.record;
-  const std::uint64_t words[] = {operation.epoch, r.count, r.block_elems, r.type, r.op, r.tag};
+  const std::uint64_t words[] = {operation.epoch, r.count,         r.block_elems, r.type, r.op,
+                                 r.tag,           blocks_per_piece};
   SipHash hash(SipKey{});  // a digest; that nobody forges it is what the packet's checksum is for
   hash.add(std::as_bytes(std::span(words)));
   return static_cast<std::uint32_t>(hash.finish());
@@ -55,14 +57,16 @@ void OperationTensor::bind(Operation& operation, std::uint32_t owner) {
   const SliceLayout& layout = operation.layout;
   operation_ = &operation;
   owner_ = owner;
-  shape_ = shape_of(operation);
   type_ = operation.type();
   element_bytes_ = static_cast<std::uint32_t>(layout.element_bytes());
   const std::uint64_t elements = layout.block_elements();
   parts_ = static_cast<std::uint32_t>((elements + piece_elements_ - 1) / piece_elements_);
   part_elements_ = static_cast<std::uint32_t>((elements + parts_ - 1) / parts_);
-  blocks_per_piece_ =
+  const auto most =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(piece_elements_ / elements, 1, kMostBlocks));
+  blocks_per_piece_ =
+      blocks_of_piece(most, elements * sizeof(std::int32_t), operation.record.density(), workers_);
+  shape_ = shape_of(operation, blocks_per_piece_);
   owned_ = layout.owned(owner);
   pieces_per_slice_ = pieces_in(layout.slice_blocks());
   const std::uint64_t last = layout.blocks_of(layout.owned_slice(owner, owned_ - 1));
