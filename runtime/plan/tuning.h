@@ -155,11 +155,11 @@ inline constexpr double kDoublingShare = 0.9;
 /// The most messages of partial sums to one rank that wait until they have been merged here as well, or for a
 /// slot there. So many keep both ranks busy while messages are on their way.
 inline constexpr std::uint32_t kMergingKept = 4;
+/// Number of slots of a channel of merging.
+inline constexpr std::uint32_t kMergingSlots = 8;
 /// What a packet of the switch exchange costs beside its values, as bytes of them: its headers (114 bytes
 /// over Ethernet), and its way through two kernels and two checksums.
 inline constexpr std::uint64_t kPacketCostBytes = 256;
-/// Number of slots of a channel of merging.
-inline constexpr std::uint32_t kMergingSlots = 8;
 
 /// The same for merging, which has fewer hops and more to add.
 inline constexpr double kMergingShare = 0.9;
