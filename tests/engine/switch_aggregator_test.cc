@@ -1,5 +1,4 @@
 // The aggregator's half of the switch exchange, and its relay, fed by hand.
-// wrong one does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
