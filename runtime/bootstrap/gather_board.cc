@@ -1,11 +1,12 @@
 #include "runtime/bootstrap/gather_board.h"
 
 #include <fmt/format.h>
-#include "runtime/base/list_text.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
+
+#include "runtime/base/list_text.h"
 
 namespace nzcl::bootstrap {
 namespace {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "nzcl/error.h"
+#include "runtime/base/list_text.h"
 
 namespace nzcl::bootstrap {
 
@@ -45,7 +46,7 @@ class LocalMeetingState {
   std::string missing() const {
     std::string list;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
-      if (!parts_[i]) list += fmt::format("{}member {}", list.empty() ? "" : ", ", i);
+      if (!parts_[i]) append_item(list, fmt::format("member {}", i));
     }
     return list;
   }

@@ -151,6 +151,8 @@ inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 /// Doubling is chosen where it is predicted to take at most this share of push's time. Where they are about
 /// equal, push has fewer bytes.
 inline constexpr double kDoublingShare = 0.9;
+/// The same for merging, which has fewer hops and more to add.
+inline constexpr double kMergingShare = 0.9;
 
 /// The most messages of partial sums to one rank that wait until they have been merged here as well, or for a
 /// slot there. So many keep both ranks busy while messages are on their way.
@@ -160,9 +162,6 @@ inline constexpr std::uint32_t kMergingSlots = 8;
 /// What a packet of the switch exchange costs beside its values, as bytes of them: its headers (114 bytes
 /// over Ethernet), and its way through two kernels and two checksums.
 inline constexpr std::uint64_t kPacketCostBytes = 256;
-
-/// The same for merging, which has fewer hops and more to add.
-inline constexpr double kMergingShare = 0.9;
 
 // --- Memory of a lane
 

@@ -15,22 +15,7 @@ using ::testing::HasSubstr;
 
 class ServerTest : public ::testing::Test {
  protected:
-  struct Sent {
-    int rank;
-    Header header;
-    std::vector<std::int32_t> values;
-  };
-  /// Takes all that the server wants to send.
-  std::vector<Sent> sent() {
-    std::vector<Sent> all;
-    while (const auto out = server.front()) {
-      const auto opened = open(out->packet, kJob);
-      EXPECT_TRUE(opened);
-      all.push_back({out->rank, opened->header, {opened->values.begin(), opened->values.end()}});
-      server.pop();
-    }
-    return all;
-  }
+  std::vector<Sent> sent() { return take_all(server); }
   void give(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next,
             const std::vector<std::int32_t>& values = {}) {
     server.receive(rank, packet(contribution(rank, round, piece, next), values));
@@ -283,20 +268,7 @@ class RelayTest : public ::testing::Test {
     h.kind = Kind::result;
     return h;
   }
-  struct Seen {
-    int rank;
-    Header header;
-    std::vector<std::int32_t> values;
-  };
-  std::vector<Seen> sent() {
-    std::vector<Seen> all;
-    for (; const auto out = relay.front(); relay.pop()) {
-      const auto opened = open(out->packet, out->rank == kToAbove ? kAbove : kJob);
-      EXPECT_TRUE(opened);
-      if (opened) all.push_back({out->rank, opened->header, {opened->values.begin(), opened->values.end()}});
-    }
-    return all;
-  }
+  std::vector<Sent> sent() { return take_all(relay, kAbove); }
   SlotRelay relay{Pool{2, 1, 4, kJob}, Pool{2, 1, 4, kAbove}, 1};
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/exchange/switch/packet.h"
+#include "runtime/exchange/switch/slot_intake.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -28,6 +29,24 @@ inline Header contribution(int rank, std::uint32_t round, std::uint32_t piece, s
   h.piece = piece;
   h.next = next;
   return h;
+}
+
+struct Sent {
+  int rank;
+  Header header;
+  std::vector<std::int32_t> values;
+};
+
+/// Takes all that an aggregator or a relay wants to send. `above`: what the members above a relay share.
+template <typename Machine>
+std::vector<Sent> take_all(Machine& machine, const Job& above = kJob) {
+  std::vector<Sent> all;
+  for (; const auto out = machine.front(); machine.pop()) {
+    const auto opened = open(out->packet, out->rank == kToAbove ? above : kJob);
+    EXPECT_TRUE(opened);
+    if (opened) all.push_back({out->rank, opened->header, {opened->values.begin(), opened->values.end()}});
+  }
+  return all;
 }
 
 }  // namespace nzcl::engine::slot_pool::test

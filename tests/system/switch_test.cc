@@ -292,6 +292,26 @@ TEST(SwitchErrors, DifferentTagsAreFoundOut) {
   EXPECT_EQ(errors[0], errors[1]);
 }
 
+/// They would not cut the tensor into the same pieces.
+TEST(SwitchErrors, DifferentExpectedDensitiesAreFoundOut) {
+  const auto errors = run_ranks(setting(2), [](Communicator& c) {
+    std::vector<float> data(300, 1);
+    const auto buffer = c.register_buffer(data.data(), 1200);
+    try {
+      c.allreduce({.input = data.data(),
+                   .output = data.data(),
+                   .count = 300,
+                   .expected_density = c.rank() == 0 ? 0.05 : 0.06})
+          .wait();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::mismatch);
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[0], HasSubstr("have called different operations"));
+  EXPECT_EQ(errors[0], errors[1]);
+}
+
 TEST(SwitchErrors, ALocalRefusalEndsItOnAllRanks) {
   const auto errors = run_ranks(setting(2), [](Communicator& c) {
     std::vector<float> data(300, 1);

@@ -111,8 +111,7 @@ std::string Connector::describe(PeerId peer) const {
 std::string Connector::missing() const {
   std::string list;
   for (std::size_t i = 0; i < peers_.size(); ++i) {
-    if (peers_[i].wanted && !peers_[i].connected)
-      fmt::format_to(std::back_inserter(list), "{}{}", list.empty() ? "" : ", ", i);
+    if (peers_[i].wanted && !peers_[i].connected) list += fmt::format("{}{}", list.empty() ? "" : ", ", i);
   }
   return list;
 }

@@ -232,8 +232,7 @@ Stall DoublingExchange::waiting_for() const {
   if (held(s.sequence, 0).entries == nullptr) append_item(absent, rounds_.front().from);
   if (!absent.empty()) stall.known = fmt::format("{}: rank(s) {} did not join", intake_.describe(s), absent);
   const auto suspect = [&](std::uint16_t rank) {
-    stall.suspected += fmt::format("{}{} (operation {}, slice 0)", stall.suspected.empty() ? "" : ", ",
-                                   context_.name(rank), s.epoch);
+    append_item(stall.suspected, fmt::format("{} (operation {}, slice 0)", context_.name(rank), s.epoch));
   };
   for (std::size_t k = 1; k < rounds_.size(); ++k) {
     if (held(s.sequence, k).entries == nullptr) suspect(rounds_[k].from);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/base/cold_memory.h"
+#include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
 #include "runtime/plan/partial_type.h"
 #include "runtime/tile/tile_blocks.h"
@@ -557,11 +558,10 @@ Stall MergingExchange::waiting_for() const {
     if (step.merged.operation != finished_ || !step.theirs->empty()) continue;
     const bool result = gives_, begun = step.merged.begun && step.merged.place.tile > 0;
     if (!step.their_partial && !result && !begun) {
-      absent += fmt::format("{}{}", absent.empty() ? "" : ", ", step.partner);
+      append_item(absent, step.partner);
     } else {
-      stall.suspected +=
-          fmt::format("{}{} (operation {}, slice {})", stall.suspected.empty() ? "" : ", ",
-                      context_.name(step.partner), epoch, step.merged.begun ? step.merged.place.slice : 0);
+      append_item(stall.suspected, fmt::format("{} (operation {}, slice {})", context_.name(step.partner),
+                                               epoch, step.merged.begun ? step.merged.place.slice : 0));
     }
   }
   if (!absent.empty())

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
 #include "runtime/exchange/contributions/section_writer.h"
 
@@ -136,8 +137,8 @@ Stall OneHopExchange::waiting_for() const {
   for (const std::uint16_t rank : others_) {  // those that return no credits
     const auto& sets = context_.channel_sets[static_cast<std::size_t>(kPriority)];
     if (sets[rank].send_up.ready()) continue;
-    stall.suspected += fmt::format("{}{} (operation {}, slice 0)", stall.suspected.empty() ? "" : ", ",
-                                   context_.name(rank), next().epoch);
+    append_item(stall.suspected,
+                fmt::format("{} (operation {}, slice 0)", context_.name(rank), next().epoch));
   }
   return stall;
 }

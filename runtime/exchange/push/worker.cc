@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/base/cold_memory.h"
+#include "runtime/base/list_text.h"
 #include "runtime/exchange/push/aggregator.h"
 #include "runtime/kernels/stream_copy.h"
 #include "runtime/trace/trace.h"
@@ -484,8 +485,7 @@ void Worker::finish_if_complete(Uplink& uplink, Transfer& t) {
 std::string Worker::waiting_for() const {
   std::string text;
   const auto add = [&](std::uint16_t member, std::uint64_t epoch, std::uint64_t slice) {
-    text += fmt::format("{}{} (operation {}, slice {})", text.empty() ? "" : ", ", context_.name(member),
-                        epoch, slice);
+    append_item(text, fmt::format("{} (operation {}, slice {})", context_.name(member), epoch, slice));
   };
   for (const Uplink& uplink : uplinks_) {
     if (uplink.any_started()) {

@@ -10,8 +10,8 @@ namespace nzcl::engine::slot_pool {
 
 inline std::string other_operations_text(int first, int other) {
   return fmt::format(
-      "ranks {} and {} have called different operations: their types, sizes, block sizes, reductions or "
-      "numbers of operations differ",
+      "ranks {} and {} have called different operations: their types, sizes, block sizes, reductions, "
+      "expected densities or numbers of operations differ",
       first, other);
 }
 

@@ -48,29 +48,19 @@ void SendWindow::answered(std::uint32_t slot, Time now) {
   delivered_at_ = now;
 }
 
-void SendWindow::note_least(Time now, Time round_trip) {
-  if (round_trip > least_round_trip_ && now - least_at_ <= kRemembered) return;
-  least_round_trip_ = round_trip;
-  least_at_ = now;
+Time SendWindow::queueing() const {
+  if (packet_time_.least == kUnknown) return Time{};
+  return Time(static_cast<std::int64_t>(under_way_ * packet_time_.least));
 }
-
-void SendWindow::note_rate(Time now, double packet_time) {
-  const bool fresh = least_packet_time_ != 0 && now - rate_at_ <= kRemembered;
-  if (fresh && packet_time > least_packet_time_) return;
-  least_packet_time_ = packet_time;
-  rate_at_ = now;
-}
-
-Time SendWindow::queueing() const { return Time(static_cast<std::int64_t>(under_way_ * least_packet_time_)); }
 
 void SendWindow::measured(std::uint32_t slot, Time now, Time round_trip) {
   const Entry& e = entries_[slot];
   if (in_order(slot)) measured_size_ = e.size;
-  note_least(now, round_trip);
+  round_trip_.add(now, round_trip);
   const auto ticks = [](Time t) { return static_cast<double>(std::max<std::int64_t>(1, t.count())); };
   const double delivered = delivered_ - e.delivered, took = ticks(now - e.delivered_at);
-  if (delivered > 0) note_rate(now, took / delivered);
-  const double held = delivered * ticks(least_round_trip_) / took;
+  if (delivered > 0) packet_time_.add(now, took / delivered);
+  const double held = delivered * ticks(round_trip_.least) / took;
   resize(held * (has_queue(round_trip) ? kFull : kGrowing), e.was_full && in_order(slot));
 }
 
@@ -86,7 +76,7 @@ void SendWindow::resize(double target, bool may_shrink) {
 
 /// Without a queue the window may double in a round trip, even if results wait for other ranks.
 void SendWindow::told_to_wait(std::uint32_t slot, Time now, Time round_trip) {
-  note_least(now, round_trip);
+  round_trip_.add(now, round_trip);
   if (entries_[slot].was_full && !has_queue(round_trip)) resize(size_ + 1, false);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "runtime/exchange/switch/timers.h"
@@ -68,8 +69,18 @@ class SendWindow {
   /// A packet without values counts for this part of one. It is a smaller part of the bytes, but takes a
   /// place in buffers as well.
   static constexpr double kOpening = 0.125;
-  /// The least round trip and the greatest rate are forgotten after this time, because a route may change.
+  /// The least of what was measured is forgotten after this time, because a route may change.
   static constexpr Time kRemembered = std::chrono::seconds(10);
+  template <typename T>
+  struct RecentLeast {
+    T least;  // at first what is longer than anything measured
+    Time at{};
+    void add(Time now, T measured) {
+      if (measured > least && now - at <= kRemembered) return;
+      least = measured;
+      at = now;
+    }
+  };
 
   struct Entry {
     std::uint32_t before = 0, after = 0;  // in the order of sending, of those under way
@@ -82,10 +93,8 @@ class SendWindow {
     Time delivered_at{};       // the last one at this time
   };
 
-  void note_least(Time now, Time round_trip);
-  void note_rate(Time now, double packet_time);
   bool has_queue(Time round_trip) const {
-    return std::chrono::duration<double>(round_trip) > kQueue * least_round_trip_;
+    return std::chrono::duration<double>(round_trip) > kQueue * round_trip_.least;
   }
   void resize(double target, bool may_shrink);
 
@@ -93,9 +102,10 @@ class SendWindow {
   const std::uint32_t end_, least_;
   double size_, measured_size_, under_way_ = 0, delivered_ = 0;  // packets
   std::uint64_t sent_ = 0;
-  Time delivered_at_{}, least_round_trip_ = Time::max(), least_at_{};
-  double least_packet_time_ = 0;  // in ticks of Time, from one delivered packet to the next; 0: not known
-  Time rate_at_{};                // when it was measured
+  Time delivered_at_{};
+  RecentLeast<Time> round_trip_{Time::max()};
+  static constexpr double kUnknown = std::numeric_limits<double>::infinity();
+  RecentLeast<double> packet_time_{kUnknown};  // in ticks of Time, from one delivered packet to the next
   std::array<std::uint64_t, kLaterAnswers> answered_{};  // the latest numbers, in rising order
 };
 

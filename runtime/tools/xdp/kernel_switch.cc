@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "nzcl/error.h"
+#include "runtime/base/list_text.h"
 #include "runtime/tools/xdp/handles.h"
 #include "runtime/tools/xdp/interfaces.h"
 #include "runtime/tools/xdp/layout.h"
@@ -132,8 +133,7 @@ class Loaded final : public KernelSwitch {
     for (const Interface& i : interfaces_) {
       auto [place, native] = attach(skeleton_, i, settings.mode);
       places_.push_back(std::move(place));
-      description_ += fmt::format("{}{} ({}, MTU {})", description_.empty() ? "" : ", ", i.name,
-                                  native ? "native" : "generic", i.mtu);
+      append_item(description_, fmt::format("{} ({}, MTU {})", i.name, native ? "native" : "generic", i.mtu));
       mtu_ = std::min(mtu_, i.mtu);
       indices.push_back(i.index);
     }
