@@ -119,24 +119,32 @@ measure_way() {
   awk -v before="$before" -v after="$(busy_seconds)" 'BEGIN { print after - before }' >"$file.machine"
 }
 
+# report_switch: the table of all that has been measured so far, also in PATH.txt of --out
+report_switch() {
+  mkdir -p "$(dirname "$out")"
+  "${report[@]}" --switch "$work" --ways "$ways" --rate "$rate" --mtu "$mtu" --iterations "$iterations" \
+    --title "$((bytes >> 20)) MiB, links of $rate, MTU $mtu" >"$out.txt"
+}
+
 # run_switch_bed: all numbers of ranks, losses, types, densities, ways and rounds. Uses the variables of scripts/compare.
 run_switch_bed() {
   local round count percent type density way
   command -v nft >/dev/null || [[ $losses == 0 ]] || die "--losses needs nft: install the package nftables"
+  say "The table so far is in $out.txt at any time"
   for count in ${ranks//,/ }; do
     for percent in ${losses//,/ }; do
       make_rack "$prefix" "$count" "$rate" "$percent"
       for ((round = 1; round <= rounds; round++)); do
-        say "$count ranks, $percent % lost, round $round of $rounds"
         for type in ${types//,/ }; do
           for density in ${densities//,/ }; do
+            say "$count ranks, $percent % lost, round $round of $rounds: $type, density $density"
             for way in ${ways//,/ }; do measure_way "$way" "$count" "$percent" "$type" "$density" "$round"; done
+            report_switch
           done
         done
       done
       remove_hosts "$prefix"
     done
   done
-  "${report[@]}" --switch "$work" --ways "$ways" --rate "$rate" --mtu "$mtu" --iterations "$iterations" \
-    --title "$((bytes >> 20)) MiB, links of $rate, MTU $mtu"
+  cat "$out.txt"
 }

@@ -74,22 +74,34 @@ bool MadeTensor::look_ahead(std::uint32_t from, std::uint32_t step, engine::slot
   return true;
 }
 
+std::uint32_t MadeTensor::values(std::uint32_t, std::uint64_t blocks) const {
+  const MadeSum::Shape& shape = sum_.shape();
+  if (static_cast<std::uint32_t>(std::bit_width(blocks)) > shape.blocks_per_piece) return 0;
+  return static_cast<std::uint32_t>(std::popcount(blocks)) * shape.block_elements;
+}
+
 engine::slot_pool::Filled MadeTensor::fill(std::uint32_t piece, std::uint8_t, std::span<std::int32_t> to) {
   const std::uint64_t blocks = sum_.held(rank_, piece);
-  std::fill_n(to.begin(), sum_.piece_elements(), 0);
+  std::int32_t* at = to.data();
   for (std::uint32_t b = 0; b < sum_.shape().blocks_per_piece; ++b) {
     if ((blocks >> b & 1) == 0) continue;
-    std::int32_t* const at = to.data() + b * sum_.shape().block_elements;
     sum_.each_value(rank_, piece, b,
                     [at](std::uint32_t i, std::uint32_t value) { at[i] = static_cast<std::int32_t>(value); });
+    at += sum_.shape().block_elements;
   }
-  return {sum_.piece_elements(), blocks, false};
+  return {values(piece, blocks), blocks, false};
 }
 
 void MadeTensor::store(std::uint32_t piece, std::uint8_t, std::uint64_t blocks,
                        std::span<const std::int32_t> sums) {
+  const std::uint32_t in_block = sum_.shape().block_elements;
   const auto right = sum_.sums(piece);
-  for (std::size_t i = 0; i < right.size(); ++i) wrong_ += sums[i] != right[i] ? 1 : 0;
+  const std::int32_t* at = sums.data();
+  for (std::uint32_t b = 0; b < sum_.shape().blocks_per_piece; ++b) {
+    if ((blocks >> b & 1) == 0) continue;
+    for (std::uint32_t i = 0; i < in_block; ++i) wrong_ += at[i] != right[b * in_block + i] ? 1 : 0;
+    at += in_block;
+  }
   if (blocks != sum_.held_by_any(piece)) ++wrong_;
   blocks_stored_ += static_cast<std::uint64_t>(std::popcount(blocks));
 }

@@ -62,7 +62,7 @@ class MadeTensor final : public engine::slot_pool::Tensor {
   MadeTensor(const MadeSum& sum, int rank, std::uint32_t slots) : sum_(sum), rank_(rank), slots_(slots) {}
 
   std::uint32_t pieces() const override { return sum_.shape().pieces; }
-  std::uint32_t elements(std::uint32_t) const override { return sum_.piece_elements(); }
+  std::uint32_t values(std::uint32_t piece, std::uint64_t blocks) const override;
   std::uint32_t shape() const override { return pieces(); }
   bool look_ahead(std::uint32_t from, std::uint32_t step, engine::slot_pool::Ahead& ahead) override;
   engine::slot_pool::Filled fill(std::uint32_t piece, std::uint8_t exponent,

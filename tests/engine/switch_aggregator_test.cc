@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class ServerTest : public ::testing::Test {
  protected:
-  std::vector<Sent> sent() { return take_all(server); }
+  std::vector<SentPacket> sent() { return take_all(server); }
   void give(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next,
             const std::vector<std::int32_t>& values = {}) {
     server.receive(rank, packet(contribution(rank, round, piece, next), values));
@@ -163,6 +163,46 @@ TEST_F(ServerTest, TooManyValuesFailAndReachNothing) {
   EXPECT_THAT(server.failure(), HasSubstr("5 values"));
 }
 
+TEST_F(ServerTest, BlocksAreAddedEachToItsOwnAndOnlyThoseThatAnyRankHoldsReturn) {
+  SlotServer blocks(Pool{3, 1, 8, kJob});  // pieces of up to four blocks of two values
+  for (int rank = 0; rank < 3; ++rank) blocks.receive(rank, packet(contribution(rank, 0, kNoPiece, 0)));
+  take_all(blocks);
+  const auto contribute = [&](int rank, std::uint64_t held, const std::vector<std::int32_t>& values) {
+    Header h = contribution(rank, 1, 0, kNoPiece);
+    h.blocks = held;
+    blocks.receive(rank, packet(h, values));
+  };
+  contribute(0, 0b1010, {1, 2, 3, 4});
+  contribute(1, 0, {});
+  contribute(2, 0b1100, {10, 20, 30, 40});
+  const auto sum = take_all(blocks);
+  ASSERT_EQ(sum.size(), 1u) << blocks.failure();
+  EXPECT_EQ(sum[0].header.blocks, 0b1110u);
+  EXPECT_THAT(sum[0].values, ElementsAre(1, 2, 10, 20, 33, 44));
+}
+
+TEST_F(ServerTest, ValuesThatAreNotThoseOfTheirBlocksFail) {
+  struct Wrong {
+    std::uint64_t first, second;  // blocks
+    std::vector<std::int32_t> values;
+  };
+  for (const Wrong& wrong : {Wrong{1, 0b11, {1, 2, 3}},        // not as many for each block
+                             Wrong{1, 0b1, {1, 2}},            // more than the first rank's block has
+                             Wrong{1, 0b10001, {1, 2}},        // beyond the end of a piece
+                             Wrong{0, ~std::uint64_t{0}, {}},  // blocks without values
+                             Wrong{0, std::uint64_t{1} << 63, {1}}}) {
+    SlotServer blocks(Pool{2, 1, 4, kJob});
+    for (int rank = 0; rank < 2; ++rank) blocks.receive(rank, packet(contribution(rank, 0, kNoPiece, 0)));
+    Header h = contribution(0, 1, 0, kNoPiece);
+    if (wrong.first != 0) blocks.receive(0, packet(h, {5}));
+    EXPECT_EQ(blocks.failure(), "");
+    h = contribution(1, 1, 0, kNoPiece);
+    h.blocks = wrong.second;
+    blocks.receive(1, packet(h, wrong.values));
+    EXPECT_THAT(blocks.failure(), HasSubstr("rank 1")) << wrong.second;
+  }
+}
+
 TEST_F(ServerTest, AQuestionIsAnsweredAndAddsNothing) {
   const auto ask = [&](int rank, std::uint32_t round) {
     Header h = contribution(rank, round, 0, kNoPiece);
@@ -268,7 +308,7 @@ class RelayTest : public ::testing::Test {
     h.kind = Kind::result;
     return h;
   }
-  std::vector<Sent> sent() { return take_all(relay, kAbove); }
+  std::vector<SentPacket> sent() { return take_all(relay, kAbove); }
   SlotRelay relay{Pool{2, 1, 4, kJob}, Pool{2, 1, 4, kAbove}, 1};
 };
 

@@ -16,7 +16,7 @@ inline std::vector<std::byte> packet(Header header, const std::vector<std::int32
   if (!values.empty()) {
     std::memcpy(bytes.data() + sizeof(Header), values.data(), 4 * values.size());
     header.flags |= kHasValues;
-    header.blocks = 1;
+    if (header.blocks == 0) header.blocks = 1;
   }
   seal(header, job, bytes);
   return bytes;
@@ -31,7 +31,7 @@ inline Header contribution(int rank, std::uint32_t round, std::uint32_t piece, s
   return h;
 }
 
-struct Sent {
+struct SentPacket {
   int rank;
   Header header;
   std::vector<std::int32_t> values;
@@ -39,8 +39,8 @@ struct Sent {
 
 /// Takes all that an aggregator or a relay wants to send. `above`: what the members above a relay share.
 template <typename Machine>
-std::vector<Sent> take_all(Machine& machine, const Job& above = kJob) {
-  std::vector<Sent> all;
+std::vector<SentPacket> take_all(Machine& machine, const Job& above = kJob) {
+  std::vector<SentPacket> all;
   for (; const auto out = machine.front(); machine.pop()) {
     const auto opened = open(out->packet, out->rank == kToAbove ? above : kJob);
     EXPECT_TRUE(opened);

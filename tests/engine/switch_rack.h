@@ -13,6 +13,7 @@ namespace nzcl::engine::slot_pool::test {
 struct RackSetting {
   int workers = 2;
   std::uint32_t slots = 8, piece = 16;
+  std::uint32_t block = 0;  // elements; 0: a piece has one block
   std::size_t count = 16 * 100 + 3;
   double density = 1;
   int tensors = 1;
@@ -50,9 +51,11 @@ class Rack : public perf::Rack {
     for (int r = 0; r < setting.workers; ++r) {
       for (int t = 0; t < setting.tensors; ++t) {
         const unsigned seed = setting.seed * 1000 + static_cast<unsigned>(t * setting.workers + r);
+        const MemoryTensor::Cut cut{setting.piece, setting.block ? setting.block : setting.piece,
+                                    setting.zeros};
         tensors_.push_back(
-            std::make_unique<MemoryTensor>(random_values(setting.count, setting.piece, setting.density, seed),
-                                           setting.piece, setting.slots, static_cast<std::uint32_t>(t)));
+            std::make_unique<MemoryTensor>(random_values(setting.count, cut.block, setting.density, seed),
+                                           cut, setting.slots, static_cast<std::uint32_t>(t)));
         add(r, *tensors_.back());
       }
     }

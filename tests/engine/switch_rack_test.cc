@@ -26,16 +26,19 @@ TEST_P(SwitchRackOn, ExactForEverySizeDensityAndNumberOfRanks) {
     for (const std::size_t count : {1, 16, 17, 128, 16 * 40 + 5}) {
       for (const double density : {0.0, 0.05, 0.5, 1.0}) {
         if (in_kernel() && cases++ % 11 != 0) continue;  // making its interfaces takes time
-        SCOPED_TRACE(::testing::Message()
-                     << workers << " ranks, " << count << " values, density " << density);
-        RackSetting setting;
-        setting.workers = workers;
-        setting.count = count;
-        setting.density = density;
-        setting.tensors = 2;
-        Rack rack(with_aggregator(setting));
-        ASSERT_TRUE(rack.run(10s)) << rack.failure();
-        rack.expect_sums();
+        for (const std::uint32_t block : {16, 4, 1}) {
+          SCOPED_TRACE(::testing::Message() << workers << " ranks, " << count << " values in blocks of "
+                                            << block << ", density " << density);
+          RackSetting setting;
+          setting.workers = workers;
+          setting.count = count;
+          setting.block = block;
+          setting.density = density;
+          setting.tensors = 2;
+          Rack rack(with_aggregator(setting));
+          ASSERT_TRUE(rack.run(10s)) << rack.failure();
+          rack.expect_sums();
+        }
       }
     }
   }
@@ -47,6 +50,7 @@ TEST_P(SwitchRackOn, ExactWithLossDuplicatesReorderingAndChangedBytes) {
       for (const double density : {0.1, 1.0}) {
         SCOPED_TRACE(::testing::Message() << "loss " << loss << ", seed " << seed << ", density " << density);
         RackSetting setting;
+        setting.block = seed % 2 == 0 ? setting.piece : 4;
         setting.workers = 2 + static_cast<int>(seed % 3);
         setting.density = density;
         setting.tensors = 3;

@@ -43,7 +43,7 @@ class WorkerTest : public ::testing::Test {
     return std::make_unique<SlotWorker>(Pool{2, 1, 4, kJob}, 1, 2);
   }
   std::unique_ptr<SlotWorker> worker = fresh();
-  MemoryTensor tensor{{1, 2, 3, 4, 0, 0, 0, 0, 9, 9}, 4, 1};
+  MemoryTensor tensor{{1, 2, 3, 4, 0, 0, 0, 0, 9, 9}, {4, 4}, 1};
 };
 
 TEST_F(WorkerTest, LooksAheadAndSendsOnlyWhatItHolds) {
@@ -168,7 +168,7 @@ TEST_F(WorkerTest, WaitingForOthersIsNotTakenForARoundTrip) {
 
 TEST_F(WorkerTest, ResultsThatCannotBeFail) {
   const auto text = [&](auto give) {
-    MemoryTensor own{{1, 2, 3, 4, 0, 0, 0, 0, 9, 9}, 4, 1};
+    MemoryTensor own{{1, 2, 3, 4, 0, 0, 0, 0, 9, 9}, {4, 4}, 1};
     worker = fresh();
     worker->submit(own);
     next(0s);

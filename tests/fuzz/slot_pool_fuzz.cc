@@ -119,7 +119,7 @@ class Rank {
     std::vector<float> values(count, 1.5f);
     std::fill_n(values.begin() + 20, 10, 0.0f);  // some pieces are not this rank's
     operations_.push_back(std::make_unique<HandMade>(fed_, operations_.size(), std::move(values), record));
-    tensors_.push_back(std::make_unique<OperationTensor>(kPool.slots, kPool.piece_elements, kPool.workers));
+    tensors_.push_back(std::make_unique<OperationTensor>(kPool));
     tensors_.back()->bind(operations_.back()->operation, 0);
     worker_.submit(*tensors_.back());
   }
@@ -200,6 +200,7 @@ std::vector<std::string> fuzz_seeds() {
   for (std::uint32_t piece = 0; piece < 8; piece += 2) {
     Header sum = result(piece / 2 + 1, piece, piece == 6 ? kNoPiece : piece + 2);
     sum.exponent = sum.next_exponent = 127;
+    if (piece == 6) sum.blocks = 1;
     all_pieces += packet(0, sum, piece == 6 ? 2 : 8);
   }
   return {seed(kServer, two_rounds),

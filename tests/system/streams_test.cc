@@ -147,6 +147,20 @@ TEST_P(Streams, OfEveryIndexTypeOrderAndSize) {
   });
 }
 
+TEST_P(Streams, WithEveryFormatForced) {
+  for (const char* format : {"bitmap", "offsets", "gaps", "runs", "rice"}) {
+    SCOPED_TRACE(format);
+    run(
+        [](Communicator& c) {
+          for (const std::uint64_t block : {1, 20}) {
+            check_streams<std::uint32_t>(c, 70001, block, 0.004, Order::ascending, 0);
+            check_streams<std::int64_t>(c, 70001, block, 0.4, Order::with_duplicates, -1);
+          }
+        },
+        [&](Options& o) { o.format = format; });
+  }
+}
+
 TEST_P(Streams, DenseTensorsOfSmallBlocks) {
   std::vector<std::pair<Problem, Expected>> problems;
   for (int type = 0; type < kDataTypes; ++type) {

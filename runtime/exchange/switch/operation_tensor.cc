@@ -46,12 +46,13 @@ bool can_sum(const wire::OperationRecord& r) {
   return false;
 }
 
-OperationTensor::OperationTensor(std::uint32_t slots, std::uint32_t piece_elements, int workers)
-    : piece_elements_(piece_elements),
-      workers_(workers),
-      headroom_(std::bit_width(static_cast<unsigned>(workers - 1))),
-      positions_(slots),
-      floats_(piece_elements) {}
+OperationTensor::OperationTensor(const Pool& pool)
+    : piece_elements_(pool.piece_elements),
+      whole_(pool.zeros),
+      workers_(pool.workers),
+      headroom_(std::bit_width(static_cast<unsigned>(pool.workers - 1))),
+      positions_(pool.slots),
+      floats_(pool.piece_elements) {}
 
 void OperationTensor::bind(Operation& operation, std::uint32_t owner) {
   const SliceLayout& layout = operation.layout;
@@ -64,8 +65,8 @@ void OperationTensor::bind(Operation& operation, std::uint32_t owner) {
   part_elements_ = static_cast<std::uint32_t>((elements + parts_ - 1) / parts_);
   const auto most =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(piece_elements_ / elements, 1, kMostBlocks));
-  blocks_per_piece_ =
-      blocks_of_piece(most, elements * sizeof(std::int32_t), operation.record.density(), workers_);
+  const auto bytes = elements * sizeof(std::int32_t);
+  blocks_per_piece_ = whole_ ? blocks_of_piece(most, bytes, operation.record.density(), workers_) : most;
   shape_ = shape_of(operation, blocks_per_piece_);
   owned_ = layout.owned(owner);
   pieces_per_slice_ = pieces_in(layout.slice_blocks());
@@ -115,6 +116,18 @@ std::uint32_t OperationTensor::block_elements(const Place& place, std::uint32_t 
   if (parts_ > 1) return place.elements;
   const auto whole = static_cast<std::uint32_t>(operation_->layout.block_elements());
   return std::min(whole, place.elements - i * whole);
+}
+
+std::uint32_t OperationTensor::block_values(const Place& place) const {
+  if (parts_ > 1) return place.elements;
+  return std::min(static_cast<std::uint32_t>(operation_->layout.block_elements()), place.elements);
+}
+
+std::uint32_t OperationTensor::values(std::uint32_t piece, std::uint64_t blocks) const {
+  const Place place = locate(piece);
+  if (static_cast<std::uint32_t>(std::bit_width(blocks)) > place.blocks) return 0;
+  if (whole_) return place.elements;
+  return static_cast<std::uint32_t>(std::popcount(blocks)) * block_values(place);
 }
 
 bool OperationTensor::look_ahead(std::uint32_t from, std::uint32_t step, Ahead& ahead) {
@@ -191,18 +204,20 @@ Filled OperationTensor::fill(std::uint32_t piece, std::uint8_t exponent, std::sp
   const Place place = locate(piece);
   const auto bits = operation_->input_slice(place.slice).bits();
   const std::byte* at = operation_->input.base + place.offset;
-  Filled filled{.values = place.elements, .blocks = 0, .clamped = false};
-  std::uint32_t done = 0;
+  const std::uint32_t in_block = block_values(place);
+  Filled filled;
   for (std::uint32_t i = 0; i < place.blocks; ++i) {
-    const std::uint32_t n = block_elements(place, i);
-    if (test_bit(bits, place.first_block + i)) {
-      filled.clamped |= to_integers(at, n, exponent, to.data() + done);
+    const std::uint32_t n = block_elements(place, i), room = whole_ ? n : in_block;
+    const bool held = test_bit(bits, place.first_block + i);
+    if (held) {
+      filled.clamped |= to_integers(at, n, exponent, &to[filled.values]);
       filled.blocks |= std::uint64_t{1} << i;
-    } else {
-      std::fill_n(to.begin() + done, n, 0);
     }
     at += std::size_t{n} * element_bytes_;
-    done += n;
+    if (!held && !whole_) continue;
+    const std::uint32_t written = held ? n : 0;
+    std::fill_n(to.begin() + filled.values + written, room - written, 0);
+    filled.values += room;
   }
   operation_->bytes_sent.fetch_add(filled.values * sizeof(std::int32_t), std::memory_order_relaxed);
   return filled;
@@ -213,15 +228,17 @@ void OperationTensor::store(std::uint32_t piece, std::uint8_t exponent, std::uin
   const Place place = locate(piece);
   const auto bits = operation_->union_bits(place.slice);
   std::byte* at = operation_->output.base + place.offset;
-  std::uint32_t done = 0;
+  const std::uint32_t in_block = block_values(place);
+  const std::int32_t* from = sums.data();
   for (std::uint32_t i = 0; i < place.blocks; ++i) {
     const std::uint32_t n = block_elements(place, i);
-    if (blocks >> i & 1) {
-      from_integers(sums.data() + done, n, exponent, at);
+    const bool there = blocks >> i & 1;
+    if (there) {
+      from_integers(from, n, exponent, at);
       set_bit(bits, place.first_block + i);
     }
+    if (there || whole_) from += whole_ ? n : in_block;
     at += std::size_t{n} * element_bytes_;
-    done += n;
   }
   operation_->bytes_received.fetch_add(sums.size_bytes(), std::memory_order_relaxed);
 }

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/exchange/switch/pool.h"
 #include "runtime/exchange/switch/tensor.h"
 #include "runtime/operation/operation.h"
 
@@ -16,14 +17,14 @@ bool can_sum(const wire::OperationRecord& record);
 /// Made once and used for one operation after another. Only the thread that drives the lane calls it.
 class OperationTensor final : public Tensor {
  public:
-  OperationTensor(std::uint32_t slots, std::uint32_t piece_elements, int workers);
+  explicit OperationTensor(const Pool& pool);
 
   /// Begins to stand for the slices of `operation` that `owner` has. Precondition: there is one, and the
   /// operation has not been refused.
   void bind(Operation& operation, std::uint32_t owner);
 
   std::uint32_t pieces() const override { return pieces_; }
-  std::uint32_t elements(std::uint32_t piece) const override { return locate(piece).elements; }
+  std::uint32_t values(std::uint32_t piece, std::uint64_t blocks) const override;
   std::uint32_t shape() const override { return shape_; }
   bool look_ahead(std::uint32_t from, std::uint32_t step, Ahead& ahead) override;
   Filled fill(std::uint32_t piece, std::uint8_t exponent, std::span<std::int32_t> to) override;
@@ -45,6 +46,9 @@ class OperationTensor final : public Tensor {
   std::uint8_t exponent_of(const Place& place);
   /// Elements of the piece's i-th block.
   std::uint32_t block_elements(const Place& place, std::uint32_t i) const;
+  /// Values that a packet has of each of the piece's blocks. The tensor's last block may have fewer elements
+  /// than its neighbours, and is filled up with zeros.
+  std::uint32_t block_values(const Place& place) const;
   std::span<const float> as_floats(const std::byte* from, std::uint32_t count);
   bool to_integers(const std::byte* from, std::uint32_t count, std::uint8_t exponent, std::int32_t* to);
   void from_integers(const std::int32_t* from, std::uint32_t count, std::uint8_t exponent, std::byte* to);
@@ -53,6 +57,7 @@ class OperationTensor final : public Tensor {
   void count_behind();
 
   const std::uint32_t piece_elements_;
+  const bool whole_;              // Pool::zeros
   const int workers_, headroom_;  // bits that a sum of all ranks' values takes beyond one rank's
   Operation* operation_ = nullptr;
   std::uint32_t owner_ = 0, pieces_ = 0, shape_ = 0;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cassert>
-#include <cstring>
 
 namespace nzcl::engine::slot_pool {
 
@@ -40,8 +39,7 @@ void SlotRelay::take_result(std::uint32_t number, const Opened& packet) {
                           packet.header.slot, packet.header.round, packet.header.piece));
     return;
   }
-  set.values = static_cast<std::uint32_t>(packet.values.size());
-  if (set.values > 0) std::memcpy(sets.values_of(number), packet.values.data(), packet.values.size_bytes());
+  sets.replace(number, packet);
   set.result = packet.header;
   set.complete = true;
   seal(set.result, below_.job, sets.packet_of(number));
@@ -52,11 +50,12 @@ void SlotRelay::take_result(std::uint32_t number, const Opened& packet) {
 /// because other ranks below the aggregator above may hold them.
 bool SlotRelay::makes_sense(const SlotSets::Set& set, const Opened& packet) const {
   const Header& h = packet.header;
-  const std::size_t values = packet.values.size();
-  const bool as_many = set.values > 0 ? values == set.values : values <= below_.piece_elements;
+  const auto in_block = block_values(packet, above_);
+  const bool all_there = (set.summed & ~blocks_of(h, above_)) == 0;
+  const bool alike = set.block_values == 0 || in_block == set.block_values;
   const bool ahead = h.next == kNoPiece || h.piece == kNoPiece || h.next > h.piece;
-  return as_many && ahead && h.piece == set.result.piece && h.shape == set.result.shape &&
-         h.exponent == set.result.exponent && h.next <= set.result.next;
+  return in_block && all_there && alike && ahead && h.piece == set.result.piece &&
+         h.shape == set.result.shape && h.exponent == set.result.exponent && h.next <= set.result.next;
 }
 
 std::optional<Out> SlotRelay::front() {

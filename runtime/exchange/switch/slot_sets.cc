@@ -17,6 +17,9 @@ std::size_t stride_of(const Pool& pool) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+/// `count` is 1 to 64.
+std::uint64_t lowest_bits(int count) { return ~std::uint64_t{0} >> (64 - count); }
+
 }  // namespace
 
 SlotSets::SlotSets(const Pool& pool)
@@ -71,7 +74,9 @@ Fate SlotSets::take(int rank, const Opened& packet) {
   mark_seen(number, rank);
   order_.came(number, rank);
   add(number, packet);
-  return sets_[number].seen_count == pool_.workers ? Fate::filled : Fate::added;
+  if (sets_[number].seen_count < pool_.workers) return Fate::added;
+  pack(number);
+  return Fate::filled;
 }
 
 /// A question changes nothing. Nobody is told about a round that nobody can be in.
@@ -108,6 +113,8 @@ Fate SlotSets::reach_round(std::uint32_t number, const Header& h, int rank) {
   sets_[number] = {.round = h.round,
                    .result = result,
                    .seen_count = 0,
+                   .summed = 0,
+                   .block_values = 0,
                    .values = 0,
                    .complete = false,
                    .first_rank = rank,
@@ -125,11 +132,12 @@ bool SlotSets::fits(std::uint32_t number, const Opened& packet, int rank) {
     fail(other_operations_text(set.first_rank, rank));
     return false;
   }
-  const auto values = packet.values.size();
+  const auto in_block = block_values(packet, pool_);
   const bool ahead = h.next == kNoPiece || h.piece == kNoPiece || h.next > h.piece;
-  const bool agreed = values == 0 || (h.piece != kNoPiece && h.exponent == set.result.exponent);
-  if (!ahead || !agreed || values > pool_.piece_elements || (values && set.values && values != set.values)) {
-    fail(cannot_be_text(rank, values, h.exponent, h.piece));
+  const bool agreed = in_block == 0u || (h.piece != kNoPiece && h.exponent == set.result.exponent);
+  const bool alike = in_block == 0u || set.block_values == 0 || in_block == set.block_values;
+  if (!ahead || !agreed || !in_block || !alike) {
+    fail(cannot_be_text(rank, packet.values.size(), h.exponent, h.piece));
     return false;
   }
   return true;
@@ -138,14 +146,7 @@ bool SlotSets::fits(std::uint32_t number, const Opened& packet, int rank) {
 void SlotSets::add(std::uint32_t number, const Opened& packet) {
   Set& set = sets_[number];
   const Header& h = packet.header;
-  if (!packet.values.empty()) {
-    if (set.values == 0) {
-      std::memcpy(values_of(number), packet.values.data(), packet.values.size_bytes());
-    } else {
-      add_wrapping(packet.values.data(), packet.values.size(), values_of(number));
-    }
-    set.values = static_cast<std::uint32_t>(packet.values.size());
-  }
+  if (!packet.values.empty()) add_values(number, packet);
   set.result.flags |= h.flags;
   set.result.blocks |= h.blocks;
   if (h.next < set.result.next) {
@@ -154,6 +155,48 @@ void SlotSets::add(std::uint32_t number, const Opened& packet) {
   } else if (h.next == set.result.next) {
     set.result.next_exponent = std::max(set.result.next_exponent, h.next_exponent);
   }
+}
+
+/// A set's sums lie where they are in the piece until all contributions have come. Blocks that are
+/// neighbours, and have both been summed before or both not, are taken together.
+void SlotSets::add_values(std::uint32_t number, const Opened& packet) {
+  Set& set = sets_[number];
+  const std::uint64_t blocks = blocks_of(packet.header, pool_);
+  set.block_values = *block_values(packet, pool_);
+  const std::int32_t* from = packet.values.data();
+  for (std::uint64_t left = blocks; left != 0;) {
+    const int first = std::countr_zero(left);
+    const bool again = set.summed >> first & 1;
+    const std::uint64_t alike = left & (again ? set.summed : ~set.summed);
+    const int count = std::countr_one(alike >> first);
+    const std::size_t values = static_cast<std::size_t>(count) * set.block_values;
+    std::int32_t* const to = values_of(number) + static_cast<std::size_t>(first) * set.block_values;
+    again ? add_wrapping(from, values, to) : void(std::memcpy(to, from, values * sizeof *to));
+    from += values;
+    left &= ~(lowest_bits(count) << first);
+  }
+  set.summed |= blocks;
+}
+
+/// Moves the sums together, because a packet has no room for other blocks.
+void SlotSets::pack(std::uint32_t number) {
+  Set& set = sets_[number];
+  std::int32_t* to = values_of(number);
+  for (std::uint64_t left = set.summed; left != 0;) {
+    const int first = std::countr_zero(left), count = std::countr_one(left >> first);
+    const std::size_t values = static_cast<std::size_t>(count) * set.block_values;
+    const std::int32_t* const from = values_of(number) + static_cast<std::size_t>(first) * set.block_values;
+    if (from != to) std::memmove(to, from, values * sizeof *to);
+    to += values;
+    left &= ~(lowest_bits(count) << first);
+  }
+  set.values = static_cast<std::uint32_t>(to - values_of(number));
+}
+
+void SlotSets::replace(std::uint32_t number, const Opened& packet) {
+  Set& set = sets_[number];
+  set.values = static_cast<std::uint32_t>(packet.values.size());
+  if (set.values > 0) std::memcpy(values_of(number), packet.values.data(), packet.values.size_bytes());
 }
 
 Header SlotSets::waiting_header(std::uint32_t number) const {

@@ -9,22 +9,10 @@
 #include <vector>
 
 #include "runtime/exchange/switch/packet.h"
+#include "runtime/exchange/switch/pool.h"
 #include "runtime/exchange/switch/round_order.h"
 
 namespace nzcl::engine::slot_pool {
-
-/// What all members of a lane agree about when they meet.
-struct Pool {
-  int workers = 1;
-  std::uint32_t slots = 1;           // at most 65,536
-  std::uint32_t piece_elements = 1;  // the most values of a packet
-  Job job;
-  /// Ranks send zeros for the pieces that they do not hold, instead of nothing: the aggregator turns a packet
-  /// that it gets into its answer, and cannot make it longer.
-  bool zeros = false;
-  /// The packets that a rank may have under way before it has measured that its link takes more.
-  std::uint32_t window = ~std::uint32_t{0};
-};
 
 /// What became of a packet.
 enum class Fate : std::uint8_t {
@@ -45,10 +33,12 @@ class SlotSets {
     std::uint32_t round = 0;
     Header result;  // as far as it is known
     int seen_count = 0;
-    std::uint32_t values = 0;       // how many each contribution must have; 0: none has come yet
-    bool complete = true;           // its result may be sent
-    int first_rank = 0;             // whose contribution came first
-    std::uint32_t repetitions = 0;  // of contributions, questions among them, while it was incomplete
+    std::uint64_t summed = 0;        // the blocks that have a sum here; of whole pieces: 1
+    std::uint32_t block_values = 0;  // the values of each block; 0: none have come yet
+    std::uint32_t values = 0;        // of the packet, when all contributions have come
+    bool complete = true;            // its result may be sent
+    int first_rank = 0;              // whose contribution came first
+    std::uint32_t repetitions = 0;   // of contributions, questions among them, while it was incomplete
   };
 
   explicit SlotSets(const Pool& pool);
@@ -75,11 +65,14 @@ class SlotSets {
   void find_newly_lost(int rank, Lost lost) {
     order_.look_at_passed(rank, [&](std::uint32_t set) { return seen(set, rank) || lost(set); });
   }
-  /// Header and values; the header is to be sealed.
+  /// Header and values; the header is to be sealed. Precondition: the set is filled.
   std::span<std::byte> packet_of(std::uint32_t number);
   std::int32_t* values_of(std::uint32_t number) {
     return reinterpret_cast<std::int32_t*>(buffer(number).data() + sizeof(Header));
   }
+  /// Puts the values of a result in place of the set's sums. Precondition: the set is filled, and
+  /// block_values() has found these to be right.
+  void replace(std::uint32_t number, const Opened& packet);
   /// Tells who is missing. Precondition: somebody is.
   Header waiting_header(std::uint32_t number) const;
   /// Asks a rank to send its contribution to this round again.
@@ -98,6 +91,8 @@ class SlotSets {
   bool may_begin(std::uint32_t number, std::uint32_t round) const;
   bool fits(std::uint32_t number, const Opened& packet, int rank);
   void add(std::uint32_t number, const Opened& packet);
+  void add_values(std::uint32_t number, const Opened& packet);
+  void pack(std::uint32_t number);
 
   const Pool pool_;
   const std::size_t stride_, seen_words_;

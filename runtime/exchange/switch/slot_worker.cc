@@ -132,7 +132,7 @@ std::size_t SlotWorker::write_values(std::uint32_t s, Header& h, std::span<std::
   }
   if (!pool_.zeros || slot.piece == kNoPiece) return 0;
   h.flags = kHasValues;
-  const std::size_t bytes = tensor_of(slot).elements(slot.piece) * sizeof(std::int32_t);
+  const std::size_t bytes = tensor_of(slot).values(slot.piece, 0) * sizeof(std::int32_t);
   std::memset(to.data(), 0, bytes);
   return bytes;
 }
@@ -244,7 +244,7 @@ bool SlotWorker::makes_sense(const Slot& slot, std::uint32_t number, const Opene
   Tensor& tensor = *tensors_[slot.tensor % tensors_.size()].tensor;
   if (h.piece != slot.piece || h.shape != tensor.shape()) return false;
   if (packet.values.empty() ? slot.mine
-                            : h.piece == kNoPiece || packet.values.size() != tensor.elements(h.piece))
+                            : h.piece == kNoPiece || packet.values.size() != tensor.values(h.piece, h.blocks))
     return false;
   if (h.next == kNoPiece) return slot.ahead.piece == kNoPiece;
   const std::uint32_t step = slots_used(tensor.pieces(), pool_.slots);

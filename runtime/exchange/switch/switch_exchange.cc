@@ -231,8 +231,7 @@ class WorkerExchange final : public SwitchExchange {
  private:
   struct Link {
     Link(const Pool& pool, int rank) : worker(pool, rank, kMaxOperations) {
-      for (std::uint32_t i = 0; i < kMaxOperations; ++i)
-        tensors.emplace_back(pool.slots, pool.piece_elements, pool.workers);
+      for (std::uint32_t i = 0; i < kMaxOperations; ++i) tensors.emplace_back(pool);
     }
     void submit(Operation& operation, std::uint32_t owner) {
       const std::size_t at = begun++ % kMaxOperations;

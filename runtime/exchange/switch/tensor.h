@@ -17,7 +17,7 @@ struct Ahead {
 /// What fill() has written.
 struct Filled {
   std::uint32_t values = 0;
-  std::uint64_t blocks = 0;  // bit i: block i of the piece is not zero
+  std::uint64_t blocks = 0;  // bit i: block i of the piece is not zero, and its values are there
   bool clamped = false;
 };
 
@@ -27,15 +27,19 @@ class Tensor {
  public:
   virtual ~Tensor() = default;
   virtual std::uint32_t pieces() const = 0;
-  virtual std::uint32_t elements(std::uint32_t piece) const = 0;
+  /// How many values a packet has that has these blocks of the piece; if pieces are sent whole, the same for
+  /// any blocks. 0 if the piece has no such blocks.
+  virtual std::uint32_t values(std::uint32_t piece, std::uint64_t blocks) const = 0;
   /// A digest of everything about the operation that must be equal on all ranks.
   virtual std::uint32_t shape() const = 0;
   /// Finds the first piece that this rank holds among `from`, `from + step`, and so on. Returns false if that
   /// is not known now, because another thread is looking through the tensor.
   virtual bool look_ahead(std::uint32_t from, std::uint32_t step, Ahead& ahead) = 0;
-  /// Writes this rank's values of the piece.
+  /// Writes this rank's values of the piece: of the blocks that it holds, or, if pieces are sent whole, of
+  /// all.
   virtual Filled fill(std::uint32_t piece, std::uint8_t exponent, std::span<std::int32_t> to) = 0;
-  /// Takes the sum of a piece.
+  /// Takes the sum of a piece: of these blocks, or, if pieces are sent whole, of all. Precondition: values()
+  /// of the blocks is not 0 and as many as there are sums.
   virtual void store(std::uint32_t piece, std::uint8_t exponent, std::uint64_t blocks,
                      std::span<const std::int32_t> sums) = 0;
   /// Of this slot, nothing comes any more before piece `position`, which is pieces() in the end. Called for
