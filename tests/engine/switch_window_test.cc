@@ -99,21 +99,36 @@ TEST(SwitchWindow, RanksWithDifferentWindowsComeToAnEndWithLosses) {
 TEST(SendWindow, KnowsHowLongWhatIsUnderWayTakes) {
   SendWindow window(8, 4);
   EXPECT_EQ(window.queueing(), 0us) << "not known";
-  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, false, true);
+  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, 1, true);
   for (std::uint32_t s = 0; s < 3; ++s) window.answered(s, 30us);
   window.measured(2, 30us, 30us);
   EXPECT_EQ(window.queueing(), 10us) << "one is left";
   window.answered(3, 100us);
   window.measured(3, 100us, 100us);
   EXPECT_EQ(window.queueing(), 0us) << "none is left";
-  window.sent(0, 100us, false, true);
-  window.sent(1, 100us, false, true);
+  window.sent(0, 100us, 1, true);
+  window.sent(1, 100us, 1, true);
   EXPECT_EQ(window.queueing(), 20us);
+}
+
+TEST(SendWindow, PacketsThatAreShortCountForAPart) {
+  EXPECT_EQ(SendWindow::part_of_packet(0), 0.125) << "a header takes a place in buffers";
+  EXPECT_EQ(SendWindow::part_of_packet(0.25), 0.25);
+  EXPECT_EQ(SendWindow::part_of_packet(0.26), 0.375);
+  EXPECT_EQ(SendWindow::part_of_packet(3), 1);
+  SendWindow window(16, 2);
+  for (std::uint32_t s = 0; s < 8; ++s) {
+    EXPECT_TRUE(window.open()) << s;
+    window.sent(s, 0us, 0.25, true);
+  }
+  EXPECT_FALSE(window.open());
+  window.answered(3, 30us);
+  EXPECT_TRUE(window.open());
 }
 
 TEST(SendWindow, LetsGoOfWhatIsLost) {
   SendWindow window(8, 4);
-  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, false, true);
+  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, 1, true);
   EXPECT_FALSE(window.open());
   std::vector<std::uint32_t> lost;
   for (std::uint32_t s = 1; s < 4; ++s) {
@@ -125,7 +140,7 @@ TEST(SendWindow, LetsGoOfWhatIsLost) {
   EXPECT_EQ(lost.at(0), 0u);
   for (std::uint32_t s = 0; s < 4; ++s) {
     EXPECT_TRUE(window.open());
-    window.sent(s, 20us, false, true);
+    window.sent(s, 20us, 1, true);
   }
   EXPECT_FALSE(window.open());
 }

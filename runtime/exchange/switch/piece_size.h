@@ -8,12 +8,12 @@
 
 namespace nzcl::engine::slot_pool {
 
-/// At most `most` blocks of `block_bytes` (as they travel). Where pieces are sent whole (Pool::zeros), a packet
-/// has all blocks of its piece if one of them is not zero, so many blocks share the cost of a packet, and few blocks leave more zeros out. Without
-/// a known density it is `most`. Otherwise the result for which a block is expected to cost the least: with a
-/// density d of each rank's blocks, drawn independently, the union of w ranks has u = 1 - (1 - d)^w, and
-/// 1 - (1 - u)^m of its pieces of m blocks. Ranks that expect the same density find the same number; the
-/// operation's digest has both.
+/// At most `most` blocks of `block_bytes` (as they travel). Where pieces are sent whole (Pool::zeros), a
+/// packet has all blocks of its piece if one of them is not zero, so many blocks share the cost of a packet,
+/// and few blocks leave more zeros out. Without a known density it is `most`. Otherwise the result for which
+/// a block is expected to cost the least: with a density d of each rank's blocks, drawn independently, the
+/// union of w ranks has u = 1 - (1 - d)^w, and 1 - (1 - u)^m of its pieces of m blocks. Ranks that expect the
+/// same density find the same number; the operation's digest has both.
 inline std::uint32_t blocks_of_piece(std::uint32_t most, std::uint64_t block_bytes, wire::Density density,
                                      int workers) {
   if (!density.known()) return most;

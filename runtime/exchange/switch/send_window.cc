@@ -13,12 +13,12 @@ SendWindow::SendWindow(std::uint32_t slots, std::uint32_t least)
   entries_[end_].before = entries_[end_].after = end_;
 }
 
-void SendWindow::sent(std::uint32_t slot, Time now, bool opens, bool more) {
+void SendWindow::sent(std::uint32_t slot, Time now, double share, bool more) {
   left(slot);
   if (under_way_ == 0) delivered_at_ = now;  // nothing could have been delivered before
   Entry& e = entries_[slot];
   const std::uint32_t last = entries_[end_].before;
-  const double packets = opens ? kOpening : 1;
+  const double packets = part_of_packet(share);
   under_way_ += packets;  // sums of eighths are exact
   e = {.before = last,
        .after = end_,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -16,14 +17,14 @@ namespace nzcl::engine::slot_pool {
 /// and ranks that wait for each other's slots come to them.
 ///
 /// The window holds what arrives in the least round trip, and some more, so that a link is full and a queue
-/// is short. It never goes below `least` packets, which need no measurement. Packets without values, which
-/// open a tensor, count for a part of one. Not thread-safe; allocates only when it is made.
+/// is short. It never goes below `least` packets, which need no measurement. It is counted in packets that
+/// are full of values, of which others are a part. Not thread-safe; allocates only when it is made.
 class SendWindow {
  public:
   SendWindow(std::uint32_t slots, std::uint32_t least);
 
   bool open() const { return under_way_ < size_; }
-  /// In packets with values.
+  /// In full packets.
   double size() const { return size_; }
   /// By what part more may be under way now than when the last round trip in the order of sending began. If a
   /// queue forms, round trips become longer by that before any of them has been measured.
@@ -33,9 +34,13 @@ class SendWindow {
   /// cannot be expected before that.
   Time queueing() const;
 
-  /// The slot's packet is sent. `opens`: it has no values, and neither will its result. `more`: others wait
-  /// to be sent.
-  void sent(std::uint32_t slot, Time now, bool opens, bool more);
+  /// What a packet counts for if it takes this share (0 to 1) of a full one: as many eighths, at least one.
+  /// A packet without values is a smaller part of the bytes, but takes a place in buffers as well.
+  static double part_of_packet(double share) { return std::ceil(std::clamp(share, kLeastPart, 1.0) * 8) / 8; }
+
+  /// The slot's packet is sent. `share`: of a full packet, what it or its result takes, whichever is longer.
+  /// `more`: others wait to be sent.
+  void sent(std::uint32_t slot, Time now, double share, bool more);
   /// The slot's packet is not under way any more.
   void left(std::uint32_t slot);
   /// The slot's packet has been answered after this time, but not with the result.
@@ -66,9 +71,7 @@ class SendWindow {
   /// A link is full when round trips are longer than the least one by this; a window may then exceed what
   /// the link holds by `kFull`, and until then it may double.
   static constexpr double kQueue = 1.125, kFull = 1.25, kGrowing = 2;
-  /// A packet without values counts for this part of one. It is a smaller part of the bytes, but takes a
-  /// place in buffers as well.
-  static constexpr double kOpening = 0.125;
+  static constexpr double kLeastPart = 0.125;
   /// The least of what was measured is forgotten after this time, because a route may change.
   static constexpr Time kRemembered = std::chrono::seconds(10);
   template <typename T>

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -11,6 +12,8 @@ namespace {
 /// Repetitions of one slot are mostly questions, which cost little, and most of its timeouts are the losses
 /// of other ranks. So its timeout is not doubled each time.
 constexpr int kTimeoutsForADoubling = 4;
+/// What one result adds to the smoothed length of results.
+constexpr double kShareGain = 1.0 / 16;
 
 }  // namespace
 
@@ -160,7 +163,9 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
   ++(slot.times++ > 0 ? repeated_ : progress_);
   slot.doublings = round_trips_.doublings(slot.waits + slot.timeouts / kTimeoutsForADoubling);
   timers_.set(s, now, round_trips_.timeout(slot.doublings, window_.growth(), window_.queueing()));
-  window_.sent(s, now, slot.piece == kNoPiece || slot.asked, due_count_ > 0);
+  const bool alone = slot.piece == kNoPiece || slot.asked;  // a header, and so may be its answer
+  const double share = std::max(result_share_, share_of(bytes - sizeof(Header)));
+  window_.sent(s, now, alone ? 0 : pool_.zeros ? 1 : share, due_count_ > 0);
   if (!slot.asked) slot.contributed = window_.number(s);
   if (slot.times == 1) slot.first_sent = slot.contributed;
   return bytes;
@@ -261,6 +266,8 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
   if (slot.state == State::due) cancel_due(s);
   slot.state = State::waiting;
   if (slot.times == 1) note_answered_once(s, now);
+  if (slot.piece != kNoPiece)
+    result_share_ += (share_of(packet.values.size_bytes()) - result_share_) * kShareGain;
   if (!packet.values.empty()) tensor_of(slot).store(slot.piece, slot.exponent, h.blocks, packet.values);
   ++slot.round;
   ++progress_;

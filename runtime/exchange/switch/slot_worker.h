@@ -109,6 +109,10 @@ class SlotWorker {
   }
   Header header_of(std::uint32_t slot);
   std::size_t write_values(std::uint32_t slot, Header& header, std::span<std::byte> to);
+  /// Of a full packet, what so many bytes of values take.
+  double share_of(std::size_t value_bytes) const {
+    return static_cast<double>(value_bytes) / (pool_.piece_elements * sizeof(std::int32_t));
+  }
   void take_waiting(std::uint32_t slot, const Header& header, Time now);
   void take_absent(std::uint32_t slot, const Header& header);
   bool sent_later(const Header& absent, std::uint32_t slot) const;
@@ -131,6 +135,7 @@ class SlotWorker {
   std::size_t due_first_ = 0, due_count_ = 0;
   std::uint32_t looking_ = 0;  // how many slots
   SendWindow window_;
+  double result_share_ = 1;  // of a full packet, what results take, smoothed
   TimerWheel timers_;
   RoundTrips round_trips_;
   std::optional<Missing> missing_;
