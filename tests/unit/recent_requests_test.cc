@@ -15,8 +15,8 @@ class RecentRequestsTest : public testing::Test {
  protected:
   RecentRequestsTest() {
     config_.members.workers = 2;
-    config_.channels[static_cast<std::size_t>(wire::Priority::express)] = {.slots = 8, .slot_bytes = 8192};
-    config_.channels[static_cast<std::size_t>(wire::Priority::bulk)] = {.slots = 8, .slot_bytes = 8192};
+    config_.channels[static_cast<std::size_t>(wire::Priority::express)] = {.slot_bytes = 8192, .slots = 8};
+    config_.channels[static_cast<std::size_t>(wire::Priority::bulk)] = {.slot_bytes = 8192, .slots = 8};
     add();
   }
   void add() {
