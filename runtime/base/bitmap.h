@@ -90,6 +90,14 @@ constexpr void fill_ones(std::span<std::uint64_t> bitmap, std::uint64_t bits) no
   }
 }
 
+/// Returns true if all of the first `bits` bits are set.
+constexpr bool all_set(std::span<const std::uint64_t> bitmap, std::uint64_t bits) noexcept {
+  for (std::uint64_t word = 0; word * 64 < bits; ++word) {
+    if ((~bitmap[word] & low_bits(bits - word * 64)) != 0) return false;
+  }
+  return true;
+}
+
 /// Counts the runs of set bits within the first `bits` bits. A gather list needs one entry for each run.
 constexpr std::uint64_t count_runs(std::span<const std::uint64_t> bitmap, std::uint64_t bits) noexcept {
   std::uint64_t runs = 0, before = 0;  // before: the last bit of the previous word

@@ -20,6 +20,7 @@
 #include "runtime/comm/lane_set.h"
 #include "runtime/comm/notifier.h"
 #include "runtime/comm/operation_table.h"
+#include "runtime/comm/recent_requests.h"
 #include "runtime/comm/requests.h"
 #include "runtime/comm/session.h"
 #include "runtime/comm/splitter.h"
@@ -126,6 +127,8 @@ class Core {
   template <typename Request>
   std::shared_ptr<engine::Operation> start_request(const Request& request);
   template <typename Request>
+  void prepare_request(const Request& request, Prepared& p);
+  template <typename Request>
   void check_request(const Request& request);
   void refuse_shape(wire::OperationRecord shape, const Error& refusal,
                     Algorithm algorithm = Algorithm::automatic);
@@ -157,6 +160,7 @@ class Core {
   const WireType wire_type_;  // the option's
   const engine::EngineConfig config_;
   engine::AlgorithmMemo algorithms_{config_};
+  RecentRequests recent_{config_};
   Notifier notifier_;  // before lanes_, which finish operations
   LaneSet lanes_;
   OperationTable operations_;

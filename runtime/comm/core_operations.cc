@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
+#include <type_traits>
 
 #include "nzcl/duration.h"
 #include "nzcl/error.h"
@@ -17,6 +19,11 @@ namespace nzcl::comm {
 using engine::Operation;
 
 namespace {
+
+/// Adds to a counter that is written only under the lock of the operations.
+void count(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
 
 /// Only a reduce-scatter has an input of several chunks.
 engine::InputBlocks input_blocks_of(const Prepared& p) {
@@ -120,16 +127,9 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
   require_own_process("starting an operation");
   try {
     Prepared p;
-    p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
     std::optional<Error> refusal;
     try {
-      p.record = shape_of(request, wire_type_);
-      p.chunk_begins = chunk_begins_of(request, p.record);
-      if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(request.wire_type, p.record);
-      p.record.algorithm = algorithms_.choose(p.record, request.algorithm);
-      check_algorithm(p.record);
-      prepare(request, session_->registrations(), p);
-      if (p.input.sparse) refuse_sparse();
+      prepare_request(request, p);
     } catch (const Error& e) {
       refusal = e;
     }
@@ -141,6 +141,24 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
         {ErrorCode::system, fmt::format("{} could not start an operation: {}", name(), e.what())});
     throw;
   }
+}
+
+/// Checks the request, and sets `p` to what it comes to. If it throws, `p.record` is all that counts.
+template <typename Request>
+void Core::prepare_request(const Request& request, Prepared& p) {
+  constexpr bool kRepeats = std::is_same_v<Request, AllreduceRequest>;
+  if constexpr (kRepeats) {
+    if (recent_.recall(request, p)) return;
+  }
+  p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
+  p.record = shape_of(request, wire_type_);
+  p.chunk_begins = chunk_begins_of(request, p.record);
+  if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(request.wire_type, p.record);
+  p.record.algorithm = algorithms_.choose(p.record, request.algorithm);
+  check_algorithm(p.record);
+  prepare(request, session_->registrations(), p);
+  if (p.input.sparse) refuse_sparse();
+  if constexpr (kRepeats) recent_.remember(request, session_->registrations(), p);
 }
 
 /// Takes back that values are to travel in a narrower type if the tensor's blocks are too large for it.
@@ -210,9 +228,9 @@ std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal
   auto operation = make_operation(p);
   operation->input_check = std::move(check);
   operations_.add(operation, p.input_bytes, p.output_bytes);
-  if (!refusal) operations_started_.fetch_add(1, std::memory_order_relaxed);
+  if (!refusal) count(operations_started_, 1);
   if (p.known == Prepared::Input::scan) {
-    blocks_scanned_.fetch_add(operation->contributed_blocks(), std::memory_order_relaxed);
+    count(blocks_scanned_, operation->contributed_blocks());
     if (!operation->layout.express() && !operation->layout.tiled()) threads_.scan_pool().submit(operation);
   }
   if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
@@ -253,7 +271,9 @@ void Core::wait_for_room(std::unique_lock<std::mutex>& lock) {
 std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   const std::uint64_t epoch = operations_.next_epoch();
   const engine::SliceLayout layout =
-      engine::layout_of(config_, epoch, p.record, p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
+      p.layout ? p.layout->at_epoch(epoch)
+               : engine::layout_of(config_, epoch, p.record,
+                                   p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
   if (p.known == Prepared::Input::indices) cut_indices(p, layout);
   auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
                                                static_cast<int>(lanes_.size()));

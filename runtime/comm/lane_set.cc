@@ -81,6 +81,7 @@ bool LaneSet::drive() {
 
 bool LaneSet::drive_until(Operation& operation, std::optional<verbs::Deadline> deadline) {
   if (operation.finished()) return true;
+  if (!deadline && drive_shortly(operation)) return true;
   const CallerDrives caller(lanes_);
   bool was_quiet = false;
   Clock::time_point quiet_since;
@@ -99,12 +100,44 @@ bool LaneSet::drive_until(Operation& operation, std::optional<verbs::Deadline> d
   }
 }
 
+/// Makes a few rounds without a look at the clock, since a small operation takes about as long as that. Nor
+/// does it tell the lanes that a caller drives, because their threads see that from the rounds. Returns true
+/// if the operation has finished.
+bool LaneSet::drive_shortly(Operation& operation) {
+  if (spin() == std::chrono::nanoseconds(0)) return false;  // others wait for this core
+  for (std::uint32_t i = 0; i < engine::kRoundsPerCheck; ++i) {
+    drive();
+    if (operation.finished()) return true;
+  }
+  return false;
+}
+
+/// Lets other threads have the core, and notes whether one took it. If that happens again and again, it
+/// sleeps for a moment: as long as two threads hand each other a core, the operating system may leave both
+/// there while another core is idle, but it looks for an idle one when a thread wakes up.
+void LaneSet::yield() {
+  const auto begin = Clock::now();
+  std::this_thread::yield();
+  const bool lent = Clock::now() - begin >= engine::kLentCoreTime;
+  shares_core_.store(lent, std::memory_order_relaxed);
+  if (!lent) return;
+  if (yields_.fetch_add(1, std::memory_order_relaxed) % engine::kYieldsPerNap == engine::kYieldsPerNap - 1)
+    std::this_thread::sleep_for(engine::kShortestNap);
+}
+
+/// How long a caller polls before it yields. Where it shares its core, perhaps with the very rank that it
+/// waits for, polling only holds the other thread up.
+std::chrono::nanoseconds LaneSet::spin() const {
+  return shares_core_.load(std::memory_order_relaxed) ? std::chrono::nanoseconds(0) : caller_spin_;
+}
+
 /// What a waiting caller does after a round in which nothing moved: at first it polls again at once, later it
 /// yields its core to other threads, and then it sleeps, each time a little longer.
 void LaneSet::wait_a_little(Operation& operation, std::chrono::nanoseconds quiet,
                             std::optional<std::chrono::nanoseconds> left) {
-  if (quiet < caller_spin_) return;
-  if (quiet < caller_spin_ + engine::kCallerYieldTime) return std::this_thread::yield();
+  const auto polling = spin();
+  if (quiet < polling) return;
+  if (quiet < polling + engine::kCallerYieldTime) return yield();
   auto nap = std::clamp<std::chrono::nanoseconds>(quiet / 16, engine::kShortestNap, engine::kLongestNap);
   if (left) nap = std::min(nap, *left);
   if (!operation.finished()) lanes_.front()->sleep(nap);

@@ -1,6 +1,9 @@
 // All lanes of one member, used together.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,11 +55,16 @@ class LaneSet {
   std::string describe_staging() const;
 
  private:
+  bool drive_shortly(engine::Operation& operation);
+  void yield();
+  std::chrono::nanoseconds spin() const;
   void wait_a_little(engine::Operation& operation, std::chrono::nanoseconds quiet,
                      std::optional<std::chrono::nanoseconds> left);
 
   const std::chrono::nanoseconds caller_spin_;
   const engine::Staging staging_;
+  std::atomic<bool> shares_core_{false};  // another thread took the core at the last yield
+  std::atomic<std::uint32_t> yields_{0};  // those at which one did
   std::vector<std::unique_ptr<engine::Lane>> lanes_;
 };
 

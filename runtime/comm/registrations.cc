@@ -73,6 +73,14 @@ SharedRegion Registrations::find(std::span<const std::byte> bytes) const {
   return nullptr;
 }
 
+std::weak_ptr<const Registration> Registrations::handle_of(std::span<const std::byte> bytes) const {
+  const std::scoped_lock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (covers(entry.bytes, bytes) && !entry.handle.expired()) return entry.handle;
+  }
+  return {};
+}
+
 bool Registrations::was_released(std::span<const std::byte> bytes) const {
   const std::scoped_lock lock(mutex_);
   return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {

@@ -38,6 +38,8 @@ class Registrations {
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
   /// Returns the region of a living handle that covers the range, or nullptr if there is none.
   SharedRegion find(std::span<const std::byte> bytes) const;
+  /// Returns that handle, in a form that does not keep the memory registered.
+  std::weak_ptr<const Registration> handle_of(std::span<const std::byte> bytes) const;
   /// Returns true if a destroyed handle covered the range, for error messages. Only the last few are
   /// remembered.
   bool was_released(std::span<const std::byte> bytes) const;

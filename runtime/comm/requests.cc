@@ -86,6 +86,19 @@ Prepared refused(const wire::OperationRecord& shape, int rank, const Error& erro
   return p;
 }
 
+void take_buffers(const AllreduceRequest& r, SharedRegion in, SharedRegion out, Prepared& p) {
+  const std::uint64_t bytes = p.record.count * element_bytes(r.type);
+  p.known = r.dense ? Prepared::Input::all : Prepared::Input::scan;
+  p.input_bytes = bytes_at(r.input, bytes);
+  p.output_bytes = bytes_at(r.output, bytes);
+  p.input = {.base = static_cast<const std::byte*>(r.input), .region = in.get()};
+  p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
+  const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
+  p.record.output_address = remote.address;
+  p.record.output_key = remote.key;
+  p.regions = {std::move(in), std::move(out)};
+}
+
 void prepare(const AllreduceRequest& r, const Registrations& registrations, Prepared& p) {
   const wire::OperationRecord& shape = p.record;
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
@@ -99,22 +112,13 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
   auto out = r.output == r.input
                  ? in
                  : covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
-  p.input_bytes = bytes_at(r.input, bytes);
-  p.output_bytes = bytes_at(r.output, bytes);
-  if (r.input != r.output && overlap(p.input_bytes, p.output_bytes))
+  if (r.input != r.output && overlap(bytes_at(r.input, bytes), bytes_at(r.output, bytes)))
     refuse("input and output overlap without being the same");
-  p.input = {.base = static_cast<const std::byte*>(r.input), .region = in.get()};
-  p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
-  const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
-  p.record.output_address = remote.address;
-  p.record.output_key = remote.key;
-  if (r.dense) {
-    p.known = Prepared::Input::all;
-  } else if (!r.bitmap.empty()) {
+  take_buffers(r, std::move(in), std::move(out), p);
+  if (!r.bitmap.empty()) {
     p.known = Prepared::Input::bitmap;
     p.bitmap.assign(r.bitmap.begin(), r.bitmap.end());
   }
-  p.regions = {std::move(in), std::move(out)};
 }
 
 void prepare(const SparseAllreduceRequest& r, const Registrations& registrations, Prepared& p) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "runtime/comm/index_list.h"
 #include "runtime/comm/registrations.h"
 #include "runtime/operation/operation.h"
+#include "runtime/plan/slice_layout.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/refusal.h"
 
@@ -21,7 +23,8 @@ namespace nzcl::comm {
 /// A checked request, from which the operation is made before the call returns.
 struct Prepared {
   wire::OperationRecord record;
-  std::vector<std::uint64_t> chunk_begins;  // see LayoutRequest::begins; empty if chunks are equal
+  std::optional<engine::SliceLayout> layout;  // but for its epoch, if it has been made already
+  std::vector<std::uint64_t> chunk_begins;    // see LayoutRequest::begins; empty if chunks are equal
   engine::InputView input;
   engine::OutputView output;
   std::chrono::nanoseconds timeout{};  // 0: the value of the option
@@ -55,6 +58,9 @@ inline std::vector<std::uint64_t> chunk_begins_of(const auto&, const wire::Opera
 /// Error{invalid_argument} that names the argument; what `p` has by then is of no use.
 void prepare(const AllreduceRequest& request, const Registrations& registrations, Prepared& p);
 void prepare(const SparseAllreduceRequest& request, const Registrations& registrations, Prepared& p);
+
+/// Adds the buffers of a checked request to `p`. If the request has a bitmap, the caller has to add that.
+void take_buffers(const AllreduceRequest& request, SharedRegion input, SharedRegion output, Prepared& p);
 
 /// Puts Input::indices into the form that the layout of the operation asks for: a bitmap of blocks, or a
 /// stream of elements. To be called while the caller's list is there.

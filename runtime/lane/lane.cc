@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -58,12 +59,11 @@ struct LaneAddress {
 /// How long drain() waits for a round that another thread makes.
 constexpr std::chrono::milliseconds kLongestDrainWait{100};
 
-/// The lock, or none if it is not free within `limit`. It looks again and again, because ThreadSanitizer does
-/// not see the locks that std::timed_mutex takes on the steady clock (gcc 12).
-std::unique_lock<std::mutex> lock_within(std::mutex& mutex, std::chrono::nanoseconds limit) {
+/// The lock, or none if it is not free within `limit`.
+std::unique_lock<TryLock> lock_within(TryLock& free, std::chrono::nanoseconds limit) {
   constexpr std::chrono::microseconds kBetweenLooks{100};
   const auto deadline = Clock::now() + limit;
-  std::unique_lock lock(mutex, std::try_to_lock);
+  std::unique_lock lock(free, std::try_to_lock);
   while (!lock && Clock::now() < deadline) {
     std::this_thread::sleep_for(kBetweenLooks);
     static_cast<void>(lock.try_lock());
@@ -89,10 +89,12 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
                                         .allocated = memory_.bytes()})) {
   has_fd_ = endpoint_->wait_fd() >= 0 && !context_.config.datagrams;
   memory_.attach(context_);
-  submissions_.reserve(kMaxOperations);
-  is_idle_.fill(true);
-  for (const Priority p : kPrioritiesInOrder)
-    exchanges_[static_cast<std::size_t>(p)] = make_exchange(context_, p);
+  for (const Priority p : kPrioritiesInOrder) {
+    auto& exchange = exchanges_[static_cast<std::size_t>(p)];
+    exchange = make_exchange(context_, p);
+    if (exchange) existing_ |= bit_of(p);
+  }
+  awake_ = existing_;
 }
 
 Lane::~Lane() = default;
@@ -143,17 +145,12 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
 }
 
 void Lane::submit(Operation* operation) {
-  {
-    const std::scoped_lock lock(submit_mutex_);
-    submissions_.push_back(operation);
-    has_submissions_.store(true, std::memory_order_release);
-  }
+  submissions_.push(operation);
   if (sleeping_.load(std::memory_order_seq_cst)) doorbell_.ring();
 }
 
 void Lane::take_submissions() {
-  const std::scoped_lock lock(submit_mutex_);
-  for (Operation* operation : submissions_) {
+  while (Operation* const operation = submissions_.pop()) {
     operations_[operation->table_index] = operation;
     const Priority p = operation->layout.priority();
     agree(context_, context_.config.members.self, operation->epoch, operation->record,
@@ -161,8 +158,6 @@ void Lane::take_submissions() {
     exchange(p).submit(*operation);
     look_at(p);
   }
-  submissions_.clear();
-  has_submissions_.store(false, std::memory_order_relaxed);
 }
 
 bool Lane::drive() {
@@ -181,14 +176,8 @@ bool Lane::round() {
   if (halted_.load(std::memory_order_relaxed)) return false;
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;
-  if (has_submissions_.load(std::memory_order_acquire)) take_submissions(), moved = true;
-  moved |= step_exchanges();
-  // An exchange may have stopped only for lack of room.
-  const bool was_full = context_.outbox.room() < context_.config.writes_at_once();
-  post();
-  if (was_full || !context_.outbox.empty()) at_rest_ = {};
-  const bool idle = std::all_of(is_idle_.begin(), is_idle_.end(), [](bool is_idle) { return is_idle; });
-  is_active_.store(!idle || !context_.outbox.empty(), std::memory_order_relaxed);
+  if (!submissions_.empty()) take_submissions(), moved = true;
+  if (awake_ != 0 || !context_.outbox.empty()) moved |= work();
   check_timeout(moved);
   if (context_.failure && !failure_told_) {
     failure_told_ = true;
@@ -197,16 +186,28 @@ bool Lane::round() {
   return moved;
 }
 
+/// Lets the exchanges work, and posts what they want to be written. Returns true if anything moved.
+bool Lane::work() {
+  const bool moved = step_exchanges();
+  // An exchange may have stopped only for lack of room.
+  const bool was_full = context_.outbox.room() < context_.config.writes_at_once();
+  post();
+  if (was_full || !context_.outbox.empty()) awake_ = existing_;
+  is_active_.store(busy_ != 0 || !context_.outbox.empty(), std::memory_order_relaxed);
+  return moved;
+}
+
 bool Lane::step_exchanges() {
   bool moved = false;
   for (const Priority p : kPrioritiesInOrder) {
-    const auto i = static_cast<std::size_t>(p);
-    if (at_rest_[i] || !exchanges_[i]) continue;
+    const std::uint8_t bit = bit_of(p);
+    if ((awake_ & bit) == 0) continue;
     const bool any = exchange(p).step();
-    is_idle_[i] = exchange(p).idle();
-    const bool rests = is_idle_[i] || p == Priority::express || p == Priority::doubling;
+    const bool idle = exchange(p).idle();
+    busy_ = static_cast<std::uint8_t>(idle ? busy_ & ~bit : busy_ | bit);
+    const bool may_rest = idle || p == Priority::express || p == Priority::doubling;
     // What arrives at an exchange's own port is no completion.
-    at_rest_[i] = !any && rests && exchange(p).wait_fd() < 0;
+    if (!any && may_rest && exchange(p).wait_fd() < 0) awake_ &= static_cast<std::uint8_t>(~bit);
     moved |= any;
   }
   return moved;
@@ -375,7 +376,7 @@ void Lane::run(std::stop_token stop) {
     }
     options_.on_idle();
     sleeping_.store(true, std::memory_order_seq_cst);
-    if (!has_submissions_.load(std::memory_order_seq_cst) && !stop.stop_requested()) {
+    if (submissions_.empty() && !stop.stop_requested()) {
       const auto nap = has_fd_ ? std::chrono::nanoseconds(kSafetyNap)
                                : std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap,
                                                                       busy ? kLongestNap : kLongestIdleNap);

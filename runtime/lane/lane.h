@@ -6,7 +6,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <stop_token>
@@ -14,10 +13,12 @@
 #include <vector>
 
 #include "runtime/base/failure.h"
+#include "runtime/base/try_lock.h"
 #include "runtime/channel/lane_context.h"
 #include "runtime/channel/lane_memory.h"
 #include "runtime/exchange/exchange.h"
 #include "runtime/lane/doorbell.h"
+#include "runtime/lane/submission_queue.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
@@ -64,7 +65,8 @@ class Lane {
   void connect(std::span<const std::string> addresses, verbs::Deadline deadline);
 
   /// Takes part in `operation`, of which this lane owns a slice. The caller keeps it alive until it has
-  /// finished. Any thread may call this, but the calls must come in the order of the epochs.
+  /// finished. Any thread may call this, but the calls must come one after the other, in the order of the
+  /// epochs.
   void submit(Operation* operation);
   /// Makes one round, unless another thread is driving. Returns true if anything moved.
   bool drive();
@@ -102,8 +104,12 @@ class Lane {
   void post();
   void check_timeout(bool moved);
   void report_stall(verbs::Clock::time_point now);
+  bool work();
   bool step_exchanges();
-  void look_at(wire::Priority p) { at_rest_[static_cast<std::size_t>(p)] = false; }
+  void look_at(wire::Priority p) { awake_ |= bit_of(p) & existing_; }
+  static std::uint8_t bit_of(wire::Priority p) {
+    return static_cast<std::uint8_t>(1u << static_cast<unsigned>(p));
+  }
   Exchange& exchange(wire::Priority p) { return *exchanges_[static_cast<std::size_t>(p)]; }
 
   const LaneOptions options_;
@@ -114,22 +120,22 @@ class Lane {
   std::array<std::unique_ptr<Exchange>, wire::kPriorities> exchanges_;  // by priority; some may be missing
   std::array<Operation*, kMaxOperations> operations_{};                 // by Operation::table_index
 
-  std::mutex drive_;  // held during a round; the data path never waits for it
-  std::mutex submit_mutex_;
-  std::vector<Operation*> submissions_;
-  std::atomic<bool> has_submissions_{false};
+  TryLock drive_;  // held during a round
+  SubmissionQueue submissions_;
   Doorbell doorbell_;
   std::atomic<bool> sleeping_{false};
   std::atomic<int> callers_{0};
   std::atomic<std::uint32_t> caller_rounds_{0};
   std::atomic<bool> is_active_{false};
   std::atomic<bool> halted_{false};
-  // By priority: the exchange moved nothing when it was last stepped, and only a completion or a submission
-  // can change that, so it is not stepped. A caller that polls for a small operation then mostly looks at the
-  // endpoint alone. Express slices wait for nothing else. Bulk slices, and those that are merged, may also
-  // wait for scan threads and for other lanes, so their exchanges are at rest only when they are idle.
-  std::array<bool, wire::kPriorities> at_rest_{};
-  std::array<bool, wire::kPriorities> is_idle_;  // what each exchange said after it was last stepped
+  // Sets of priorities, with a bit for each. An exchange that is not awake moved nothing when it was last
+  // stepped, and only a completion or a submission can change that, so it is not stepped. A caller that polls
+  // for a small operation then mostly looks at the endpoint alone. Express slices wait for nothing else. Bulk
+  // slices, and those that are merged, may also wait for scan threads and for other lanes, so their exchanges
+  // go to rest only when they are idle.
+  std::uint8_t existing_ = 0;  // those that have an exchange
+  std::uint8_t awake_ = 0;
+  std::uint8_t busy_ = 0;  // those whose exchange was not idle after it was last stepped
   std::array<verbs::Completion, 64> completions_;
   bool failure_told_ = false;
   bool has_fd_ = false;  // the transport has a file descriptor to sleep on

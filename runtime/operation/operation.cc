@@ -129,18 +129,26 @@ bool Operation::ensure_scanned(std::uint64_t slice) {
   if (layout.tiled()) return tile_input_->ready(layout, slice);  // tiles are scanned when they are sent
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
+  if (layout.express()) {  // no other thread scans it
+    scan_slice(slice);
+    return true;
+  }
   if (state == kScanning ||
       !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
     return state == kScanned;
   }
+  scan_slice(slice);
+  return true;
+}
+
+void Operation::scan_slice(std::uint64_t slice) {
   const trace::Span span(trace::What::scan, epoch, slice);
   const auto words = bits_of(Side::input, slice);
   scan_blocks(input.base + input_offset(slice) + layout.offset_of(slice, 0),
               layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words,
               scan_streams);
-  input_blocks.fetch_add(count_bits(words), std::memory_order_relaxed);
+  add(input_blocks, count_bits(words));
   scan_[slice].store(kScanned, std::memory_order_release);
-  return true;
 }
 
 void Operation::scan_ahead(std::uint64_t slice) {
@@ -164,9 +172,8 @@ RunWalk Operation::input_walk(std::uint64_t slice) {
           {.kind = BlockOrder::Kind::indexed, .first = blocks_before_[slice], .order = input.order.data()}};
 }
 
-void Operation::union_known(std::uint64_t slice) {
-  const std::uint64_t blocks = union_slice(slice).count();
-  union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+void Operation::union_known(std::uint64_t slice, std::uint64_t blocks) {
+  add(union_blocks, blocks);
   if (output.packed) union_counts_[slice].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
 }
 
@@ -174,8 +181,9 @@ void Operation::slice_refused(std::uint64_t slice, const wire::Refusal& why) {
   if (!layout.tiled()) union_known(slice);  // its bitmap is all zero
   const std::scoped_lock lock(failure_mutex_);
   if (failure_) return;
-  failure_ = {static_cast<ErrorCode>(why.code()), fmt::format("operation {}: rank {} refused its request: {}",
-                                                              epoch, why.rank(), valid_utf8(why.text()))};
+  set_failure(
+      {static_cast<ErrorCode>(why.code()), fmt::format("operation {}: rank {} refused its request: {}", epoch,
+                                                       why.rank(), valid_utf8(why.text()))});
 }
 
 std::optional<RunWalk> Operation::output_walk(std::uint64_t slice, int lane) {
@@ -224,6 +232,12 @@ std::optional<std::uint64_t> Operation::packed_blocks_before(std::uint64_t slice
 }
 
 void Operation::part_done() {
+  if (layout.slices() == 1) {  // one lane counts all parts, see add()
+    const std::uint64_t left = parts_left_.load(std::memory_order_relaxed) - 1;
+    parts_left_.store(left, std::memory_order_relaxed);
+    if (left == 0) finish();
+    return;
+  }
   if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) finish();
 }
 
@@ -233,9 +247,9 @@ void Operation::finish() {
   if (output.packed && blocks > output.capacity && !output.grow) {
     const std::scoped_lock lock(failure_mutex_);
     if (!failure_) {
-      failure_ = {ErrorCode::invalid_argument,
-                  fmt::format("operation {}: the packed result has {} blocks, packed_capacity is {}", epoch,
-                              blocks, output.capacity)};
+      set_failure({ErrorCode::invalid_argument,
+                   fmt::format("operation {}: the packed result has {} blocks, packed_capacity is {}", epoch,
+                               blocks, output.capacity)});
     }
   }
   set_finished();  // last, because the operation may be deleted from here on
@@ -260,16 +274,24 @@ void Operation::fail(const Failure& failure) {
   {
     const std::scoped_lock lock(failure_mutex_);
     if (finished() || failure_) return;
-    failure_ = failure;
+    set_failure(failure);
   }
   set_finished();  // last, because the operation may be deleted from here on
 }
 
 void Operation::release_regions() {
+  if (released_.load(std::memory_order_relaxed)) return;
   if (!released_.exchange(true, std::memory_order_relaxed)) regions = {};
 }
 
+/// Precondition: `failure_mutex_` is locked.
+void Operation::set_failure(Failure failure) {
+  failure_ = std::move(failure);
+  failed_.store(true, std::memory_order_release);
+}
+
 std::optional<Failure> Operation::failure() const {
+  if (!failed_.load(std::memory_order_acquire)) return std::nullopt;
   const std::scoped_lock lock(failure_mutex_);
   return failure_;
 }
@@ -281,10 +303,10 @@ void Operation::verify_input() {
     const auto block = changed_input_block();
     if (!block) return;
     const std::scoped_lock lock(failure_mutex_);
-    failure_ = {ErrorCode::invalid_usage,
-                fmt::format("operation {}: block {} of {} changed while the operation used it, so ranks may "
-                            "hold wrong results; write to a buffer only after wait() has returned",
-                            epoch, *block, input.sparse ? "values" : "the input")};
+    set_failure({ErrorCode::invalid_usage,
+                 fmt::format("operation {}: block {} of {} changed while the operation used it, so ranks may "
+                             "hold wrong results; write to a buffer only after wait() has returned",
+                             epoch, *block, input.sparse ? "values" : "the input")});
   });
 }
 

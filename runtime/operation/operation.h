@@ -151,7 +151,9 @@ class Operation {
   /// Returns the memory for the slice's union bitmap. union_known() says that it has been written there.
   std::span<std::uint64_t> union_bits(std::uint64_t slice) { return bits_of(Side::result, slice); }
   SliceView union_slice(std::uint64_t slice) { return {layout, slice, union_bits(slice)}; }
-  void union_known(std::uint64_t slice);
+  void union_known(std::uint64_t slice) { union_known(slice, union_slice(slice).count()); }
+  /// The same for a caller that knows how many blocks the union has.
+  void union_known(std::uint64_t slice, std::uint64_t blocks);
   /// Walks over the result's bytes, as offsets from output.base. Returns nothing while the result is packed
   /// and the union of an earlier slice is unknown, because the position of this slice is unknown then.
   std::optional<RunWalk> output_walk(std::uint64_t slice, int lane);
@@ -170,7 +172,7 @@ class Operation {
   void slice_done() { part_done(); }
   /// Counts a write that reads from input or output. The operation does not finish before local_write_done()
   /// has been called for it.
-  void local_write_started() { parts_left_.fetch_add(1, std::memory_order_relaxed); }
+  void local_write_started() { add(parts_left_, 1); }
   void local_write_done() { part_done(); }
 
   // --- Completion.
@@ -196,8 +198,17 @@ class Operation {
   std::span<const std::uint64_t> union_bitmap();
   std::span<const std::int64_t> packed_indices();
 
-  // --- Statistics of this rank as a worker.
+  // --- Statistics of this rank as a worker. Lanes count with add().
   std::atomic<std::uint64_t> input_blocks{0}, union_blocks{0}, bytes_sent{0}, bytes_received{0};
+  /// Adds to a counter of this operation. The only slice of a small operation is touched by one lane, and
+  /// then a load and a store are enough, which are several times cheaper than an atomic addition.
+  void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) const {
+    if (layout.slices() > 1) {
+      counter.fetch_add(n, std::memory_order_relaxed);
+    } else {
+      counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
+  }
 
  private:
   enum Scan : std::uint8_t { kUnscanned, kScanning, kScanned };
@@ -216,9 +227,11 @@ class Operation {
   std::uint64_t first_block(Side side, std::uint64_t slice) const;
   std::optional<std::uint64_t> packed_blocks_before(std::uint64_t slice, int lane);
   void part_done();
+  void scan_slice(std::uint64_t slice);
   void grow_packed(std::uint64_t blocks);
   void finish();
   void set_finished();
+  void set_failure(Failure failure);
 
   int rank_ = 0, workers_ = 1;
   std::unique_ptr<TileInput> tile_input_;  // of a tiled operation, as the next one
@@ -236,6 +249,7 @@ class Operation {
   std::atomic<bool> finished_{false}, released_{false};
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;
+  std::atomic<bool> failed_{false};  // whether there is a failure_, for those that have no lock
   std::once_flag bitmap_once_, indices_once_, verified_once_, packed_once_;
   std::unique_ptr<PackedOverflow> overflow_;  // of an output that may grow
   std::vector<std::uint64_t> bitmap_;

@@ -38,6 +38,8 @@ class SliceView {
   /// this has been checked.
   bool well_formed() const { return blocks_ % 64 == 0 || (bits_.back() & ~low_bits(blocks_ % 64)) == 0; }
 
+  /// Returns true if all blocks are present.
+  bool whole() const { return all_set(bits_, blocks_); }
   /// Number of present blocks, and number of runs of consecutive present blocks.
   std::uint64_t count() const { return count_bits(bits_); }
   std::uint64_t runs() const { return count_runs(bits_, blocks_); }

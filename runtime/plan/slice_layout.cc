@@ -154,9 +154,9 @@ std::uint32_t SliceLayout::owner(std::uint64_t slice) const {
 }
 
 bool SliceLayout::on_lane(std::uint32_t lane, std::uint32_t lanes) const {
-  // There is only one lane, or every owner that slices are dealt to has one.
+  if (lanes == 1) return true;
   const Pool pool = pool_of(0);
-  if (lanes == 1 || pool.slices >= pool.size) return true;
+  if (pool.slices >= pool.size) return true;  // every owner that slices are dealt to has one
   if (meets_ != 0 && meeting_owner() % lanes == lane) return true;
   for (std::uint64_t s = pool.first; s < pool.first + pool.slices; ++s) {
     if (owner(s) % lanes == lane) return true;

@@ -72,6 +72,12 @@ struct LayoutRequest {
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
+  /// The layout of the same tensor in another operation.
+  SliceLayout at_epoch(std::uint64_t epoch) const {
+    SliceLayout other = *this;
+    other.epoch_ = epoch;
+    return other;
+  }
 
   std::uint64_t tensor_bytes() const { return tensor_bytes_; }  // of all chunks
   std::uint64_t block_bytes() const { return block_bytes_; }

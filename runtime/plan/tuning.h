@@ -254,6 +254,10 @@ inline constexpr std::chrono::milliseconds kSafetyNap{100};
 inline constexpr std::chrono::microseconds kStandBack{500};
 /// A waiting caller gives way to others for this long after it has stopped polling, and only then sleeps.
 inline constexpr std::chrono::microseconds kCallerYieldTime{500};
+/// A caller's yield that takes at least this long has lent the core to another thread.
+inline constexpr std::chrono::microseconds kLentCoreTime{1};
+/// After so many of these a caller sleeps once. The nap is short beside the time that they took together.
+inline constexpr std::uint32_t kYieldsPerNap = 128;
 /// When a communicator ends, it waits this long for its own writes, because their receiver may be dead.
 inline constexpr std::chrono::milliseconds kDrainTime{500};
 /// How long the other members may take to come to rest, before buffers are given back regardless.

@@ -58,6 +58,18 @@ TEST(Bitmap, FillOnesClearsWhatFollows) {
   }
 }
 
+TEST(Bitmap, AllSetLooksAtTheFirstBitsOnly) {
+  EXPECT_TRUE(all_set({}, 0));
+  for (const std::uint64_t bits : {1u, 63u, 64u, 65u, 128u}) {
+    Words words(words_for(bits));
+    fill_ones(words, bits);
+    EXPECT_TRUE(all_set(words, bits)) << bits;
+    words[(bits - 1) / 64] ^= std::uint64_t{1} << ((bits - 1) % 64);
+    EXPECT_FALSE(all_set(words, bits)) << bits;
+    EXPECT_TRUE(all_set(words, bits - 1)) << bits;
+  }
+}
+
 TEST(Bitmap, RunsEndWhereBitsDiffer) {
   const Words words{std::uint64_t{1} << 63 | 0b0110, 0b0001};
   EXPECT_EQ(ends_of_runs(words, 0), 0b0101u | std::uint64_t{1} << 62) << "bits 63 and 64 are one run";

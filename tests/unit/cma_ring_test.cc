@@ -5,6 +5,8 @@
 #include <thread>
 #include <vector>
 
+#include "verbs/cma/next_write.h"
+
 namespace nzcl::verbs::cma {
 namespace {
 
@@ -76,6 +78,16 @@ TEST_F(CmaRingTest, OneThreadWritesWhileAnotherReads) {
   peer.join();
   EXPECT_EQ(wrong, 0u);
   EXPECT_TRUE(reader.empty());
+}
+
+TEST(CmaNextWrite, FollowsSteadySteps) {
+  NextWrite next;
+  next.after(1000);
+  EXPECT_EQ(next.after(1100), 0u);  // one step says nothing yet
+  EXPECT_EQ(next.after(1200), 1300u);
+  EXPECT_EQ(next.after(1000), 0u);  // the ring begins again
+  EXPECT_EQ(next.after(1100), 0u);
+  EXPECT_EQ(next.after(1200), 1300u);
 }
 
 }  // namespace

@@ -1,11 +1,15 @@
-// Arrays and queues whose size is known when they are made.
+// Arrays and queues whose size is known when they are made, and a lock.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/base/small_array.h"
+#include "runtime/base/try_lock.h"
 #include "runtime/channel/fixed_queue.h"
+#include "runtime/lane/submission_queue.h"
 
 namespace nzcl {
 namespace {
@@ -24,6 +28,27 @@ TEST(SmallArray, HoldsSmallArraysItselfAndAllBeginWithZeros) {
     for (std::size_t i = 0; i < size; ++i) EXPECT_EQ(array[i].load(), 0u);
     for (std::size_t i = 0; i < size; ++i) array[i] = i + 1;
     for (std::size_t i = 0; i < size; ++i) EXPECT_EQ(array[i].load(), i + 1);
+  }
+}
+
+TEST(TryLock, IsHeldByOneAtATime) {
+  TryLock lock;
+  EXPECT_TRUE(lock.try_lock());
+  EXPECT_FALSE(lock.try_lock());
+  lock.unlock();
+  EXPECT_TRUE(lock.try_lock());
+}
+
+TEST(SubmissionQueue, KeepsItsOrderAroundItsEnd) {
+  engine::SubmissionQueue queue;
+  std::array<std::byte, engine::kMaxOperations> places{};  // only addresses are passed on
+  const auto operation = [&](std::size_t i) { return reinterpret_cast<engine::Operation*>(&places[i]); };
+  EXPECT_EQ(queue.pop(), nullptr);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (std::size_t i = 0; i < places.size() - 5; ++i) queue.push(operation(i));
+    EXPECT_FALSE(queue.empty());
+    for (std::size_t i = 0; i < places.size() - 5; ++i) EXPECT_EQ(queue.pop(), operation(i));
+    EXPECT_TRUE(queue.empty());
   }
 }
 

@@ -35,6 +35,10 @@ bool has_nonce(int fd, std::uint64_t nonce) {
   return ::pread(fd, &found, sizeof found, SharedSegment::kNonceAt) == sizeof found && found == nonce;
 }
 
+/// Of the next message so many bytes are got ready, if this one is not longer. Longer ones take more time
+/// than the wait for their first lines.
+constexpr std::uint64_t kReadyBytes = 4 * kLine;
+
 std::uint64_t bytes_of(const Write& write) {
   std::uint64_t bytes = 0;
   for (const auto& s : write.segments) bytes += s.bytes;
@@ -135,6 +139,7 @@ std::size_t CmaEndpoint::post(std::span<const Write> writes) noexcept {
     woken = n + 1;
   }
   wake_readers(writes.subspan(woken, n - woken));
+  expect_more(writes.first(n));
   return n;
 }
 
@@ -207,6 +212,18 @@ void CmaEndpoint::wake_readers(std::span<const Write> writes) noexcept {
     if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) continue;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto ignored = ::write(peer.event.get(), &one, sizeof one);
+  }
+}
+
+/// Gets the memory ready that the next small messages will go to.
+void CmaEndpoint::expect_more(std::span<const Write> writes) noexcept {
+  for (const Write& write : writes) {
+    const std::uint64_t bytes = bytes_of(write);
+    if (bytes < kLine || bytes > kReadyBytes) continue;  // the former carry no message
+    Peer& peer = peers_[write.peer];
+    const std::uint64_t next = peer.next.after(write.target.address);
+    std::byte* const begin = next != 0 ? peer.find(next, bytes) : nullptr;
+    if (begin != nullptr) own_lines(begin, bytes);
   }
 }
 

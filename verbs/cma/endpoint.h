@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "verbs/cma/device.h"
+#include "verbs/cma/next_write.h"
 #include "verbs/cma/shared_segment.h"
 #include "verbs/completion_ring.h"
 
@@ -52,6 +53,7 @@ class CmaEndpoint final : public Endpoint {
     Mapping mapping;
     SharedSegment segment;
     RingWriter ring;  // the ring for this endpoint, in the peer's segment
+    NextWrite next;   // of small messages
     Fd event;
     std::vector<Window> windows;
     bool connected = false, broken = false;
@@ -61,6 +63,7 @@ class CmaEndpoint final : public Endpoint {
   bool copy(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
   bool copy_by_kernel(Peer& peer, const Write& write, std::uint64_t bytes) noexcept;
   void wake_readers(std::span<const Write> writes) noexcept;
+  void expect_more(std::span<const Write> writes) noexcept;
 
   CmaDevice& device_;
   const EndpointOptions options_;

@@ -81,6 +81,23 @@ void write_entry(MessageBuilder& message, Contribution& c) {
   if (filler > 0) std::memset(message.reserve(filler), 0, filler);
 }
 
+std::uint64_t write_tensor(std::byte* to, Operation& op, std::uint64_t sequence) {
+  const trace::Span span(trace::What::push, op.epoch, 0);
+  const auto bits = op.input_slice(0).bits();
+  const std::uint64_t bytes = op.layout.tensor_bytes();
+  const wire::Header header{.flags = wire::kHasBitmap,
+                            .epoch = op.epoch,
+                            .sequence = sequence,
+                            .bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes()),
+                            .payload_bytes = static_cast<std::uint32_t>(bytes)};
+  std::memcpy(to, &header, sizeof header);
+  std::memcpy(to + sizeof header, &op.record, sizeof op.record);
+  std::byte* const bitmap = to + wire::kMaxOverhead;
+  if (!bits.empty()) std::memcpy(bitmap, bits.data(), bits.size_bytes());
+  if (bytes > 0) std::memcpy(bitmap + bits.size_bytes(), op.input.base, bytes);
+  return wire::kMaxOverhead + bits.size_bytes() + bytes;
+}
+
 WrittenSection write_section(MessageBuilder& message, Contribution& c, const SectionParts& parts) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);

@@ -70,6 +70,11 @@ std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const
 /// Appends the whole contribution to a slice, or why it is refused, as an entry of a batch.
 void write_entry(MessageBuilder& message, Contribution& contribution);
 
+/// Writes a message of one section to `to`: the whole tensor of an operation of one slice, with a bitmap that
+/// says so. Returns its size in bytes. Precondition: all blocks are present, in a whole tensor, and the
+/// request is not refused.
+std::uint64_t write_tensor(std::byte* to, Operation& operation, std::uint64_t sequence);
+
 /// Appends a section to the message. Short runs are copied, and long ones become entries of its gather list.
 WrittenSection write_section(MessageBuilder& message, Contribution& contribution, const SectionParts& parts);
 

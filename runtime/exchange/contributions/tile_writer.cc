@@ -136,7 +136,7 @@ bool TileWriter::add_coded_tile(MessageBuilder& message, Operation& op, std::uin
     zero(to, static_cast<std::uint64_t>(begin + bytes - to));
   }
   last_bytes_ = bytes;
-  op.input_blocks.fetch_add(part->count, std::memory_order_relaxed);  // blocks are single elements
+  op.add(op.input_blocks, part->count);  // blocks are single elements
   return true;
 }
 

@@ -176,7 +176,7 @@ void DoublingExchange::send_batch(int round) {
   header.entries = static_cast<std::uint16_t>(r.entries);
   std::memcpy(fixed, &header, sizeof header);
   std::memcpy(fixed + sizeof header, &record, sizeof record);
-  op.bytes_sent.fetch_add(message.bytes(), std::memory_order_relaxed);
+  op.add(op.bytes_sent, message.bytes());
   context_.push_message(kPriority, Direction::up, r.to, staging, message.segments());
 }
 

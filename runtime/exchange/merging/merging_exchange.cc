@@ -453,7 +453,7 @@ void MergingExchange::advance_own(std::size_t number) {
 void MergingExchange::advance_theirs(Step& step, Operation& op) {
   if (const auto slot = step.theirs->advance())
     context_.channels(kPriority, step.partner).receive_up.release(*slot);
-  op.bytes_received.fetch_add(step.theirs->take_bytes(), std::memory_order_relaxed);
+  op.add(op.bytes_received, step.theirs->take_bytes());
 }
 
 // --- Results
@@ -469,7 +469,7 @@ bool MergingExchange::place_held() {
   const trace::Span span(trace::What::result, op.epoch, place.slice);
   const std::uint64_t blocks =
       op.tile_output().place(tile, *held_, context_.config.lane, result_merge_.scratch());
-  op.union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+  op.add(op.union_blocks, blocks);
   held_.reset();
   if (!next_tile(step.merged, op)) end_slice(step, op);
   return true;
@@ -500,7 +500,7 @@ bool MergingExchange::place_received() {
   const trace::Span span(trace::What::result, op->epoch, step.merged.place.slice);
   const auto blocks = output.place(tile, step.theirs->tile(), context_.config.lane, their_scratch_);
   if (!blocks) return malformed_index();
-  op->union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
+  op->add(op->union_blocks, *blocks);
   advance_theirs(step, *op);
   if (!next_tile(step.merged, *op)) end_slice(step, *op);
   return true;

@@ -25,7 +25,7 @@ void PartialSender::end_tile(Operation& op, std::uint64_t bytes) {
   used_ += bytes;
   ++header_.tiles;
   header_.flags |= wire::kTiles;
-  op.bytes_sent.fetch_add(bytes, std::memory_order_relaxed);
+  op.add(op.bytes_sent, bytes);
   if (used_ >= kFullMessageBytes) close();
 }
 
@@ -38,7 +38,7 @@ void PartialSender::refuse(Operation& op, const TilePlace& place, const wire::Re
   header_.refusal_code = refusal.code();
   std::memcpy(base_ + used_, refusal.text().data(), refusal.bytes());
   used_ += refusal.bytes();
-  op.bytes_sent.fetch_add(refusal.bytes(), std::memory_order_relaxed);
+  op.add(op.bytes_sent, refusal.bytes());
 }
 
 /// Begins another message if this one has no room for so many bytes, and a section if one is wanted, or if
@@ -78,7 +78,7 @@ void PartialSender::begin_section(Operation& op, const TilePlace& place) {
     used_ += sizeof record;
   }
   payload_at_ = used_;
-  op.bytes_sent.fetch_add(used_ - header_at_, std::memory_order_relaxed);
+  op.add(op.bytes_sent, used_ - header_at_);
 }
 
 void PartialSender::end_section() {

@@ -148,8 +148,10 @@ const char* Arrivals::take_bitmap(const Operation& op, int rank, const Arrived& 
   contribution.bits = {copy, words};
   const SliceView view(op.layout, 0, contribution.bits);
   if (!view.well_formed()) return "it has bits behind the last block";
+  contribution.whole = view.whole();
   if (arrived.refusal_code != 0) return view.count() > 0 ? "it is refused, and has blocks" : nullptr;
-  return view.stream_bytes() != arrived.payload_bytes ? "its data is not as long as it says" : nullptr;
+  const std::uint64_t stream_bytes = contribution.whole ? op.layout.tensor_bytes() : view.stream_bytes();
+  return stream_bytes != arrived.payload_bytes ? "its data is not as long as it says" : nullptr;
 }
 
 std::optional<wire::Refusal> Arrivals::refusal() const {

@@ -20,6 +20,7 @@ namespace nzcl::engine {
 struct WholeContribution {
   std::span<const std::uint64_t> bits;
   const std::byte* stream = nullptr;
+  bool whole = false;  // all blocks are set
 };
 
 /// Every other rank sends one message for each express operation, in the order of the operations. So the

@@ -69,19 +69,31 @@ void OneHopExchange::send_next() {
 
   StagingPool& pool = context_.pool(kPriority);
   const auto staging = pool.acquire();
+  std::byte* const buffer = pool.buffer(staging);
+  const verbs::Segment message{buffer, compose(op, sequence, staging), pool.region()};
+  op.add(op.bytes_sent, others_.size() * message.bytes);
+  for (const std::uint16_t rank : others_) {
+    pool.add_reference(staging);
+    context_.push_message(kPriority, Direction::up, rank, staging, {&message, 1});
+  }
+  const SliceView own = op.input_slice(0);
+  running_[sequence % kOneHopWindow] = {
+      &op, staging, {own.bits(), buffer + wire::kMaxOverhead + own.bits().size_bytes(), own.whole()}};
+}
+
+/// Writes this rank's contribution into the buffer. Returns the size of the message in bytes.
+std::uint32_t OneHopExchange::compose(Operation& op, std::uint64_t sequence, StagingPool::Index staging) {
+  const StagingPool& pool = context_.pool(kPriority);
+  if (!op.refusal && !op.input.sparse && op.input_slice(0).whole()) {
+    LaneStatistics::add(context_.statistics.bytes_copied, op.layout.tensor_bytes());
+    return static_cast<std::uint32_t>(write_tensor(pool.buffer(staging), op, sequence));
+  }
   MessageBuilder message({.segments = 1, .bytes = context_.slot_bytes(kPriority)}, pool.buffer(staging),
                          pool.region());
   Contribution contribution(op, 0, sequence);
-  const WrittenSection section = write_section(message, contribution, {.bitmap = true, .data = true});
+  write_section(message, contribution, {.bitmap = true, .data = true});
   LaneStatistics::add(context_.statistics.bytes_copied, message.copied());
-  op.bytes_sent.fetch_add(others_.size() * section.bytes, std::memory_order_relaxed);
-  for (const std::uint16_t rank : others_) {
-    pool.add_reference(staging);
-    context_.push_message(kPriority, Direction::up, rank, staging, message.segments());
-  }
-  const auto bits = op.input_slice(0).bits();
-  running_[sequence % kOneHopWindow] = {
-      &op, staging, {bits, section.header + wire::kMaxOverhead + bits.size_bytes()}};
+  return static_cast<std::uint32_t>(message.bytes());
 }
 
 // --- Sums

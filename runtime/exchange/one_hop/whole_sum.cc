@@ -17,22 +17,23 @@ void WholeSum::sum(Operation& op, std::span<const WholeContribution> contributio
   const trace::Span span(trace::What::reduce, op.epoch, 0);
   reduce_ = reduce_kernel(op.type(), op.reduce_op());
   element_bytes_ = element_bytes(op.type());
-  const bool whole = unite(op, contributions);
-  if (whole) {
-    sum_all(op, contributions);
-  } else {
-    sum_runs(op, contributions);
+  if (std::all_of(contributions.begin(), contributions.end(),
+                  [](const WholeContribution& c) { return c.whole; })) {
+    return sum_all(op, contributions);
   }
+  unite(op, contributions);
+  sum_runs(op, contributions);
   op.union_known(0);
-  if (!whole) op.zero_absent(0);
+  op.zero_absent(0);
 }
 
-/// Sums contributions that all have all blocks.
+/// Sums contributions that all have all blocks, so that nothing has to be walked.
 void WholeSum::sum_all(Operation& op, std::span<const WholeContribution> contributions) {
   std::transform(contributions.begin(), contributions.end(), sources_.begin(),
                  [](const WholeContribution& c) { return c.stream; });
-  const SliceView result = op.union_slice(0);
-  write(op, 0, {sources_, result.bytes(0, result.blocks())});
+  fill_ones(op.union_bits(0), op.layout.blocks());
+  write(op, 0, {sources_, op.layout.tensor_bytes()});
+  op.union_known(0, op.layout.blocks());
 }
 
 void WholeSum::sum_runs(Operation& op, std::span<const WholeContribution> contributions) {
@@ -47,24 +48,18 @@ void WholeSum::sum_runs(Operation& op, std::span<const WholeContribution> contri
   }
 }
 
-/// Notes which blocks the result has, and where runs end. Returns true if all ranks have all blocks.
-bool WholeSum::unite(Operation& op, std::span<const WholeContribution> contributions) {
+/// Notes which blocks the result has, and where runs end.
+void WholeSum::unite(Operation& op, std::span<const WholeContribution> contributions) {
   const std::span<std::uint64_t> all = op.union_bits(0);
-  const std::uint64_t blocks = op.layout.blocks_of(0);
-  bool whole = true;
   for (std::size_t w = 0; w < all.size(); ++w) {
-    const std::uint64_t full = low_bits(blocks - w * 64);
-    std::uint64_t held = 0, held_by_all = full, edges = 0;
+    std::uint64_t held = 0, edges = 0;
     for (const WholeContribution& c : contributions) {
       held |= c.bits[w];
-      held_by_all &= c.bits[w];
       edges |= ends_of_runs(c.bits, w);
     }
     all[w] = held;
     edges_[w] = edges;
-    whole &= held_by_all == full;
   }
-  return whole;
 }
 
 /// Returns the run of `bytes` that begins at `block`, and moves its holders' streams on.

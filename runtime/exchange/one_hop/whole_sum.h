@@ -29,7 +29,7 @@ class WholeSum {
     std::span<const std::byte*> sources;
     std::uint64_t bytes = 0;
   };
-  bool unite(Operation& operation, std::span<const WholeContribution> contributions);
+  void unite(Operation& operation, std::span<const WholeContribution> contributions);
   void sum_all(Operation& operation, std::span<const WholeContribution> contributions);
   void sum_runs(Operation& operation, std::span<const WholeContribution> contributions);
   Run run_at(std::uint64_t block, std::uint64_t bytes, std::span<const WholeContribution> contributions);

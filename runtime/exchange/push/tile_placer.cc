@@ -96,7 +96,7 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
   const auto drawn = op.tile_input().drawn(op.layout, number, *tile, scratch_);
   const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, scratch_, drawn);
   if (!blocks) return refuse_it("its index set or its values are malformed");
-  op.union_blocks.fetch_add(*blocks, std::memory_order_relaxed);
+  op.add(op.union_blocks, *blocks);
   ++t.placed_tiles;
   t.section_at = tile->end;
   return true;

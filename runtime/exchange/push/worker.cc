@@ -236,7 +236,7 @@ std::optional<WrittenSection> Worker::add_section(Uplink& uplink, MessageBuilder
   }
   if (!section) return std::nullopt;
   uplink.skip_sent();
-  op.bytes_sent.fetch_add(section->bytes, std::memory_order_relaxed);
+  op.add(op.bytes_sent, section->bytes);
   return section;
 }
 
