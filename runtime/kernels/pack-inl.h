@@ -134,7 +134,24 @@ HWY_INLINE std::uint64_t nonzero_bits(const T* p) {
   return bits;
 }
 
-/// Moves the lanes in `bits` together to the front. The content of the lanes behind them is arbitrary.
+#if !NZCL_HAVE_AVX512 && HWY_TARGET != HWY_SCALAR
+/// Gives each lane the lane of `v` that this row of a table says. Highway's own Compress() would do for
+/// packing, but gcc builds its table on the stack, anew for every vector.
+template <class D>
+HWY_INLINE hn::Vec<D> look_up_lanes(D d, hn::Vec<D> v, const std::uint8_t* row) {
+  const hn::RebindToUnsigned<D> du;
+  const auto bytes = hn::LoadU(hn::Rebind<std::uint8_t, D>(), row);
+  if constexpr (sizeof(hn::TFromD<D>) == 8) {
+    const hn::Rebind<std::uint32_t, D> d32;
+    return hn::TableLookupLanes(v, hn::IndicesFromVec(d, hn::PromoteTo(du, hn::PromoteTo(d32, bytes))));
+  } else {
+    return hn::TableLookupLanes(v, hn::IndicesFromVec(d, hn::PromoteTo(du, bytes)));
+  }
+}
+#endif
+
+/// Moves the lanes in `bits` together to the front. The content of the lanes behind them is arbitrary. The
+/// bits above the last lane must be 0.
 template <class D>
 HWY_INLINE hn::Vec<D> pack_lanes([[maybe_unused]] D d, hn::Vec<D> v, [[maybe_unused]] std::uint64_t bits) {
 #if NZCL_HAVE_AVX512
@@ -142,7 +159,7 @@ HWY_INLINE hn::Vec<D> pack_lanes([[maybe_unused]] D d, hn::Vec<D> v, [[maybe_unu
 #elif HWY_TARGET == HWY_SCALAR
   return v;
 #else
-  return hn::CompressBits(v, reinterpret_cast<const std::uint8_t*>(&bits));
+  return look_up_lanes(d, v, kPackTable[bits].data());
 #endif
 }
 
@@ -163,16 +180,7 @@ HWY_INLINE hn::Vec<D> expand_lanes(D d, hn::Vec<D> v, std::uint64_t bits) {
 #elif HWY_TARGET == HWY_SCALAR
   return hn::IfThenElseZero(to_mask(d, bits), v);
 #else
-  const std::uint8_t* const row = kExpandTable[bits].data();
-  hn::Vec<hn::RebindToUnsigned<D>> indices;
-  if constexpr (sizeof(hn::TFromD<D>) == 8) {
-    const hn::Rebind<std::uint32_t, D> d32;
-    indices = hn::PromoteTo(hn::RebindToUnsigned<D>(),
-                            hn::PromoteTo(d32, hn::LoadU(hn::Rebind<std::uint8_t, D>(), row)));
-  } else {
-    indices = hn::PromoteTo(hn::RebindToUnsigned<D>(), hn::LoadU(hn::Rebind<std::uint8_t, D>(), row));
-  }
-  return hn::IfThenElseZero(to_mask(d, bits), hn::TableLookupLanes(v, hn::IndicesFromVec(d, indices)));
+  return hn::IfThenElseZero(to_mask(d, bits), look_up_lanes(d, v, kExpandTable[bits].data()));
 #endif
 }
 

@@ -13,18 +13,34 @@ namespace nzcl {
 /// The number of elements that one word of a bitmap stands for.
 inline constexpr std::size_t kWordElements = 64;
 
-/// A table for spreading packed values over 8 lanes. Row m is for the lanes whose bits are set in m, and says
-/// for each of them which of the packed values it takes. The entries of the other lanes do not matter; they
+/// For each set of up to 8 lanes (one bit each), and each lane of a vector, which lane it takes its value
+/// from.
+using LaneTable = std::array<std::array<std::uint8_t, 8>, 256>;
+
+/// For spreading packed values over the lanes of a set. The entries of the other lanes do not matter; they
 /// too are numbers of lanes in the vector, so that they may be looked up.
-constexpr std::array<std::array<std::uint8_t, 8>, 256> make_expand_table() {
-  std::array<std::array<std::uint8_t, 8>, 256> table{};
+constexpr LaneTable make_expand_table() {
+  LaneTable table{};
   for (unsigned mask = 0; mask < 256; ++mask) {
     for (unsigned lane = 0; lane < 8; ++lane)
       table[mask][lane] = static_cast<std::uint8_t>(std::popcount(mask & ((1u << lane) - 1)));
   }
   return table;
 }
-inline constexpr auto kExpandTable = make_expand_table();
+inline constexpr LaneTable kExpandTable = make_expand_table();
+
+/// For moving the lanes of a set together. What comes behind them does not matter.
+constexpr LaneTable make_pack_table() {
+  LaneTable table{};
+  for (unsigned mask = 0; mask < 256; ++mask) {
+    std::size_t packed = 0;
+    for (unsigned lane = 0; lane < 8; ++lane) {
+      if (mask >> lane & 1) table[mask][packed++] = static_cast<std::uint8_t>(lane);
+    }
+  }
+  return table;
+}
+inline constexpr LaneTable kPackTable = make_pack_table();
 
 /// Reads packed elements word by word. Vectors read beyond the values that they need, so the last elements
 /// are read from a copy that has zeros behind them.

@@ -26,6 +26,9 @@ for value in gossip "broadcast," allreduce; do
   refuses "--collectives $value: --collectives takes a list of broadcast, reduce, reduce_scatter and allgather" collectives --collectives "$value"
 done
 for bed in elements collectives writes small; do refuses "--no-peers is for the beds host and shaped" "$bed" --no-peers; done
+refuses "--block is for the beds host and shaped" elements --block 1
+refuses "--block 0: --block takes a whole number above 0" --block 0
+refuses "--blocks 1,: --blocks takes a list of whole numbers above 0" blocks --blocks 1,
 refuses "--aggregators -1: --aggregators takes a whole number" shaped --aggregators -1
 for value in x 1.5 -1 "0.1," "0.1,,1" . 0.1.1; do
   refuses "--densities $value: --densities takes a list of numbers from 0 to 1" --densities "$value"
