@@ -193,10 +193,24 @@ HWY_INLINE std::uint64_t bits_at(D d, std::uint64_t word, std::size_t lane) {
 
 HWY_INLINE std::size_t popcount(std::uint64_t bits) { return static_cast<std::size_t>(std::popcount(bits)); }
 
+/// Writes the elements in `bits`, of which there are kFew at most, and arbitrary ones behind them up to kFew.
+template <std::size_t kFew, typename Element>
+HWY_INLINE void pack_few(const Element* from, std::uint64_t bits, Element* to) {
+  // countr_zero() of 0 is a case of its own, for which compilers may add a branch. With the highest bit set,
+  // the argument is never 0.
+  constexpr std::uint64_t kHighest = std::uint64_t{1} << 63;
+  for (std::size_t i = 0; i < kFew; ++i, bits &= bits - 1) to[i] = from[std::countr_zero(bits | kHighest)];
+}
+
 /// Writes those of the 64 elements at `from` that are in `bits`, one behind the other. May write up to 64.
 template <class Format>
 HWY_INLINE void pack_word(const typename Format::Element* from, std::uint64_t bits,
                           typename Format::Element* to) {
+#if !NZCL_HAVE_AVX512
+  // Moving all lanes by tables takes longer than so many elements one by one.
+  constexpr std::size_t kFew = 8;
+  if (popcount(bits) <= kFew) return pack_few<kFew>(from, bits, to);
+#endif
   const PackTag<typename Format::Lane> d;
   for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
     const std::uint64_t mask = bits_at(d, bits, lane);
