@@ -16,9 +16,9 @@ bool same_but_tag(const AllreduceRequest& a, const AllreduceRequest& b) {
 }  // namespace
 
 std::size_t RecentRequests::place_of(const AllreduceRequest& request) {
+  static_assert(kEntries == 64, "the place has six bits");
   const auto key = reinterpret_cast<std::uintptr_t>(request.output) ^ request.count;
   return (key * 0x9e3779b97f4a7c15) >> 58;  // Fibonacci hashing
-  static_assert(kEntries == 64, "the place has six bits");
 }
 
 bool RecentRequests::recall(const AllreduceRequest& request, Prepared& p) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "runtime/base/bitmap.h"
 #include "runtime/exchange/switch/failure_text.h"
 #include "runtime/kernels/fixed_point.h"
 
@@ -16,9 +17,6 @@ std::size_t stride_of(const Pool& pool) {
   const std::size_t bytes = sizeof(Header) + pool.piece_elements * sizeof(std::int32_t);
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
-
-/// `count` is 1 to 64.
-std::uint64_t lowest_bits(int count) { return ~std::uint64_t{0} >> (64 - count); }
 
 }  // namespace
 
@@ -173,7 +171,7 @@ void SlotSets::add_values(std::uint32_t number, const Opened& packet) {
     std::int32_t* const to = values_of(number) + static_cast<std::size_t>(first) * set.block_values;
     again ? add_wrapping(from, values, to) : void(std::memcpy(to, from, values * sizeof *to));
     from += values;
-    left &= ~(lowest_bits(count) << first);
+    left &= ~(low_bits(static_cast<std::uint64_t>(count)) << first);
   }
   set.summed |= blocks;
 }
@@ -188,7 +186,7 @@ void SlotSets::pack(std::uint32_t number) {
     const std::int32_t* const from = values_of(number) + static_cast<std::size_t>(first) * set.block_values;
     if (from != to) std::memmove(to, from, values * sizeof *to);
     to += values;
-    left &= ~(lowest_bits(count) << first);
+    left &= ~(low_bits(static_cast<std::uint64_t>(count)) << first);
   }
   set.values = static_cast<std::uint32_t>(to - values_of(number));
 }
