@@ -38,16 +38,16 @@ bool RecentRequests::recall(const AllreduceRequest& request, Prepared& p) {
 }
 
 void RecentRequests::remember(const AllreduceRequest& request, const Registrations& registrations,
-                              const Prepared& p) {
+                              Prepared& p) {
   if (!request.bitmap.empty() || request.count == 0) return;
-  const engine::SliceLayout layout = engine::layout_of(config_, 0, p.record);
-  if (!layout.express()) return;
+  p.layout = engine::layout_of(config_, 0, p.record);
+  if (!p.layout->express()) return;
   const std::unique_lock lock(lock_, std::try_to_lock);
   if (!lock) return;
   entries_[place_of(request)].emplace(
       Entry{.request = request,
             .record = p.record,
-            .layout = layout,
+            .layout = *p.layout,
             .input = {registrations.handle_of(p.input_bytes), p.regions[0]},
             .output = {registrations.handle_of(p.output_bytes), p.regions[1]}});
 }

@@ -28,8 +28,8 @@ class RecentRequests {
 
   /// Sets `p` to what the request came to when it was remembered, and returns true; or returns false.
   bool recall(const AllreduceRequest& request, Prepared& p);
-  /// Remembers what a request has come to that was not refused.
-  void remember(const AllreduceRequest& request, const Registrations& registrations, const Prepared& p);
+  /// Lays out the tensor of a request that was not refused, and remembers what the request has come to.
+  void remember(const AllreduceRequest& request, const Registrations& registrations, Prepared& p);
 
  private:
   struct Buffer {
