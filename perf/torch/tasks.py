@@ -93,8 +93,8 @@ class Fashion(Task):
 
     def test_parts(self, part, parts):
         images, labels = self.test
-        for begin in range(part * 250, len(labels), parts * 250):
-            yield images[begin:begin + 250], labels[begin:begin + 250]
+        for begin in range(part * 50, len(labels), parts * 50):
+            yield images[begin:begin + 50], labels[begin:begin + 50]
 
 
 def dictionary():

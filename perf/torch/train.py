@@ -167,7 +167,7 @@ class Run:
             if self.rank == 0:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(self.args.out)
-            self.say({"settings": vars(self.args) | {"ranks": self.size}})
+            self.say({"settings": {k: v for k, v in vars(self.args).items() if k != "out"} | {"ranks": self.size}})
         dist.barrier()
         before, losses = self.counters(), []
         for step in range(self.begin + 1, self.args.steps + 1):
