@@ -53,10 +53,11 @@ TEST(SwitchSimulation, LossesCostMillisecondsAndNotSecondsWithManyRanks) {
   }
 }
 
-/// A rank that repeats what waits in its own queue keeps links busy for nothing. At this rate of losses about
-/// a quarter must be sent again, and with a timeout that ignores the queue more than half is.
+/// A rank that repeats what waits in its own queue keeps links busy for nothing: with timeouts that ignore
+/// the queue 1.2 times as many packets are sent again, and the wire has values for 47 % of the time. At this
+/// rate of losses half as many are sent again, most of them questions, and it is 69 %.
 TEST(SwitchSimulation, LossesDoNotMakeARankRepeatItsOwnQueue) {
-  double repeated = 0;
+  double repeated = 0, of_bound = 0;
   for (unsigned seed = 1; seed <= 6; ++seed) {
     Scene scene;
     scene.bits_per_second = 10e9;
@@ -68,8 +69,10 @@ TEST(SwitchSimulation, LossesDoNotMakeARankRepeatItsOwnQueue) {
     ASSERT_TRUE(o.ended);
     EXPECT_EQ(o.wrong, 0u);
     repeated += o.repeated / 6;
+    of_bound += o.bound / o.seconds / 6;
   }
-  EXPECT_LT(repeated, 0.35);
+  EXPECT_LT(repeated, 0.8);
+  EXPECT_GT(of_bound, 0.6);
 }
 
 TEST(SwitchSimulation, ARunCanBeRepeated) {

@@ -99,16 +99,29 @@ TEST(SwitchWindow, RanksWithDifferentWindowsComeToAnEndWithLosses) {
 TEST(SendWindow, KnowsHowLongWhatIsUnderWayTakes) {
   SendWindow window(8, 4);
   EXPECT_EQ(window.queueing(), 0us) << "not known";
-  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, 1, true);
-  for (std::uint32_t s = 0; s < 3; ++s) window.answered(s, 30us);
+  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, 1, 1, true);
+  for (std::uint32_t s = 0; s < 3; ++s) window.answered(s, 30us, 1);
   window.measured(2, 30us, 30us);
   EXPECT_EQ(window.queueing(), 10us) << "one is left";
-  window.answered(3, 100us);
+  window.answered(3, 100us, 1);
   window.measured(3, 100us, 100us);
   EXPECT_EQ(window.queueing(), 0us) << "none is left";
-  window.sent(0, 100us, 1, true);
-  window.sent(1, 100us, 1, true);
+  window.sent(0, 100us, 1, 1, true);
+  window.sent(1, 100us, 1, 1, true);
   EXPECT_EQ(window.queueing(), 20us);
+}
+
+/// Headers are back sooner than as many eighths of full packets would be.
+TEST(SendWindow, HeadersSayLittleOfHowLongFullPacketsTake) {
+  constexpr double kHeader = 1.0 / 128;
+  SendWindow window(16, 4);
+  for (std::uint32_t s = 0; s < 8; ++s) window.sent(s, 0us, kHeader, kHeader, true);
+  for (std::uint32_t s = 0; s < 8; ++s) window.answered(s, 10us, kHeader);
+  window.measured(7, 10us, 10us);
+  window.sent(0, 10us, 1, 1, true);
+  EXPECT_EQ(window.queueing(), 160us);
+  window.sent(1, 10us, kHeader, 1, true);
+  EXPECT_EQ(window.queueing(), 320us) << "its result is expected to be full";
 }
 
 TEST(SendWindow, PacketsThatAreShortCountForAPart) {
@@ -119,20 +132,20 @@ TEST(SendWindow, PacketsThatAreShortCountForAPart) {
   SendWindow window(16, 2);
   for (std::uint32_t s = 0; s < 8; ++s) {
     EXPECT_TRUE(window.open()) << s;
-    window.sent(s, 0us, 0.25, true);
+    window.sent(s, 0us, 0.25, 0.1, true);
   }
   EXPECT_FALSE(window.open());
-  window.answered(3, 30us);
+  window.answered(3, 30us, 0.25);
   EXPECT_TRUE(window.open());
 }
 
 TEST(SendWindow, LetsGoOfWhatIsLost) {
   SendWindow window(8, 4);
-  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, 1, true);
+  for (std::uint32_t s = 0; s < 4; ++s) window.sent(s, 0us, 1, 1, true);
   EXPECT_FALSE(window.open());
   std::vector<std::uint32_t> lost;
   for (std::uint32_t s = 1; s < 4; ++s) {
-    window.answered(s, 10us);
+    window.answered(s, 10us, 1);
     window.note_answer(s);
     window.find_lost([&](std::uint32_t slot) { lost.push_back(slot); });
     EXPECT_EQ(lost.size(), s == 3 ? 1u : 0u) << "three later answers tell";
@@ -140,7 +153,7 @@ TEST(SendWindow, LetsGoOfWhatIsLost) {
   EXPECT_EQ(lost.at(0), 0u);
   for (std::uint32_t s = 0; s < 4; ++s) {
     EXPECT_TRUE(window.open());
-    window.sent(s, 20us, 1, true);
+    window.sent(s, 20us, 1, 1, true);
   }
   EXPECT_FALSE(window.open());
 }

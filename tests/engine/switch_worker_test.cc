@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <deque>
+
 #include "runtime/exchange/switch/slot_worker.h"
 #include "tests/engine/switch_packets.h"
 
@@ -164,6 +167,123 @@ TEST_F(WorkerTest, WaitingForOthersIsNotTakenForARoundTrip) {
   EXPECT_EQ(worker->round_trip(), 10us) << "a copy";
   answer(1, 0, 2, {1, 2, 3, 4}, 5s);
   EXPECT_EQ(worker->round_trip(), 10us);
+}
+
+/// How many packets of a rank are under way together, whose window has room for two full ones, if it holds
+/// one block of eight in every piece and results have these blocks. Each 10 us the oldest packet is answered.
+std::size_t most_under_way(std::uint64_t result_blocks) {
+  constexpr std::uint32_t kSlots = 32, kPieces = 256, kBlock = 8, kPiece = 8 * kBlock;
+  SlotWorker worker(Pool{2, kSlots, kPiece, kJob, false, 2}, 1, 1);
+  std::vector<std::int32_t> input(std::size_t{kPiece} * kPieces);
+  for (std::size_t p = 0; p < kPieces; ++p) input[kPiece * p] = 1;
+  MemoryTensor tensor{input, {kPiece, kBlock}, kSlots};
+  worker.submit(tensor);
+  std::deque<Header> under_way;
+  std::size_t most = 0, answers = 0;
+  for (Time now{}; !worker.idle() && answers < 2 * kPieces; now += 10us) {
+    alignas(8) std::array<std::byte, sizeof(Header) + kPiece * sizeof(std::int32_t)> buffer;
+    while (const std::size_t bytes = worker.next_packet(buffer, now))
+      under_way.push_back(open(std::span(buffer).first(bytes), kJob)->header);
+    if (answers > kPieces) most = std::max(most, under_way.size());
+    Header h = under_way.front();
+    under_way.pop_front();
+    const bool opening = h.piece == kNoPiece;
+    h.kind = Kind::result;
+    h.rank = kAggregatorRank;
+    h.flags = 0;
+    h.blocks = opening ? 0 : result_blocks;
+    worker.receive(packet(h, std::vector<std::int32_t>(opening ? 0 : kBlock * std::popcount(result_blocks))),
+                   now + 5us);
+    ++answers;
+  }
+  EXPECT_TRUE(worker.idle()) << worker.failure();
+  return most;
+}
+
+TEST(SlotWorker, HowManyShortPacketsAreUnderWayDependsOnTheLengthOfResults) {
+  EXPECT_LE(most_under_way(0xff), 3u);
+  EXPECT_GE(most_under_way(0x01), 6u);
+}
+
+/// Round trips take 10 us, and so does a full packet alone. A timeout is 50 us at least.
+TEST_F(WorkerTest, WhatIsSentLastIsAskedForLongBeforeItsTimeout) {
+  worker->submit(tensor);
+  next(0s);
+  answer(0, kNoPiece, 0, {}, 10us);
+  next(10us);
+  answer(1, 0, 2, {1, 2, 3, 4}, 20us);
+  EXPECT_EQ(next(20us)->round, 2u);
+  worker->advance(45us);
+  EXPECT_FALSE(next(45us)) << "its result may still come";
+  worker->advance(55us);
+  const auto question = next(55us);
+  ASSERT_TRUE(question);
+  EXPECT_EQ(question->kind, Kind::question);
+  absent(2, 65us);
+  EXPECT_EQ(next(65us)->kind, Kind::contribution);
+}
+
+/// All slots wait for their last results.
+class ProbeTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kSlots = 8;
+  ProbeTest() {
+    worker.submit(tensor);
+    send(0us);
+    for (std::uint16_t s = 0; s < kSlots; ++s) reply(s, 0, kNoPiece, s, {}, 10us);
+    EXPECT_EQ(send(10us).size(), kSlots);
+    for (std::uint16_t s = 0; s < kSlots; ++s) reply(s, 1, s, s + kSlots, {2}, 20us);
+    EXPECT_EQ(send(20us).size(), kSlots);
+  }
+  std::vector<Header> send(Time now) {
+    worker.advance(now);
+    std::vector<Header> sent;
+    alignas(8) std::array<std::byte, 256> buffer;
+    while (const std::size_t bytes = worker.next_packet(buffer, now))
+      sent.push_back(open(std::span(buffer).first(bytes), kJob)->header);
+    return sent;
+  }
+  void reply(std::uint16_t slot, std::uint32_t round, std::uint32_t piece, std::uint32_t next,
+             const std::vector<std::int32_t>& values, Time now) {
+    Header h = contribution(kAggregatorRank, round, piece, next);
+    h.kind = Kind::result;
+    h.slot = slot;
+    h.shape = 77;
+    h.next_exponent = static_cast<std::uint8_t>(next % 200);
+    worker.receive(packet(h, values), now);
+  }
+  void tell(const Header& asked, std::uint8_t flags, Time now) {
+    Header h = contribution(flags & kAbsent ? 1 : 0, asked.round, 1, 0);
+    h.kind = Kind::waiting;
+    h.slot = asked.slot;
+    h.flags = flags;
+    if (flags & kAbsent) h.blocks = cause_of(h.slot, h.round);
+    worker.receive(packet(h), now);
+  }
+  MemoryTensor tensor{std::vector<std::int32_t>(16, 1), {1, 1}, kSlots};
+  SlotWorker worker{Pool{2, kSlots, 1, kJob, false, kSlots}, 1, 1};
+};
+
+TEST_F(ProbeTest, WhoOnlyWaitsForOthersAsksAboutOneSlotAtATime) {
+  const auto first = send(50us);
+  ASSERT_EQ(first.size(), 1u);
+  tell(first[0], 0, 60us);
+  EXPECT_EQ(send(60us).size(), 0u);
+  EXPECT_EQ(send(71us).size(), 1u);
+}
+
+TEST_F(ProbeTest, WhoHasLostSomethingAsksAboutMoreAndMoreSlots) {
+  const auto first = send(50us);
+  ASSERT_EQ(first.size(), 1u);
+  tell(first[0], kAbsent, 60us);
+  const auto again = send(60us);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].kind, Kind::contribution);
+  const auto second = send(61us);
+  ASSERT_EQ(second.size(), 2u);
+  tell(second[0], kAbsent, 72us);
+  send(72us);
+  EXPECT_EQ(send(73us).size(), 4u);
 }
 
 TEST_F(WorkerTest, ResultsThatCannotBeFail) {

@@ -13,22 +13,28 @@ SendWindow::SendWindow(std::uint32_t slots, std::uint32_t least)
   entries_[end_].before = entries_[end_].after = end_;
 }
 
-void SendWindow::sent(std::uint32_t slot, Time now, double share, bool more) {
+void SendWindow::sent(std::uint32_t slot, Time now, double share, double result_share, bool more) {
   left(slot);
   if (under_way_ == 0) delivered_at_ = now;  // nothing could have been delivered before
   Entry& e = entries_[slot];
   const std::uint32_t last = entries_[end_].before;
-  const double packets = part_of_packet(share);
-  under_way_ += packets;  // sums of eighths are exact
+  const double length = std::max(share, result_share), packets = part_of_packet(length);
+  if (under_way_ == 0) full_under_way_ = 0;  // of which sums are not exact
+  under_way_ += packets;                     // of eighths they are
+  full_under_way_ += length;
   e = {.before = last,
        .after = end_,
        .under_way = true,
        .was_full = more && !open(),
        .packets = packets,
+       .share = share,
+       .length = length,
        .size = size_,
        .number = ++sent_,
        .delivered = delivered_,
-       .delivered_at = delivered_at_};
+       .full_delivered = full_delivered_,
+       .delivered_at = delivered_at_,
+       .queueing = queueing()};
   entries_[last].after = slot;
   entries_[end_].before = slot;
 }
@@ -40,17 +46,19 @@ void SendWindow::left(std::uint32_t slot) {
   entries_[e.after].before = e.before;
   e.under_way = false;
   under_way_ -= e.packets;
+  full_under_way_ -= e.length;
 }
 
-void SendWindow::answered(std::uint32_t slot, Time now) {
+void SendWindow::answered(std::uint32_t slot, Time now, double share) {
   left(slot);
   delivered_ += entries_[slot].packets;
+  full_delivered_ += std::max(entries_[slot].share, share);
   delivered_at_ = now;
 }
 
 Time SendWindow::queueing() const {
   if (packet_time_.least == kUnknown) return Time{};
-  return Time(static_cast<std::int64_t>(under_way_ * packet_time_.least));
+  return Time(static_cast<std::int64_t>(full_under_way_ * packet_time_.least));
 }
 
 void SendWindow::measured(std::uint32_t slot, Time now, Time round_trip) {
@@ -58,8 +66,9 @@ void SendWindow::measured(std::uint32_t slot, Time now, Time round_trip) {
   if (in_order(slot)) measured_size_ = e.size;
   round_trip_.add(now, round_trip);
   const auto ticks = [](Time t) { return static_cast<double>(std::max<std::int64_t>(1, t.count())); };
-  const double delivered = delivered_ - e.delivered, took = ticks(now - e.delivered_at);
-  if (delivered > 0) packet_time_.add(now, took / delivered);
+  const double delivered = delivered_ - e.delivered, full = full_delivered_ - e.full_delivered;
+  const double took = ticks(now - e.delivered_at);
+  if (full > 0) packet_time_.add(now, took / full);
   const double held = delivered * ticks(round_trip_.least) / took;
   resize(held * (has_queue(round_trip) ? kFull : kGrowing), e.was_full && in_order(slot));
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "runtime/exchange/switch/timers.h"
@@ -33,20 +34,30 @@ class SendWindow {
   /// How long a link that is as fast as the fastest one seen takes to deliver what is under way now. A result
   /// cannot be expected before that.
   Time queueing() const;
+  /// The same when the slot's last packet had been sent.
+  Time queueing_before(std::uint32_t slot) const { return entries_[slot].queueing; }
 
-  /// What a packet counts for if it takes this share (0 to 1) of a full one: as many eighths, at least one.
-  /// A packet without values is a smaller part of the bytes, but takes a place in buffers as well.
+  /// What a packet counts for in the window if it takes this share (0 to 1) of a full one: as many eighths,
+  /// at least one. A packet without values is a smaller part of the bytes, but takes a place in buffers as
+  /// well.
   static double part_of_packet(double share) { return std::ceil(std::clamp(share, kLeastPart, 1.0) * 8) / 8; }
 
-  /// The slot's packet is sent. `share`: of a full packet, what it or its result takes, whichever is longer.
-  /// `more`: others wait to be sent.
-  void sent(std::uint32_t slot, Time now, double share, bool more);
+  /// The slot's packet is sent. `share`: what it takes of a full packet. `result_share`: what its result is
+  /// expected to take. `more`: others wait to be sent.
+  void sent(std::uint32_t slot, Time now, double share, double result_share, bool more);
   /// The slot's packet is not under way any more.
   void left(std::uint32_t slot);
   /// The slot's packet has been answered after this time, but not with the result.
   void told_to_wait(std::uint32_t slot, Time now, Time round_trip);
-  /// The slot's result has come.
-  void answered(std::uint32_t slot, Time now);
+  /// The slot's result has come, and takes this share of a full packet.
+  void answered(std::uint32_t slot, Time now, double share);
+  /// The slot whose packet has been under way for longest.
+  std::optional<std::uint32_t> oldest() const {
+    const std::uint32_t slot = entries_[end_].after;
+    return slot == end_ ? std::nullopt : std::optional(slot);
+  }
+  /// The least round trip that has been measured lately; Time::max() before.
+  Time least_round_trip() const { return round_trip_.least; }
   /// Of the slot's last packet, among all that were sent.
   std::uint64_t number(std::uint32_t slot) const { return entries_[slot].number; }
   /// Whether no packet that was sent later has been answered before it.
@@ -88,12 +99,16 @@ class SendWindow {
   struct Entry {
     std::uint32_t before = 0, after = 0;  // in the order of sending, of those under way
     bool under_way = false;
-    bool was_full = false;     // the window, when it was sent
-    double packets = 0;        // what it counts for
-    double size = 0;           // of the window, when it was sent
-    std::uint64_t number = 0;  // of all that were sent
-    double delivered = 0;      // before it was sent,
-    Time delivered_at{};       // the last one at this time
+    bool was_full = false;      // the window, when it was sent
+    double packets = 0;         // what it counts for in the window
+    double share = 0;           // what it takes of a full packet,
+    double length = 0;          // and what it or its result takes, whichever is longer, as far as is known
+    double size = 0;            // of the window, when it was sent
+    std::uint64_t number = 0;   // of all that were sent
+    double delivered = 0;       // before it was sent: as the window counts,
+    double full_delivered = 0;  // and as many full packets as take as long;
+    Time delivered_at{};        // the last one at this time
+    Time queueing{};            // when it had been sent
   };
 
   bool has_queue(Time round_trip) const {
@@ -103,7 +118,9 @@ class SendWindow {
 
   std::vector<Entry> entries_;  // of the slots, then the end of the ring
   const std::uint32_t end_, least_;
-  double size_, measured_size_, under_way_ = 0, delivered_ = 0;  // packets
+  double size_, measured_size_, under_way_ = 0, delivered_ = 0;  // packets, as the window counts them
+  // As many full packets as take as long on a link. Headers are eighths in the window, but much shorter.
+  double full_under_way_ = 0, full_delivered_ = 0;
   std::uint64_t sent_ = 0;
   Time delivered_at_{};
   RecentLeast<Time> round_trip_{Time::max()};

@@ -18,6 +18,18 @@ std::size_t stride_of(const Pool& pool) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+/// Calls visit(first, count) for each run of neighbours among these blocks that are all in `others`, or none.
+template <typename Visit>
+void each_run(std::uint64_t blocks, std::uint64_t others, Visit visit) {
+  while (blocks != 0) {
+    const auto first = static_cast<unsigned>(std::countr_zero(blocks));
+    const std::uint64_t alike = blocks & (others >> first & 1 ? others : ~others);
+    const auto count = static_cast<unsigned>(std::countr_one(alike >> first));
+    visit(first, count);
+    blocks &= ~(low_bits(count) << first);
+  }
+}
+
 }  // namespace
 
 SlotSets::SlotSets(const Pool& pool)
@@ -155,24 +167,19 @@ void SlotSets::add(std::uint32_t number, const Opened& packet) {
   }
 }
 
-/// A set's sums lie where they are in the piece until all contributions have come. Blocks that are
-/// neighbours, and have both been summed before or both not, are taken together.
+/// A set's sums lie where they are in the piece until all contributions have come.
 void SlotSets::add_values(std::uint32_t number, const Opened& packet) {
   Set& set = sets_[number];
   const std::uint64_t blocks = blocks_of(packet.header, pool_);
   set.block_values = *block_values(packet, pool_);
   const std::int32_t* from = packet.values.data();
-  for (std::uint64_t left = blocks; left != 0;) {
-    const int first = std::countr_zero(left);
+  each_run(blocks, set.summed, [&](unsigned first, unsigned count) {
+    const std::size_t values = std::size_t{count} * set.block_values;
+    std::int32_t* const to = values_of(number) + std::size_t{first} * set.block_values;
     const bool again = set.summed >> first & 1;
-    const std::uint64_t alike = left & (again ? set.summed : ~set.summed);
-    const int count = std::countr_one(alike >> first);
-    const std::size_t values = static_cast<std::size_t>(count) * set.block_values;
-    std::int32_t* const to = values_of(number) + static_cast<std::size_t>(first) * set.block_values;
     again ? add_wrapping(from, values, to) : void(std::memcpy(to, from, values * sizeof *to));
     from += values;
-    left &= ~(low_bits(static_cast<std::uint64_t>(count)) << first);
-  }
+  });
   set.summed |= blocks;
 }
 
@@ -180,14 +187,12 @@ void SlotSets::add_values(std::uint32_t number, const Opened& packet) {
 void SlotSets::pack(std::uint32_t number) {
   Set& set = sets_[number];
   std::int32_t* to = values_of(number);
-  for (std::uint64_t left = set.summed; left != 0;) {
-    const int first = std::countr_zero(left), count = std::countr_one(left >> first);
-    const std::size_t values = static_cast<std::size_t>(count) * set.block_values;
-    const std::int32_t* const from = values_of(number) + static_cast<std::size_t>(first) * set.block_values;
+  each_run(set.summed, set.summed, [&](unsigned first, unsigned count) {
+    const std::size_t values = std::size_t{count} * set.block_values;
+    const std::int32_t* const from = values_of(number) + std::size_t{first} * set.block_values;
     if (from != to) std::memmove(to, from, values * sizeof *to);
     to += values;
-    left &= ~(low_bits(static_cast<std::uint64_t>(count)) << first);
-  }
+  });
   set.values = static_cast<std::uint32_t>(to - values_of(number));
 }
 
