@@ -119,9 +119,10 @@ void SlotWorker::expire(std::uint32_t s) {
 /// for other ranks make timeouts long. So when nothing else is to be sent, the rank repeats what should have
 /// been answered by now, long before its timeout (like the tail loss probe of RFC 8985, section 7): one slot
 /// in two round trips, because it may only wait for others, but twice as many each time one had lost
-/// something, and less often if nothing answers.
+/// something, and less often if nothing answers. Where a rank cannot ask, and would send whole contributions
+/// again, a probe that comes too early costs more than a loss.
 void SlotWorker::probe(Time now) {
-  if (due_count_ > 0 || looking_ > 0 || now < probe_at_ || !round_trips_.known()) return;
+  if (pool_.zeros || due_count_ > 0 || looking_ > 0 || now < probe_at_ || !round_trips_.known()) return;
   const Time late = 2 * window_.least_round_trip();
   for (std::uint32_t n = 0; n < probes_; ++n) {
     const auto s = window_.oldest();
