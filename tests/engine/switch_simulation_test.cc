@@ -53,26 +53,30 @@ TEST(SwitchSimulation, LossesCostMillisecondsAndNotSecondsWithManyRanks) {
   }
 }
 
-/// A rank that repeats what waits in its own queue keeps links busy for nothing: with timeouts that ignore
-/// the queue 1.2 times as many packets are sent again, and the wire has values for 47 % of the time. At this
-/// rate of losses half as many are sent again, most of them questions, and it is 69 %.
-TEST(SwitchSimulation, LossesDoNotMakeARankRepeatItsOwnQueue) {
-  double repeated = 0, of_bound = 0;
-  for (unsigned seed = 1; seed <= 6; ++seed) {
-    Scene scene;
-    scene.bits_per_second = 10e9;
-    scene.round_trip = std::chrono::microseconds(20);
-    scene.most_bytes = 1 << 24;
-    scene.seed = seed;
-    scene.limit = std::chrono::seconds(1);
-    const Outcome o = simulate(scene, {2, 1, 0.05});
-    ASSERT_TRUE(o.ended);
-    EXPECT_EQ(o.wrong, 0u);
-    repeated += o.repeated / 6;
-    of_bound += o.bound / o.seconds / 6;
-  }
-  EXPECT_LT(repeated, 0.8);
-  EXPECT_GT(of_bound, 0.6);
+/// A rank that asks for what waits in its own queue keeps links busy for nothing. With timeouts that ignore
+/// the queue, or take headers for eighths of full packets, half of all packets are sent again here without
+/// losses, and a quarter at 1 %.
+TEST(SwitchSimulation, ARankDoesNotAskForWhatIsInItsOwnQueue) {
+  const auto repeated = [](double loss) {
+    double sum = 0;
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      Scene scene;
+      scene.bits_per_second = 1e9;
+      scene.round_trip = std::chrono::microseconds(100);
+      scene.mtu = 9000;
+      scene.overlap = Overlap::random;
+      scene.most_packets = 4 << 20;
+      scene.seed = seed;
+      scene.limit = std::chrono::seconds(1);
+      const Outcome o = simulate(scene, {2, 0.01, loss});
+      EXPECT_TRUE(o.ended);
+      EXPECT_EQ(o.wrong, 0u);
+      sum += o.repeated / 4;
+    }
+    return sum;
+  };
+  EXPECT_LT(repeated(0), 0.02);
+  EXPECT_LT(repeated(0.01), 0.12);
 }
 
 TEST(SwitchSimulation, ARunCanBeRepeated) {

@@ -33,8 +33,7 @@ void SendWindow::sent(std::uint32_t slot, Time now, double share, double result_
        .number = ++sent_,
        .delivered = delivered_,
        .full_delivered = full_delivered_,
-       .delivered_at = delivered_at_,
-       .queueing = queueing()};
+       .delivered_at = delivered_at_};
   entries_[last].after = slot;
   entries_[end_].before = slot;
 }

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <vector>
 
 #include "runtime/exchange/switch/timers.h"
@@ -34,8 +33,6 @@ class SendWindow {
   /// How long a link that is as fast as the fastest one seen takes to deliver what is under way now. A result
   /// cannot be expected before that.
   Time queueing() const;
-  /// The same when the slot's last packet had been sent.
-  Time queueing_before(std::uint32_t slot) const { return entries_[slot].queueing; }
 
   /// What a packet counts for in the window if it takes this share (0 to 1) of a full one: as many eighths,
   /// at least one. A packet without values is a smaller part of the bytes, but takes a place in buffers as
@@ -51,13 +48,6 @@ class SendWindow {
   void told_to_wait(std::uint32_t slot, Time now, Time round_trip);
   /// The slot's result has come, and takes this share of a full packet.
   void answered(std::uint32_t slot, Time now, double share);
-  /// The slot whose packet has been under way for longest.
-  std::optional<std::uint32_t> oldest() const {
-    const std::uint32_t slot = entries_[end_].after;
-    return slot == end_ ? std::nullopt : std::optional(slot);
-  }
-  /// The least round trip that has been measured lately; Time::max() before.
-  Time least_round_trip() const { return round_trip_.least; }
   /// Of the slot's last packet, among all that were sent.
   std::uint64_t number(std::uint32_t slot) const { return entries_[slot].number; }
   /// Whether no packet that was sent later has been answered before it.
@@ -108,7 +98,6 @@ class SendWindow {
     double delivered = 0;       // before it was sent: as the window counts,
     double full_delivered = 0;  // and as many full packets as take as long;
     Time delivered_at{};        // the last one at this time
-    Time queueing{};            // when it had been sent
   };
 
   bool has_queue(Time round_trip) const {

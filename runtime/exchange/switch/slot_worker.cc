@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <utility>
 
 namespace nzcl::engine::slot_pool {
 namespace {
@@ -15,10 +14,6 @@ namespace {
 constexpr int kTimeoutsForADoubling = 4;
 /// What one result adds to the smoothed length of results.
 constexpr double kShareGain = 1.0 / 16;
-/// Slots that may be probed together.
-constexpr std::uint32_t kMostProbes = 16;
-/// Of the time between probes; one after so many without an answer.
-constexpr std::uint32_t kMostProbeDoublings = 10;
 
 }  // namespace
 
@@ -101,51 +96,17 @@ void SlotWorker::advance(Time now) {
   for (std::uint32_t s = 0; looking_ > 0 && s < slots_.size(); ++s) {
     if (slots_[s].state == State::looking) look(s);
   }
-  probe(now);
 }
 
 void SlotWorker::expire(std::uint32_t s) {
   Slot& slot = slots_[s];
   if (slot.state != State::waiting) return;
   const bool may_wait_for_others = slot.told_to_wait || (slot.times == 1 && round_trips_.known());
-  if (!may_wait_for_others) round_trips_.expired(slot.doublings, slot.sent);
+  if (!may_wait_for_others) round_trips_.expired(slot.doublings);
   ++(slot.told_to_wait ? slot.waits : slot.timeouts);
   slot.asks = may_ask(slot);
   window_.left(s);
   pool_.zeros ? make_due(s) : make_due_first(s);
-}
-
-/// What a rank sends last has nothing behind it whose answer could show that it is lost, and rounds that wait
-/// for other ranks make timeouts long. So when nothing else is to be sent, the rank repeats what should have
-/// been answered by now, long before its timeout (like the tail loss probe of RFC 8985, section 7): one slot
-/// in two round trips, because it may only wait for others, but twice as many each time one had lost
-/// something, and less often if nothing answers. Where a rank cannot ask, and would send whole contributions
-/// again, a probe that comes too early costs more than a loss.
-void SlotWorker::probe(Time now) {
-  if (pool_.zeros || due_count_ > 0 || looking_ > 0 || now < probe_at_ || !round_trips_.known()) return;
-  const Time late = 2 * window_.least_round_trip();
-  for (std::uint32_t n = 0; n < probes_; ++n) {
-    const auto s = window_.oldest();
-    if (!s || now - slots_[*s].sent < late + window_.queueing_before(*s)) return;
-    probe_at_ = now + late * (1 << std::min(unanswered_probes_++ / kMostProbes, kMostProbeDoublings));
-    slots_[*s].asks = may_ask(slots_[*s]);
-    slots_[*s].probed = true;
-    window_.left(*s);
-    timers_.clear(*s);
-    make_due(*s);
-  }
-}
-
-/// The answer to a probe has come. If a round trip has not passed yet, an earlier packet is answered.
-void SlotWorker::note_probe(Slot& slot, bool found_loss, Time now) {
-  if (!std::exchange(slot.probed, false)) return;
-  unanswered_probes_ = 0;
-  if (!found_loss || !took_a_round_trip(slot, now)) {
-    probes_ = 1;
-    return;
-  }
-  probes_ = std::min(2 * probes_, kMostProbes);
-  probe_at_ = now;
 }
 
 Header SlotWorker::header_of(std::uint32_t s) {
@@ -202,9 +163,9 @@ std::size_t SlotWorker::next_packet(std::span<std::byte> to, Time now) {
   ++(slot.times++ > 0 ? repeated_ : progress_);
   slot.doublings = round_trips_.doublings(slot.waits + slot.timeouts / kTimeoutsForADoubling);
   timers_.set(s, now, round_trips_.timeout(slot.doublings, window_.growth(), window_.queueing()));
-  const bool alone = slot.piece == kNoPiece || slot.asked;  // a header, and so may be its answer
-  const double share = pool_.zeros && !alone ? 1 : share_of(bytes - sizeof(Header));
-  window_.sent(s, now, share, alone ? 0 : result_share_, due_count_ > 0);
+  const bool opens = slot.piece == kNoPiece;
+  const double share = pool_.zeros && !opens ? 1 : share_of(bytes - sizeof(Header));
+  window_.sent(s, now, share, opens ? 0 : result_share_, due_count_ > 0);
   if (!slot.asked) slot.contributed = window_.number(s);
   if (slot.times == 1) slot.first_sent = slot.contributed;
   return bytes;
@@ -222,7 +183,7 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
   // A slot that is due again has been sent before, so its result may come all the same.
   const bool expected = slot.state == State::waiting || (slot.state == State::due && slot.times > 0);
   if (!expected) return;
-  if (h.kind == Kind::waiting && h.flags & kAbsent) return take_absent(h.slot, h, now);
+  if (h.kind == Kind::waiting && h.flags & kAbsent) return take_absent(h.slot, h);
   if (h.round != slot.round) return;  // a copy that comes late
   if (h.kind == Kind::waiting) return take_waiting(h.slot, h, now);
   if (!makes_sense(slot, h.slot, *packet)) {
@@ -240,7 +201,6 @@ void SlotWorker::receive(std::span<const std::byte> bytes, Time now) {
 
 void SlotWorker::take_waiting(std::uint32_t s, const Header& h, Time now) {
   Slot& slot = slots_[s];
-  note_probe(slot, false, now);
   window_.left(s);
   // Contributions that come for the first time are not answered in this way. So it is known which packet was.
   if (slot.unanswered == 1) {
@@ -258,18 +218,12 @@ void SlotWorker::take_waiting(std::uint32_t s, const Header& h, Time now) {
 
 /// The aggregator does not have this rank's contribution to a round. If that is the slot's next round, the
 /// result of the present one has been lost.
-void SlotWorker::take_absent(std::uint32_t s, const Header& h, Time now) {
+void SlotWorker::take_absent(std::uint32_t s, const Header& h) {
   Slot& slot = slots_[s];
   const bool lost_result = h.round == slot.round + 1;
   if (h.round != slot.round && !lost_result) return;
   // What the aggregator said before the contribution could come to it is over.
   if (!lost_result && !sent_later(h, s)) return;
-  note_probe(slot, true, now);
-  // Only the question is answered like this, and what comes sooner than any round trip answers an earlier
-  // one.
-  if (!lost_result && slot.asked && took_a_round_trip(slot, now))
-    round_trips_.repetition_took(now, now - slot.sent);
-  slot.unanswered = 0;
   slot.told_to_wait = false;
   slot.asks = lost_result && may_ask(slot);
   if (slot.state == State::due) return;
@@ -307,14 +261,11 @@ void SlotWorker::take_result(std::uint32_t s, const Opened& packet, Time now) {
   Slot& slot = slots_[s];
   const Header& h = packet.header;
   timers_.clear(s);
-  note_probe(slot, true, now);
   missing_.reset();
   window_.answered(s, now, share_of(packet.values.size_bytes()));
   if (slot.state == State::due) cancel_due(s);
   slot.state = State::waiting;
   if (slot.times == 1) note_answered_once(s, now);
-  if (slot.unanswered == 1 && took_a_round_trip(slot, now))
-    round_trips_.repetition_took(now, now - slot.sent);
   if (slot.piece != kNoPiece)
     result_share_ += (share_of(packet.values.size_bytes()) - result_share_) * kShareGain;
   if (!packet.values.empty()) tensor_of(slot).store(slot.piece, slot.exponent, h.blocks, packet.values);

@@ -76,7 +76,6 @@ class SlotWorker {
     bool told_to_wait = false;  // for other ranks: a timeout then says nothing about the network
     bool asks = false;          // the next packet is a question
     bool asked = false;         // the last one was
-    bool probed = false;        // the last one was sent by probe()
     std::uint8_t exponent = 0;  // of this round's values
     std::uint32_t round = 0;
     std::uint32_t piece = kNoPiece;
@@ -102,17 +101,11 @@ class SlotWorker {
   void make_due_first(std::uint32_t slot);
   void cancel_due(std::uint32_t slot);
   void expire(std::uint32_t slot);
-  void probe(Time now);
-  void note_probe(Slot& slot, bool found_loss, Time now);
   /// Whether a question costs less than the contribution, and can be answered.
   bool may_ask(const Slot& slot) const { return slot.mine && !pool_.zeros; }
   /// Whether the aggregator may not tell this rank that it has lost something.
   bool must_find_out(const Slot& slot) const {
     return pool_.zeros || pool_.workers == 1 || slot.ahead.piece == kNoPiece;
-  }
-  /// Whether what comes now may answer the slot's last packet.
-  bool took_a_round_trip(const Slot& slot, Time now) const {
-    return now - slot.sent >= window_.least_round_trip();
   }
   Header header_of(std::uint32_t slot);
   std::size_t write_values(std::uint32_t slot, Header& header, std::span<std::byte> to);
@@ -122,7 +115,7 @@ class SlotWorker {
            static_cast<double>(sizeof(Header) + pool_.piece_elements * sizeof(std::int32_t));
   }
   void take_waiting(std::uint32_t slot, const Header& header, Time now);
-  void take_absent(std::uint32_t slot, const Header& header, Time now);
+  void take_absent(std::uint32_t slot, const Header& header);
   bool sent_later(const Header& absent, std::uint32_t slot) const;
   bool makes_sense(const Slot& slot, std::uint32_t number, const Opened& packet);
   void take_result(std::uint32_t slot, const Opened& packet, Time now);
@@ -146,9 +139,6 @@ class SlotWorker {
   double result_share_ = 1;  // of a full packet, what results take, smoothed
   TimerWheel timers_;
   RoundTrips round_trips_;
-  std::uint32_t probes_ = 1;             // so many slots are probed together,
-  Time probe_at_{};                      // and the next ones not before
-  std::uint32_t unanswered_probes_ = 0;  // since a probe has been answered
   std::optional<Missing> missing_;
   std::uint64_t progress_ = 0, repeated_ = 0, asked_ = 0, refused_ = 0;
   std::string failure_;

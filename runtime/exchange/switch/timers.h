@@ -100,16 +100,11 @@ class RoundTrips {
  public:
   /// How often the timeout of what has waited for so many timeouts before is doubled.
   int doublings(int timeouts) const { return std::min(std::max(timeouts, doublings_), kMostDoublings); }
-  /// A timeout that was doubled so often, of a packet that was sent at this time, is over. If a round trip
-  /// has been measured since, the network is hardly slower than was thought, and the packet is lost.
-  void expired(int doublings, Time sent) {
-    const int most = sent < answered_at_ ? 1 : kMostDoublings;
-    doublings_ = std::max(doublings_, std::min(doublings + 1, most));
-  }
+  /// A timeout that was doubled so often is over.
+  void expired(int doublings) { doublings_ = std::max(doublings_, doublings + 1); }
   /// A packet came back after this time, and waited for nobody.
   void measured(Time now, Time sample) {
     doublings_ = 0;
-    answered_at_ = now;
     // One in a round trip, because otherwise a part of one would make all others forgotten.
     if (network_.known() && now - measured_at_ < network_.smoothed()) return;
     measured_at_ = now;
@@ -118,14 +113,8 @@ class RoundTrips {
   /// A packet came back after this time, but may have waited for other ranks. So the round trip of the
   /// network is not longer than that.
   void bounded(Time sample) {
-    undouble(sample);
+    while (doublings_ > 0 && sample <= timeout(doublings_ - 1)) --doublings_;
     if (!network_.known() || sample < network_.smoothed()) network_.add(sample);
-  }
-  /// A repetition came back after this time, as far as is known. It does not wait in the rank's own queue, so
-  /// others may take longer, but timeouts need not be doubled.
-  void repetition_took(Time now, Time sample) {
-    answered_at_ = now;
-    undouble(sample);
   }
   /// The result of a round came after this time.
   void round_took(Time sample) { rounds_.add(sample); }
@@ -141,9 +130,6 @@ class RoundTrips {
   }
 
  private:
-  void undouble(Time sample) {
-    while (doublings_ > 0 && sample <= timeout(doublings_ - 1)) --doublings_;
-  }
   Time first() const {
     if (!network_.known()) return kMostTimeout / 5;
     const Time usual = std::min(rounds_.most(), kMostRoundTrips * network_.smoothed());
@@ -152,8 +138,7 @@ class RoundTrips {
 
   static constexpr int kMostDoublings = 12, kMostRoundTrips = 8;
   SmoothedTime network_, rounds_;
-  Time answered_at_{};  // when the last packet came back that was measured,
-  Time measured_at_{};  // and the last one that was added
+  Time measured_at_{};  // the last round trip that was added
   int doublings_ = 0;
 };
 
