@@ -57,7 +57,9 @@ class NzclGroup final : public GroupBase {
                                      static_cast<std::int64_t>(options_.bootstrap_timeout_s * 1000)))),
         buffers_(communicator_) {}
 
-  ~NzclGroup() override {
+  ~NzclGroup() override { close(); }
+
+  void close() {
     const auto close = [this] {
       try {
         communicator_.close();
@@ -69,6 +71,8 @@ class NzclGroup final : public GroupBase {
   }
 
   const std::string getBackendName() const override { return kName; }
+
+  void abort(const std::string& reason) { communicator_.abort(reason); }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const auto work = make_work(OpType::ALLREDUCE, tensors);
@@ -335,6 +339,10 @@ WorkPtr average_compressed(GroupBase& group, nzcl::CompressorState& state, const
 WorkPtr average(GroupBase& group, const at::Tensor& tensor, std::uint64_t block_elems) {
   return nzcl_group(group).average(tensor, block_elems);
 }
+
+void abort(GroupBase& group, const std::string& reason) { nzcl_group(group).abort(reason); }
+
+void close(GroupBase& group) { nzcl_group(group).close(); }
 
 void expect_density(GroupBase& group, double share) { nzcl_group(group).expect_density(share); }
 

@@ -49,6 +49,11 @@ NZCL_API c10::intrusive_ptr<GroupBase> make_process_group(
 
 // ---- What nzcl's groups can do beyond the calls of c10d. `group` must be one of nzcl's.
 
+/// Fails the group on every rank: what is under way and what comes later fails with this reason.
+NZCL_API void abort(GroupBase& group, const std::string& reason);
+/// Closes the group's communicator, as destroying the group does. Later calls of it do nothing; those that
+/// start operations fail.
+NZCL_API void close(GroupBase& group);
 /// Replaces the tensor by the average over all ranks of what their states send of it. `tensor` has
 /// state.elements() float32, one behind the other. The state belongs to nzcl until the work has completed.
 NZCL_API c10::intrusive_ptr<c10d::Work> average_compressed(GroupBase& group, nzcl::CompressorState& state,

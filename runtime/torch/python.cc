@@ -5,6 +5,10 @@
 
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <mutex>
+#include <string>
+#include <vector>
+
 #include "runtime/torch/bucket_hook.h"
 #include "runtime/torch/process_group.h"
 
@@ -15,17 +19,58 @@ using nzcl_torch::BucketHook;
 using nzcl_torch::GroupBase;
 using nzcl_torch::Way;
 
-/// Closing waits for the communicator's callbacks, and these may wait for Python's lock.
+/// Closing waits for the communicator's callbacks, and these may wait for Python's lock. When Python has
+/// ended there is no lock any more, and close_all() has closed.
 void without_lock(const std::function<void()>& close) {
-  if (PyGILState_Check() == 0) return close();
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return close();
   const py::gil_scoped_release release;
   close();
 }
 
+/// The groups that Python has made and that may still live.
+class Groups {
+ public:
+  void add(const c10::intrusive_ptr<GroupBase>& group) {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(groups_, [](const auto& g) { return g.expired(); });
+    groups_.emplace_back(group);
+  }
+  /// Closes them. Fails them before if there is a reason to.
+  void close_all(const std::string& failure) {
+    std::vector<c10::weak_intrusive_ptr<GroupBase>> all;
+    {
+      const std::scoped_lock lock(mutex_);
+      all.swap(groups_);
+    }
+    for (const auto& g : all) {
+      const auto group = g.lock();
+      if (!group.defined()) continue;
+      if (!failure.empty()) nzcl_torch::abort(*group, failure);
+      nzcl_torch::close(*group);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::weak_intrusive_ptr<GroupBase>> groups_;
+};
+
+Groups& groups() {
+  static Groups all;
+  return all;
+}
+
 auto create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
             std::chrono::milliseconds timeout) {
-  return nzcl_torch::make_process_group(store, rank, size, timeout, without_lock);
+  const auto group = nzcl_torch::make_process_group(store, rank, size, timeout, without_lock);
+  groups().add(group);
+  return group;
 }
+
+/// Python runs this at its end, while other threads can still take its lock. Later they cannot: one that
+/// tries, to run a callback or to let go of a tensor that Python has seen, is ended where it stands, and the
+/// process with it.
+void close_all(const std::string& failure) { groups().close_all(failure); }
 
 std::shared_ptr<BucketHook> register_hook(c10d::Reducer& reducer, const c10::intrusive_ptr<GroupBase>& group,
                                           const std::vector<at::Tensor>& parameters,
@@ -107,6 +152,7 @@ PYBIND11_MODULE(_C, module) {
   py::module_::import("torch.distributed");  // where the classes of the arguments and the result are known
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("close_all", &close_all, py::arg("failure"), py::call_guard<py::gil_scoped_release>());
   module.def("expect_density", &expect_density, py::arg("group"), py::arg("share"));
   module.def("statistics", &statistics, py::arg("group"));
   module.def("register_hook", &register_hook, py::arg("reducer"), py::arg("group"), py::arg("parameters"),

@@ -373,6 +373,26 @@ def rank_killed_rank():
         sys.exit(7)
 
 
+def rank_exit():
+    """Ends without destroying the group, while a callback is under way that goes on in Python later."""
+    torch, dist, rank, size = group()
+
+    def callback(future):
+        time.sleep(0.5)
+        print("the callback is over", flush=True)
+        return future.value()
+
+    dist.all_reduce(torch.ones(1000), async_op=True).get_future().then(callback)
+
+
+def rank_failed_program():
+    torch, dist, rank, size = group()
+    dist.all_reduce(torch.ones(10))
+    if rank == 1:
+        raise ValueError("a mistake of the program")
+    expect_error(lambda: dist.all_reduce(torch.ones(10)), "aborted by rank 1", "ValueError: a mistake of the program")
+
+
 def hooked(problem, compress="", **options):
     """A model with the hook, its optimizer, its batches and the hook."""
     import torch
@@ -581,6 +601,16 @@ def rank_torchrun():
 
 
 # --- Cases
+
+
+def case_exit():
+    for rank, (status, text) in enumerate(outcomes(start_ranks("exit", 2))):
+        assert status == 0 and "the callback is over" in text, f"rank {rank} ended with {status}:\n{text}"
+
+
+def case_failed_program():
+    for rank, (status, text) in enumerate(outcomes(start_ranks("failed_program", 3))):
+        assert status == (1 if rank == 1 else 0), f"rank {rank} ended with {status}:\n{text}"
 
 
 def case_hook_killed_rank():

@@ -4,6 +4,9 @@
 >>> torch.distributed.init_process_group("nzcl")
 """
 
+import atexit
+import sys
+
 import torch.distributed
 
 from . import _C
@@ -47,5 +50,13 @@ def statistics(group=None):
     return _C.statistics(group or torch.distributed.distributed_c10d._get_default_group())
 
 
+def _close_groups():
+    """At the end of the program: closes groups that were not destroyed. An exception that ended the program fails them, so that the other ranks
+    learn of it at once and do not wait for this one."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    _C.close_all(failure="" if error is None else f"its program ended with {type(error).__name__}: {error}")
+
+
 if "NZCL" not in torch.distributed.Backend._plugins:
     torch.distributed.Backend.register_backend("nzcl", _create)
+    atexit.register(_close_groups)
