@@ -44,9 +44,10 @@ bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) 
          worth_predicting_merging(config, record);
 }
 
-/// One hop sends the messages of doubling, but all at once.
+/// Where push takes one hop it sends the messages of doubling, but all at once.
 bool may_double(const EngineConfig& config, const wire::OperationRecord& record) {
-  return !config.one_hop && fits_doubling(config, record);
+  if (config.one_hop && layout_of(config, 0, record).express()) return false;
+  return fits_doubling(config, record);
 }
 
 std::string why_not_merging(const EngineConfig& config, const wire::OperationRecord& record) {
@@ -87,7 +88,8 @@ wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord&
     best = algorithm;
     least = p.seconds();
   };
-  if (doubles) consider(wire::Algorithm::doubling, predict_doubling(c, config.link_costs), kDoublingShare);
+  if (doubles)
+    consider(wire::Algorithm::doubling, predict_doubling(c, config.link_costs), doubling_share(c.ranks));
   if (merges) consider(wire::Algorithm::merging, predict_merging(c, config.link_costs), kMergingShare);
   return best;
 }

@@ -148,9 +148,9 @@ inline constexpr std::uint64_t kDoublingSlotBytes = 34 << 10;
 /// fits it.
 inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 
-/// Doubling is chosen where it is predicted to take at most this share of push's time. Where they are about
-/// equal, push has fewer bytes.
-inline constexpr double kDoublingShare = 0.9;
+/// Doubling is chosen where it is predicted to take less than this share of push's time. Where they are about
+/// equal, push has fewer bytes, but not among two ranks.
+constexpr double doubling_share(int ranks) { return ranks > 2 ? 0.9 : 1; }
 /// The same for merging, which has fewer hops and more to add.
 inline constexpr double kMergingShare = 0.9;
 

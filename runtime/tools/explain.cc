@@ -172,8 +172,7 @@ class Explanation {
   std::string why_not_doubling() const {
     if (refusal(Algorithm::doubling)) return "doubling cannot be";
     if (case_.one_hop) return "doubling would gather all contributions as one hop does, but not at once";
-    if (config_.one_hop) return "doubling is not considered among ranks that are few enough for one hop";
-    return slower("doubling", doubling_, engine::kDoublingShare);
+    return slower("doubling", doubling_, engine::doubling_share(case_.ranks));
   }
 
   std::string why_not_merging() const {

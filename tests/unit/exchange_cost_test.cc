@@ -169,6 +169,17 @@ TEST(ExchangeChoice, TwoRanksTakeOneHopAndOneRankNothing) {
   EXPECT_EQ(choice(config_of("a", "tcp", 4), 16), wire::Algorithm::push);
 }
 
+TEST(ExchangeChoice, TwoRanksDoubleWhatIsTooLargeForOneHop) {
+  for (const char* transport : {"tcp", "cma", "ibverbs"}) {
+    const EngineConfig config = config_of("ab", transport, 4);
+    EXPECT_EQ(choice(config, (8 << 10) / 4), wire::Algorithm::doubling) << transport;
+    EXPECT_EQ(choice(config, (32 << 10) / 4), wire::Algorithm::doubling) << transport;
+    EXPECT_EQ(choice(config, (64 << 10) / 4), wire::Algorithm::push) << "it does not fit, " << transport;
+  }
+  EXPECT_EQ(choice(config_of("abcd", "cma", 4), (8 << 10) / 4), wire::Algorithm::push)
+      << "four send more bytes by doubling";
+}
+
 /// An allreduce of 2^20 single elements, whose result is packed.
 wire::OperationRecord stream_record(DataType type, ReduceOp op) {
   wire::OperationRecord record;
@@ -289,7 +300,7 @@ TEST(ExchangeChoice, IsTheFastestOfThosePredicted) {
                 break;
               case wire::Algorithm::doubling:
                 ++doubled;
-                EXPECT_LT(doubling, kDoublingShare * push);
+                EXPECT_LT(doubling, doubling_share(c.ranks) * push);
                 break;
               case wire::Algorithm::merging:
                 ++merged;
