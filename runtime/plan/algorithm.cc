@@ -44,9 +44,13 @@ bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) 
          worth_predicting_merging(config, record);
 }
 
-/// Where push takes one hop it sends the messages of doubling, but all at once.
+/// Where push takes one hop it sends the messages of doubling, but all at once. So few ranks also leave small
+/// blocks to push, whose tiles have shorter codes than doubling's bitmaps.
 bool may_double(const EngineConfig& config, const wire::OperationRecord& record) {
-  if (config.one_hop && layout_of(config, 0, record).express()) return false;
+  if (config.one_hop) {
+    const SliceLayout layout = layout_of(config, 0, record);
+    if (layout.express() || layout.tiled()) return false;
+  }
   return fits_doubling(config, record);
 }
 

@@ -172,6 +172,7 @@ class Explanation {
   std::string why_not_doubling() const {
     if (refusal(Algorithm::doubling)) return "doubling cannot be";
     if (case_.one_hop) return "doubling would gather all contributions as one hop does, but not at once";
+    if (config_.one_hop && case_.tiled) return "doubling would send a bitmap, and push has shorter codes";
     return slower("doubling", doubling_, engine::doubling_share(case_.ranks));
   }
 

@@ -178,6 +178,13 @@ TEST(ExchangeChoice, TwoRanksDoubleWhatIsTooLargeForOneHop) {
   }
   EXPECT_EQ(choice(config_of("abcd", "cma", 4), (8 << 10) / 4), wire::Algorithm::push)
       << "four send more bytes by doubling";
+  wire::OperationRecord elements;
+  elements.count = (8 << 10) / 4;
+  elements.block_elems = 1;
+  elements.type = static_cast<std::uint8_t>(DataType::float32);
+  EXPECT_EQ(choose_algorithm(config_of("ab", "cma", 4), elements, Algorithm::automatic),
+            wire::Algorithm::push)
+      << "codes of single elements are shorter than a bitmap";
 }
 
 /// An allreduce of 2^20 single elements, whose result is packed.
