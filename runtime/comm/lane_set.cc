@@ -112,15 +112,15 @@ bool LaneSet::drive_shortly(Operation& operation) {
   return false;
 }
 
-/// Lets other threads have the core, and notes whether one took it. If that happens again and again, it
-/// sleeps for a moment: as long as two threads hand each other a core, the operating system may leave both
-/// there while another core is idle, but it looks for an idle one when a thread wakes up.
+/// Lets other threads have the core, and notes whether one took it. If that happens again and again where
+/// this rank should have a core to itself, it sleeps for a moment: as long as two threads hand each other a
+/// core, the operating system may leave both there while another core is idle, but it looks for an idle one
+/// when a thread wakes up.
 void LaneSet::yield() {
+  if (caller_spin_ == std::chrono::nanoseconds(0)) return std::this_thread::yield();
   const auto begin = Clock::now();
   std::this_thread::yield();
-  const bool lent = Clock::now() - begin >= engine::kLentCoreTime;
-  shares_core_.store(lent, std::memory_order_relaxed);
-  if (!lent) return;
+  if (!sharing_.note_yield(Clock::now() - begin)) return;
   if (yields_.fetch_add(1, std::memory_order_relaxed) % engine::kYieldsPerNap == engine::kYieldsPerNap - 1)
     std::this_thread::sleep_for(engine::kShortestNap);
 }
@@ -128,7 +128,7 @@ void LaneSet::yield() {
 /// How long a caller polls before it yields. Where it shares its core, perhaps with the very rank that it
 /// waits for, polling only holds the other thread up.
 std::chrono::nanoseconds LaneSet::spin() const {
-  return shares_core_.load(std::memory_order_relaxed) ? std::chrono::nanoseconds(0) : caller_spin_;
+  return sharing_.shared() ? std::chrono::nanoseconds(0) : caller_spin_;
 }
 
 /// What a waiting caller does after a round in which nothing moved: at first it polls again at once, later it

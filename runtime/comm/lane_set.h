@@ -11,6 +11,7 @@
 
 #include "nzcl/communicator.h"
 #include "runtime/bootstrap/bootstrap.h"
+#include "runtime/comm/core_sharing.h"
 #include "runtime/lane/lane.h"
 #include "runtime/placement/plan.h"
 #include "runtime/plan/membership.h"
@@ -63,8 +64,8 @@ class LaneSet {
 
   const std::chrono::nanoseconds caller_spin_;
   const engine::Staging staging_;
-  std::atomic<bool> shares_core_{false};  // another thread took the core at the last yield
-  std::atomic<std::uint32_t> yields_{0};  // those at which one did
+  CoreSharing sharing_;                   // of the callers' cores
+  std::atomic<std::uint32_t> yields_{0};  // those that lent a core
   std::vector<std::unique_ptr<engine::Lane>> lanes_;
 };
 

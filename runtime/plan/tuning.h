@@ -254,9 +254,11 @@ inline constexpr std::chrono::milliseconds kSafetyNap{100};
 inline constexpr std::chrono::microseconds kStandBack{500};
 /// A waiting caller gives way to others for this long after it has stopped polling, and only then sleeps.
 inline constexpr std::chrono::microseconds kCallerYieldTime{500};
-/// A caller's yield that takes at least this long has lent the core to another thread.
+/// A caller's yield has lent the core to another thread if it takes at least this long, and so many times as
+/// long as one that returns at once.
 inline constexpr std::chrono::microseconds kLentCoreTime{1};
-/// After so many of these a caller sleeps once. The nap is short beside the time that they took together.
+inline constexpr int kLentCoreYields = 3;
+/// After so many of these a caller that should have a core of its own sleeps once.
 inline constexpr std::uint32_t kYieldsPerNap = 128;
 /// When a communicator ends, it waits this long for its own writes, because their receiver may be dead.
 inline constexpr std::chrono::milliseconds kDrainTime{500};
