@@ -147,6 +147,7 @@ struct OperationStatistics {
   std::uint64_t union_blocks = 0;    ///< blocks in the result
   std::uint64_t bytes_sent = 0;      ///< as a worker, to other processes; payload and headers
   std::uint64_t bytes_received = 0;  ///< the same for what arrived; 0 where this rank does the sums itself
+  Algorithm algorithm = Algorithm::push;  ///< by which it was exchanged, equal on all ranks; never automatic
 };
 
 /// Totals of this rank since the communicator was made, both as a worker and as an aggregator.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "nzcl/export.h"
 
@@ -22,6 +23,9 @@ enum class Algorithm : std::uint8_t {
   merging,  ///< allreduce only: log2 N rounds in which ranks merge partial sums. For sparse single elements.
 };
 inline constexpr int kRequestAlgorithms = 5;
+
+/// As Options::algorithm spells it.
+[[nodiscard]] NZCL_API std::string_view name_of(Algorithm algorithm);
 
 /// The settings of a communicator. Defaults are overridden by code or a file, and these by NZCL_* environment
 /// variables. A bad value throws Error{invalid_argument}. An unknown NZCL_* variable leads to a warning in

@@ -133,6 +133,7 @@ Measurement CompressedBench::run() {
       sent_bytes += static_cast<double>(communicator_.statistics().bytes_sent - bytes_before);
       cpu += cpu_seconds() - cpu_before;
       const auto of_work = work.statistics();
+      m.algorithm = of_work.algorithm;
       const double blocks = std::max(1.0, static_cast<double>(of_work.blocks));
       received += static_cast<double>(of_work.bytes_received);
       union_density += static_cast<double>(of_work.union_blocks) / blocks;

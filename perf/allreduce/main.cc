@@ -165,6 +165,7 @@ class Output {
              settings_.aggregators ? ordered_json(settings_.aggregators) : ordered_json("colocated")},
             {"transport", transport_},
             {"in_place", r.in_place},
+            {"algorithm", nzcl::name_of(m.algorithm)},
             {"input", settings_.input()},
             {"output", settings_.output()},
             {"time_us_min", m.seconds.front() * 1e6},

@@ -180,6 +180,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
       cpu += cpu_seconds() - cpu_before;
     }
     communicator_.barrier();  // the rest must not take a core from ranks that still work
+    m.algorithm = work.statistics().algorithm;
     if (i == 0 && settings_.check) bad = static_cast<double>(wrong(p, work, in_place));
   }
   std::vector<double> most = m.seconds;

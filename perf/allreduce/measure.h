@@ -13,6 +13,7 @@ struct Measurement {
   double wire_bytes = 0;        // sent per operation by the rank that sent most
   double cpu_seconds = 0;       // per operation, of all ranks
   std::uint64_t wrong = 0;      // elements, on all ranks
+  nzcl::Algorithm algorithm = nzcl::Algorithm::push;  // that nzcl took
   /// Of compressed operations, the mean over the ranks: the share of the elements that is sent, the share in
   /// the result, the bytes written upwards, those received of results, and the norm of what is kept.
   double density = 0, union_density = 0, coded_bytes = 0, coded_ratio = 0, residual_norm = 0;

@@ -1,4 +1,5 @@
 #include "nzcl/error.h"
+#include "nzcl/options.h"
 #include "nzcl/types.h"
 
 namespace nzcl {
@@ -43,6 +44,22 @@ std::string_view name_of(MemoryKind kind) {
       return "host";
     case MemoryKind::device:
       return "device";
+  }
+  return "?";
+}
+
+std::string_view name_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::automatic:
+      return "auto";
+    case Algorithm::push:
+      return "push";
+    case Algorithm::doubling:
+      return "doubling";
+    case Algorithm::switch_:
+      return "switch";
+    case Algorithm::merging:
+      return "merging";
   }
   return "?";
 }

@@ -215,7 +215,8 @@ OperationStatistics Work::statistics() const {
           .input_blocks = op.input_blocks.load(std::memory_order_relaxed),
           .union_blocks = op.union_blocks.load(std::memory_order_relaxed),
           .bytes_sent = op.bytes_sent.load(std::memory_order_relaxed),
-          .bytes_received = op.bytes_received.load(std::memory_order_relaxed)};
+          .bytes_received = op.bytes_received.load(std::memory_order_relaxed),
+          .algorithm = state_->core->algorithm_of(op)};
 }
 
 // --- Communicator

@@ -253,6 +253,10 @@ void Core::on_complete(std::shared_ptr<Operation> operation, std::function<void(
   notifier_.add(std::move(operation), std::move(call));
 }
 
+Algorithm Core::algorithm_of(const Operation& operation) const {
+  return engine::public_algorithm(config_, operation.record.algorithm);
+}
+
 Statistics Core::statistics() const {
   Statistics total;
   total.operations = operations_started_.load(std::memory_order_relaxed);

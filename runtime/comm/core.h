@@ -98,6 +98,7 @@ class Core {
   void on_complete(std::shared_ptr<engine::Operation> operation, std::function<void()> call);
 
   Statistics statistics() const;
+  Algorithm algorithm_of(const engine::Operation& operation) const;
   std::optional<Failure> failure() const { return control_->failure(); }
   /// Records that a caller has been told of this failure, so that it need not be logged.
   void told(const Failure& failure);

@@ -149,6 +149,19 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
   return fastest(config, record);
 }
 
+Algorithm public_algorithm(const EngineConfig& config, wire::Algorithm chosen) {
+  if (config.datagrams) return Algorithm::switch_;
+  switch (chosen) {
+    case wire::Algorithm::push:
+      break;
+    case wire::Algorithm::doubling:
+      return Algorithm::doubling;
+    case wire::Algorithm::merging:
+      return Algorithm::merging;
+  }
+  return Algorithm::push;
+}
+
 bool order_permits_merging(const EngineConfig& config, const wire::OperationRecord& record) {
   return config.any_order || same_in_any_order(static_cast<DataType>(record.type),
                                                static_cast<ReduceOp>(record.op), config.members.workers);

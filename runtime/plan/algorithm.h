@@ -21,6 +21,9 @@ Algorithm algorithm_of(const std::string& option, const Members& members);
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
                                  Algorithm asked);
 
+/// Returns the public name of what choose_algorithm() returned.
+Algorithm public_algorithm(const EngineConfig& config, wire::Algorithm chosen);
+
 /// Whether merging, which adds in an order of its own, may be chosen where no request asks for it: the order
 /// of sums changes no bit, or may.
 bool order_permits_merging(const EngineConfig& config, const wire::OperationRecord& record);

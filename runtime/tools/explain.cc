@@ -145,7 +145,7 @@ class Explanation {
   std::string verdict() const {
     if (config_.algorithm == Algorithm::switch_) return "Chosen: switch, as NZCL_ALGORITHM says.";
     const auto chosen = engine::choose_algorithm(config_, record_, Algorithm::automatic);
-    const char* const name = name_of(chosen);
+    const std::string_view name = name_of(engine::public_algorithm(config_, chosen));
     if (config_.algorithm != Algorithm::automatic)
       return fmt::format("Chosen: {}, as NZCL_ALGORITHM says where it can be.", name);
     if (q_.ranks == 1) return "Chosen: push; nothing is sent, because there is one rank.";
@@ -155,18 +155,6 @@ class Explanation {
           (chosen == wire::Algorithm::doubling ? doubling_ : merging_).seconds() / push_.seconds());
     return fmt::format("Chosen: push{}; {}; {}.", case_.one_hop ? " in one hop" : "", why_not_doubling(),
                        why_not_merging());
-  }
-
-  static const char* name_of(wire::Algorithm algorithm) {
-    switch (algorithm) {
-      case wire::Algorithm::push:
-        break;
-      case wire::Algorithm::doubling:
-        return "doubling";
-      case wire::Algorithm::merging:
-        return "merging";
-    }
-    return "push";
   }
 
   std::string why_not_doubling() const {

@@ -65,7 +65,7 @@ class GroupWork final : public c10d::Work {
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return outputs_; }
-  /// Of all operations together. May be called after completion.
+  /// Of all operations together; the algorithm is that of the last one. May be called after completion.
   nzcl::OperationStatistics statistics() const {
     nzcl::OperationStatistics sum;
     for (const nzcl::Work& work : works_) {
@@ -75,6 +75,7 @@ class GroupWork final : public c10d::Work {
       sum.union_blocks += one.union_blocks;
       sum.bytes_sent += one.bytes_sent;
       sum.bytes_received += one.bytes_received;
+      sum.algorithm = one.algorithm;
     }
     return sum;
   }

@@ -196,6 +196,26 @@ TEST(Doubling, GivesTheBitsOfThePush) {
   EXPECT_THAT(errors, Each(""));
 }
 
+TEST(Doubling, StatisticsSayWhatWasTaken) {
+  Setting s = patient(4);
+  s.options.sum_order = "any";
+  const auto errors = run_ranks(s, [](Communicator& c) {
+    const auto taken = [&](std::uint64_t count, std::uint64_t block, Algorithm asked) {
+      Buffer b(c, count);
+      AllreduceRequest r = b.request();
+      r.block_elems = block;
+      r.algorithm = asked;
+      Work work = c.allreduce(r);
+      work.wait();
+      return work.statistics().algorithm;
+    };
+    for (const Algorithm asked : {Algorithm::push, Algorithm::doubling, Algorithm::merging})
+      EXPECT_EQ(taken(300, 1, asked), asked) << name_of(asked);
+    EXPECT_EQ(taken(1 << 20, 256, Algorithm::automatic), Algorithm::push) << "blocks that no other one takes";
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(Doubling, OverEveryTransport) {
   for (const char* transport : {"cma", "shm", "tcp"}) {
     const auto errors = run_ranks(by_doubling(3, 1, transport), [&](Communicator& c) {

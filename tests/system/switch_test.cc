@@ -165,6 +165,7 @@ TEST(SwitchBytes, OnlyBlocksThatAreNotZeroTravel) {
       const std::uint64_t sent = work.statistics().bytes_sent, received = work.statistics().bytes_received;
       EXPECT_THAT(sent, ::testing::AllOf(::testing::Gt(whole), ::testing::Le(whole + last))) << block;
       EXPECT_EQ(received, sent) << "the union is what each rank holds";
+      EXPECT_EQ(work.statistics().algorithm, Algorithm::switch_);
     }
   }));
 }
