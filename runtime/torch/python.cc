@@ -35,19 +35,18 @@ class Groups {
     std::erase_if(groups_, [](const auto& g) { return g.expired(); });
     groups_.emplace_back(group);
   }
-  /// Closes them. Fails them before if there is a reason to.
+  /// Closes them. If there is a reason to, all are failed before, so that no member of one waits for another.
   void close_all(const std::string& failure) {
-    std::vector<c10::weak_intrusive_ptr<GroupBase>> all;
+    std::vector<c10::intrusive_ptr<GroupBase>> living;
     {
       const std::scoped_lock lock(mutex_);
-      all.swap(groups_);
+      for (const auto& g : groups_)
+        if (auto group = g.lock(); group.defined()) living.push_back(std::move(group));
+      groups_.clear();
     }
-    for (const auto& g : all) {
-      const auto group = g.lock();
-      if (!group.defined()) continue;
-      if (!failure.empty()) nzcl_torch::abort(*group, failure);
-      nzcl_torch::close(*group);
-    }
+    if (!failure.empty())
+      for (const auto& group : living) nzcl_torch::abort(*group, failure);
+    for (const auto& group : living) nzcl_torch::close(*group);
   }
 
  private:
