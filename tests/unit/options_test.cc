@@ -185,5 +185,12 @@ TEST(Help, MarkdownHasARowPerOption) {
   for (const Setting& s : settings()) EXPECT_THAT(text, HasSubstr("| `" + s.variable() + "` |"));
 }
 
+TEST(Resolve, NamesOfAlgorithmsAreThoseOfTheOption) {
+  for (int i = 0; i < kRequestAlgorithms; ++i) {
+    const std::string name(name_of(static_cast<Algorithm>(i)));
+    EXPECT_EQ(resolved({{"NZCL_ALGORITHM", name}}).options.algorithm, name);
+  }
+}
+
 }  // namespace
 }  // namespace nzcl
