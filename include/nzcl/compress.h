@@ -24,8 +24,8 @@ namespace nzcl {
 /// There is nothing to tune but the bin: 50 for convolutions, 500 for other layers.
 struct AdaComp {
   std::uint32_t bin = 500;  ///< elements, 4 to 16,383; a layer may have its own
-  /// The scale of Ternary values. true: the mean of the largest |G| of all bins of the layer, which needs
-  /// another pass over gradient and residual. false: the mean over the bins of each slice.
+  /// The scale of Ternary values. true: the mean of the largest |G| of all bins of the layer, so that nothing
+  /// is sent before the whole gradient has been read. false: the mean over the bins of each slice.
   bool exact_scale = true;
 };
 /// The elements with the largest |G| of the tensor.

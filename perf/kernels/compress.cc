@@ -9,13 +9,13 @@
 #include "nzcl/compress.h"
 #include "perf/kernels/beside.h"
 #include "perf/plain_loops.h"
-#include "runtime/compress/tensor_state.h"
+#include "runtime/compress/compression_step.h"
 #include "runtime/kernels/forced_target.h"
 
 namespace perf::kernels {
 namespace {
 
-using nzcl::compress::SliceBuffers;
+using nzcl::compress::CompressionStep;
 using nzcl::compress::TensorState;
 
 /// Normally distributed values, each of which occurs often, because drawing takes time. Steps begin at
@@ -42,13 +42,10 @@ class Gradients {
 /// After so many steps, thresholds are no longer found anew in each.
 constexpr int kSettle = 10;
 
-/// One step of compression. Every slice's values go to the same memory, which stays in a cache.
-void step(TensorState& state, std::span<const float> gradient, SliceBuffers& buffers,
-          std::vector<float>& values) {
-  state.begin_step(gradient, 0, 1);
-  for (std::size_t i = 0; i < state.layout().slices().size(); ++i)
-    benchmark::DoNotOptimize(state.compress_slice(i, buffers, values).sent);
-  state.end_step();
+/// One step of compression by one thread.
+void step(CompressionStep& step, std::span<const float> gradient) {
+  step.begin(gradient, 0, 1);
+  step.end();
   benchmark::ClobberMemory();
 }
 
@@ -59,13 +56,13 @@ void compress(benchmark::State& state, std::int64_t target, const std::string& c
   const std::size_t elements = bytes_out_of_cache() / sizeof(float);
   const nzcl::Layer layer{.elements = elements};
   TensorState tensor(nzcl::compressor_from_text(compressor), {&layer, 1});
-  SliceBuffers buffers;
+  CompressionStep compression(tensor);
   Gradients gradients(elements);
-  std::vector<float> values(nzcl::kMostSliceElements), sums(elements);
-  for (int i = 0; i < kSettle; ++i) step(tensor, gradients.next(), buffers, values);
+  std::vector<float> sums(elements);
+  for (int i = 0; i < kSettle; ++i) step(compression, gradients.next());
   const std::uint64_t bytes = 3 * elements * sizeof(float);
   beside(
-      state, bytes, [&] { step(tensor, gradients.next(), buffers, values); }, bytes,
+      state, bytes, [&] { step(compression, gradients.next()); }, bytes,
       [&] {
         plain_add(sums.data(), gradients.next().data(), elements);
         benchmark::ClobberMemory();

@@ -1,6 +1,7 @@
 #include "runtime/compress/select.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/compress/random-inl.h"
+#include "runtime/kernels/offsets-inl.h"
 #include "runtime/kernels/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -61,8 +63,8 @@ HWY_INLINE hn::Vec<Ints<D>> magnitude_at(D d, const SliceData& s, std::size_t at
 /// those of the next bins.
 constexpr std::size_t kAhead = 4 * kPrefetchBytes;
 
-// ---- Rules. begin(word) is called before the 64 elements that belong to a word of the bitmap; selects()
-// then says for each vector of these elements which of them are sent.
+// ---- Rules. selects() says which of the elements from number `first` on are sent. It is called for one
+// vector after the other, from the first word of the pass on.
 
 /// threshold - 1 in every lane: what is greater than it is at least the threshold. Comparisons with "greater"
 /// are those that all instruction sets have.
@@ -73,78 +75,59 @@ HWY_INLINE hn::Vec<Ints<D>> just_below(D, MagnitudeBits threshold) {
 
 struct ThresholdRule {
   explicit ThresholdRule(const Rule& rule) : threshold(rule.threshold) {}
-  void begin(std::size_t) {}
+  void seek(std::size_t) {}
   template <class D>
-  HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::size_t, std::size_t, hn::Vec<D> total, hn::Vec<D>) const {
+  HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::uint32_t, hn::Vec<D> total, hn::Vec<D>) const {
     return hn::Gt(magnitude(d, total), just_below(d, threshold));
   }
   MagnitudeBits threshold;
 };
 
-/// The thresholds of the bins, spread over the 64 elements of a word, so that they can be loaded as vectors.
-/// Each is stored as threshold - 1, which a selected magnitude must exceed.
-class BinRow {
+/// Compares with the threshold of the element's bin: |G|, or |G + x| with kTwice, as AdaComp does.
+template <bool kTwice>
+class BinRule {
  public:
-  explicit BinRow(const Rule& rule) : ends_(rule.bins.ends), thresholds_(rule.bin_thresholds) {}
-  /// Starts with the bin of the word's first element.
-  void seek(std::size_t word) {
-    const auto first = static_cast<std::uint32_t>(word * kWordElements);
-    bin_ = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), first) - ends_.begin());
-    filled_ = ends_.size();
+  explicit BinRule(const Rule& rule) : ends_(rule.bins.ends), thresholds_(rule.bin_thresholds) {}
+  /// Starts with the bin of this element.
+  void seek(std::size_t first) {
+    const auto past = std::upper_bound(ends_.begin(), ends_.end(), first);
+    bin_ = static_cast<std::size_t>(past - ends_.begin());
   }
-  HWY_INLINE void begin(std::size_t word) {
-    const std::size_t first = word * kWordElements;
-    while (bin_ + 1 < ends_.size() && ends_[bin_] <= first) ++bin_;
-    // A word that lies wholly in the bin of the word before needs the row as it is.
-    if (filled_ == bin_ && ends_[bin_] >= first + kWordElements) return;
-    fill(bin_, 0);
-    for (std::size_t i = bin_; i + 1 < ends_.size() && ends_[i] < first + kWordElements; ++i)
-      fill(i + 1, ends_[i] - first);
-    filled_ = ends_[bin_] >= first + kWordElements ? bin_ : ends_.size();
+  template <class D>
+  HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::uint32_t first, hn::Vec<D> total, hn::Vec<D> x) {
+    const Ints<D> di;
+    const auto compared = kTwice ? hn::Add(total, x) : total;
+    const auto reaches = hn::Gt(magnitude(d, compared), next(d, first));
+    return hn::And(reaches, hn::Gt(magnitude(d, total), hn::Zero(di)));
   }
-  const std::int32_t* row() const { return row_; }
 
  private:
-  /// Fills the row from `at` to the end of the word with the threshold of `bin`. It writes whole vectors, so
-  /// the last one may go beyond the word; the row has room for that.
-  HWY_INLINE void fill(std::size_t bin, std::size_t at) {
-    const hn::CappedTag<std::int32_t, 16> d;
-    const auto value = hn::Set(d, static_cast<std::int32_t>(thresholds_[bin]) - 1);
-    for (; at < kWordElements; at += hn::Lanes(d)) hn::StoreU(value, d, row_ + at);
+  /// The thresholds of these elements less 1. Bins are of any length, so each may end within a vector.
+  template <class D>
+  HWY_INLINE hn::Vec<Ints<D>> next(D d, std::uint32_t first) {
+    const Ints<D> di;
+    const auto end = first + static_cast<std::uint32_t>(hn::Lanes(d));
+    auto row = just_below(d, thresholds_[bin_]);
+    while (ends_[bin_] <= end && bin_ + 1 < ends_.size()) {
+      const auto before = hn::FirstN(di, ends_[bin_] - first);
+      row = hn::IfThenElse(before, row, just_below(d, thresholds_[++bin_]));
+    }
+    return row;
   }
 
   std::span<const std::uint32_t> ends_;
   std::span<const MagnitudeBits> thresholds_;
-  std::size_t bin_ = 0;     // the bin in which the word begins
-  std::size_t filled_ = 0;  // the bin that fills the whole row; ends_.size() if there are several
-  std::int32_t row_[2 * kWordElements];
-};
-
-/// Compares with the threshold of the element's bin: |G|, or |G + x| with kTwice, as AdaComp does.
-template <bool kTwice>
-struct BinRule {
-  explicit BinRule(const Rule& rule) : row(rule) {}
-  HWY_INLINE void begin(std::size_t word) { row.begin(word); }
-  template <class D>
-  HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::size_t, std::size_t lane, hn::Vec<D> total,
-                                       hn::Vec<D> x) const {
-    const Ints<D> di;
-    const auto compared = kTwice ? hn::Add(total, x) : total;
-    const auto reaches = hn::Gt(magnitude(d, compared), hn::LoadU(di, row.row() + lane));
-    return hn::And(reaches, hn::Gt(magnitude(d, total), hn::Zero(di)));
-  }
-  BinRow row;
+  std::size_t bin_ = 0;  // that of the next element
 };
 
 struct RandomRule {
   explicit RandomRule(const Rule& rule) : key(rule.key), draw_below(rule.draw_below) {}
-  void begin(std::size_t) {}
+  void seek(std::size_t) {}
   template <class D>
-  HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::size_t word, std::size_t lane, hn::Vec<D> total,
-                                       hn::Vec<D>) const {
+  HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::uint32_t first, hn::Vec<D> total, hn::Vec<D>) const {
     const hn::RebindToUnsigned<D> du;
     const Ints<D> di;
-    const auto number = numbers_from(du, static_cast<std::uint32_t>(word * kWordElements + lane));
+    const auto number = numbers_from(du, first);
     // Hashes are unsigned, and the comparison is signed. With the upper bit flipped on both sides, it gives
     // the order of the unsigned numbers.
     const auto flip = hn::Set(di, std::numeric_limits<std::int32_t>::min());
@@ -176,119 +159,158 @@ HWY_INLINE void clear(float* p, std::uint64_t bits) {
   }
 }
 
-/// Adds x to the residual of one word, and returns which elements are selected.
-template <bool kMomentum, class R>
-HWY_INLINE std::uint64_t accumulate(const SliceData& s, const R& rule, const WordData& w, std::size_t word) {
+/// Which elements of a word are selected, and which reach the lower threshold.
+struct WordBits {
+  std::uint64_t selected = 0, lower = 0;
+};
+
+/// Adds x to the residual of one word, which begins with element `first` of the slice.
+template <bool kMomentum, bool kCountLower, class R>
+HWY_INLINE WordBits accumulate(const SliceData& s, R& rule, MagnitudeBits lower, const WordData& w,
+                               std::size_t first) {
   const Floats d;
-  std::uint64_t bits = 0;
+  const Ints<Floats> di;
+  WordBits bits;
   for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
     const auto x = x_at<kMomentum>(d, s, w.gradient + lane, kMomentum ? w.velocity + lane : nullptr);
     const auto total = hn::Add(hn::LoadU(d, w.residual + lane), x);
     hn::StoreU(total, d, w.residual + lane);
     if constexpr (kMomentum) hn::StoreU(x, d, w.velocity + lane);
-    bits |= to_bits(Ints<Floats>(), rule.selects(d, word, lane, total, x)) << lane;
+    const auto number = static_cast<std::uint32_t>(first + lane);
+    bits.selected |= to_bits(di, rule.selects(d, number, total, x)) << lane;
+    if constexpr (kCountLower)
+      bits.lower |= to_bits(di, hn::Gt(magnitude(d, total), just_below(d, lower))) << lane;
   }
   return bits;
 }
 
-HWY_INLINE std::size_t count_at_least(const float* p, MagnitudeBits threshold) {
-  const Floats d;
-  std::size_t count = 0;
-  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d))
-    count +=
-        hn::CountTrue(Ints<Floats>(), hn::Gt(magnitude(d, hn::LoadU(d, p + lane)), just_below(d, threshold)));
-  return count;
-}
-
-/// What the pass over the words of a slice reads and writes. `out` takes the selected values.
+/// A pass over the words of a slice, in groups. First G of a whole group is computed and compared, without a
+/// branch that depends on what is selected. The selected elements are listed after that, while the group is
+/// in the first-level cache: few of them one by one, because a branch for each word would be mispredicted
+/// wherever about half of the words have one, and many of them by moving lanes.
 template <bool kMomentum, bool kCountLower, class R>
 struct Pass {
+  static constexpr std::size_t kGroupWords = 32;
+  /// With more selected elements per word, moving all lanes takes less time than one element after the other.
+  static constexpr std::size_t kManyPerWord = 16;
+
   const SliceData& slice;
-  R& rule;
+  R rule;
   const MagnitudeBits lower;
-  std::uint64_t* bitmap;
-  PackedWriter<std::uint32_t> out;
+  std::uint16_t* offsets;
+  float* values;
   Selected selected;
 
-  /// Handles one word. The bits of `valid` say which of its 64 elements belong to the slice.
-  HWY_INLINE void word(std::size_t number, const WordData& w, std::uint64_t valid) {
-    rule.begin(number);
-    const std::uint64_t bits = accumulate<kMomentum>(slice, rule, w, number) & valid;
-    if constexpr (kCountLower) selected.count_lower += count_at_least(w.residual, lower);
-    bitmap[number] = bits;
-    if (bits == 0) return;
-    const std::size_t count = popcount(bits);
-    selected.count += count;
-    const auto* const from = reinterpret_cast<const std::uint32_t*>(w.residual);
-    [[maybe_unused]] const bool fits =
-        out.put(count, [&](std::uint32_t* to) HWY_ATTR { pack_word<BitsOf<4>>(from, bits, to); });
-    assert(fits);
+  WordData data(std::size_t word) const {
+    const std::size_t at = word * kWordElements;
+    return {slice.gradient + at, slice.residual + at, kMomentum ? slice.velocity + at : nullptr};
+  }
+
+  HWY_INLINE WordBits compare(std::size_t word, const WordData& w) {
+    return accumulate<kMomentum, kCountLower>(slice, rule, lower, w, word * kWordElements);
+  }
+
+  /// The words [first, last), at most kGroupWords, all of whose elements belong to the slice.
+  HWY_INLINE void group(std::size_t first, std::size_t last) {
+    std::uint64_t bits[kGroupWords];
+    std::uint64_t nonzero = 0;
+    std::size_t count = 0;
+    for (std::size_t word = first; word < last; ++word) {
+      const WordData w = data(word);
+      prefetch_to_read(reinterpret_cast<const std::byte*>(w.gradient) + kAhead, 256);
+      prefetch_to_write(reinterpret_cast<std::byte*>(w.residual) + kAhead, 256);
+      const WordBits found = compare(word, w);
+      if constexpr (kCountLower) selected.count_lower += popcount(found.lower);
+      bits[word - first] = found.selected;
+      nonzero |= std::uint64_t{found.selected != 0} << (word - first);
+      count += popcount(found.selected);
+    }
+    const bool many = count > kManyPerWord * (last - first);
+    std::size_t at = selected.count;
+    for (; nonzero != 0; nonzero &= nonzero - 1) {
+      const auto i = static_cast<std::size_t>(std::countr_zero(nonzero));
+      // This may write beyond the word's own offsets, but not beyond the room for its elements.
+      write_offsets(bits[i], first + i, offsets + at);
+      if (many) move(data(first + i), bits[i], values + at);
+      at += popcount(bits[i]);
+    }
+    if (!many) take(selected.count, at);
+    selected.count = at;
+  }
+
+  /// Writes the elements of a word that are in `bits`, and sets them to zero.
+  HWY_INLINE void move(const WordData& w, std::uint64_t bits, float* to) {
+    pack_word<BitsOf<4>>(reinterpret_cast<const std::uint32_t*>(w.residual), bits,
+                         reinterpret_cast<std::uint32_t*>(to));
     clear(w.residual, bits);
     if constexpr (kMomentum) clear(w.velocity, bits);
   }
-};
 
-template <bool kMomentum, class P>
-HWY_INLINE void run_words(const SliceData& s, std::size_t first, std::size_t last, P& pass) {
-  const std::size_t whole = std::min(last, s.elements / kWordElements);
-  for (std::size_t word = first; word < whole; ++word) {
-    const std::size_t at = word * kWordElements;
-    prefetch_to_read(reinterpret_cast<const std::byte*>(s.gradient + at) + kAhead, 256);
-    prefetch_to_write(reinterpret_cast<std::byte*>(s.residual + at) + kAhead, 256);
-    pass.word(word, {s.gradient + at, s.residual + at, kMomentum ? s.velocity + at : nullptr},
-              ~std::uint64_t{0});
+  /// The same for the elements at the offsets from number `first` to `last`.
+  HWY_INLINE void take(std::size_t first, std::size_t last) {
+    for (std::size_t i = first; i < last; ++i) {
+      const std::uint16_t offset = offsets[i];
+      values[i] = slice.residual[offset];
+      slice.residual[offset] = 0;
+      if constexpr (kMomentum) slice.velocity[offset] = 0;
+    }
   }
-  if (last == whole) return;
-  // The slice ends within the last word. It is handled in copies that are filled up with zeros, because
-  // vectors would read and write behind the slice's end.
-  const std::size_t at = whole * kWordElements, rest = s.elements - at;
-  float gradient[kWordElements] = {}, residual[kWordElements] = {}, velocity[kWordElements] = {};
-  std::memcpy(gradient, s.gradient + at, rest * sizeof(float));
-  std::memcpy(residual, s.residual + at, rest * sizeof(float));
-  if constexpr (kMomentum) std::memcpy(velocity, s.velocity + at, rest * sizeof(float));
-  pass.word(whole, {gradient, residual, velocity}, low_bits(rest));
-  std::memcpy(s.residual + at, residual, rest * sizeof(float));
-  if constexpr (kMomentum) std::memcpy(s.velocity + at, velocity, rest * sizeof(float));
-}
+
+  /// The word in which the slice ends. It is handled in copies that are filled up with zeros, because vectors
+  /// would read and write behind the slice's end.
+  void partial(std::size_t word) {
+    const std::size_t at = word * kWordElements, rest = slice.elements - at;
+    float gradient[kWordElements] = {}, residual[kWordElements] = {}, velocity[kWordElements] = {};
+    std::memcpy(gradient, slice.gradient + at, rest * sizeof(float));
+    std::memcpy(residual, slice.residual + at, rest * sizeof(float));
+    if constexpr (kMomentum) std::memcpy(velocity, slice.velocity + at, rest * sizeof(float));
+    const WordBits found = compare(word, {gradient, residual, velocity});
+    std::memcpy(slice.residual + at, residual, rest * sizeof(float));
+    if constexpr (kMomentum) std::memcpy(slice.velocity + at, velocity, rest * sizeof(float));
+    if constexpr (kCountLower) selected.count_lower += popcount(found.lower & low_bits(rest));
+    const std::size_t first = selected.count;
+    for (std::uint64_t left = found.selected & low_bits(rest); left != 0; left &= left - 1)
+      offsets[selected.count++] = static_cast<std::uint16_t>(at + std::size_t(std::countr_zero(left)));
+    take(first, selected.count);
+  }
+};
 
 template <bool kMomentum, bool kCountLower, class R>
 Selected run(const SliceData& s, R rule, MagnitudeBits lower, std::size_t first, std::size_t last,
-             std::uint64_t* bitmap, std::span<float> values) {
-  Pass<kMomentum, kCountLower, R> pass{
-      s, rule, lower, bitmap, {reinterpret_cast<std::byte*>(values.data()), values.size()}, {}};
-  run_words<kMomentum>(s, first, last, pass);
+             std::uint16_t* offsets, float* values) {
+  using Words = Pass<kMomentum, kCountLower, R>;
+  Words pass{s, rule, lower, offsets, values, {}};
+  pass.rule.seek(first * kWordElements);
+  const std::size_t whole = std::min(last, s.elements / kWordElements);
+  for (std::size_t word = first; word < whole; word += Words::kGroupWords)
+    pass.group(word, std::min(whole, word + Words::kGroupWords));
+  if (last > whole) pass.partial(whole);
   return pass.selected;
 }
 
 template <bool kMomentum>
 Selected select_with(const SliceData& s, const Rule& rule, std::size_t first, std::size_t last,
-                     std::uint64_t* bitmap, std::span<float> values) {
+                     std::uint16_t* offsets, float* values) {
   switch (rule.kind) {
     case Rule::Kind::threshold:
       if (rule.lower_threshold != 0)
-        return run<kMomentum, true>(s, ThresholdRule(rule), rule.lower_threshold, first, last, bitmap,
+        return run<kMomentum, true>(s, ThresholdRule(rule), rule.lower_threshold, first, last, offsets,
                                     values);
-      return run<kMomentum, false>(s, ThresholdRule(rule), 0, first, last, bitmap, values);
-    case Rule::Kind::bin_threshold: {
-      BinRule<false> bins(rule);
-      bins.row.seek(first);
-      return run<kMomentum, false>(s, bins, 0, first, last, bitmap, values);
-    }
-    case Rule::Kind::adacomp: {
-      BinRule<true> bins(rule);
-      bins.row.seek(first);
-      return run<kMomentum, false>(s, bins, 0, first, last, bitmap, values);
-    }
+      return run<kMomentum, false>(s, ThresholdRule(rule), 0, first, last, offsets, values);
+    case Rule::Kind::bin_threshold:
+      return run<kMomentum, false>(s, BinRule<false>(rule), 0, first, last, offsets, values);
+    case Rule::Kind::adacomp:
+      return run<kMomentum, false>(s, BinRule<true>(rule), 0, first, last, offsets, values);
     case Rule::Kind::random:
-      return run<kMomentum, false>(s, RandomRule(rule), 0, first, last, bitmap, values);
+      return run<kMomentum, false>(s, RandomRule(rule), 0, first, last, offsets, values);
   }
   return {};
 }
 
 Selected select_any(const SliceData& s, const Rule& rule, std::size_t first, std::size_t last,
-                    std::uint64_t* bitmap, std::span<float> values) {
-  return s.velocity != nullptr ? select_with<true>(s, rule, first, last, bitmap, values)
-                               : select_with<false>(s, rule, first, last, bitmap, values);
+                    std::uint16_t* offsets, float* values) {
+  return s.velocity != nullptr ? select_with<true>(s, rule, first, last, offsets, values)
+                               : select_with<false>(s, rule, first, last, offsets, values);
 }
 
 // ---- Maxima of bins
@@ -409,13 +431,22 @@ HWY_EXPORT(find_non_finite_any);
 }  // namespace nzcl
 
 namespace nzcl::compress {
+namespace {
+
+/// As integers, so that compilers make no branch of it and use vectors.
+bool is_finite(float value) { return (std::bit_cast<MagnitudeBits>(value) & 0x7fffffffu) < kInfinityBits; }
+
+}  // namespace
 
 Selected select(const SliceData& slice, const Rule& rule, std::size_t first_word, std::size_t last_word,
-                std::span<std::uint64_t> bitmap, std::span<float> values) noexcept {
-  assert(last_word <= words_for(slice.elements) && bitmap.size() >= last_word);
+                std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
+  assert(last_word <= words_for(slice.elements));
+  [[maybe_unused]] const std::size_t room =
+      std::min(slice.elements, last_word * kWordElements) - first_word * kWordElements;
+  assert(offsets.size() >= room && values.size() >= room);
   assert(rule.kind != Rule::Kind::threshold || rule.threshold >= 1);
   if (first_word == last_word) return {};
-  return HWY_DYNAMIC_DISPATCH(select_any)(slice, rule, first_word, last_word, bitmap.data(), values);
+  return HWY_DYNAMIC_DISPATCH(select_any)(slice, rule, first_word, last_word, offsets.data(), values.data());
 }
 
 void bin_maxima(const SliceData& slice, const Bins& bins, std::size_t first, std::size_t last,
@@ -437,15 +468,35 @@ std::size_t find_non_finite(std::span<const float> values) noexcept {
   return HWY_DYNAMIC_DISPATCH(find_non_finite_any)(values.data(), values.size());
 }
 
-std::size_t feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,
-                      std::span<const float> sent, float* residual) noexcept {
-  std::size_t bad = 0;
-  for (std::size_t i = 0; i < offsets.size(); ++i) {
-    const bool finite = std::isfinite(sent[i]);
-    residual[offsets[i]] = finite ? before[i] - sent[i] : 0.0f;
-    bad += finite ? 0 : 1;
+std::size_t count_non_finite(std::span<const float> values) noexcept {
+  std::size_t count = 0;
+  for (const float value : values) count += is_finite(value) ? 0 : 1;
+  return count;
+}
+
+void to_sign_and_scale(std::span<float> values, float scale) noexcept {
+  const MagnitudeBits magnitude = std::bit_cast<MagnitudeBits>(scale);
+  for (float& value : values) {
+    const auto sign = std::bit_cast<MagnitudeBits>(value) & 0x80000000u;
+    const float sent = std::bit_cast<float>(sign | magnitude);
+    value = is_finite(value) ? sent : value;
   }
-  return bad;
+}
+
+void feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,
+               std::span<const float> sent, float* residual) noexcept {
+  // The residual may be in no cache: between a selection and its codes there may be a whole tensor.
+  constexpr std::size_t kAheadOffsets = 32;
+  const std::size_t last = offsets.size() > kAheadOffsets ? offsets.size() - kAheadOffsets : 0;
+  const auto keep = [&](std::size_t i) {
+    const float lost = before[i] - sent[i];
+    residual[offsets[i]] = is_finite(sent[i]) ? lost : 0.0f;
+  };
+  for (std::size_t i = 0; i < last; ++i) {
+    __builtin_prefetch(residual + offsets[i + kAheadOffsets], 1);
+    keep(i);
+  }
+  for (std::size_t i = last; i < offsets.size(); ++i) keep(i);
 }
 
 }  // namespace nzcl::compress

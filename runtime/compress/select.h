@@ -57,14 +57,14 @@ struct Selected {
 };
 
 /// Selects among the elements of the words [first_word, last_word) of the slice. A word is 64 elements, and
-/// the last word of a slice may be partial. Writes these words of the bitmap, and G of the selected elements
-/// to `values`, one behind the other. Where an element is selected, its residual and velocity become 0;
-/// elsewhere the residual becomes G and the velocity becomes x.
+/// the last word of a slice may be partial. Writes the offsets of the selected elements in the slice and
+/// their G, one behind the other. Where an element is selected, its residual and velocity become 0; elsewhere
+/// the residual becomes G and the velocity becomes x.
 ///
-/// `bitmap` covers the whole slice. `values` has room for all elements of these words. Nothing is written
-/// behind that room, and its content behind the last value is arbitrary.
+/// `offsets` and `values` have room for all elements of these words. Nothing is written behind that room, and
+/// its content behind the last offset and value is arbitrary.
 Selected select(const SliceData& slice, const Rule& rule, std::size_t first_word, std::size_t last_word,
-                std::span<std::uint64_t> bitmap, std::span<float> values) noexcept;
+                std::span<std::uint16_t> offsets, std::span<float> values) noexcept;
 
 /// Writes max |G| of each of the bins [first, last) and changes nothing else. A G that is not finite is left
 /// out of the maximum.
@@ -80,9 +80,14 @@ double sum_of_squares(std::span<const float> values) noexcept;
 /// The position of the first value that is NaN or infinite, or the number of values if there is none.
 std::size_t find_non_finite(std::span<const float> values) noexcept;
 
+std::size_t count_non_finite(std::span<const float> values) noexcept;
+
+/// Gives all values the magnitude `scale`, which is not negative. What is not finite stays as it is.
+void to_sign_and_scale(std::span<float> values, float scale) noexcept;
+
 /// Keeps the rounding errors of the sent values: residual[offsets[i]] = before[i] - sent[i], or 0 where
-/// sent[i] is not finite. Returns how many were not finite.
-std::size_t feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,
-                      std::span<const float> sent, float* residual) noexcept;
+/// sent[i] is not finite.
+void feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,
+               std::span<const float> sent, float* residual) noexcept;
 
 }  // namespace nzcl::compress

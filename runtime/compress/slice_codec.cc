@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "runtime/base/bitmap.h"
 #include "runtime/compress/qsgd.h"
 #include "runtime/compress/random.h"
 #include "runtime/compress/tensor_state.h"
@@ -33,16 +32,16 @@ void make_qsgd(const Qsgd& codec, std::uint64_t key, SliceBuffers& buffers, std:
   assert(good);
 }
 
-/// Calls each(segment, first, last) for every segment of the slice: of the `sent` values, those in [first,
-/// last) belong to it.
+/// Calls each(segment, first, last) for every segment of the slice: of the values at `offsets`, those in
+/// [first, last) belong to it.
 template <class Each>
-void for_each_segment(const Layout& layout, const Slice& slice, const SliceBuffers& buffers, std::size_t sent,
+void for_each_segment(const Layout& layout, const Slice& slice, std::span<const std::uint16_t> offsets,
                       Each each) {
   std::size_t first = 0;
   for (const Segment& segment : layout.segments(slice)) {
     const bool to_the_end = segment.end == slice.elements;
-    const std::size_t last =
-        to_the_end ? sent : first + count_bits(buffers.bitmap, segment.begin, segment.end);
+    const auto end = to_the_end ? offsets.end() : std::ranges::lower_bound(offsets, segment.end);
+    const auto last = static_cast<std::size_t>(end - offsets.begin());
     each(segment, first, last);
     first = last;
   }
@@ -54,8 +53,8 @@ double TensorState::scale_of(const Slice& slice, const Segment& segment,
                              std::span<const float> values) const noexcept {
   double sum = 0;
   std::size_t count = 0;
-  if (const auto* adacomp = std::get_if<AdaComp>(&compressor_.selection)) {
-    if (adacomp->exact_scale) return layer_scales_[segment.layer];
+  if (std::holds_alternative<AdaComp>(compressor_.selection)) {
+    if (codes_after_all_) return layer_scales_[segment.layer];
     for (const MagnitudeBits maximum :
          std::span(bin_thresholds_).subspan(slice.first_bin + segment.first_bin, segment.bins))
       sum += double{std::bit_cast<float>(maximum)};
@@ -70,26 +69,26 @@ double TensorState::scale_of(const Slice& slice, const Segment& segment,
   return count > 0 ? sum / static_cast<double>(count) : 0;
 }
 
-void TensorState::make_ternary(const Slice& slice, const SliceBuffers& buffers, std::span<float> values,
-                               SliceOutcome& outcome) const noexcept {
-  for_each_segment(layout_, slice, buffers, values.size(),
-                   [&](const Segment& segment, std::size_t first, std::size_t last) {
-                     if (first == last) return;
-                     const auto of_segment = values.subspan(first, last - first);
-                     const auto scale = static_cast<float>(scale_of(slice, segment, of_segment));
-                     for (float& value : of_segment)
-                       value = std::isfinite(value) ? std::copysign(scale, value) : value;
-                     outcome.scales += double{scale};
-                     ++outcome.scale_count;
-                   });
+void TensorState::make_ternary(const Slice& slice, std::span<const std::uint16_t> offsets,
+                               std::span<float> values, SliceOutcome& outcome) const noexcept {
+  for_each_segment(layout_, slice, offsets, [&](const Segment& segment, std::size_t first, std::size_t last) {
+    if (first == last) return;
+    const auto of_segment = values.subspan(first, last - first);
+    const auto scale = static_cast<float>(scale_of(slice, segment, of_segment));
+    for (float& value : of_segment) value = std::isfinite(value) ? std::copysign(scale, value) : value;
+    outcome.scales += double{scale};
+    ++outcome.scale_count;
+  });
 }
 
-void TensorState::code_values(const Slice& slice, std::size_t index, SliceBuffers& buffers,
-                              std::span<float> values, SliceOutcome& outcome) noexcept {
+void TensorState::code_values(std::size_t index, SliceBuffers& buffers,
+                              std::span<const std::uint16_t> offsets, std::span<float> values,
+                              SliceOutcome& outcome) noexcept {
+  const Slice& slice = layout_.slices()[index];
   std::ranges::copy(values, buffers.before.begin());
   bool feedback = !residual_.empty();
   if (std::holds_alternative<Ternary>(compressor_.values)) {
-    make_ternary(slice, buffers, values, outcome);
+    make_ternary(slice, offsets, values, outcome);
   } else if (const auto* thin = std::get_if<Narrow>(&compressor_.values)) {
     make_narrow(*thin, buffers, values);
   } else if (const auto* qsgd = std::get_if<Qsgd>(&compressor_.values)) {
@@ -99,8 +98,7 @@ void TensorState::code_values(const Slice& slice, std::size_t index, SliceBuffer
     feedback = feedback && qsgd->feedback;
   }
   if (feedback) {
-    feed_back(std::span(buffers.offsets).first(values.size()), buffers.before, values,
-              residual_.data() + slice.begin);
+    feed_back(offsets, buffers.before, values, residual_.data() + slice.begin);
   }
 }
 
@@ -110,14 +108,13 @@ std::span<const float> TensorState::scales(std::size_t index) const {
   return {scales_.get() + index * most_scales_, qsgd_buckets(format_of(*qsgd), outcomes_[index].sent)};
 }
 
-std::size_t TensorState::coded_bytes(const Slice& slice, const SliceBuffers& buffers,
+std::size_t TensorState::coded_bytes(const Slice& slice, std::span<const std::uint16_t> offsets,
                                      const SliceOutcome& outcome) const noexcept {
   if (outcome.sent == 0) return 0;
-  const auto offsets = std::span(buffers.offsets).first(outcome.sent);
   std::size_t scales = 0;
-  for_each_segment(
-      layout_, slice, buffers, outcome.sent,
-      [&](const Segment&, std::size_t first, std::size_t last) { scales += last > first ? 4 : 0; });
+  for_each_segment(layout_, slice, offsets, [&](const Segment&, std::size_t first, std::size_t last) {
+    scales += last > first ? 4 : 0;
+  });
   std::size_t indices = std::min(
       {bitmap_bytes(slice.elements), offsets_bytes(outcome.sent), rice_bytes(offsets, slice.elements)});
   const bool all_know = std::holds_alternative<RandomK>(compressor_.selection) && outcome.non_finite == 0;

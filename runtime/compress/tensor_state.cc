@@ -10,12 +10,10 @@
 #include "runtime/base/bitmap.h"
 #include "runtime/compress/check.h"
 #include "runtime/compress/random.h"
-#include "runtime/kernels/offsets.h"
 
 namespace nzcl::compress {
 namespace {
 
-constexpr std::size_t kSliceWords = kMostSliceElements / 64;
 /// AdaComp measures the bins of this many words of the bitmap (64 elements each) and then selects in them.
 /// Few enough that gradient and residual are still in the first-level cache when they are read again.
 constexpr std::size_t kChunkWords = 16;
@@ -33,6 +31,12 @@ std::uint32_t bin_of(const Selection& selection) {
   return 0;
 }
 
+/// Whether values are coded with a scale that is known when all slices are selected.
+bool scales_of_layers(const Compressor& compressor) {
+  const auto* adacomp = std::get_if<AdaComp>(&compressor.selection);
+  return adacomp != nullptr && adacomp->exact_scale && std::holds_alternative<Ternary>(compressor.values);
+}
+
 /// `ratio` of `count`, rounded, but at least 1 of a count that is not 0.
 std::uint64_t share_of(double ratio, std::uint64_t count) {
   const auto share = static_cast<std::uint64_t>(std::llround(ratio * static_cast<double>(count)));
@@ -42,8 +46,7 @@ std::uint64_t share_of(double ratio, std::uint64_t count) {
 }  // namespace
 
 SliceBuffers::SliceBuffers()
-    : bitmap(kSliceWords),
-      offsets(kMostSliceElements),
+    : offsets(kMostSliceElements),
       before(kMostSliceElements),
       codes(2 * kMostSliceElements),
       no_residual(kMostSliceElements) {}
@@ -51,6 +54,7 @@ SliceBuffers::SliceBuffers()
 TensorState::TensorState(const Compressor& compressor, std::span<const Layer> layers)
     : compressor_(compressor),
       layout_(layers, bin_of(compressor.selection)),
+      codes_after_all_(scales_of_layers(compressor)),
       residual_(compressor.residual ? layout_.elements() : 0),
       velocity_(compressor.momentum > 0 ? layout_.elements() : 0),
       result_residual_(codes_results(compressor) && compressor.residual ? layout_.elements() : 0),
@@ -123,11 +127,7 @@ double TensorState::ratio_now(double ratio) const {
   return std::pow(ratio, (stage + 1) / (kWarmUpStages + 1));
 }
 
-void TensorState::prepare(const AdaComp& selection) {
-  if (!selection.exact_scale) return;
-  measure_bins();
-  sum_layer_scales();
-}
+void TensorState::prepare(const AdaComp&) {}
 
 void TensorState::prepare(const TopK& selection) {
   wanted_ = share_of(ratio_now(selection.ratio), layout_.elements());
@@ -169,29 +169,6 @@ void TensorState::measure_bins() noexcept {
     bin_maxima(data_of(slice, own_buffers_), {layout_.bin_ends(slice)}, 0, slice.bins,
                std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins));
   }
-}
-
-/// Computes the mean of the bins' maxima for each layer. It adds in the order of the bins, because the sums
-/// of floating-point numbers depend on the order, and all runs must give the same bits.
-void TensorState::sum_layer_scales() noexcept {
-  std::ranges::fill(layer_scales_, 0.0);
-  std::size_t layer = 0, bins = 0;
-  const auto end_layer = [&] {
-    if (bins > 0) layer_scales_[layer] /= static_cast<double>(bins);
-    bins = 0;
-  };
-  for (const Slice& slice : layout_.slices()) {
-    for (const Segment& segment : layout_.segments(slice)) {
-      if (segment.layer != layer) end_layer();
-      layer = segment.layer;
-      for (std::size_t i = 0; i < segment.bins; ++i) {
-        layer_scales_[layer] +=
-            double{std::bit_cast<float>(bin_thresholds_[slice.first_bin + segment.first_bin + i])};
-      }
-      bins += segment.bins;
-    }
-  }
-  end_layer();
 }
 
 /// Finds the threshold that the `wanted` largest magnitudes reach. Several magnitudes may be equal to it, so
@@ -289,10 +266,10 @@ Rule TensorState::rule_of(std::size_t index) const {
   return std::visit(Visitor{*this, index, with_bins}, compressor_.selection);
 }
 
-/// AdaComp with a scale for each slice: measures the maxima of some bins, then selects in the words that
-/// these bins cover, and so on to the end of the slice.
+/// AdaComp: measures the maxima of some bins, then selects in the words that these bins cover, and so on to
+/// the end of the slice.
 Selected TensorState::select_by_bins(const SliceData& data, Rule rule, const Slice& slice,
-                                     SliceBuffers& buffers, std::span<float> values) noexcept {
+                                     std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
   const auto ends = rule.bins.ends;
   const auto maxima = std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins);
   const std::size_t words = words_for(slice.elements);
@@ -304,31 +281,56 @@ Selected TensorState::select_by_bins(const SliceData& data, Rule rule, const Sli
     bin_maxima(data, rule.bins, bin, last_bin, maxima);
     const std::size_t covered = ends[last_bin - 1];
     const std::size_t last_word = covered == slice.elements ? words : covered / 64;
-    const Selected some = select(data, rule, word, last_word, buffers.bitmap, values.subspan(all.count));
+    const Selected some =
+        select(data, rule, word, last_word, offsets.subspan(all.count), values.subspan(all.count));
     all.count += some.count;
     word = last_word, bin = last_bin;
   }
   return all;
 }
 
-SliceOutcome TensorState::compress_slice(std::size_t index, SliceBuffers& buffers,
-                                         std::span<float> values) noexcept {
+std::size_t TensorState::select_slice(std::size_t index, SliceBuffers& buffers,
+                                      std::span<float> values) noexcept {
   const Slice& slice = layout_.slices()[index];
   const SliceData data = data_of(slice, buffers);
   const Rule rule = rule_of(index);
-  const auto* adacomp = std::get_if<AdaComp>(&compressor_.selection);
-  const std::size_t words = words_for(slice.elements);
-  const Selected selected = adacomp != nullptr && !adacomp->exact_scale
-                                ? select_by_bins(data, rule, slice, buffers, values)
-                                : select(data, rule, 0, words, buffers.bitmap, values);
-  SliceOutcome outcome{.sent = selected.count, .lower = selected.count_lower};
-  offsets_of(std::span(buffers.bitmap).first(words), buffers.offsets);
-  const auto sent = values.first(outcome.sent);
-  for (const float value : sent) outcome.non_finite += bits_of(value) >= kInfinityBits ? 1 : 0;
-  if (!std::holds_alternative<AsIs>(compressor_.values)) code_values(slice, index, buffers, sent, outcome);
-  outcome.coded_bytes = coded_bytes(slice, buffers, outcome);
-  outcomes_[index] = outcome;
-  return outcome;
+  const Selected selected = rule.kind == Rule::Kind::adacomp
+                                ? select_by_bins(data, rule, slice, buffers.offsets, values)
+                                : select(data, rule, 0, words_for(slice.elements), buffers.offsets, values);
+  outcomes_[index] = {.sent = selected.count, .lower = selected.count_lower};
+  return selected.count;
+}
+
+/// Computes the mean of the bins' maxima for each layer. It adds in the order of the bins, because the sums
+/// of floating-point numbers depend on the order, and all runs must give the same bits.
+void TensorState::end_selection() noexcept {
+  std::ranges::fill(layer_scales_, 0.0);
+  std::size_t layer = 0, bins = 0;
+  const auto end_layer = [&] {
+    if (bins > 0) layer_scales_[layer] /= static_cast<double>(bins);
+    bins = 0;
+  };
+  for (const Slice& slice : layout_.slices()) {
+    for (const Segment& segment : layout_.segments(slice)) {
+      if (segment.layer != layer) end_layer();
+      layer = segment.layer;
+      for (std::size_t i = 0; i < segment.bins; ++i) {
+        layer_scales_[layer] +=
+            double{std::bit_cast<float>(bin_thresholds_[slice.first_bin + segment.first_bin + i])};
+      }
+      bins += segment.bins;
+    }
+  }
+  end_layer();
+}
+
+void TensorState::code_slice(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
+                             std::span<float> values) noexcept {
+  SliceOutcome& outcome = outcomes_[index];
+  outcome.non_finite = count_non_finite(values);
+  if (!std::holds_alternative<AsIs>(compressor_.values))
+    code_values(index, buffers, offsets, values, outcome);
+  outcome.coded_bytes = coded_bytes(layout_.slices()[index], offsets, outcome);
 }
 
 // ---- After the slices

@@ -19,7 +19,6 @@ namespace nzcl::compress {
 /// What a thread needs to compress slices: made once, and used for one slice at a time.
 struct SliceBuffers {
   SliceBuffers();
-  std::vector<std::uint64_t> bitmap;   // one bit for each element of the slice: whether it was selected
   std::vector<std::uint16_t> offsets;  // the offsets of the selected elements in the slice, ascending
   std::vector<float> before;           // the selected values before they are coded
   std::vector<std::byte> codes;        // the coded values
@@ -47,9 +46,12 @@ struct StepState {
   bool operator==(const StepState&) const = default;
 };
 
-/// One rank's state of one tensor. A step is begin_step(), compress_slice() once for every slice, and
-/// end_step(). Different threads may compress different slices at the same time, each with buffers of its
-/// own. All other calls must come one at a time.
+/// One rank's state of one tensor. A step is begin_step(), then select_slice() and code_slice() once for
+/// every slice, and end_step(). Different threads may handle different slices at the same time, each with
+/// buffers of its own. All other calls must come one at a time.
+///
+/// Where the code of a value depends on all slices (codes_after_all()), end_selection() comes behind the last
+/// select_slice() and before the first code_slice().
 class TensorState {
  public:
   /// The caller has checked the compressor and the layers (check.h).
@@ -62,11 +64,21 @@ class TensorState {
   /// for stochastic rounding. Throws Error{invalid_argument}, and changes nothing, if the gradient has
   /// another size than the tensor or a value that the compressor refuses.
   void begin_step(std::span<const float> gradient, int rank, int ranks);
-  /// Compresses slice `index`: writes the values to `values`, which has room for the whole slice, and their
-  /// offsets to the buffers. The content of `values` behind the last value is arbitrary.
-  SliceOutcome compress_slice(std::size_t index, SliceBuffers& buffers, std::span<float> values) noexcept;
+  /// Whether the values of a slice can be coded only when all slices are selected: AdaComp's exact scale is
+  /// the mean over a whole layer.
+  bool codes_after_all() const { return codes_after_all_; }
+  /// Selects in slice `index`: writes the selected values to `values`, which has room for the whole slice,
+  /// and their offsets to the buffers. Returns how many. The content of `values` behind the last value is
+  /// arbitrary.
+  std::size_t select_slice(std::size_t index, SliceBuffers& buffers, std::span<float> values) noexcept;
+  /// Computes the scales of layers. Only for codes_after_all().
+  void end_selection() noexcept;
+  /// Turns the values that select_slice() has written into those that are sent, and keeps the difference.
+  /// `offsets` are those of the values, ascending; they may lie in the buffers.
+  void code_slice(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
+                  std::span<float> values) noexcept;
   void end_step() noexcept;
-  /// Ends a step of which no slice was compressed, as if it had not begun.
+  /// Ends a step of which no slice was selected, as if it had not begun.
   void abandon_step() noexcept { gradient_ = {}; }
   /// Adds the values of the last step to the residual again, because they could not be sent after all.
   void take_back(const CompressedGradient& sent) noexcept;
@@ -115,23 +127,23 @@ class TensorState {
   void find_exact_threshold(std::uint64_t wanted, bool exact);
   void settle_ties(std::uint64_t among_the_largest);
   void measure_bins() noexcept;
-  void sum_layer_scales() noexcept;
 
   static std::uint64_t draw_below(double ratio);
   std::uint64_t key_of_draw(std::uint64_t step, std::size_t index) const;
   Rule rule_of(std::size_t index) const;
-  Selected select_by_bins(const SliceData& data, Rule rule, const Slice& slice, SliceBuffers& buffers,
-                          std::span<float> values) noexcept;
-  void code_values(const Slice& slice, std::size_t index, SliceBuffers& buffers, std::span<float> values,
-                   SliceOutcome& outcome) noexcept;
-  void make_ternary(const Slice& slice, const SliceBuffers& buffers, std::span<float> values,
+  Selected select_by_bins(const SliceData& data, Rule rule, const Slice& slice,
+                          std::span<std::uint16_t> offsets, std::span<float> values) noexcept;
+  void code_values(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
+                   std::span<float> values, SliceOutcome& outcome) noexcept;
+  void make_ternary(const Slice& slice, std::span<const std::uint16_t> offsets, std::span<float> values,
                     SliceOutcome& outcome) const noexcept;
   double scale_of(const Slice& slice, const Segment& segment, std::span<const float> values) const noexcept;
-  std::size_t coded_bytes(const Slice& slice, const SliceBuffers& buffers,
+  std::size_t coded_bytes(const Slice& slice, std::span<const std::uint16_t> offsets,
                           const SliceOutcome& outcome) const noexcept;
 
   const Compressor compressor_;
   const Layout layout_;
+  const bool codes_after_all_;
   std::vector<float> residual_;         // empty if the compressor keeps none
   std::vector<float> velocity_;         // empty if the compressor has no momentum
   std::vector<float> result_residual_;  // empty if results are not coded, or the compressor keeps no residual
@@ -148,7 +160,7 @@ class TensorState {
   std::vector<MagnitudeBits> bin_thresholds_;  // one for each bin
   std::size_t most_scales_ = 0;                // of a slice; 0: values are not quantised
   std::unique_ptr<float[]> scales_;            // of the buckets; each slice has room for most_scales_
-  std::vector<double> layer_scales_;           // one for each layer; only for AdaComp with the exact scale
+  std::vector<double> layer_scales_;           // one for each layer; only for codes_after_all()
   /// An exact top-k may take only some of the elements that are equal to the threshold. It takes all of them
   /// in the slices before this one, in this slice those before tie_ends_[0], and none in later slices.
   std::size_t tie_slice_ = 0;

@@ -14,14 +14,32 @@ CompressedGradient WholeTensor::compress(TensorState& state, std::span<const flo
   std::size_t sent = 0;
   const auto slices = state.layout().slices();
   for (std::size_t i = 0; i < slices.size(); ++i) {
-    const SliceOutcome outcome =
-        state.compress_slice(i, *buffers_, {values_.get() + sent, slices[i].elements});
+    const std::span values(values_.get() + sent, slices[i].elements);
+    const std::size_t count = state.select_slice(i, *buffers_, values);
+    const std::span<const std::uint16_t> offsets(buffers_->offsets.data(), count);
+    if (!state.codes_after_all()) state.code_slice(i, *buffers_, offsets, values.first(count));
     const auto begin = static_cast<std::int64_t>(slices[i].begin);
-    for (std::size_t k = 0; k < outcome.sent; ++k) indices_[sent + k] = begin + buffers_->offsets[k];
-    sent += outcome.sent;
+    for (std::size_t k = 0; k < count; ++k) indices_[sent + k] = begin + offsets[k];
+    sent += count;
   }
+  if (state.codes_after_all()) code_all(state);
   state.end_step();
   return {.indices = {indices_.get(), sent}, .values = {values_.get(), sent}};
+}
+
+void WholeTensor::code_all(TensorState& state) {
+  state.end_selection();
+  std::size_t first = 0;
+  const auto slices = state.layout().slices();
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    const std::size_t count = state.outcome(i).sent;
+    const std::span offsets(buffers_->offsets.data(), count);
+    for (std::size_t k = 0; k < count; ++k)
+      offsets[k] =
+          static_cast<std::uint16_t>(indices_[first + k] - static_cast<std::int64_t>(slices[i].begin));
+    state.code_slice(i, *buffers_, offsets, {values_.get() + first, count});
+    first += count;
+  }
 }
 
 }  // namespace nzcl::compress

@@ -24,6 +24,9 @@ class WholeTensor {
   float* values() { return values_.get(); }
 
  private:
+  /// Codes what was selected in all slices.
+  void code_all(TensorState& state);
+
   std::optional<SliceBuffers> buffers_;
   std::unique_ptr<float[]> values_;
   std::unique_ptr<std::int64_t[]> indices_;

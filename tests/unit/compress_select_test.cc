@@ -76,8 +76,8 @@ Inputs make_inputs(std::size_t elements, std::size_t bin, std::mt19937& random) 
 
 struct Outputs {
   std::vector<std::uint32_t> residual, velocity, values;
-  std::vector<std::uint64_t> bitmap;
-  std::size_t count = 0, lower = 0;
+  std::vector<std::uint16_t> offsets;
+  std::size_t lower = 0;
   bool operator==(const Outputs&) const = default;
 };
 
@@ -88,7 +88,6 @@ std::uint32_t canonical(float v) {
 
 Outputs naive(const Inputs& in, float factor, float momentum, const Rule& rule) {
   Outputs out;
-  out.bitmap.assign(words_for(in.gradient.size()), 0);
   std::size_t bin = 0;
   for (std::size_t i = 0; i < in.gradient.size(); ++i) {
     while (!in.ends.empty() && in.ends[bin] <= i) ++bin;
@@ -114,9 +113,8 @@ Outputs naive(const Inputs& in, float factor, float momentum, const Rule& rule) 
     }
     if (rule.lower_threshold != 0) out.lower += bits(total) >= rule.lower_threshold ? 1 : 0;
     if (selected) {
-      set_bit(std::span(out.bitmap), i);
+      out.offsets.push_back(static_cast<std::uint16_t>(i));
       out.values.push_back(canonical(total));
-      ++out.count;
     }
     out.residual.push_back(selected ? 0 : std::bit_cast<std::uint32_t>(total));
     out.velocity.push_back(momentum > 0 && !selected ? std::bit_cast<std::uint32_t>(x) : 0);
@@ -127,8 +125,8 @@ Outputs naive(const Inputs& in, float factor, float momentum, const Rule& rule) 
 /// In one call, or in several of `words` words.
 Outputs selected(const Inputs& in, float factor, float momentum, Rule rule, std::size_t words) {
   const GuardedFloats gradient(in.gradient), residual(in.residual), velocity(in.velocity);
-  const Guarded bitmap(words_for(in.gradient.size()) * 8);
-  const std::span all_words(reinterpret_cast<std::uint64_t*>(bitmap.data()), bitmap.size() / 8);
+  const Guarded listed(in.gradient.size() * sizeof(std::uint16_t));
+  const std::span offsets(reinterpret_cast<std::uint16_t*>(listed.data()), in.gradient.size());
   const GuardedFloats values(std::vector<float>(in.gradient.size()));
   const SliceData slice{.gradient = gradient.span().data(),
                         .residual = residual.span().data(),
@@ -139,13 +137,16 @@ Outputs selected(const Inputs& in, float factor, float momentum, Rule rule, std:
   rule.bins = {in.ends};
   rule.bin_thresholds = in.thresholds;
   Outputs out;
-  for (std::size_t word = 0; word < all_words.size(); word += words) {
-    const std::size_t last = std::min(all_words.size(), word + words);
-    const Selected some = select(slice, rule, word, last, all_words, values.span().subspan(out.count));
-    out.count += some.count, out.lower += some.count_lower;
+  std::size_t count = 0;
+  const std::size_t all_words = words_for(in.gradient.size());
+  for (std::size_t word = 0; word < all_words; word += words) {
+    const std::size_t last = std::min(all_words, word + words);
+    const Selected some =
+        select(slice, rule, word, last, offsets.subspan(count), values.span().subspan(count));
+    count += some.count, out.lower += some.count_lower;
   }
-  out.bitmap.assign(all_words.begin(), all_words.end());
-  for (const float v : values.span().first(out.count)) out.values.push_back(canonical(v));
+  out.offsets.assign(offsets.begin(), offsets.begin() + static_cast<std::ptrdiff_t>(count));
+  for (const float v : values.span().first(count)) out.values.push_back(canonical(v));
   out.residual = residual.bits();
   out.velocity = momentum > 0 ? velocity.bits() : std::vector<std::uint32_t>(in.gradient.size());
   return out;
@@ -162,7 +163,7 @@ TEST(Select, EqualsAScalarLoop) {
                         {.kind = Kind::random, .key = 0x123456789abcdef0, .draw_below = 1u << 29},
                         {.kind = Kind::random, .key = 5, .draw_below = std::uint64_t{1} << 32},
                         {.kind = Kind::random, .key = 5, .draw_below = 0}};
-  for (const std::size_t elements : {1, 2, 15, 16, 17, 63, 64, 65, 127, 500, 1000, 5003}) {
+  for (const std::size_t elements : {1, 2, 15, 16, 17, 63, 64, 65, 127, 500, 1000, 2048, 5003}) {
     for (const std::size_t bin : {4, 50, 64, 500}) {
       const Inputs in = make_inputs(elements, bin, random);
       for (const Rule& rule : rules) {
@@ -179,6 +180,34 @@ TEST(Select, EqualsAScalarLoop) {
         }
       }
     }
+  }
+}
+
+TEST(CountNonFinite, CountsInfinitiesAndNans) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> values{1, kInfinity, -0.0f, nan, -kInfinity, 3e38f, -nan};
+  EXPECT_EQ(count_non_finite(values), 4u);
+  EXPECT_EQ(count_non_finite({}), 0u);
+}
+
+TEST(ToSignAndScale, KeepsSignsAndWhatIsNotFinite) {
+  std::vector<float> values{1, -2, kInfinity, 0, -0.0f, -kInfinity, -3e38f, 1e-45f};
+  to_sign_and_scale(values, 0.5f);
+  EXPECT_EQ(values, (std::vector<float>{0.5f, -0.5f, kInfinity, 0.5f, -0.5f, -kInfinity, -0.5f, 0.5f}));
+}
+
+TEST(FeedBack, KeepsWhatWasLostAndNothingOfWhatIsNotFinite) {
+  for (const std::size_t count : {0, 1, 31, 32, 33, 100}) {
+    std::vector<std::uint16_t> offsets;
+    std::vector<float> before, sent, residual(3 * count + 1, 7.0f), expected = residual;
+    for (std::size_t i = 0; i < count; ++i) {
+      offsets.push_back(static_cast<std::uint16_t>(3 * i));
+      before.push_back(static_cast<float>(i) + 0.25f);
+      sent.push_back(i % 7 == 3 ? kInfinity : static_cast<float>(i));
+      expected[3 * i] = i % 7 == 3 ? 0.0f : 0.25f;
+    }
+    feed_back(offsets, before, sent, residual.data());
+    EXPECT_EQ(residual, expected) << count;
   }
 }
 
