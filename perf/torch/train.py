@@ -76,6 +76,8 @@ class Run:
         torch.set_num_threads(1)
         torch.manual_seed(args.seed)
         self.module = self.task.model()
+        if "momentum=" in args.compress:  # the compressor's, which corrects it for what is sent late
+            self.task.momentum = 0
         self.optimizers = self.task.optimizers(self.module, args.optimizer)
         self.hook = None
         if args.backend == "nzcl":
