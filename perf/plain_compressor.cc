@@ -54,6 +54,13 @@ double PlainCompressor::ratio(double final_ratio) const {
   return std::pow(final_ratio, (static_cast<double>(steps_ * 4 / compressor_.warm_up) + 1) / 5);
 }
 
+void PlainCompressor::set_rate(float rate) {
+  const float scale = rate_ > 0 ? rate_ / rate : 1;
+  rate_ = rate;
+  for (float& kept : residual_) kept *= scale;
+  threshold_ *= scale, last_ *= scale;
+}
+
 std::vector<float> PlainCompressor::step(std::span<const float> gradient, int rank, int ranks) {
   float factor = 1;
   if (compressor_.clip > 0) {

@@ -19,6 +19,9 @@ class PlainCompressor {
   /// One step. Returns what is sent, as a dense tensor with zeros elsewhere.
   std::vector<float> step(std::span<const float> gradient, int rank, int ranks);
 
+  /// Multiplies what is kept, and the threshold that is carried over, by the rate before over this one.
+  void set_rate(float rate);
+
   const std::vector<bool>& selected() const { return selected_; }  ///< in the last step
   const std::vector<float>& residual() const { return residual_; }
 
@@ -51,6 +54,7 @@ class PlainCompressor {
   std::uint64_t steps_ = 0;
   std::vector<float> residual_, velocity_, x_, total_, sent_;
   std::vector<bool> selected_;
+  float rate_ = 0;
   float threshold_ = 0, last_ = 0, drift_ = 0;  // of the streaming top-k
   std::uint64_t wanted_ = 0, since_exact_ = 0;
 };

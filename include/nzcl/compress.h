@@ -188,6 +188,17 @@ class NZCL_API CompressorState {
   /// elements() elements; `rank` gives ranks different random numbers for Qsgd; `ranks` is for clipping.
   CompressedGradient compress(std::span<const float> gradient, int rank = 0, int ranks = 1);
 
+  /// Says with which learning rate the results of the next steps will be used, so that what is sent late
+  /// counts with the rate of the step that it comes from (Karimireddy et al., ICML 2019, algorithm 2, whose
+  /// residual has the rate in it): where the rate changes, what is kept is multiplied by the old rate over
+  /// the new one. Only ratios of rates matter. Before the first call nothing is multiplied. All ranks give
+  /// the same.
+  ///
+  /// Takes a pass over the residual, and over the errors of coded results, if the rate is another one than
+  /// before. Throws Error{invalid_argument} for a rate that is not from 1e-15 to 1e15.
+  void set_rate(float rate);
+  [[nodiscard]] float rate() const;  ///< that was set last; 0: none was
+
   /// Everything that lives from step to step, to be kept with an engine's checkpoint. The bytes are those of
   /// this machine (little-endian), for a state with the same compressor and layers.
   [[nodiscard]] std::vector<std::byte> save() const;

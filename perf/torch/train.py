@@ -27,6 +27,7 @@ def settings():
     parser.add_argument("--automatic", action="store_true", help="compress only if that is faster")
     parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
     parser.add_argument("--schedule", choices=["constant", "cosine"], default="constant", help="cosine: the rate falls to zero over all steps")
+    parser.add_argument("--rated", action="store_true", help="the compressor is told the learning rate of each step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--evaluate", type=int, default=100, help="after so many steps, and save a checkpoint; 0: never")
@@ -144,6 +145,8 @@ class Run:
     def set_rate(self, step):
         """Of the step alone, so that a run that goes on has the same rates as one that was never interrupted."""
         factor = 1.0 if self.args.schedule == "constant" else (1 + math.cos(math.pi * (step - 1) / self.args.steps)) / 2
+        if self.args.rated:
+            self.hook.set_rate(self.task.rates[self.args.optimizer] * factor)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = self.task.rates[self.args.optimizer] * factor

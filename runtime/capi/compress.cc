@@ -51,6 +51,13 @@ nzclResult_t nzclCompressorStateReset(nzclCompressorState_t state) {
   });
 }
 
+nzclResult_t nzclCompressorStateSetRate(nzclCompressorState_t state, float rate) {
+  return guarded([&] {
+    require("nzclCompressorStateSetRate", state);
+    state->state.set_rate(rate);
+  });
+}
+
 nzclResult_t nzclCompressorStateSave(nzclCompressorState_t state, void* data, size_t* bytes) {
   return guarded([&] {
     require("nzclCompressorStateSave", state, bytes);

@@ -84,6 +84,13 @@ CompressedGradient CompressorState::compress(std::span<const float> gradient, in
   return impl().whole.compress(impl().tensor, gradient, rank, ranks);
 }
 
+void CompressorState::set_rate(float rate) {
+  impl().require_idle("set_rate");
+  compress::check_rate(rate);
+  impl().tensor.set_rate(rate);
+}
+float CompressorState::rate() const { return impl().tensor.rate(); }
+
 std::vector<std::byte> CompressorState::save() const {
   impl().require_idle("save");
   return impl().tensor.save();

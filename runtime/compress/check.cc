@@ -87,6 +87,12 @@ void check_compressor(const Compressor& c) {
           "above 0 only for selections that have a ratio");
 }
 
+void check_rate(float rate) {
+  if (is_rate(rate)) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("set_rate: the rate is {}; it may be from 1e-15 to 1e15", rate));
+}
+
 void check_layers(const Compressor& c, std::span<const Layer> layers) {
   for (const Layer& layer : layers) {
     if (layer.bin == 0) continue;

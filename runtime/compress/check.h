@@ -12,6 +12,10 @@ void check_compressor(const Compressor& compressor);
 /// The same for the layers of a tensor.
 void check_layers(const Compressor& compressor, std::span<const Layer> layers);
 
+/// The same for a learning rate.
+void check_rate(float rate);
+inline bool is_rate(float rate) { return rate >= 1e-15f && rate <= 1e15f; }
+
 /// Whether the owners of the compressor's results code them.
 inline bool codes_results(const Compressor& compressor) {
   return !std::holds_alternative<AsIs>(compressor.results);

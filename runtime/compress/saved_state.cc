@@ -6,6 +6,7 @@
 #include <string>
 
 #include "nzcl/error.h"
+#include "runtime/compress/check.h"
 #include "runtime/compress/tensor_state.h"
 
 namespace nzcl::compress {
@@ -20,7 +21,7 @@ struct SavedHeader {
   std::uint64_t compressor_bytes = 0, layers = 0, residual = 0, velocity = 0, result_residual = 0;
   std::uint64_t steps = 0, sent_total = 0, wanted = 0;
   float next_threshold = 0, last_threshold = 0, drift = 0;
-  std::uint32_t unused = 0;
+  float rate = 0;
 };
 static_assert(sizeof(SavedHeader) == 96);
 
@@ -64,6 +65,7 @@ std::vector<std::byte> TensorState::save() const {
   header.next_threshold = state_.threshold.next;
   header.last_threshold = state_.threshold.last;
   header.drift = state_.threshold.drift;
+  header.rate = state_.rate;
   std::vector<std::byte> bytes;
   bytes.reserve(sizeof header + text.size() + 16 * header.layers +
                 4 * (header.residual + header.velocity + header.result_residual));
@@ -101,6 +103,8 @@ void TensorState::restore(std::span<const std::byte> saved) {
   if (header.residual != residual_.size() || header.velocity != velocity_.size() ||
       header.result_residual != result_residual_.size())
     SavedReader::refuse("its sizes are others");
+  if (header.rate != 0 && !is_rate(header.rate))
+    SavedReader::refuse(fmt::format("its rate is {}", header.rate));
   const auto residual = in.take(header.residual * sizeof(float));
   const auto velocity = in.take(header.velocity * sizeof(float));
   const auto result_residual = in.take(header.result_residual * sizeof(float));
@@ -114,6 +118,7 @@ void TensorState::restore(std::span<const std::byte> saved) {
   state_ = {
       .steps = header.steps,
       .sent_total = header.sent_total,
+      .rate = header.rate,
       .wanted = header.wanted,
       .since_exact = header.since_exact,
       .threshold = {.next = header.next_threshold, .last = header.last_threshold, .drift = header.drift}};

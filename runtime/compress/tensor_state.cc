@@ -356,6 +356,16 @@ void TensorState::end_step() noexcept {
   }
 }
 
+void TensorState::set_rate(float rate) noexcept {
+  const float scale = state_.rate > 0 ? state_.rate / rate : 1.0f;
+  state_.rate = rate;
+  if (scale == 1.0f) return;
+  for (float& kept : residual_) kept *= scale;
+  for (float& lost : result_residual_) lost *= scale;
+  state_.threshold.next *= scale;
+  state_.threshold.last *= scale;
+}
+
 void TensorState::take_back(const CompressedGradient& sent) noexcept {
   if (residual_.empty()) return;
   for (std::size_t i = 0; i < sent.indices.size(); ++i) {

@@ -39,6 +39,7 @@ struct SliceOutcome {
 struct StepState {
   std::uint64_t steps = 0;  // steps that have ended
   std::uint64_t sent_total = 0;
+  float rate = 0;  // of learning, in whose units the residual is; 0: none was given
   // Of the streaming top-k:
   std::uint64_t wanted = 0;       // how many elements the step before was to send
   std::uint32_t since_exact = 0;  // steps since the threshold was last found exactly
@@ -82,6 +83,10 @@ class TensorState {
   void abandon_step() noexcept { gradient_ = {}; }
   /// Adds the values of the last step to the residual again, because they could not be sent after all.
   void take_back(const CompressedGradient& sent) noexcept;
+
+  /// Multiplies what is kept by the rate before over this one. Not during a step.
+  void set_rate(float rate) noexcept;
+  float rate() const { return state_.rate; }
 
   void reset() noexcept;
   std::vector<std::byte> save() const;

@@ -1,6 +1,7 @@
 #include "runtime/torch/bucket_hook.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 #include <variant>
@@ -147,6 +148,16 @@ void BucketHook::prepare_state(const std::string& name, Bucket& bucket, const c1
   restored_.erase(found);
 }
 
+void BucketHook::set_rate(double rate) {
+  TORCH_CHECK(rate >= 1e-15 && rate <= 1e15, "the rate is ", rate, "; it may be from 1e-15 to 1e15");
+  rate_ = static_cast<float>(rate);
+}
+
+void BucketHook::adapt_rate(nzcl::CompressorState& state) const {
+  constexpr float kSame = 0.01f;
+  if (rate_ > 0 && std::abs(rate_ - state.rate()) > kSame * rate_) state.set_rate(rate_);
+}
+
 c10::intrusive_ptr<c10d::Work> BucketHook::start(const std::string& name, Bucket& bucket,
                                                  c10d::GradBucket& source) {
   const at::Tensor& buffer = source.getBuffer();
@@ -160,6 +171,7 @@ c10::intrusive_ptr<c10d::Work> BucketHook::start(const std::string& name, Bucket
   const Way way = way_of(name, bucket, buffer);
   note(name, buffer, way == Way::dense ? "dense" : "compressed");
   if (way == Way::compressed || restored_.contains(name)) prepare_state(name, bucket, source);
+  if (bucket.state) adapt_rate(*bucket.state);
   if (way == Way::compressed) return average_compressed(*group_, *bucket.state, buffer);
   if (bucket.state && selector_.chosen()) {
     add_residual(buffer, *bucket.state);

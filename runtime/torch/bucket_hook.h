@@ -70,6 +70,11 @@ class NZCL_API BucketHook {
   std::optional<Way> chosen() const { return selector_.chosen(); }
   std::uint64_t steps() const { return steps_; }  ///< that have begun
 
+  /// The learning rate of the next steps (CompressorState::set_rate()). The same on all ranks, between steps.
+  /// States take a rate that is within a per cent of their last one for the same, because a new one takes a
+  /// pass over what they keep.
+  void set_rate(double rate);
+
   /// The states of all buckets, by their parameters.
   std::map<std::string, std::vector<std::byte>> save() const;
   /// Continues with these states, and with what `automatic` had chosen, between any two steps. Their buckets
@@ -94,6 +99,7 @@ class NZCL_API BucketHook {
   void check_restored() const;
   std::string name_of(const c10d::GradBucket& bucket) const;
   Way way_of(const std::string& name, const Bucket& bucket, const at::Tensor& buffer) const;
+  void adapt_rate(nzcl::CompressorState& state) const;
   void prepare_state(const std::string& name, Bucket& bucket, const c10d::GradBucket& source);
   c10::intrusive_ptr<c10d::Work> start(const std::string& name, Bucket& bucket, c10d::GradBucket& source);
   void note(const std::string& name, const at::Tensor& buffer, const char* way);
@@ -106,6 +112,7 @@ class NZCL_API BucketHook {
   const std::shared_ptr<Ledger> ledger_ = std::make_shared<Ledger>();
   std::unordered_map<const c10::TensorImpl*, std::size_t> positions_;
   WaySelector selector_;
+  float rate_ = 0;  // of learning; 0: none was given
   std::uint64_t steps_ = 0;
   std::uint64_t check_step_;  // in which every state must have had its bucket
   std::chrono::steady_clock::time_point step_began_;

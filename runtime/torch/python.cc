@@ -159,6 +159,7 @@ PYBIND11_MODULE(_C, module) {
              py::arg("min_bytes"), py::arg("convolution_bin"));
   py::class_<BucketHook, std::shared_ptr<BucketHook>>(module, "BucketHook")
       .def("report", &report)
+      .def("set_rate", &BucketHook::set_rate, py::arg("rate"))
       .def("state_dict", &state_dict)
       .def("load_state_dict", &load_state_dict, py::arg("state"));
 }

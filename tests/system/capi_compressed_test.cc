@@ -95,6 +95,13 @@ TEST(CApiCompressed, SumsWhatIsSentAndReports) {
     EXPECT_EQ(report.threshold, 10);
     EXPECT_NEAR(report.residual_norm * report.residual_norm, 0.25 * 2970, 1e-6);
 
+    // At half the rate what is kept counts twice.
+    NZCL_OK(nzclCompressorStateSetRate(state, 0.5f));
+    NZCL_OK(nzclCompressorStateSetRate(state, 0.25f));
+    const double kept = report.residual_norm;
+    NZCL_OK(nzclCompressorStateGetReport(state, &report));
+    EXPECT_EQ(report.residual_norm, 2 * kept);
+
     // The second step of a restored state is that of the first one.
     std::size_t bytes = 0;
     NZCL_OK(nzclCompressorStateSave(state, nullptr, &bytes));
@@ -135,6 +142,9 @@ TEST(CApiCompressed, RefusesMisuseByName) {
   EXPECT_EQ(nzclCompressorStateSave(state, little.data(), &bytes), nzclInvalidArgument);
   EXPECT_GT(bytes, 4 * kCount);
   EXPECT_EQ(nzclCompressorStateRestore(state, little.data(), 10), nzclInvalidArgument);
+  EXPECT_EQ(nzclCompressorStateSetRate(state, 0), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("set_rate: the rate is 0; it may be from 1e-15 to 1e15"));
+  EXPECT_EQ(nzclCompressorStateSetRate(nullptr, 1), nzclInvalidArgument);
   nzclCompressionReport report{};
   EXPECT_EQ(nzclCompressorStateGetReport(state, &report), nzclInvalidArgument) << "without a size";
   NZCL_OK(nzclCompressorStateDestroy(state));

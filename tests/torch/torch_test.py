@@ -485,6 +485,24 @@ def rank_hook_compressed():
         sent.append([b["compression"]["sent_total"] for b in hook.report()["buckets"] if "compression" in b][0])
     assert sent[0] > sent[1] + 9 * 30, sent
 
+    # What is kept counts with the rate of its own step, also in a run that goes on.
+    norms = []
+    for rates in ((0.2, 0.2), (0.2, 0.2008), (0.2, 0.1)):
+        parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.05:exact")
+        hook.set_rate(rates[0])
+        train(torch, parallel, optimizer, 10, rank, size, batch)
+        hook.load_state_dict(hook.state_dict())
+        hook.set_rate(rates[1])
+        train(torch, parallel, optimizer, 1, rank, size, batch)
+        norms.append([b["compression"]["residual_norm"] for b in hook.report()["buckets"] if "compression" in b][0])
+    assert norms[0] == norms[1], norms  # within a per cent it is the same rate
+    assert norms[2] > 1.2 * norms[0], norms
+    try:
+        hook.set_rate(0)
+        raise AssertionError("not refused")
+    except RuntimeError as error:
+        assert "the rate is 0" in str(error), error
+
     # Nothing is registered anew as training goes on.
     import nzcl_torch
     parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.05")

@@ -126,6 +126,25 @@ TEST_P(States, EqualPlainLoopsOnEveryTarget) {
   });
 }
 
+TEST_P(States, EqualPlainLoopsWhereTheRateChanges) {
+  const Compressor compressor = compressor_from_text(GetParam());
+  constexpr std::size_t kElements = 70'001;
+  CompressorState state(compressor, kElements);
+  perf::PlainCompressor plain(compressor, kElements);
+  const float rates[] = {0.1f, 0.1f, 0.25f, 0.03f, 1e-4f, 2.0f};
+  for (unsigned step = 0; step < 12; ++step) {
+    if (step >= 2 && step % 2 == 0) {  // the first two steps are without one
+      state.set_rate(rates[step / 2]);
+      plain.set_rate(rates[step / 2]);
+      EXPECT_EQ(state.rate(), rates[step / 2]);
+    }
+    const auto gradient = normal_values(kElements, step);
+    ASSERT_EQ(bits(dense(state.compress(gradient), kElements)), bits(plain.step(gradient, 0, 1))) << step;
+    if (!compressor.residual) continue;
+    ASSERT_EQ(bits(state.residual()), bits(plain.residual())) << step;
+  }
+}
+
 /// Those that keep a residual without momentum or clipping, and feed back what their values are off by.
 class ConservingStates : public States {};
 
@@ -170,16 +189,37 @@ TEST_P(ConservingStates, SendOrKeepEverything) {
   }
 }
 
+// What is sent at a rate, and what is kept at it, are together what came in at the rates of its steps.
+TEST_P(ConservingStates, SendOrKeepEverythingAtItsRate) {
+  const Compressor compressor = compressor_from_text(GetParam());
+  constexpr std::size_t kElements = 5'001;
+  CompressorState state(compressor, kElements);
+  std::vector<double> in(kElements), out(kElements);
+  float rate = 1;
+  for (unsigned step = 0; step < 20; ++step, rate *= 0.7f) {
+    state.set_rate(rate);
+    const auto gradient = normal_values(kElements, step);
+    const auto sent = dense(state.compress(gradient), kElements);
+    for (std::size_t i = 0; i < kElements; ++i) {
+      in[i] += double{rate} * double{gradient[i]};
+      out[i] += double{rate} * double{sent[i]};
+      ASSERT_NEAR(in[i], out[i] + double{rate} * double{state.residual()[i]}, 1e-5) << i << ", step " << step;
+    }
+  }
+}
+
 TEST_P(States, ContinueFromACheckpointBitByBit) {
   const Compressor compressor = compressor_from_text(GetParam());
   constexpr std::size_t kElements = 70'001;
   CompressorState one(compressor, kElements), other(compressor, kElements);
+  one.set_rate(0.5f);
   for (unsigned step = 0; step < 5; ++step) one.compress(normal_values(kElements, step));
   (void)other.compress(normal_values(kElements, 99));
   const auto saved = one.save();
   other.restore(saved);
   EXPECT_EQ(other.save(), saved);
   for (unsigned step = 5; step < 9; ++step) {
+    for (CompressorState* const state : {&one, &other}) state->set_rate(1.0f / static_cast<float>(step));
     const auto a = dense(one.compress(normal_values(kElements, step)), kElements);
     const auto b = dense(other.compress(normal_values(kElements, step)), kElements);
     ASSERT_EQ(bits(a), bits(b)) << step;
@@ -324,6 +364,18 @@ std::string refusal(const std::function<void()>& call) {
     return e.what();
   }
   return "not refused";
+}
+
+TEST(CompressorStateRate, IsRefusedOutsideItsRange) {
+  CompressorState state(compressor_from_text("topk:0.1"), 100);
+  EXPECT_EQ(state.rate(), 0.0f);
+  for (const float rate : {0.0f, -1.0f, 1e-16f, 1e16f, kInfinity, kNan})
+    EXPECT_THAT(refusal([&] { state.set_rate(rate); }), HasSubstr("it may be from 1e-15 to 1e15")) << rate;
+  EXPECT_EQ(state.rate(), 0.0f);
+  state.set_rate(0.5f);
+  EXPECT_EQ(state.rate(), 0.5f);
+  state.reset();
+  EXPECT_EQ(state.rate(), 0.0f);
 }
 
 TEST(CompressorText, SaysWhatItDoesNotUnderstand) {

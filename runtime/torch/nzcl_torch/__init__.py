@@ -26,7 +26,9 @@ def register_hook(model, compress="", *, automatic=False, tries=5, start=1, min_
     min_bytes: smaller buckets stay dense.
     convolution_bin: AdaComp's bin for gradients with three dimensions or more.
 
-    Returns the hook: report() says what each bucket sends, state_dict() and load_state_dict() are for checkpoints, one for each rank.
+    Returns the hook: report() says what each bucket sends, state_dict() and load_state_dict() are for checkpoints, one for each rank, and
+    set_rate(lr) before each step says the learning rate, so that what is sent late counts with the rate of its own step. Give it wherever
+    the rate falls.
     """
     hook = _C.register_hook(reducer=model.reducer, group=model.process_group, parameters=list(model.module.parameters()),
                             compress=compress, automatic=automatic, tries=tries, start=start, min_bytes=min_bytes,
