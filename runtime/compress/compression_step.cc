@@ -1,6 +1,5 @@
 #include "runtime/compress/compression_step.h"
 
-#include <algorithm>
 #include <new>
 #include <thread>
 
@@ -42,9 +41,8 @@ bool CompressionStep::advance(std::size_t slice, SliceBuffers& buffers) noexcept
 
 void CompressionStep::select(std::size_t slice, SliceBuffers& buffers) noexcept {
   const Slice& place = state_.layout().slices()[slice];
-  const std::size_t count =
-      state_.select_slice(slice, buffers, {values_.get() + place.begin, place.elements});
-  std::copy_n(buffers.offsets.begin(), count, offsets_.get() + place.begin);
+  state_.select_slice(slice, buffers, {offsets_.get() + place.begin, place.elements},
+                      {values_.get() + place.begin, place.elements});
   if (!state_.codes_after_all()) return code(slice, buffers);
   progress_[slice].store(Progress::selected, std::memory_order_release);
   if (unselected_.fetch_sub(1, std::memory_order_acq_rel) > 1) return;

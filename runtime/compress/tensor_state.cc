@@ -290,13 +290,13 @@ Selected TensorState::select_by_bins(const SliceData& data, Rule rule, const Sli
 }
 
 std::size_t TensorState::select_slice(std::size_t index, SliceBuffers& buffers,
-                                      std::span<float> values) noexcept {
+                                      std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
   const Slice& slice = layout_.slices()[index];
   const SliceData data = data_of(slice, buffers);
   const Rule rule = rule_of(index);
   const Selected selected = rule.kind == Rule::Kind::adacomp
-                                ? select_by_bins(data, rule, slice, buffers.offsets, values)
-                                : select(data, rule, 0, words_for(slice.elements), buffers.offsets, values);
+                                ? select_by_bins(data, rule, slice, offsets, values)
+                                : select(data, rule, 0, words_for(slice.elements), offsets, values);
   outcomes_[index] = {.sent = selected.count, .lower = selected.count_lower};
   return selected.count;
 }

@@ -68,10 +68,10 @@ class TensorState {
   /// Whether the values of a slice can be coded only when all slices are selected: AdaComp's exact scale is
   /// the mean over a whole layer.
   bool codes_after_all() const { return codes_after_all_; }
-  /// Selects in slice `index`: writes the selected values to `values`, which has room for the whole slice,
-  /// and their offsets to the buffers. Returns how many. The content of `values` behind the last value is
-  /// arbitrary.
-  std::size_t select_slice(std::size_t index, SliceBuffers& buffers, std::span<float> values) noexcept;
+  /// Selects in slice `index`: writes the offsets of the selected elements and their values, for which there
+  /// is room for the whole slice each. Returns how many. What comes behind them is arbitrary.
+  std::size_t select_slice(std::size_t index, SliceBuffers& buffers, std::span<std::uint16_t> offsets,
+                           std::span<float> values) noexcept;
   /// Computes the scales of layers. Only for codes_after_all().
   void end_selection() noexcept;
   /// Turns the values that select_slice() has written into those that are sent, and keeps the difference.

@@ -15,7 +15,7 @@ CompressedGradient WholeTensor::compress(TensorState& state, std::span<const flo
   const auto slices = state.layout().slices();
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const std::span values(values_.get() + sent, slices[i].elements);
-    const std::size_t count = state.select_slice(i, *buffers_, values);
+    const std::size_t count = state.select_slice(i, *buffers_, buffers_->offsets, values);
     const std::span<const std::uint16_t> offsets(buffers_->offsets.data(), count);
     if (!state.codes_after_all()) state.code_slice(i, *buffers_, offsets, values.first(count));
     const auto begin = static_cast<std::int64_t>(slices[i].begin);

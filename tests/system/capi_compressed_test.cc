@@ -68,6 +68,12 @@ TEST(CApiCompressed, CodesResultsAndReportsWhatThatLoses) {
     NZCL_OK(nzclCompressorStateGetReport(state, &report));
     const double of_each = report.result_residual_norm / (double{3.01f + 3.01f} - 6.03125);
     owned += std::llround(of_each * of_each);
+    // At half the rate what coding has lost counts twice.
+    const double lost = report.result_residual_norm;
+    NZCL_OK(nzclCompressorStateSetRate(state, 0.5f));
+    NZCL_OK(nzclCompressorStateSetRate(state, 0.25f));
+    NZCL_OK(nzclCompressorStateGetReport(state, &report));
+    EXPECT_EQ(report.result_residual_norm, 2 * lost);
     NZCL_OK(nzclCommDeregister(comm, buffer));
     NZCL_OK(nzclCompressorStateDestroy(state));
   });

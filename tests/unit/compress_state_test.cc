@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
@@ -372,8 +373,15 @@ TEST(CompressorStateRate, IsRefusedOutsideItsRange) {
   for (const float rate : {0.0f, -1.0f, 1e-16f, 1e16f, kInfinity, kNan})
     EXPECT_THAT(refusal([&] { state.set_rate(rate); }), HasSubstr("it may be from 1e-15 to 1e15")) << rate;
   EXPECT_EQ(state.rate(), 0.0f);
-  state.set_rate(0.5f);
-  EXPECT_EQ(state.rate(), 0.5f);
+  constexpr float kRate = 0.5f;
+  state.set_rate(kRate);
+  EXPECT_EQ(state.rate(), kRate);
+  auto saved = state.save();
+  constexpr std::size_t kPlaceOfRate = 92;  // in the header
+  ASSERT_EQ(std::memcmp(saved.data() + kPlaceOfRate, &kRate, sizeof kRate), 0);
+  std::memcpy(saved.data() + kPlaceOfRate, &kInfinity, sizeof kInfinity);
+  EXPECT_THAT(refusal([&] { state.restore(saved); }), HasSubstr("its rate is inf"));
+  EXPECT_EQ(state.rate(), kRate);
   state.reset();
   EXPECT_EQ(state.rate(), 0.0f);
 }
