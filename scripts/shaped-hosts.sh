@@ -94,5 +94,9 @@ measure_stream() {
 remove_hosts() { # PREFIX
   local name
   unset NZCL_LINK_GBPS
-  while read -r name _; do [[ $name != "$1"-* ]] || ip netns del "$name"; done < <(ip netns list)
+  while read -r name _; do
+    [[ $name == "$1"-* ]] || continue
+    ip netns pids "$name" | xargs --no-run-if-empty kill || true # what a script that was ended has left there
+    ip netns del "$name"
+  done < <(ip netns list)
 }

@@ -24,7 +24,7 @@ def settings():
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--backend", choices=["nzcl", "gloo", "none"], default="nzcl", help="none: ranks train without one another")
     parser.add_argument("--compress", default="", help="nzcl's text of a compressor")
-    parser.add_argument("--automatic", action="store_true", help="compress only if that is faster")
+    parser.add_argument("--automatic", action="store_true", help="compress only if the model learns sooner so")
     parser.add_argument("--optimizer", choices=["sgd", "adam"], default="sgd")
     parser.add_argument("--schedule", choices=["constant", "cosine"], default="constant", help="cosine: the rate falls to zero over all steps")
     parser.add_argument("--rated", action="store_true", help="the compressor is told the learning rate of each step")

@@ -46,10 +46,7 @@ std::uint64_t share_of(double ratio, std::uint64_t count) {
 }  // namespace
 
 SliceBuffers::SliceBuffers()
-    : offsets(kMostSliceElements),
-      before(kMostSliceElements),
-      codes(2 * kMostSliceElements),
-      no_residual(kMostSliceElements) {}
+    : before(kMostSliceElements), codes(2 * kMostSliceElements), no_residual(kMostSliceElements) {}
 
 TensorState::TensorState(const Compressor& compressor, std::span<const Layer> layers)
     : compressor_(compressor),

@@ -19,15 +19,14 @@ namespace nzcl::compress {
 /// What a thread needs to compress slices: made once, and used for one slice at a time.
 struct SliceBuffers {
   SliceBuffers();
-  std::vector<std::uint16_t> offsets;  // the offsets of the selected elements in the slice, ascending
-  std::vector<float> before;           // the selected values before they are coded
-  std::vector<std::byte> codes;        // the coded values
-  std::vector<float> no_residual;      // zeros in place of a residual, for states that keep none
+  std::vector<float> before;       // the selected values before they are coded
+  std::vector<std::byte> codes;    // the coded values
+  std::vector<float> no_residual;  // zeros in place of a residual, for states that keep none
 };
 
 /// What is known of a slice when it has been compressed.
 struct SliceOutcome {
-  std::size_t sent = 0;        // elements: that many offsets in SliceBuffers, and that many values
+  std::size_t sent = 0;        // elements: that many offsets, and that many values
   std::size_t lower = 0;       // elements that reach the lower threshold
   std::size_t non_finite = 0;  // sent values that are NaN or infinite
   std::size_t coded_bytes = 0;
@@ -75,7 +74,7 @@ class TensorState {
   /// Computes the scales of layers. Only for codes_after_all().
   void end_selection() noexcept;
   /// Turns the values that select_slice() has written into those that are sent, and keeps the difference.
-  /// `offsets` are those of the values, ascending; they may lie in the buffers.
+  /// `offsets` are those of the values, ascending.
   void code_slice(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
                   std::span<float> values) noexcept;
   void end_step() noexcept;

@@ -28,6 +28,7 @@ class WholeTensor {
   void code_all(TensorState& state);
 
   std::optional<SliceBuffers> buffers_;
+  std::unique_ptr<std::uint16_t[]> offsets_;  // of one slice
   std::unique_ptr<float[]> values_;
   std::unique_ptr<std::int64_t[]> indices_;
 };

@@ -17,6 +17,8 @@ std::optional<nzcl::Compressor> compressor_of(const HookOptions& options) {
   TORCH_CHECK(options.start >= 1,
               "the hook's start is 0, but buckets are arranged anew after the first step");
   TORCH_CHECK(options.tries >= 1, "the hook's tries is ", options.tries, "; the least is 1");
+  TORCH_CHECK(options.more_steps >= 1 && options.more_steps <= 1000, "the hook's more_steps is ",
+              options.more_steps, "; it may be from 1 to 1000");
   TORCH_CHECK(!options.automatic || !options.compress.empty(), "the hook has no compressor to choose");
   if (options.compress.empty()) return std::nullopt;
   return nzcl::compressor_from_text(options.compress);
@@ -73,7 +75,7 @@ BucketHook::BucketHook(c10::intrusive_ptr<GroupBase> group, HookOptions options,
     : group_(std::move(group)),
       options_(std::move(options)),
       compressor_(compressor_of(options_)),
-      selector_(options_.tries),
+      selector_(options_.tries, options_.more_steps),
       check_step_(options_.start + 1) {
   for (const at::Tensor& p : parameters) positions_.emplace(p.unsafeGetTensorImpl(), positions_.size());
   if (compressor_ && !options_.automatic) selector_.choose(Way::compressed);

@@ -26,10 +26,12 @@ namespace nzcl_torch {
 struct HookOptions {
   /// A compressor as compressor_from_text() reads it. Empty: buckets are never compressed.
   std::string compress = {};
-  /// Try `tries` steps each way, and compress only if that is faster. What the residuals hold when the choice
-  /// falls on dense is sent with the next gradient.
+  /// Try `tries` steps each way, and compress only if that is `more_steps` times faster. What the residuals
+  /// hold when the choice falls on dense is sent with the next gradient.
   bool automatic = false;
   int tries = 5;
+  /// So many times as many steps does a model need with compression for the same accuracy, from 1 to 1000.
+  double more_steps = 1.5;
   /// The first step whose buckets are compressed. DistributedDataParallel arranges its buckets anew after its
   /// step 0, so that the least is 1.
   std::uint64_t start = 1;

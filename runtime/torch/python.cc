@@ -74,11 +74,12 @@ void close_all(const std::string& failure) { groups().close_all(failure); }
 std::shared_ptr<BucketHook> register_hook(c10d::Reducer& reducer, const c10::intrusive_ptr<GroupBase>& group,
                                           const std::vector<at::Tensor>& parameters,
                                           const std::string& compress, bool automatic, int tries,
-                                          std::uint64_t start, std::uint64_t min_bytes,
+                                          double more_steps, std::uint64_t start, std::uint64_t min_bytes,
                                           std::uint32_t convolution_bin) {
   const nzcl_torch::HookOptions options{.compress = compress,
                                         .automatic = automatic,
                                         .tries = tries,
+                                        .more_steps = more_steps,
                                         .start = start,
                                         .min_bytes = min_bytes,
                                         .convolution_bin = convolution_bin};
@@ -155,8 +156,8 @@ PYBIND11_MODULE(_C, module) {
   module.def("expect_density", &expect_density, py::arg("group"), py::arg("share"));
   module.def("statistics", &statistics, py::arg("group"));
   module.def("register_hook", &register_hook, py::arg("reducer"), py::arg("group"), py::arg("parameters"),
-             py::arg("compress"), py::arg("automatic"), py::arg("tries"), py::arg("start"),
-             py::arg("min_bytes"), py::arg("convolution_bin"));
+             py::arg("compress"), py::arg("automatic"), py::arg("tries"), py::arg("more_steps"),
+             py::arg("start"), py::arg("min_bytes"), py::arg("convolution_bin"));
   py::class_<BucketHook, std::shared_ptr<BucketHook>>(module, "BucketHook")
       .def("report", &report)
       .def("set_rate", &BucketHook::set_rate, py::arg("rate"))

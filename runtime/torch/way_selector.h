@@ -13,15 +13,18 @@ namespace nzcl_torch {
 enum class Way { dense, compressed };
 
 /// Tries both ways in turn, so that a machine that becomes slower meanwhile slows down both, and then takes
-/// the one that was faster on the rank that was slowest. It has no clock and does not communicate: the caller
-/// says how long steps took, and what all ranks found. One thread at a time may use it.
+/// the one that gets further in the same time on the rank that was slowest. It has no clock and does not
+/// communicate: the caller says how long steps took, and what all ranks found. One thread at a time may use
+/// it.
 class WaySelector {
  public:
   /// Times are in seconds, one for each way.
   using Times = std::array<double, 2>;
 
-  /// `tries` is the number of steps each way that are timed, at least 1.
-  explicit WaySelector(int tries) : tries_(static_cast<std::size_t>(tries)) {}
+  /// `tries` is the number of steps each way that are timed, at least 1. With compression a model needs
+  /// `more_steps` times as many steps: compressed ones have to be so many times faster.
+  explicit WaySelector(int tries, double more_steps = 1)
+      : tries_(static_cast<std::size_t>(tries)), more_steps_(more_steps) {}
 
   /// The way of the next step.
   Way next() const { return chosen_ ? *chosen_ : begun_ % 2 == 0 ? Way::dense : Way::compressed; }
@@ -36,7 +39,9 @@ class WaySelector {
   /// This rank's median of each way.
   Times medians() const { return {median(times_[0]), median(times_[1])}; }
   /// `slowest`: the largest medians of all ranks, the same on every rank.
-  void choose(const Times& slowest) { choose(slowest[1] < slowest[0] ? Way::compressed : Way::dense); }
+  void choose(const Times& slowest) {
+    choose(more_steps_ * slowest[1] < slowest[0] ? Way::compressed : Way::dense);
+  }
   void choose(Way way) { chosen_ = way; }
   std::optional<Way> chosen() const { return chosen_; }
 
@@ -49,6 +54,7 @@ class WaySelector {
   }
 
   std::size_t tries_;
+  double more_steps_;
   std::size_t begun_ = 0;  // steps that are over
   std::array<std::vector<double>, 2> times_;
   std::optional<Way> chosen_;

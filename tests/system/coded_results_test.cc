@@ -152,12 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Compressors, CodedResults,
                                            "qsgd:8,results=qsgd:8:64516", "all,results=bf16",
                                            "topk:0.0001:exact,results=qsgd:8:16",
                                            "topk:0.1,residual=0,results=bf16"),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param;
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           return name;
-                         });
+                         compressor_name);
 
 class CodedResultsPlaces : public ::testing::TestWithParam<Where> {};
 
@@ -178,9 +173,8 @@ double received(const std::string& compressor) {
   std::vector<double> bytes(ranks);
   const auto errors = run_ranks(of_ranks(ranks), [&](Communicator& communicator) {
     CompressorState state(compressor_from_text(compressor), kMany);
-    std::vector<float> input(kMany), result(kMany);
-    std::mt19937 random(static_cast<unsigned>(communicator.rank()));
-    for (float& v : input) v = static_cast<float>(std::normal_distribution<double>()(random));
+    const auto input = normal_values(kMany, static_cast<unsigned>(communicator.rank()));
+    std::vector<float> result(kMany);
     const auto buffer = communicator.register_buffer(result.data(), kMany * sizeof(float));
     Work work =
         communicator.allreduce_compressed({.state = &state, .input = input.data(), .output = result.data()});

@@ -6,13 +6,13 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "nzcl/error.h"
 #include "tests/system/ranks.h"
+#include "tests/unit/compressor_cases.h"
 
 namespace nzcl::test {
 
@@ -26,10 +26,7 @@ inline Setting of_ranks(int ranks) {
 }
 
 inline std::vector<float> gradient_of(int rank, unsigned step) {
-  std::mt19937 random(static_cast<unsigned>(rank) * 1000 + step);
-  std::vector<float> values(kElements);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
-  return values;
+  return normal_values(kElements, static_cast<unsigned>(rank) * 1000 + step);
 }
 
 /// All NaNs have the same bits here.

@@ -124,12 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Compressors, Compressed,
                                            "randomk:0.3,warm_up=3", "blocktopk:0.05:64", "qsgd:4",
                                            "qsgd:2:100:feedback", "qsgd:8:65536", "bf16", "all+ternary",
                                            "all", "topk:0.001,momentum=0.9,warm_up=4,clip=100"),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param;
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           return name;
-                         });
+                         compressor_name);
 
 /// The gradient of a layer: the sum over some samples of what comes back, times what went in, of which a
 /// ReLU has let half through.
@@ -348,6 +343,8 @@ TEST(CompressedState, BelongsToNzclUntilTheOperationHasCompleted) {
         {.state = state.get(), .input = input.data(), .output = result.data()});
     if (communicator.rank() == 0) {
       EXPECT_THAT(refusal([&] { state->reset(); }), HasSubstr("reset: an allreduce still uses this state"));
+      EXPECT_THAT(refusal([&] { state->set_rate(0.5f); }),
+                  HasSubstr("set_rate: an allreduce still uses this state"));
       EXPECT_THAT(refusal([&] { (void)state->compress(input); }),
                   HasSubstr("an allreduce still uses this state"));
       checked.arrive_and_wait();

@@ -593,6 +593,8 @@ def rank_hook_refusals():
     expect_error(lambda: hooked(dense_problem, "nonsense"), "nonsense")
     expect_error(lambda: hooked(dense_problem, "topk:0.1", start=0), "start")
     expect_error(lambda: hooked(dense_problem, automatic=True), "no compressor")
+    for more_steps in (0.99, 1001, float("nan")):
+        expect_error(lambda: hooked(dense_problem, "topk:0.1", automatic=True, more_steps=more_steps), "from 1 to 1000")  # noqa: B023
     parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.1")
     train(torch, parallel, optimizer, 3, rank, size, batch)
     states = hook.state_dict()

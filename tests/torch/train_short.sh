@@ -25,6 +25,18 @@ nearly_the_same_weights() { # FILE FILE
     fail "${1##*/} ends with the weights $one, ${2##*/} with $other"
 }
 
+echo "A method that means nothing is refused"
+refused() { # METHOD MESSAGE
+  local said
+  if said=$(train converge --methods "dense,$1" --out "$folder/refused" 2>&1); then fail "$1 is taken for a method"; fi
+  [[ $said == "error: $2" ]] || fail "the refusal of $1 says: $said"
+}
+refused nonsense "no method is called nonsense"
+refused rated-nonsense "no method is called nonsense"
+refused rated-gloo "the method gloo has no compressor"
+refused momentum-dense "the method dense has no compressor"
+[[ ! -e $folder/refused ]] || fail "a refused call has begun"
+
 echo "Interrupted runs go on bit by bit"
 methods=(adacomp topk-0.01 qsgd-4)
 selection=(--tasks "fashion,char" --methods "$(IFS=, && echo "${methods[*]}")" --seeds 1)

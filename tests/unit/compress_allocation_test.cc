@@ -3,16 +3,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "compressor_cases.h"
 #include "nzcl/compress.h"
 #include "runtime/comm/coded_results.h"
 #include "runtime/compress/compression_step.h"
@@ -45,13 +44,6 @@ namespace {
 constexpr std::size_t kElements = 200'001;
 constexpr int kWarmUp = 3, kSteps = 12;
 
-std::vector<float> normal_values(std::size_t count) {
-  std::mt19937 random(1);
-  std::vector<float> values(count);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
-  return values;
-}
-
 /// How many times `step` allocates, after it has been done some times.
 template <typename Step>
 std::uint64_t allocations_of(Step step) {
@@ -67,7 +59,7 @@ class Allocations : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Allocations, OfStepsAreNone) {
   const Compressor compressor = compressor_from_text(GetParam());
-  const auto values = normal_values(kElements + kWarmUp + kSteps);
+  const auto values = test::normal_values(kElements + kWarmUp + kSteps, 1);
   const auto gradient = [&](int step) {
     return std::span(values).subspan(static_cast<std::size_t>(step), kElements);
   };
@@ -92,19 +84,14 @@ INSTANTIATE_TEST_SUITE_P(Compressors, Allocations,
                                            "qsgd:4", "qsgd:8:64:feedback", "topk:0.02+qsgd:2", "fp16", "bf16",
                                            "all+ternary", "topk:0.1,clip=1,warm_up=8",
                                            "topk:0.01,residual=0,error=1"),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param;
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           return name;
-                         });
+                         test::compressor_name);
 
 TEST(AllocationsOfResults, AreNone) {
   for (const char* text : {"all,results=bf16", "all,results=fp16", "all,results=qsgd:8"}) {
     const Layer layer{.elements = kElements};
     compress::TensorState state(compressor_from_text(text), {&layer, 1});
     comm::CodedResults coder(state);
-    const auto values = normal_values(1000);
+    const auto values = test::normal_values(1000, 1);
     std::vector<float> sums(values.size()), spare(values.size());
     std::vector<std::uint16_t> offsets(values.size());
     for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::uint16_t>(7 * i);

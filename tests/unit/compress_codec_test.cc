@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "compressor_cases.h"
 #include "each_target.h"
 #include "guarded.h"
 #include "runtime/compress/qsgd.h"
@@ -17,15 +18,9 @@ namespace nzcl::compress {
 namespace {
 
 using test::Guarded;
+using test::normal_values;
 using test::on_each_target;
 using Bytes = std::vector<std::byte>;
-
-std::vector<float> normal_values(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(count);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
-  return values;
-}
 
 Bytes encoded(const QsgdFormat& format, std::span<const float> values, std::uint64_t key) {
   const Guarded bytes(qsgd_bytes(format, values.size()));

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "compressor_cases.h"
 #include "each_target.h"
 #include "guarded.h"
 #include "runtime/base/bitmap.h"
@@ -237,10 +238,8 @@ TEST(BinMaxima, LeaveOutWhatIsNotFinite) {
 }
 
 TEST(SumOfSquares, HasTheSameBitsOnEveryTarget) {
-  std::mt19937 random(3);
   for (const std::size_t count : {0, 1, 15, 16, 17, 1000, 4099}) {
-    std::vector<float> values(count);
-    for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
+    const auto values = test::normal_values(count, 3);
     double sums[16] = {}, expected = 0;
     for (std::size_t i = 0; i < count; ++i) {
       volatile double square = double{values[i]} * double{values[i]};

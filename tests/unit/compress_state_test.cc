@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "compressor_cases.h"
 #include "each_target.h"
 #include "nzcl/compress.h"
 #include "nzcl/error.h"
@@ -19,6 +20,7 @@
 namespace nzcl {
 namespace {
 
+using test::normal_values;
 using test::on_each_target;
 using ::testing::HasSubstr;
 
@@ -63,13 +65,6 @@ std::vector<std::uint32_t> bits(std::span<const float> values) {
   std::vector<std::uint32_t> all;
   for (const float v : values) all.push_back(std::bit_cast<std::uint32_t>(std::isnan(v) ? kNan : v));
   return all;
-}
-
-std::vector<float> normal_values(std::size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<float> values(count);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
-  return values;
 }
 
 /// A gradient with all that is special, different in every step.
@@ -235,14 +230,9 @@ TEST_P(States, HaveATextThatGivesTheSame) {
   EXPECT_EQ(to_text(compressor_from_text(to_text(compressor))), to_text(compressor));
 }
 
-std::string test_name(const ::testing::TestParamInfo<const char*>& info) {
-  std::string name = info.param;
-  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Compressors, States, ::testing::ValuesIn(kCompressors), test_name);
-INSTANTIATE_TEST_SUITE_P(Compressors, ConservingStates, ::testing::ValuesIn(kConserving), test_name);
+INSTANTIATE_TEST_SUITE_P(Compressors, States, ::testing::ValuesIn(kCompressors), test::compressor_name);
+INSTANTIATE_TEST_SUITE_P(Compressors, ConservingStates, ::testing::ValuesIn(kConserving),
+                         test::compressor_name);
 
 // ---- Selections
 

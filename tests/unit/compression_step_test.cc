@@ -5,13 +5,12 @@
 
 #include <atomic>
 #include <bit>
-#include <cctype>
-#include <random>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "compressor_cases.h"
 #include "nzcl/compress.h"
 #include "runtime/compress/whole_tensor.h"
 
@@ -22,12 +21,7 @@ namespace {
 constexpr std::size_t kElements = 4 * kMostSliceElements + 1001;
 const std::vector<Layer> kLayers{{.elements = 70'000}, {.elements = 30}, {.elements = kElements - 70'030}};
 
-std::vector<float> gradient_of(unsigned step) {
-  std::mt19937 random(step);
-  std::vector<float> values(kElements);
-  for (float& v : values) v = static_cast<float>(std::normal_distribution<double>()(random));
-  return values;
-}
+std::vector<float> gradient_of(unsigned step) { return test::normal_values(kElements, step); }
 
 std::vector<std::uint32_t> bits(std::span<const float> values) {
   std::vector<std::uint32_t> all;
@@ -103,12 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Compressors, SharedSteps,
                                            "adacomp:50+asis", "adacomp:500,momentum=0.9",
                                            "adacomp:500,residual=0", "topk:0.01", "topk:0.01:exact+ternary",
                                            "randomk:0.05", "qsgd:4:64:feedback", "all"),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param;
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           return name;
-                         });
+                         test::compressor_name);
 
 /// With the exact scale, what a slice sends depends on all slices.
 TEST(CompressionStep, CodesNothingBeforeAllIsSelectedIfTheScaleIsOfLayers) {

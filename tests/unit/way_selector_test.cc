@@ -43,6 +43,15 @@ TEST(WaySelector, TakesDenseWhereBothAreEquallyFast) {
   EXPECT_EQ(selector.chosen(), Way::dense);
 }
 
+TEST(WaySelector, CompressedStepsMustMakeUpForMoreSteps) {
+  for (const double dense : {2.9, 3.1}) {
+    WaySelector selector(1, 1.5);
+    try_both(selector, dense, 2);
+    selector.choose(selector.medians());
+    EXPECT_EQ(selector.chosen(), dense < 3 ? Way::dense : Way::compressed) << dense;
+  }
+}
+
 TEST(WaySelector, OneSlowStepDoesNotDecide) {
   WaySelector selector(3);
   for (int step = 0; !selector.must_choose(); ++step)

@@ -17,11 +17,12 @@ def _create(store, rank, size, timeout):
     return _C.create(store=store, rank=rank, size=size, timeout=timeout)
 
 
-def register_hook(model, compress="", *, automatic=False, tries=5, start=1, min_bytes=4096, convolution_bin=50):
+def register_hook(model, compress="", *, automatic=False, tries=5, more_steps=1.5, start=1, min_bytes=4096, convolution_bin=50):
     """Gives a DistributedDataParallel model the hook by which each bucket of gradients travels dense, sparse or compressed.
 
     compress: nzcl's text of a compressor, such as "adacomp:500" or "topk:0.01"; without it buckets are never compressed.
-    automatic: try `tries` steps with and without, and compress only if that is faster on the slowest rank.
+    automatic: try `tries` steps with and without, and compress only if that is `more_steps` times faster on the slowest rank: with compression a
+        model needs more steps for the same accuracy (1 weighs time alone).
     start: the first step (from 0) that is compressed; at least 1, because DistributedDataParallel arranges its buckets anew after step 0.
     min_bytes: smaller buckets stay dense.
     convolution_bin: AdaComp's bin for gradients with three dimensions or more.
@@ -31,8 +32,8 @@ def register_hook(model, compress="", *, automatic=False, tries=5, start=1, min_
     the rate falls.
     """
     hook = _C.register_hook(reducer=model.reducer, group=model.process_group, parameters=list(model.module.parameters()),
-                            compress=compress, automatic=automatic, tries=tries, start=start, min_bytes=min_bytes,
-                            convolution_bin=convolution_bin)
+                            compress=compress, automatic=automatic, tries=tries, more_steps=more_steps, start=start,
+                            min_bytes=min_bytes, convolution_bin=convolution_bin)
     model.logger._set_comm_hook_name("nzcl")
     return hook
 
