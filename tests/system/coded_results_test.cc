@@ -6,7 +6,6 @@
 #include <barrier>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <string>
 #include <vector>
 
