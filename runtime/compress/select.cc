@@ -87,11 +87,12 @@ struct ThresholdRule {
 template <bool kTwice>
 class BinRule {
  public:
-  explicit BinRule(const Rule& rule) : ends_(rule.bins.ends), thresholds_(rule.bin_thresholds) {}
+  BinRule(const Bins& bins, std::span<const MagnitudeBits> thresholds)
+      : ends_(bins.ends.data()), last_(bins.ends.size() - 1), thresholds_(thresholds.data()) {}
   /// Starts with the bin of this element.
   void seek(std::size_t first) {
-    const auto past = std::upper_bound(ends_.begin(), ends_.end(), first);
-    bin_ = static_cast<std::size_t>(past - ends_.begin());
+    bin_ = static_cast<std::size_t>(std::upper_bound(ends_, ends_ + last_, first) - ends_);
+    end_ = ends_[bin_];
   }
   template <class D>
   HWY_INLINE hn::Mask<Ints<D>> selects(D d, std::uint32_t first, hn::Vec<D> total, hn::Vec<D> x) {
@@ -106,18 +107,22 @@ class BinRule {
   template <class D>
   HWY_INLINE hn::Vec<Ints<D>> next(D d, std::uint32_t first) {
     const Ints<D> di;
+    const hn::RebindToUnsigned<D> du;
     const auto end = first + static_cast<std::uint32_t>(hn::Lanes(d));
     auto row = just_below(d, thresholds_[bin_]);
-    while (ends_[bin_] <= end && bin_ + 1 < ends_.size()) {
-      const auto before = hn::FirstN(di, ends_[bin_] - first);
-      row = hn::IfThenElse(before, row, just_below(d, thresholds_[++bin_]));
+    while (end_ <= end && bin_ < last_) {
+      const auto behind = hn::Gt(hn::BitCast(di, numbers_from(du, first)), just_below(d, end_));
+      row = hn::IfThenElse(behind, just_below(d, thresholds_[++bin_]), row);
+      end_ = ends_[bin_];
     }
     return row;
   }
 
-  std::span<const std::uint32_t> ends_;
-  std::span<const MagnitudeBits> thresholds_;
-  std::size_t bin_ = 0;  // that of the next element
+  const std::uint32_t* ends_;
+  std::size_t last_;  // bin
+  const MagnitudeBits* thresholds_;
+  std::size_t bin_ = 0;    // that of the next element
+  std::uint32_t end_ = 0;  // where it ends
 };
 
 struct RandomRule {
@@ -149,50 +154,21 @@ struct WordData {
   float* velocity;
 };
 
-/// Sets the elements whose bits are set in `bits` to zero.
-HWY_INLINE void clear(float* p, std::uint64_t bits) {
-  const PackTag<std::uint32_t> d;
-  auto* const words = reinterpret_cast<std::uint32_t*>(p);
-  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
-    const auto mask = to_mask(d, bits_at(d, bits, lane));
-    hn::StoreU(hn::IfThenZeroElse(mask, hn::LoadU(d, words + lane)), d, words + lane);
-  }
-}
-
 /// Which elements of a word are selected, and which reach the lower threshold.
 struct WordBits {
   std::uint64_t selected = 0, lower = 0;
 };
 
-/// Adds x to the residual of one word, which begins with element `first` of the slice.
-template <bool kMomentum, bool kCountLower, class R>
-HWY_INLINE WordBits accumulate(const SliceData& s, R& rule, MagnitudeBits lower, const WordData& w,
-                               std::size_t first) {
-  const Floats d;
-  const Ints<Floats> di;
-  WordBits bits;
-  for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
-    const auto x = x_at<kMomentum>(d, s, w.gradient + lane, kMomentum ? w.velocity + lane : nullptr);
-    const auto total = hn::Add(hn::LoadU(d, w.residual + lane), x);
-    hn::StoreU(total, d, w.residual + lane);
-    if constexpr (kMomentum) hn::StoreU(x, d, w.velocity + lane);
-    const auto number = static_cast<std::uint32_t>(first + lane);
-    bits.selected |= to_bits(di, rule.selects(d, number, total, x)) << lane;
-    if constexpr (kCountLower)
-      bits.lower |= to_bits(di, hn::Gt(magnitude(d, total), just_below(d, lower))) << lane;
-  }
-  return bits;
-}
-
-/// A pass over the words of a slice, in groups. First G of a whole group is computed and compared, without a
-/// branch that depends on what is selected. The selected elements are listed after that, while the group is
-/// in the first-level cache: few of them one by one, because a branch for each word would be mispredicted
-/// wherever about half of the words have one, and many of them by moving lanes.
+/// A pass over the words of a slice, in groups. A group is handled in one of two ways, whichever suited the
+/// group before it: where few elements are selected they are listed one by one, and where many are, by moving
+/// lanes. Neither has a branch that depends on the elements of a single word, because that would be
+/// mispredicted wherever about half of the words have one.
 template <bool kMomentum, bool kCountLower, class R>
 struct Pass {
   static constexpr std::size_t kGroupWords = 32;
   /// With more selected elements per word, moving all lanes takes less time than one element after the other.
-  static constexpr std::size_t kManyPerWord = 16;
+  static constexpr std::size_t kManyPerWord =
+      hn::MaxLanes(Floats()) >= 16 ? 2 : (hn::MaxLanes(Floats()) >= 8 ? 4 : 16);
 
   const SliceData& slice;
   R rule;
@@ -200,60 +176,122 @@ struct Pass {
   std::uint16_t* offsets;
   float* values;
   Selected selected;
+  bool many = false;  // the group before had more than kManyPerWord
 
   WordData data(std::size_t word) const {
     const std::size_t at = word * kWordElements;
     return {slice.gradient + at, slice.residual + at, kMomentum ? slice.velocity + at : nullptr};
   }
 
-  HWY_INLINE WordBits compare(std::size_t word, const WordData& w) {
-    return accumulate<kMomentum, kCountLower>(slice, rule, lower, w, word * kWordElements);
+  /// The words [first, last).
+  HWY_INLINE void words(std::size_t first, std::size_t last) {
+    const std::size_t whole = std::min(last, slice.elements / kWordElements);
+    for (std::size_t word = first; word < whole; word += kGroupWords) {
+      const std::size_t end = std::min(whole, word + kGroupWords), before = selected.count;
+      many ? move(word, end) : list(word, end);
+      many = selected.count - before > kManyPerWord * (end - word);
+    }
+    if (last > whole) partial(whole);
   }
 
-  /// The words [first, last), at most kGroupWords, all of whose elements belong to the slice.
-  HWY_INLINE void group(std::size_t first, std::size_t last) {
+  HWY_INLINE void prefetch(const WordData& w) const {
+    prefetch_to_read(reinterpret_cast<const std::byte*>(w.gradient) + kAhead, 256);
+    prefetch_to_write(reinterpret_cast<std::byte*>(w.residual) + kAhead, 256);
+  }
+
+  /// Adds x to the residual in the vectors of one word, which begins with element `first` of the slice, and
+  /// calls each(lane, number of the first element, x, G, mask of the selected ones). Returns how many reach
+  /// the lower threshold, one bit for each.
+  template <class Each>
+  HWY_INLINE std::uint64_t accumulate(const WordData& w, std::size_t first, Each each) {
+    const Floats d;
+    const Ints<Floats> di;
+    std::uint64_t reach_lower = 0;
+    for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
+      const auto x = x_at<kMomentum>(d, slice, w.gradient + lane, kMomentum ? w.velocity + lane : nullptr);
+      const auto total = hn::Add(hn::LoadU(d, w.residual + lane), x);
+      const auto number = static_cast<std::uint32_t>(first + lane);
+      each(lane, number, x, total, rule.selects(d, number, total, x));
+      if constexpr (kCountLower)
+        reach_lower |= to_bits(di, hn::Gt(magnitude(d, total), just_below(d, lower))) << lane;
+    }
+    return reach_lower;
+  }
+
+  /// Keeps G and x of all elements of a word, the selected ones too.
+  HWY_INLINE WordBits keep_all(const WordData& w, std::size_t first) {
+    const Floats d;
+    const Ints<Floats> di;
+    WordBits bits;
+    bits.lower =
+        accumulate(w, first, [&](std::size_t lane, std::uint32_t, auto x, auto total, auto mask) HWY_ATTR {
+          hn::StoreU(total, d, w.residual + lane);
+          if constexpr (kMomentum) hn::StoreU(x, d, w.velocity + lane);
+          bits.selected |= to_bits(di, mask) << lane;
+        });
+    return bits;
+  }
+
+  /// For few selected elements in the whole words [first, last), at most kGroupWords: G of all of them is
+  /// computed and compared first, and then what is selected is listed while it is in the first-level cache.
+  HWY_INLINE void list(std::size_t first, std::size_t last) {
     std::uint64_t bits[kGroupWords];
     std::uint64_t nonzero = 0;
-    std::size_t count = 0;
     for (std::size_t word = first; word < last; ++word) {
       const WordData w = data(word);
-      prefetch_to_read(reinterpret_cast<const std::byte*>(w.gradient) + kAhead, 256);
-      prefetch_to_write(reinterpret_cast<std::byte*>(w.residual) + kAhead, 256);
-      const WordBits found = compare(word, w);
+      prefetch(w);
+      const WordBits found = keep_all(w, word * kWordElements);
       if constexpr (kCountLower) selected.count_lower += popcount(found.lower);
       bits[word - first] = found.selected;
       nonzero |= std::uint64_t{found.selected != 0} << (word - first);
-      count += popcount(found.selected);
     }
-    const bool many = count > kManyPerWord * (last - first);
     std::size_t at = selected.count;
     for (; nonzero != 0; nonzero &= nonzero - 1) {
       const auto i = static_cast<std::size_t>(std::countr_zero(nonzero));
       // This may write beyond the word's own offsets, but not beyond the room for its elements.
       write_offsets(bits[i], first + i, offsets + at);
-      if (many) move(data(first + i), bits[i], values + at);
       at += popcount(bits[i]);
     }
-    if (!many) take(selected.count, at);
-    selected.count = at;
+    take(at);
   }
 
-  /// Writes the elements of a word that are in `bits`, and sets them to zero.
-  HWY_INLINE void move(const WordData& w, std::uint64_t bits, float* to) {
-    pack_word<BitsOf<4>>(reinterpret_cast<const std::uint32_t*>(w.residual), bits,
-                         reinterpret_cast<std::uint32_t*>(to));
-    clear(w.residual, bits);
-    if constexpr (kMomentum) clear(w.velocity, bits);
-  }
-
-  /// The same for the elements at the offsets from number `first` to `last`.
-  HWY_INLINE void take(std::size_t first, std::size_t last) {
-    for (std::size_t i = first; i < last; ++i) {
-      const std::uint16_t offset = offsets[i];
-      values[i] = slice.residual[offset];
+  /// Takes the values of the elements that are listed up to number `last`, and sets them to zero.
+  HWY_INLINE void take(std::size_t last) {
+    for (; selected.count < last; ++selected.count) {
+      const std::uint16_t offset = offsets[selected.count];
+      values[selected.count] = slice.residual[offset];
       slice.residual[offset] = 0;
       if constexpr (kMomentum) slice.velocity[offset] = 0;
     }
+  }
+
+  /// For many selected elements in the whole words [first, last): moves the lanes of each vector together
+  /// that are selected. All lanes are written, which is not beyond the room for the elements of the vector.
+  HWY_INLINE void move(std::size_t first, std::size_t last) {
+    const Floats d;
+    const Ints<Floats> di;
+    std::uint16_t* const to_offsets = offsets;
+    float* const to_values = values;
+    std::size_t at = selected.count;
+    for (std::size_t word = first; word < last; ++word) {
+      const WordData w = data(word);
+      prefetch(w);
+      const std::uint64_t found =
+          accumulate(w, word * kWordElements,
+                     [&](std::size_t lane, std::uint32_t number, auto x, auto total, auto mask) HWY_ATTR {
+                       const auto left_out = hn::RebindMask(d, mask);
+                       hn::StoreU(hn::IfThenZeroElse(left_out, total), d, w.residual + lane);
+                       if constexpr (kMomentum)
+                         hn::StoreU(hn::IfThenZeroElse(left_out, x), d, w.velocity + lane);
+                       const std::uint64_t bits = to_bits(di, mask);
+                       hn::StoreU(pack_lanes(d, total, bits), d, to_values + at);
+                       const hn::RebindToUnsigned<Floats> du;
+                       store_u16(du, pack_lanes(du, numbers_from(du, number), bits), to_offsets + at);
+                       at += popcount(bits);
+                     });
+      if constexpr (kCountLower) selected.count_lower += popcount(found);
+    }
+    selected.count = at;
   }
 
   /// The word in which the slice ends. It is handled in copies that are filled up with zeros, because vectors
@@ -264,27 +302,23 @@ struct Pass {
     std::memcpy(gradient, slice.gradient + at, rest * sizeof(float));
     std::memcpy(residual, slice.residual + at, rest * sizeof(float));
     if constexpr (kMomentum) std::memcpy(velocity, slice.velocity + at, rest * sizeof(float));
-    const WordBits found = compare(word, {gradient, residual, velocity});
+    const WordBits found = keep_all({gradient, residual, velocity}, at);
     std::memcpy(slice.residual + at, residual, rest * sizeof(float));
     if constexpr (kMomentum) std::memcpy(slice.velocity + at, velocity, rest * sizeof(float));
     if constexpr (kCountLower) selected.count_lower += popcount(found.lower & low_bits(rest));
-    const std::size_t first = selected.count;
+    std::size_t last = selected.count;
     for (std::uint64_t left = found.selected & low_bits(rest); left != 0; left &= left - 1)
-      offsets[selected.count++] = static_cast<std::uint16_t>(at + std::size_t(std::countr_zero(left)));
-    take(first, selected.count);
+      offsets[last++] = static_cast<std::uint16_t>(at + std::size_t(std::countr_zero(left)));
+    take(last);
   }
 };
 
 template <bool kMomentum, bool kCountLower, class R>
 Selected run(const SliceData& s, R rule, MagnitudeBits lower, std::size_t first, std::size_t last,
              std::uint16_t* offsets, float* values) {
-  using Words = Pass<kMomentum, kCountLower, R>;
-  Words pass{s, rule, lower, offsets, values, {}};
+  Pass<kMomentum, kCountLower, R> pass{s, rule, lower, offsets, values, {}};
   pass.rule.seek(first * kWordElements);
-  const std::size_t whole = std::min(last, s.elements / kWordElements);
-  for (std::size_t word = first; word < whole; word += Words::kGroupWords)
-    pass.group(word, std::min(whole, word + Words::kGroupWords));
-  if (last > whole) pass.partial(whole);
+  pass.words(first, last);
   return pass.selected;
 }
 
@@ -298,9 +332,8 @@ Selected select_with(const SliceData& s, const Rule& rule, std::size_t first, st
                                     values);
       return run<kMomentum, false>(s, ThresholdRule(rule), 0, first, last, offsets, values);
     case Rule::Kind::bin_threshold:
-      return run<kMomentum, false>(s, BinRule<false>(rule), 0, first, last, offsets, values);
-    case Rule::Kind::adacomp:
-      return run<kMomentum, false>(s, BinRule<true>(rule), 0, first, last, offsets, values);
+      return run<kMomentum, false>(s, BinRule<false>(rule.bins, rule.bin_thresholds), 0, first, last, offsets,
+                                   values);
     case Rule::Kind::random:
       return run<kMomentum, false>(s, RandomRule(rule), 0, first, last, offsets, values);
   }
@@ -315,30 +348,33 @@ Selected select_any(const SliceData& s, const Rule& rule, std::size_t first, std
 
 // ---- Maxima of bins
 
-/// |G|, or 0 where G is not finite.
-template <bool kMomentum, class D>
-HWY_INLINE hn::Vec<Ints<D>> finite_magnitude_at(D d, const SliceData& s, std::size_t at) {
-  const auto m = magnitude_at<kMomentum>(d, s, at);
-  return hn::IfThenZeroElse(hn::Gt(m, just_below(d, kInfinityBits)), m);
+/// The largest of each(d, i) in a bin, where each gives the magnitudes of the elements from i on.
+template <class Each>
+HWY_INLINE std::int32_t largest(std::size_t begin, std::size_t end, Each each) {
+  const Floats d;
+  const std::size_t lanes = hn::Lanes(d);
+  if (end - begin < lanes) {
+    std::int32_t most = 0;
+    for (std::size_t i = begin; i < end; ++i) most = std::max(most, hn::GetLane(each(SingleFloat(), i)));
+    return most;
+  }
+  // The last vector ends with the bin, so it may overlap the one before, which does not change a maximum.
+  auto most = each(d, end - lanes);
+  for (std::size_t i = begin; i + lanes < end; i += lanes) most = hn::Max(most, each(d, i));
+  return hn::GetLane(hn::MaxOfLanes(Ints<Floats>(), most));
 }
 
 template <bool kMomentum>
 HWY_INLINE MagnitudeBits maximum(const SliceData& s, std::size_t begin, std::size_t end) {
-  const Floats d;
-  const Ints<Floats> di;
-  const std::size_t lanes = hn::Lanes(d);
-  if (end - begin < lanes) {
-    const SingleFloat d1;
-    std::int32_t most = 0;
-    for (std::size_t i = begin; i < end; ++i)
-      most = std::max(most, hn::GetLane(finite_magnitude_at<kMomentum>(d1, s, i)));
-    return static_cast<MagnitudeBits>(most);
+  std::int32_t most =
+      largest(begin, end, [&](auto d, std::size_t i) HWY_ATTR { return magnitude_at<kMomentum>(d, s, i); });
+  if (most >= static_cast<std::int32_t>(kInfinityBits)) {
+    most = largest(begin, end, [&](auto d, std::size_t i) HWY_ATTR {
+      const auto m = magnitude_at<kMomentum>(d, s, i);
+      return hn::IfThenZeroElse(hn::Gt(m, just_below(d, kInfinityBits)), m);
+    });
   }
-  // The last vector ends with the bin, so it may overlap the one before, which does not change a maximum.
-  auto most = finite_magnitude_at<kMomentum>(d, s, end - lanes);
-  for (std::size_t i = begin; i + lanes < end; i += lanes)
-    most = hn::Max(most, finite_magnitude_at<kMomentum>(d, s, i));
-  return static_cast<MagnitudeBits>(hn::GetLane(hn::MaxOfLanes(di, most)));
+  return static_cast<MagnitudeBits>(most);
 }
 
 template <bool kMomentum>
@@ -356,6 +392,39 @@ void bin_maxima_any(const SliceData& s, const std::uint32_t* ends, std::size_t f
                         : bin_maxima_with<false>(s, ends, first, last, maxima);
 }
 
+// ---- AdaComp
+
+/// So many words are selected from after the bins that cover them have been measured: few enough that
+/// gradient and residual are still in the first-level cache when they are read again.
+constexpr std::size_t kChunkWords = 16;
+
+template <bool kMomentum>
+Selected adacomp_with(const SliceData& s, const Bins& bins, MagnitudeBits* maxima, std::uint16_t* offsets,
+                      float* values) {
+  const std::span<const std::uint32_t> ends = bins.ends;
+  BinRule<true> rule(bins, {maxima, ends.size()});
+  rule.seek(0);
+  Pass<kMomentum, false, BinRule<true>> pass{s, rule, 0, offsets, values, {}};
+  const std::size_t words = words_for(s.elements);
+  for (std::size_t word = 0, bin = 0; word < words;) {
+    const std::size_t target = std::min(s.elements, (word + kChunkWords) * kWordElements);
+    std::size_t last_bin = bin;
+    while (last_bin < ends.size() && (last_bin == 0 || ends[last_bin - 1] < target)) ++last_bin;
+    bin_maxima_with<kMomentum>(s, ends.data(), bin, last_bin, maxima);
+    const std::size_t covered = ends[last_bin - 1];
+    const std::size_t last_word = covered == s.elements ? words : covered / kWordElements;
+    pass.words(word, last_word);
+    word = last_word, bin = last_bin;
+  }
+  return pass.selected;
+}
+
+Selected adacomp_any(const SliceData& s, const Bins& bins, MagnitudeBits* maxima, std::uint16_t* offsets,
+                     float* values) {
+  return s.velocity != nullptr ? adacomp_with<true>(s, bins, maxima, offsets, values)
+                               : adacomp_with<false>(s, bins, maxima, offsets, values);
+}
+
 // ---- Whole slices
 
 /// Calls each(d, i) for vectors of the elements from i on. Elements at the end that fill no vector come one
@@ -368,17 +437,40 @@ HWY_INLINE void in_vectors(std::size_t count, Each each) {
   for (; i < count; ++i) each(SingleFloat(), i);
 }
 
-void magnitudes_any(const SliceData& s, MagnitudeBits* to) {
+template <bool kMomentum>
+void magnitudes_with(const SliceData& s, MagnitudeBits* to) {
   auto* const ints = reinterpret_cast<std::int32_t*>(to);
-  if (s.velocity != nullptr) {
-    in_vectors(s.elements, [&](auto d, std::size_t i) HWY_ATTR {
-      hn::StoreU(magnitude_at<true>(d, s, i), Ints<decltype(d)>(), ints + i);
-    });
-  } else {
-    in_vectors(s.elements, [&](auto d, std::size_t i) HWY_ATTR {
-      hn::StoreU(magnitude_at<false>(d, s, i), Ints<decltype(d)>(), ints + i);
-    });
-  }
+  in_vectors(s.elements, [&](auto d, std::size_t i) HWY_ATTR {
+    hn::StoreU(magnitude_at<kMomentum>(d, s, i), Ints<decltype(d)>(), ints + i);
+  });
+}
+
+void magnitudes_any(const SliceData& s, MagnitudeBits* to) {
+  s.velocity != nullptr ? magnitudes_with<true>(s, to) : magnitudes_with<false>(s, to);
+}
+
+template <bool kMomentum>
+std::size_t magnitudes_from_with(const SliceData& s, MagnitudeBits least, MagnitudeBits* to) {
+  auto* const ints = reinterpret_cast<std::int32_t*>(to);
+  std::size_t count = 0;
+  in_vectors(s.elements, [&](auto d, std::size_t i) HWY_ATTR {
+    const Ints<decltype(d)> di;
+    if (i % kWordElements == 0) {
+      prefetch_to_read(reinterpret_cast<const std::byte*>(s.gradient + i) + kAhead, 256);
+      prefetch_to_read(reinterpret_cast<const std::byte*>(s.residual + i) + kAhead, 256);
+    }
+    const auto m = magnitude_at<kMomentum>(d, s, i);
+    const std::uint64_t bits = to_bits(di, hn::Gt(m, just_below(d, least)));
+    // All lanes are written, which is not beyond the room for the elements up to here.
+    hn::StoreU(pack_lanes(di, m, bits), di, ints + count);
+    count += popcount(bits);
+  });
+  return count;
+}
+
+std::size_t magnitudes_from_any(const SliceData& s, MagnitudeBits least, MagnitudeBits* to) {
+  return s.velocity != nullptr ? magnitudes_from_with<true>(s, least, to)
+                               : magnitudes_from_with<false>(s, least, to);
 }
 
 /// Adds up in sixteen sums, each of every sixteenth value. So the order of the additions, and with it the
@@ -425,7 +517,9 @@ HWY_AFTER_NAMESPACE();
 namespace nzcl {
 HWY_EXPORT(select_any);
 HWY_EXPORT(bin_maxima_any);
+HWY_EXPORT(adacomp_any);
 HWY_EXPORT(magnitudes_any);
+HWY_EXPORT(magnitudes_from_any);
 HWY_EXPORT(sum_of_squares_any);
 HWY_EXPORT(find_non_finite_any);
 }  // namespace nzcl
@@ -449,15 +543,27 @@ Selected select(const SliceData& slice, const Rule& rule, std::size_t first_word
   return HWY_DYNAMIC_DISPATCH(select_any)(slice, rule, first_word, last_word, offsets.data(), values.data());
 }
 
-void bin_maxima(const SliceData& slice, const Bins& bins, std::size_t first, std::size_t last,
-                std::span<MagnitudeBits> maxima) noexcept {
-  assert(last <= bins.ends.size() && maxima.size() >= last);
-  HWY_DYNAMIC_DISPATCH(bin_maxima_any)(slice, bins.ends.data(), first, last, maxima.data());
+Selected select_adacomp(const SliceData& slice, const Bins& bins, std::span<MagnitudeBits> maxima,
+                        std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
+  assert(!bins.ends.empty() && bins.ends.back() == slice.elements && maxima.size() == bins.ends.size());
+  assert(offsets.size() >= slice.elements && values.size() >= slice.elements);
+  return HWY_DYNAMIC_DISPATCH(adacomp_any)(slice, bins, maxima.data(), offsets.data(), values.data());
+}
+
+void bin_maxima(const SliceData& slice, const Bins& bins, std::span<MagnitudeBits> maxima) noexcept {
+  assert(maxima.size() >= bins.ends.size());
+  HWY_DYNAMIC_DISPATCH(bin_maxima_any)(slice, bins.ends.data(), 0, bins.ends.size(), maxima.data());
 }
 
 void magnitudes(const SliceData& slice, std::span<MagnitudeBits> to) noexcept {
   assert(to.size() >= slice.elements);
   HWY_DYNAMIC_DISPATCH(magnitudes_any)(slice, to.data());
+}
+
+std::size_t magnitudes_from(const SliceData& slice, MagnitudeBits least,
+                            std::span<MagnitudeBits> to) noexcept {
+  assert(to.size() >= slice.elements && least > 0);
+  return HWY_DYNAMIC_DISPATCH(magnitudes_from_any)(slice, least, to.data());
 }
 
 double sum_of_squares(std::span<const float> values) noexcept {

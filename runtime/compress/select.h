@@ -34,7 +34,6 @@ struct Rule {
   enum class Kind : std::uint8_t {
     threshold,      ///< |G| >= threshold, and G is not 0
     bin_threshold,  ///< the same with the threshold of the element's bin
-    adacomp,        ///< |G + x| >= the threshold of the bin, and G is not 0
     random          ///< hash(key, element) < draw_below, zeros too
   };
   Kind kind = Kind::threshold;
@@ -42,7 +41,7 @@ struct Rule {
   MagnitudeBits threshold = 1;  // at least 1, so that zeros are not selected
   /// Elements that reach this lower threshold are counted as well, but not selected. 0: they are not counted.
   MagnitudeBits lower_threshold = 0;
-  // For Kind::bin_threshold and Kind::adacomp:
+  // For Kind::bin_threshold:
   Bins bins = {};
   std::span<const MagnitudeBits> bin_thresholds = {};  // one for each bin
   // For Kind::random:
@@ -66,13 +65,22 @@ struct Selected {
 Selected select(const SliceData& slice, const Rule& rule, std::size_t first_word, std::size_t last_word,
                 std::span<std::uint16_t> offsets, std::span<float> values) noexcept;
 
-/// Writes max |G| of each of the bins [first, last) and changes nothing else. A G that is not finite is left
-/// out of the maximum.
-void bin_maxima(const SliceData& slice, const Bins& bins, std::size_t first, std::size_t last,
-                std::span<MagnitudeBits> maxima) noexcept;
+/// AdaComp's selection in all of the slice: an element is selected if G is not 0 and |G + x| is at least the
+/// largest |G| of its bin. Writes these to `maxima`, which has one for each bin; a G that is not finite is
+/// left out of them. Else as select().
+Selected select_adacomp(const SliceData& slice, const Bins& bins, std::span<MagnitudeBits> maxima,
+                        std::span<std::uint16_t> offsets, std::span<float> values) noexcept;
+
+/// Writes the largest |G| of each bin in the same way, and changes nothing else.
+void bin_maxima(const SliceData& slice, const Bins& bins, std::span<MagnitudeBits> maxima) noexcept;
 
 /// Writes |G| of each element as bits, and changes nothing else.
 void magnitudes(const SliceData& slice, std::span<MagnitudeBits> to) noexcept;
+
+/// Writes those of these magnitudes that are at least `least`, which is not 0, one behind the other, and
+/// returns how many. `to` has room for all elements; its content behind the last one is arbitrary.
+std::size_t magnitudes_from(const SliceData& slice, MagnitudeBits least,
+                            std::span<MagnitudeBits> to) noexcept;
 
 /// The sum of squares in float64, in an order that depends on nothing but the number of values.
 double sum_of_squares(std::span<const float> values) noexcept;

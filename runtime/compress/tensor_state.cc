@@ -14,9 +14,6 @@
 namespace nzcl::compress {
 namespace {
 
-/// AdaComp measures the bins of this many words of the bitmap (64 elements each) and then selects in them.
-/// Few enough that gradient and residual are still in the first-level cache when they are read again.
-constexpr std::size_t kChunkWords = 16;
 /// The number of stages in which the ratio comes down during the warm-up.
 constexpr int kWarmUpStages = 4;
 
@@ -73,20 +70,23 @@ void TensorState::reset() noexcept {
   state_ = {};
 }
 
-/// The slice's part of gradient, residual and velocity. A state without a residual gets zeros.
-SliceData TensorState::data_of(const Slice& slice, SliceBuffers& buffers) noexcept {
-  SliceData data{.gradient = gradient_.data() + slice.begin,
-                 .elements = slice.elements,
+SliceData TensorState::data_at(std::uint64_t begin, std::size_t elements, SliceBuffers& buffers) noexcept {
+  SliceData data{.gradient = gradient_.data() + begin,
+                 .elements = elements,
                  .factor = factor_,
                  .momentum = compressor_.momentum};
   if (residual_.empty()) {
-    std::ranges::fill(buffers.no_residual, 0.0f);
+    std::fill_n(buffers.no_residual.begin(), elements, 0.0f);
     data.residual = buffers.no_residual.data();
   } else {
-    data.residual = residual_.data() + slice.begin;
+    data.residual = residual_.data() + begin;
   }
-  if (!velocity_.empty()) data.velocity = velocity_.data() + slice.begin;
+  if (!velocity_.empty()) data.velocity = velocity_.data() + begin;
   return data;
+}
+
+SliceData TensorState::data_of(const Slice& slice, SliceBuffers& buffers) noexcept {
+  return data_at(slice.begin, slice.elements, buffers);
 }
 
 // ---- Before the slices
@@ -163,44 +163,7 @@ void TensorState::prepare(const Everything&) { threshold_ = 1; }
 
 void TensorState::measure_bins() noexcept {
   for (const Slice& slice : layout_.slices()) {
-    bin_maxima(data_of(slice, own_buffers_), {layout_.bin_ends(slice)}, 0, slice.bins,
-               std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins));
-  }
-}
-
-/// Finds the threshold that the `wanted` largest magnitudes reach. Several magnitudes may be equal to it, so
-/// that more than `wanted` reach it. With `exact`, only the first of the equal ones are sent.
-void TensorState::find_exact_threshold(std::uint64_t wanted, bool exact) {
-  MagnitudeRank& rank = rank_of_magnitudes_;
-  for (rank.begin(wanted); !rank.done(); rank.end_round()) {
-    for (const Slice& slice : layout_.slices()) {
-      const auto of_slice = std::span(magnitudes_).first(slice.elements);
-      magnitudes(data_of(slice, own_buffers_), of_slice);
-      rank.add(of_slice);
-    }
-  }
-  // If fewer than `wanted` elements are not zero, the threshold that was found is 0; all of these are sent,
-  // but no zeros. If at least `wanted` elements are not finite, it lies above the finite numbers; the rules
-  // send such elements in any case.
-  threshold_ = std::clamp<MagnitudeBits>(rank.threshold(), 1, kInfinityBits);
-  if (threshold_ == rank.threshold() && threshold_ < kInfinityBits && rank.equal() > rank.ties() && exact)
-    settle_ties(rank.ties());
-}
-
-/// Of the elements whose magnitude equals the threshold, only the first `among_the_largest` are sent. Finds
-/// the next such element, and sets up the rules so that it and all later ones are left out.
-void TensorState::settle_ties(std::uint64_t among_the_largest) {
-  for (std::size_t index = 0; index < layout_.slices().size(); ++index) {
-    const Slice& slice = layout_.slices()[index];
-    magnitudes(data_of(slice, own_buffers_), magnitudes_);
-    for (std::size_t i = 0; i < slice.elements; ++i) {
-      if (magnitudes_[i] != threshold_) continue;
-      if (among_the_largest-- > 0) continue;
-      tie_slice_ = index;
-      tie_ends_ = {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(slice.elements)};
-      tie_thresholds_ = {threshold_, threshold_ + 1};
-      return;
-    }
+    bin_maxima(data_of(slice, own_buffers_), {layout_.bin_ends(slice)}, thresholds_of(slice));
   }
 }
 
@@ -232,20 +195,18 @@ std::size_t TensorState::draw(std::uint64_t step, std::size_t index, std::uint32
 
 // ---- One slice
 
-/// The rule for a slice, except for the thresholds of bins.
+/// The rule of all selections but AdaComp's, which has a kernel of its own.
 Rule TensorState::rule_of(std::size_t index) const {
-  const Slice& slice = layout_.slices()[index];
-  const auto with_bins = [&](Rule::Kind kind) {
-    return Rule{.kind = kind,
-                .bins = {layout_.bin_ends(slice)},
-                .bin_thresholds = std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins)};
-  };
   struct Visitor {
     const TensorState& s;
     std::size_t index;
-    const decltype(with_bins)& bins;
-    Rule operator()(const AdaComp&) const { return bins(Rule::Kind::adacomp); }
-    Rule operator()(const BlockTopK&) const { return bins(Rule::Kind::bin_threshold); }
+    Rule operator()(const AdaComp&) const { return {}; }
+    Rule operator()(const BlockTopK&) const {
+      const Slice& slice = s.layout_.slices()[index];
+      return {.kind = Rule::Kind::bin_threshold,
+              .bins = {s.layout_.bin_ends(slice)},
+              .bin_thresholds = std::span(s.bin_thresholds_).subspan(slice.first_bin, slice.bins)};
+    }
     Rule operator()(const TopK& selection) const {
       if (!s.found_exactly_ || !selection.exact || index < s.tie_slice_)
         return {.threshold = s.threshold_, .lower_threshold = selection.exact ? 0 : s.lower_threshold_};
@@ -260,40 +221,21 @@ Rule TensorState::rule_of(std::size_t index) const {
               .draw_below = s.draw_below_};
     }
   };
-  return std::visit(Visitor{*this, index, with_bins}, compressor_.selection);
+  return std::visit(Visitor{*this, index}, compressor_.selection);
 }
 
-/// AdaComp: measures the maxima of some bins, then selects in the words that these bins cover, and so on to
-/// the end of the slice.
-Selected TensorState::select_by_bins(const SliceData& data, Rule rule, const Slice& slice,
-                                     std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
-  const auto ends = rule.bins.ends;
-  const auto maxima = std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins);
-  const std::size_t words = words_for(slice.elements);
-  Selected all;
-  for (std::size_t word = 0, bin = 0; word < words;) {
-    const std::size_t target = std::min(slice.elements, (word + kChunkWords) * 64);
-    std::size_t last_bin = bin;
-    while (last_bin < ends.size() && (last_bin == 0 || ends[last_bin - 1] < target)) ++last_bin;
-    bin_maxima(data, rule.bins, bin, last_bin, maxima);
-    const std::size_t covered = ends[last_bin - 1];
-    const std::size_t last_word = covered == slice.elements ? words : covered / 64;
-    const Selected some =
-        select(data, rule, word, last_word, offsets.subspan(all.count), values.subspan(all.count));
-    all.count += some.count;
-    word = last_word, bin = last_bin;
-  }
-  return all;
+std::span<MagnitudeBits> TensorState::thresholds_of(const Slice& slice) noexcept {
+  return std::span(bin_thresholds_).subspan(slice.first_bin, slice.bins);
 }
 
 std::size_t TensorState::select_slice(std::size_t index, SliceBuffers& buffers,
                                       std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
   const Slice& slice = layout_.slices()[index];
   const SliceData data = data_of(slice, buffers);
-  const Rule rule = rule_of(index);
-  const Selected selected = rule.kind == Rule::Kind::adacomp
-                                ? select_by_bins(data, rule, slice, offsets, values)
-                                : select(data, rule, 0, words_for(slice.elements), offsets, values);
+  const Selected selected =
+      std::holds_alternative<AdaComp>(compressor_.selection)
+          ? select_adacomp(data, {layout_.bin_ends(slice)}, thresholds_of(slice), offsets, values)
+          : select(data, rule_of(index), 0, words_for(slice.elements), offsets, values);
   outcomes_[index] = {.sent = selected.count, .lower = selected.count_lower};
   return selected.count;
 }

@@ -118,6 +118,9 @@ class TensorState {
   std::uint64_t draw_key() const;
 
  private:
+  /// The parts of gradient, residual and velocity from element `begin` on, at most as many as a slice has. A
+  /// state without a residual gets zeros.
+  SliceData data_at(std::uint64_t begin, std::size_t elements, SliceBuffers& buffers) noexcept;
   SliceData data_of(const Slice& slice, SliceBuffers& buffers) noexcept;
   double ratio_now(double ratio) const;
   double clipping(int ranks) const;
@@ -128,15 +131,18 @@ class TensorState {
   void prepare(const RandomK& selection);
   void prepare(const BlockTopK& selection);
   void prepare(const Everything& selection);
+  // In exact_threshold.cc:
   void find_exact_threshold(std::uint64_t wanted, bool exact);
+  MagnitudeBits likely_below(std::uint64_t wanted) noexcept;
+  bool rank_candidates(std::uint64_t wanted);
+  void rank_all(std::uint64_t wanted) noexcept;
   void settle_ties(std::uint64_t among_the_largest);
   void measure_bins() noexcept;
 
   static std::uint64_t draw_below(double ratio);
   std::uint64_t key_of_draw(std::uint64_t step, std::size_t index) const;
   Rule rule_of(std::size_t index) const;
-  Selected select_by_bins(const SliceData& data, Rule rule, const Slice& slice,
-                          std::span<std::uint16_t> offsets, std::span<float> values) noexcept;
+  std::span<MagnitudeBits> thresholds_of(const Slice& slice) noexcept;
   void code_values(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
                    std::span<float> values, SliceOutcome& outcome) noexcept;
   void make_ternary(const Slice& slice, std::span<const std::uint16_t> offsets, std::span<float> values,
@@ -174,6 +180,9 @@ class TensorState {
   MagnitudeRank rank_of_magnitudes_;
   SliceBuffers own_buffers_;               // for what begin_step() does
   std::vector<MagnitudeBits> magnitudes_;  // of one slice
+  // Candidates for the largest magnitudes, and where those of each slice end; no ends: all were ranked.
+  std::vector<MagnitudeBits> candidates_;
+  std::vector<std::size_t> candidate_ends_;
 };
 
 }  // namespace nzcl::compress

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -244,6 +247,48 @@ TEST(TopKState, TakesExactlyTheShareAndTheFirstOfEqualOnes) {
   ASSERT_EQ(g.indices.size(), 2000u);
   for (std::size_t i = 0; i + 1 < 2000; ++i) ASSERT_EQ(g.indices[i], static_cast<std::int64_t>(i));
   EXPECT_EQ(g.indices.back(), 150'000);
+}
+
+/// The k largest magnitudes but no zeros, of equal ones the first.
+std::vector<std::int64_t> largest(std::span<const float> values, std::size_t k) {
+  std::vector<std::int64_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto magnitude = [&](std::int64_t i) { return std::fabs(values[static_cast<std::size_t>(i)]); };
+  std::ranges::stable_sort(order, std::greater(), magnitude);
+  order.resize(k);
+  std::erase_if(order, [&](std::int64_t i) { return magnitude(i) == 0; });
+  std::ranges::sort(order);
+  return order;
+}
+
+/// Gradients of 600,000 elements, in which a sample of the magnitudes says much, little, or something wrong.
+std::vector<std::vector<float>> gradients_to_sample() {
+  constexpr std::size_t kElements = 600'000;
+  std::vector<std::vector<float>> all(7, std::vector<float>(kElements));
+  all[0] = normal_values(kElements, 1);
+  for (std::size_t i = 0; i < kElements; ++i) {
+    all[1][i] = i % 100 == 0 ? all[0][i] : 0;              // as many as are wanted
+    all[2][i] = (i / 3000 == 77 ? 1 : 1e-3f) * all[0][i];  // most of them in a clump
+    all[3][i] = std::round(all[0][i] / 4);                 // many equal ones
+    all[4][i] = std::round(all[0][i] / 2);                 // more of them than there is room for
+    all[5][i] = i / 512 % 100 == 0 ? all[0][i] : 0;        // rows
+    if (i % 150 == 0) all[6][i] = all[0][i];               // fewer than are wanted
+  }
+  return all;
+}
+
+TEST(TopKState, TakesExactlyTheLargestWhateverASampleSays) {
+  const auto gradients = gradients_to_sample();
+  for (std::size_t g = 0; g < gradients.size(); ++g) {
+    for (const char* const text : {"topk:0.01:exact", "topk:0.01:exact,residual=0", "topk:0.2:exact",
+                                   "topk:0.00001:exact", "topk:0.01:exact,momentum=0.5"}) {
+      CompressorState state(compressor_from_text(text), gradients[g].size());
+      const auto k = static_cast<std::size_t>(
+          std::llround(std::get<TopK>(state.compressor().selection).ratio * 600'000));
+      const auto indices = state.compress(gradients[g]).indices;
+      ASSERT_TRUE(std::ranges::equal(indices, largest(gradients[g], k))) << text << ", gradient " << g;
+    }
+  }
 }
 
 // Ok-Topk's promise: the number that is sent stays near the ratio while the threshold is only carried over.
