@@ -61,3 +61,10 @@ train compare --tasks fashion,embedding --methods gloo,dense --where host --out 
 same_weights "$folder/compare/compare/host.fashion."{gloo,dense}.1.jsonl
 nearly_the_same_weights "$folder/compare/compare/host.embedding."{gloo,dense}.1.jsonl
 [[ $(grep -c '^| nzcl |' "$folder/log") == 2 ]] || fail "the report does not compare: $(<"$folder/log")"
+
+echo "The report takes the curves of more steps from folders within"
+mkdir "$folder/kept"
+cp -r "$source/perf/results/training/"{converge,time,4500} "$folder/kept"
+"$source/scripts/train" report --out "$folder/kept" --no-install >"$folder/log"
+grep -Eq '^\| topk-0.01, 4,500 steps \| [0-9]+, [0-9]+.* \| [0-9.]+ \| [0-9.]+ \|$' "$folder/log" ||
+  fail "no time to accuracy with 4,500 steps: $(<"$folder/log")"
