@@ -52,6 +52,28 @@ for task in fashion.sgd char.adam; do
 done
 ! compgen -G "$folder/*/converge/*.checkpoint.*" || fail "complete runs leave no checkpoints"
 
+echo "A call that is ended takes its ranks along"
+count_ranks() { # FOLDER: sets `ranks` to the number of processes that train there
+  local process words
+  ranks=0
+  for process in /proc/[0-9]*; do
+    mapfile -d '' -t words 2>/dev/null <"$process/cmdline" || continue
+    if [[ "${words[*]}" == *train.py*"$1"* ]]; then ((++ranks)); fi
+  done
+}
+"$source/scripts/train" converge --short --steps 1000000 --tasks fashion --methods dense --seeds 1 --ranks 2 --no-install --plugin "$plugin" \
+  --out "$folder/ended" >"$folder/log" 2>&1 &
+call=$!
+deadline=$((SECONDS + 60))
+until [[ -s $folder/ended/converge/fashion.sgd.dense.1.jsonl ]] || ((SECONDS > deadline)); do sleep 0.1; done
+count_ranks "$folder/ended"
+((ranks)) || fail "no ranks are training: $(<"$folder/log")"
+kill "$call"
+wait "$call" || true
+deadline=$((SECONDS + 60))
+until count_ranks "$folder/ended" && ((ranks == 0 || SECONDS > deadline)); do sleep 0.1; done
+((ranks == 0)) || fail "$ranks processes go on training"
+
 echo "Complete runs are not repeated"
 again=$(train converge "${selection[@]}" --out "$folder/whole")
 ! grep '^==>' <<<"$again" || fail "it trained again"
