@@ -61,9 +61,8 @@ MagnitudeBits TensorState::likely_below(std::uint64_t wanted) noexcept {
   const double expected =
       static_cast<double>(wanted) * static_cast<double>(sample.size()) / static_cast<double>(elements);
   const auto place = static_cast<std::uint64_t>(std::ceil(expected + 6 * std::sqrt(expected))) + 8;
-  MagnitudeRank& rank = rank_of_magnitudes_;
-  for (rank.begin(place); !rank.done(); rank.end_round()) rank.add(sample);
-  return rank.threshold();
+  rank_of_magnitudes_.find(place, sample);
+  return rank_of_magnitudes_.threshold();
 }
 
 /// Ranks the `wanted` largest magnitudes among some that hold them for certain. Returns false if it found no
@@ -83,8 +82,7 @@ bool TensorState::rank_candidates(std::uint64_t wanted) {
     candidate_ends_.push_back(count);
   }
   if (count < wanted) return false;
-  MagnitudeRank& rank = rank_of_magnitudes_;
-  for (rank.begin(wanted); !rank.done(); rank.end_round()) rank.add(std::span(candidates_).first(count));
+  rank_of_magnitudes_.find(wanted, std::span(candidates_).first(count));
   return true;
 }
 

@@ -24,6 +24,11 @@ class MagnitudeRank {
   void add(std::span<const MagnitudeBits> magnitudes) noexcept;
   void end_round() noexcept;
 
+  /// All rounds at once, for magnitudes that are all at hand.
+  void find(std::uint64_t k, std::span<const MagnitudeBits> magnitudes) {
+    for (begin(k); !done(); end_round()) add(magnitudes);
+  }
+
   /// The k-th largest magnitude; 0 if there are fewer than k.
   MagnitudeBits threshold() const { return prefix_; }
   /// How many of the magnitudes that are equal to the threshold are among the k largest.

@@ -148,8 +148,7 @@ void TensorState::prepare(const RandomK& selection) { draw_below_ = draw_below(r
 void TensorState::prepare(const BlockTopK& selection) {
   measure_bins();
   const std::uint64_t wanted = share_of(ratio_now(selection.ratio), bin_thresholds_.size());
-  for (rank_of_magnitudes_.begin(wanted); !rank_of_magnitudes_.done(); rank_of_magnitudes_.end_round())
-    rank_of_magnitudes_.add(bin_thresholds_);
+  rank_of_magnitudes_.find(wanted, bin_thresholds_);
   threshold_ = rank_of_magnitudes_.threshold();
   std::uint64_t ties = rank_of_magnitudes_.ties();
   for (MagnitudeBits& bin : bin_thresholds_) {
