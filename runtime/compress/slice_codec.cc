@@ -75,7 +75,7 @@ void TensorState::make_ternary(const Slice& slice, std::span<const std::uint16_t
     if (first == last) return;
     const auto of_segment = values.subspan(first, last - first);
     const auto scale = static_cast<float>(scale_of(slice, segment, of_segment));
-    for (float& value : of_segment) value = std::isfinite(value) ? std::copysign(scale, value) : value;
+    to_sign_and_scale(of_segment, scale);
     outcome.scales += double{scale};
     ++outcome.scale_count;
   });
