@@ -7,6 +7,7 @@
 
 #include "runtime/compress/qsgd.h"
 #include "runtime/compress/random.h"
+#include "runtime/compress/select.h"
 #include "runtime/compress/tensor_state.h"
 #include "runtime/kernels/index_codec.h"
 #include "runtime/kernels/narrow.h"
