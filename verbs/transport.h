@@ -188,6 +188,12 @@ struct DeviceOptions {
   /// ("mlx5_0:1"). shm ignores it.
   std::string interface;
   bool one_host = true;  // if false, loopback interfaces are not used
+  /// The loopback interface reaches all members. TCP then uses it unless `interface` names another one, so
+  /// that no other host can reach the endpoints.
+  bool loopback_reaches_all = false;
+  /// The address of this host by which the members have met, or "" if it is not known. TCP uses it where
+  /// neither `interface` nor loopback is used, so that it listens in that network only.
+  std::string met_at = {};
   // The rest is for native verbs only.
   int local_rank = 0;    // spreads the members of one host over its devices
   int numa_node = -1;    // the node where the buffers lie; the nearest device is taken; -1: not known

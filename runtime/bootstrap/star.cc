@@ -40,6 +40,17 @@ std::string error_frame(const Error& error) {
   return "E" + json_text({{"code", static_cast<int>(error.code())}, {"text", error.what()}});
 }
 
+/// The address of this host on a connection, or "" if there is none, or it leads to this host itself.
+std::string own_address(Stream* stream) {
+  asio::error_code none;
+  if (stream == nullptr) return {};
+  asio::ip::address address = stream->lowest_layer().local_endpoint(none).address();
+  if (none || address.is_loopback()) return {};
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  return address.is_loopback() ? std::string() : address.to_string();
+}
+
 /// What the hub and the other members have in common. The io_context runs on the calling thread, inside
 /// allgather().
 class Star : public Bootstrap {
@@ -91,6 +102,12 @@ class Hub final : public Star {
       tell_all(error);
       throw;
     }
+  }
+  std::string local_address() const override {
+    for (const Member& member : members_) {
+      if (const std::string address = own_address(member.stream.get()); !address.empty()) return address;
+    }
+    return {};
   }
 
  private:
@@ -295,6 +312,7 @@ class Spoke final : public Star {
     if (failure) std::rethrow_exception(failure);
     return parts;
   }
+  std::string local_address() const override { return own_address(stream_.get()); }
 
  private:
   asio::awaitable<void> take_part(std::string_view mine, Deadline deadline, std::vector<std::string>& parts) {

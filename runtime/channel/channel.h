@@ -7,10 +7,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <vector>
 
 #include "runtime/channel/staging.h"
 #include "runtime/plan/tuning.h"
+#include "runtime/wire/seal.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
@@ -20,9 +23,10 @@ namespace nzcl::engine {
 class SendChannel {
  public:
   SendChannel() = default;
-  /// Makes a channel whose messages are written into the receiver's `ring`.
-  SendChannel(verbs::RemoteMemory ring, std::uint64_t slot_bytes, std::uint32_t slots)
-      : target_(ring), slot_bytes_(slot_bytes), slots_(slots) {}
+  /// Makes a channel whose messages are written into the receiver's `ring`, where a slot begins every
+  /// `stride` bytes.
+  SendChannel(verbs::RemoteMemory ring, std::uint64_t stride, std::uint32_t slots)
+      : target_(ring), stride_(stride), slots_(slots) {}
   /// Makes a channel whose messages are lent. Only an announcement is sent, with a write of one byte to
   /// `sink` that nobody reads.
   static SendChannel lending(verbs::RemoteMemory sink, std::uint32_t slots) {
@@ -33,7 +37,7 @@ class SendChannel {
 
   bool lends() const { return !lent_.empty(); }
   bool ready() const { return sent_ - credited_ < slots_; }
-  verbs::RemoteMemory target() const { return target_.offset(sent_ % slots_ * slot_bytes_); }
+  verbs::RemoteMemory target() const { return target_.offset(sent_ % slots_ * stride_); }
   /// Takes the next slot for the message in `staging`. Returns the value of the immediate that announces it.
   /// Precondition: ready().
   std::uint16_t take(StagingPool::Index staging) {
@@ -42,14 +46,24 @@ class SendChannel {
     lent_[slot] = staging;
     return static_cast<std::uint16_t>(staging);
   }
+  /// Returns how many more slots the receiver has released than it had said before, if it has now released
+  /// `total` since the start, modulo 2^16. A total that has come late gives 0 or less. Returns nothing if the
+  /// total is more than was sent, which only a faulty peer says.
+  std::optional<int> newly_credited(std::uint16_t total) const {
+    const auto delta = static_cast<std::int16_t>(total - static_cast<std::uint16_t>(credited_));
+    if (delta > 0 && static_cast<std::uint64_t>(delta) > sent_ - credited_) return std::nullopt;
+    return delta;
+  }
+  /// The number of slots that the receiver has said it has released since the start.
+  std::uint64_t credited() const { return credited_; }
+  std::uint32_t slots() const { return slots_; }
   /// Called when the receiver says that it has released `total` slots since the start, modulo 2^16. A smaller
   /// total than an earlier one has come late and is ignored. Lent buffers go back to `pool` with their slots.
   /// Returns false if the total is more than was sent, which only a faulty peer says.
   bool credit(std::uint16_t total, StagingPool& pool) {
-    const auto delta = static_cast<std::int16_t>(total - static_cast<std::uint16_t>(credited_));
-    if (delta <= 0) return true;
-    if (static_cast<std::uint64_t>(delta) > sent_ - credited_) return false;
-    for (int i = 0; i < delta; ++i, ++credited_) {
+    const auto delta = newly_credited(total);
+    if (!delta) return false;
+    for (int i = 0; i < *delta; ++i, ++credited_) {
       if (lends()) pool.release(lent_[credited_ % slots_]);
     }
     return true;
@@ -57,7 +71,7 @@ class SendChannel {
 
  private:
   verbs::RemoteMemory target_;
-  std::uint64_t slot_bytes_ = 0;
+  std::uint64_t stride_ = 0;
   std::uint32_t slots_ = 0;
   std::uint64_t sent_ = 0;
   std::uint64_t credited_ = 0;
@@ -75,32 +89,48 @@ class ReceiveChannel {
   };
 
   ReceiveChannel() = default;
-  /// Makes a channel whose messages arrive in `ring`.
-  ReceiveChannel(const std::byte* ring, std::uint64_t slot_bytes, std::uint32_t slots)
-      : ReceiveChannel(ring, slot_bytes, slots, slots) {}
-  /// Makes a channel whose messages are lent. Each lies in one of the sender's `buffers` buffers of
-  /// `slot_bytes`, from `base` on, and its announcement says in which one. The transport must keep
+  /// Makes a channel whose messages arrive in `ring`, where a slot begins every `stride` bytes.
+  ReceiveChannel(std::byte* ring, std::uint64_t stride, std::uint32_t slots)
+      : ReceiveChannel(ring, stride, slots, slots) {
+    ring_ = ring;
+  }
+  /// Makes a channel whose messages are lent. Each lies in one of the sender's `buffers` buffers, which begin
+  /// every `stride` bytes from `base` on, and its announcement says in which one. The transport must keep
   /// announcements in order.
-  static ReceiveChannel borrowing(const std::byte* base, std::uint64_t slot_bytes, std::uint32_t slots,
+  static ReceiveChannel borrowing(const std::byte* base, std::uint64_t stride, std::uint32_t slots,
                                   std::uint32_t buffers) {
-    ReceiveChannel channel(base, slot_bytes, slots, buffers);
+    ReceiveChannel channel(base, stride, slots, buffers);
     channel.borrows_ = true;
     return channel;
+  }
+
+  /// Returns where the message lies that an announcement is about, or nullptr if arrived() would refuse it.
+  const std::byte* announced(std::uint16_t value) const {
+    return value < buffers_ && state_[slot_of(value)] == State::free ? base_ + value * stride_ : nullptr;
+  }
+  /// Overwrites the 8 bytes of the seal that lies `at` bytes into that message, so that what stays in the
+  /// slot is never taken for another message. Lent messages stay as they are: they are the sender's, and no
+  /// stranger can announce one.
+  void break_seal(std::uint16_t value, std::uint64_t at) const {
+    if (ring_ != nullptr) std::memset(ring_ + value * stride_ + at, 0, wire::kSealBytes);
+  }
+  /// Fetches the beginning of that message into the cache, so that the headers of several messages are on
+  /// their way at the same time. `value` may be anything.
+  void prefetch(std::uint16_t value) const {
+    if (value >= buffers_) return;
+    const std::byte* message = base_ + value * stride_;
+    __builtin_prefetch(message);
+    __builtin_prefetch(message + 64);
   }
 
   /// Takes an announcement that SendChannel::take() made. Returns false if it names no buffer of this
   /// channel, or if its slot is taken already.
   bool arrived(std::uint16_t value) {
-    if (value >= buffers_) return false;
-    const std::uint32_t slot = borrows_ ? static_cast<std::uint32_t>(arrived_ % slots_) : value;
-    if (state_[slot] != State::free) return false;
+    if (announced(value) == nullptr) return false;
+    const std::uint32_t slot = slot_of(value);
     state_[slot] = State::arrived;
     buffer_[slot] = value;
     ++arrived_;
-    // Prefetched so that the headers of several messages are on their way into the cache at the same time.
-    const std::byte* message = base_ + value * slot_bytes_;
-    __builtin_prefetch(message);
-    __builtin_prefetch(message + 64);
     return true;
   }
   /// Returns the next message in order, if it has arrived. It belongs to the caller until release().
@@ -110,7 +140,7 @@ class ReceiveChannel {
     state_[slot] = State::held;
     ++next_;
     if (++next_slot_ == slots_) next_slot_ = 0;
-    return {base_ + buffer_[slot] * slot_bytes_, slot};
+    return {base_ + buffer_[slot] * stride_, slot};
   }
   void release(std::uint32_t slot) {
     state_[slot] = State::released;
@@ -124,24 +154,28 @@ class ReceiveChannel {
     const std::uint32_t half = (slots_ + 1) / 2;
     return released_ - told_ >= (borrows_ ? std::min(half, kLentUntold + 1) : half);
   }
-  /// Returns the total of released slots, modulo 2^16, with which the caller tells the sender.
-  std::uint16_t take_credit() {
-    told_ = released_;
-    return static_cast<std::uint16_t>(told_);
-  }
+  /// Returns the total of released slots, with which the caller tells the sender.
+  std::uint64_t take_credit() { return told_ = released_; }
+  std::uint32_t slots() const { return slots_; }
 
  private:
   enum class State : std::uint8_t { free, arrived, held, released };
-  ReceiveChannel(const std::byte* base, std::uint64_t slot_bytes, std::uint32_t slots, std::uint32_t buffers)
+  ReceiveChannel(const std::byte* base, std::uint64_t stride, std::uint32_t slots, std::uint32_t buffers)
       : base_(base),
-        slot_bytes_(slot_bytes),
+        stride_(stride),
         slots_(slots),
         buffers_(buffers),
         state_(slots, State::free),
         buffer_(slots) {}
 
+  /// The slot that an announcement is about. Precondition: value < buffers_.
+  std::uint32_t slot_of(std::uint16_t value) const {
+    return borrows_ ? static_cast<std::uint32_t>(arrived_ % slots_) : value;
+  }
+
   const std::byte* base_ = nullptr;
-  std::uint64_t slot_bytes_ = 0;
+  std::byte* ring_ = nullptr;  // the same, or nullptr if messages are lent
+  std::uint64_t stride_ = 0;
   std::uint32_t slots_ = 0, buffers_ = 0;
   bool borrows_ = false;
   std::vector<State> state_;           // by slot

@@ -2,9 +2,13 @@
 // failure.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cassert>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "runtime/base/failure.h"
@@ -15,6 +19,7 @@
 #include "runtime/channel/staging_way.h"
 #include "runtime/plan/engine_config.h"
 #include "runtime/wire/refusal.h"
+#include "runtime/wire/seal.h"
 
 namespace nzcl::engine {
 
@@ -55,6 +60,24 @@ struct ChannelSet {
   ReceiveChannel& receive(wire::Direction d) { return d == wire::Direction::up ? receive_up : receive_down; }
 };
 
+/// Where the credits of one channel between this member and another one are written to. The total of released
+/// slots is a word of 8 bytes, and word number (total % slots) belongs to it: so an older total that lands
+/// late never hides a newer one. An immediate only tells that a word has come. It is believed if the word
+/// says the same, because a stranger can send an immediate, but cannot write the word.
+struct CreditWordsOfChannel {
+  const std::byte* received = nullptr;  // written by the other member; of the channel from this one to it
+  std::byte* given = nullptr;           // the sources of this member's writes; of the channel to this one
+  verbs::RemoteMemory sink;             // the words `received` of the other member, for that channel
+};
+struct CreditWords {
+  std::array<CreditWordsOfChannel, std::size_t{2} * wire::kPriorities> channels;
+  const verbs::MemoryRegion* region = nullptr;
+
+  CreditWordsOfChannel& of(wire::Direction d, wire::Priority p) {
+    return channels[static_cast<std::size_t>(d) * wire::kPriorities + static_cast<std::size_t>(p)];
+  }
+};
+
 /// What the first rank said about an operation. The other ranks must say the same.
 struct KnownOperation {
   bool valid = false;
@@ -70,7 +93,8 @@ struct LaneContext {
   explicit LaneContext(const EngineConfig& engine_config)
       : config(engine_config),
         staging_ways(static_cast<std::size_t>(config.members.count()), StagingWay(config.staging)),
-        staging_seen(static_cast<std::size_t>(config.members.count())) {}
+        staging_seen(static_cast<std::size_t>(config.members.count())),
+        seal_secrets(static_cast<std::size_t>(config.members.count())) {}
 
   const EngineConfig config;
   std::array<KnownOperation, kMaxOperations> operations;  // by epoch, from contributions
@@ -81,8 +105,10 @@ struct LaneContext {
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
   std::vector<StagingWay> staging_ways;                                 // by member, of bulk messages
   std::vector<StagingSeen> staging_seen;                                // of each, for any thread
-  verbs::Segment credit_source;                                         // the byte that credit writes send
-  std::vector<verbs::RemoteMemory> credit_sinks;  // by member: the byte there that credit writes land on
+  verbs::Segment announcement_source;       // the byte that announcements of lent messages send
+  std::vector<CreditWords> credits;         // by member
+  std::uint64_t seal_secret = 0;            // of this lane's messages; drawn at random, told to members only
+  std::vector<std::uint64_t> seal_secrets;  // by member: of the messages of its lane
   LaneStatistics statistics;
   std::optional<Failure> failure;  // the first one; the lane reports it and stops
 
@@ -151,38 +177,101 @@ struct LaneContext {
     LaneStatistics::add(statistics.bytes_sent, bytes);
     outbox.push(write, segments);
   }
-  /// Puts a message for the channel's next slot into the outbox. It was composed in the staging buffer
-  /// `buffer`, and one reference to that buffer passes to this function. If the message is not lent, parts of
-  /// it may be gathered from elsewhere. Then `gathers_from` is the table index of the operation whose memory
-  /// they come from, and that operation gets its local_write_done() when the write is over. Precondition: the
-  /// channel is ready() and the outbox has room.
+  /// Puts a message for the channel's next slot into the outbox, with its seal. It was composed in the
+  /// staging buffer `buffer`, and one reference to that buffer passes to this function. If the message is not
+  /// lent, parts of it may be gathered from elsewhere, with at most config.message_segments() entries. Then
+  /// `gathers_from` is the table index of the operation whose memory they come from, and that operation gets
+  /// its local_write_done() when the write is over. Precondition: the channel is ready() and the outbox has
+  /// room.
   void push_message(wire::Priority p, wire::Direction direction, std::uint16_t member,
                     StagingPool::Index buffer, std::span<const verbs::Segment> segments,
                     std::optional<std::uint32_t> gathers_from = std::nullopt) {
+    std::array<verbs::Segment, verbs::kMaxSegments> sealed;
+    const std::size_t entries = seal(p, buffer, segments, sealed);
+    assert(segments.size() > 1 ||
+           wire::message_end(segments.front().data, slot_bytes(p), direction) == segments.front().bytes);
     SendChannel& channel = channels(p, member).send(direction);
     verbs::Write write{
         .peer = member, .segments = {}, .target = channel.target(), .immediate = {}, .context = 0};
     write.immediate = immediate(wire::Immediate::Kind::message, direction, p, channel.take(buffer));
     if (channel.lends()) {
-      LaneStatistics::add(statistics.bytes_sent, segments.front().bytes - credit_source.bytes);
-      return push(write, {&credit_source, 1});
+      LaneStatistics::add(statistics.bytes_sent, sealed.front().bytes - announcement_source.bytes);
+      return push(write, {&announcement_source, 1});
     }
     write.context = WriteContext{p, buffer, gathers_from}.encode();
-    push(write, segments);
+    push(write, {sealed.data(), entries});
   }
-  /// Called when a peer says how many slots of this member's channel it has released. Returns false if it
-  /// cannot be so many.
+  /// Writes a message's seal, and its gather list with the seal into `sealed`. Returns the list's length.
+  std::size_t seal(wire::Priority p, StagingPool::Index buffer, std::span<const verbs::Segment> segments,
+                   std::span<verbs::Segment> sealed) {
+    std::uint64_t bytes = 0;
+    for (const verbs::Segment& s : segments) bytes += s.bytes;
+    std::size_t entries =
+        static_cast<std::size_t>(std::ranges::copy(segments, sealed.begin()).out - sealed.begin());
+    std::byte* const begin = pool(p).buffer(buffer);
+    std::byte* const tail = begin + slot_bytes(p);
+    verbs::Segment& last = sealed[entries - 1];
+    // What was composed last may end in the buffer. Otherwise the seal comes from the memory behind it.
+    const bool in_buffer = last.region == pool(p).region() && last.data >= begin && last.data < tail;
+    std::byte* const at = in_buffer ? begin + (last.data - begin) + last.bytes : tail;
+    wire::put_seal(wire::seal_of(seal_secret, begin, bytes), at);
+    if (in_buffer) {
+      last.bytes += static_cast<std::uint32_t>(wire::kSealBytes);
+    } else {
+      sealed[entries++] = {at, static_cast<std::uint32_t>(wire::kSealBytes), pool(p).region()};
+    }
+    return entries;
+  }
+  /// Takes the announcement of a message. Returns what is wrong with it, as a part of a sentence, or nullptr.
+  const char* message_announced(const wire::ChannelId& from, std::uint16_t value) {
+    ReceiveChannel& channel = channels(from.priority, from.member).receive(from.direction);
+    const std::byte* message = channel.announced(value);
+    if (message == nullptr)
+      return "announced a message in a slot that its channel does not have, or that is taken";
+    const auto seal =
+        wire::find_seal(seal_secrets[from.member], message, slot_bytes(from.priority), from.direction);
+    if (!seal) return "announced a message that is not there";
+    channel.break_seal(value, *seal);
+    channel.arrived(value);
+    return nullptr;
+  }
+  /// Called when a message of a peer says how many slots of this member's channel it has released. Returns
+  /// false if it cannot be so many.
   bool credit(wire::Priority p, wire::Direction direction, std::uint16_t member, std::uint16_t total) {
     return channels(p, member).send(direction).credit(total, pool(p));
+  }
+  /// Called when an immediate says the same. Returns what is wrong with it, as a part of a sentence, or
+  /// nullptr.
+  const char* credit_announced(const wire::ChannelId& from, std::uint16_t total) {
+    const SendChannel& channel = channels(from.priority, from.member).send(from.direction);
+    const auto more = channel.newly_credited(total);
+    if (!more) return "returned more credits than it was sent messages";
+    if (*more <= 0) return nullptr;  // it has come late
+    const std::uint64_t full = channel.credited() + static_cast<std::uint64_t>(*more);
+    std::uint64_t word = 0;
+    std::memcpy(&word,
+                credits[from.member].of(from.direction, from.priority).received +
+                    full % channel.slots() * sizeof word,
+                sizeof word);
+    if (word != full) return "announced credits that it has not written";
+    return credit(from.priority, from.direction, from.member, total) ? nullptr : "returned too many credits";
   }
   /// Returns slots to their sender, if there are enough of them to be worth a write of its own. `direction`
   /// is the channel's.
   void return_credit(wire::Priority p, wire::Direction direction, std::uint16_t member) {
     ReceiveChannel& channel = channels(p, member).receive(direction);
     if (!channel.credit_due() || outbox.room() == 0) return;
-    const std::uint32_t imm = immediate(wire::Immediate::Kind::credit, direction, p, channel.take_credit());
-    push({.peer = member, .segments = {}, .target = credit_sinks[member], .immediate = imm, .context = 0},
-         {&credit_source, 1});
+    const std::uint64_t total = channel.take_credit(), at = total % channel.slots() * sizeof total;
+    const CreditWordsOfChannel& words = credits[member].of(direction, p);
+    std::memcpy(words.given + at, &total, sizeof total);
+    const verbs::Segment word{words.given + at, sizeof total, credits[member].region};
+    push({.peer = member,
+          .segments = {},
+          .target = words.sink.offset(at),
+          .immediate =
+              immediate(wire::Immediate::Kind::credit, direction, p, static_cast<std::uint16_t>(total)),
+          .context = 0},
+         {&word, 1});
   }
 };
 

@@ -1,5 +1,5 @@
-// One lane's registered memory: receive rings, staging buffers, and the bytes that credit writes use. Every
-// member computes the same layout, so members tell each other only where it starts and its key.
+// One lane's registered memory: receive rings, staging buffers, and the words that credits are written to.
+// Every member computes the same layout, so members tell each other only where it starts and its key.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +37,7 @@ class LaneMemory {
 
  private:
   void place(const EngineConfig& config) const;
+  void attach_credits(LaneContext& context) const;
 
   struct Release {
     verbs::Device* device;

@@ -38,6 +38,7 @@ engine::Membership meet(const Options& options, bootstrap::Bootstrap& meeting, I
   std::vector<Hello> hellos;
   for (const std::string& text : gather_hellos(own, meeting, deadline)) hellos.push_back(Hello::decode(text));
   engine::Membership membership = membership_of(hellos, meeting.rank());
+  membership.met_at = meeting.local_address();
   if (membership.members.count() > wire::kMaxMembers) {
     throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported",
                                                     membership.members.count(), wire::kMaxMembers));

@@ -12,6 +12,7 @@
 #include "runtime/exchange/contributions/agreement.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/trace/trace.h"
+#include "verbs/random.h"
 
 namespace nzcl::engine {
 
@@ -26,25 +27,29 @@ namespace {
 constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::merging,
                                         Priority::bulk};
 
-/// What a member tells the others about a lane: where its memory is, the addresses of the exchanges that have
-/// a port of their own, and the endpoint's.
+/// What a member tells the others about a lane: where its memory is, the secret of its messages' seals, the
+/// addresses of the exchanges that have a port of their own, and the endpoint's.
 struct LaneAddress {
   verbs::RemoteMemory memory;
+  std::uint64_t seal_secret = 0;
   std::array<std::string, wire::kPriorities> exchanges;  // each shorter than 256 bytes
   std::string endpoint;
 
   std::string encode() const {
-    std::string text(sizeof memory, '\0');
+    std::string text(sizeof memory + sizeof seal_secret, '\0');
     std::memcpy(text.data(), &memory, sizeof memory);
+    std::memcpy(text.data() + sizeof memory, &seal_secret, sizeof seal_secret);
     for (const std::string& exchange : exchanges) text += static_cast<char>(exchange.size()) + exchange;
     return text + endpoint;
   }
   /// Returns nothing for a text that is too short.
   static std::optional<LaneAddress> decode(std::string_view text) {
     LaneAddress address;
-    if (text.size() < sizeof address.memory) return std::nullopt;
+    constexpr std::size_t kFixed = sizeof address.memory + sizeof address.seal_secret;
+    if (text.size() < kFixed) return std::nullopt;
     std::memcpy(&address.memory, text.data(), sizeof address.memory);
-    text.remove_prefix(sizeof address.memory);
+    std::memcpy(&address.seal_secret, text.data() + sizeof address.memory, sizeof address.seal_secret);
+    text.remove_prefix(kFixed);
     for (std::string& exchange : address.exchanges) {
       const std::size_t bytes = text.empty() ? 0 : static_cast<unsigned char>(text.front());
       if (text.size() < 1 + bytes) return std::nullopt;
@@ -87,6 +92,7 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
                                         .peers = static_cast<std::size_t>(options.config.members.count()),
                                         .arrivals = immediates_bound(options.config),
                                         .allocated = memory_.bytes()})) {
+  context_.seal_secret = verbs::random_number();
   has_fd_ = endpoint_->wait_fd() >= 0 && !context_.config.datagrams;
   memory_.attach(context_);
   for (const Priority p : kPrioritiesInOrder) {
@@ -100,7 +106,8 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
 Lane::~Lane() = default;
 
 std::string Lane::address_for(int peer) {
-  LaneAddress address{memory_.remote(), {}, endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
+  LaneAddress address{
+      memory_.remote(), context_.seal_secret, {}, endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
   for (std::size_t p = 0; p < exchanges_.size(); ++p) {
     if (exchanges_[p]) address.exchanges[p] = exchanges_[p]->address();
   }
@@ -127,6 +134,7 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
                             : members.is_worker(members.self);
     if (!needed) continue;
     LaneMemory::attach_peer(context_, member, address->memory);
+    context_.seal_secrets[static_cast<std::size_t>(member)] = address->seal_secret;
     lenders.emplace_back(member, address->memory);
     endpoints[static_cast<std::size_t>(member)] = address->endpoint;
   }
@@ -174,6 +182,7 @@ bool Lane::round() {
   // The lane may have been halted while this thread was stuck in the transport; its operations may be gone
   // then.
   if (halted_.load(std::memory_order_relaxed)) return false;
+  for (std::size_t i = 0; i < n; ++i) prefetch(completions_[i]);
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;
   if (!submissions_.empty()) take_submissions(), moved = true;
@@ -258,21 +267,26 @@ const char* Lane::take(const Immediate& immediate) {
   look_at(channel.priority);
   switch (immediate.kind) {
     case Immediate::Kind::message:
-      return context_.channels(channel.priority, channel.member)
-                     .receive(channel.direction)
-                     .arrived(immediate.value)
-                 ? nullptr
-                 : "announced a message in a slot that its channel does not have, or that is taken";
+      return context_.message_announced(channel, immediate.value);
     case Immediate::Kind::credit:
-      return context_.credit(channel.priority, channel.direction, channel.member, immediate.value)
-                 ? nullptr
-                 : "returned more credits than it was sent messages";
+      return context_.credit_announced(channel, immediate.value);
     case Immediate::Kind::direct:
       if (channel.direction == Direction::up) return "announced a direct write upwards, where there are none";
+      if (context_.config.link(channel.member).ordered)
+        return "announced a direct write, although its writes arrive in order";
       exchange(channel.priority).direct_arrived(channel.member, immediate.value);
       return nullptr;
   }
   return "sent an immediate of a kind that does not exist";  // decode() returns no other kind
+}
+
+/// Fetches the beginning of an announced message into the cache, so that several are on their way at once.
+void Lane::prefetch(const verbs::Completion& completion) {
+  if (completion.kind != verbs::Completion::Kind::arrived) return;
+  const Immediate immediate = wire::decode(completion.immediate);
+  const wire::ChannelId& from = immediate.channel;
+  if (immediate.kind != Immediate::Kind::message || from.member >= context_.config.members.count()) return;
+  context_.channels(from.priority, from.member).receive(from.direction).prefetch(immediate.value);
 }
 
 void Lane::post() {

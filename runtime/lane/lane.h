@@ -99,6 +99,7 @@ class Lane {
   void dispatch(const verbs::Completion& completion);
   void arrived(std::uint32_t immediate);
   const char* take(const wire::Immediate& immediate);
+  void prefetch(const verbs::Completion& completion);
   void written(std::uint64_t context);
   void take_submissions();
   void post();

@@ -17,6 +17,7 @@
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/seal.h"
 #include "runtime/wire/tile.h"
 #include "verbs/datagram.h"
 
@@ -26,13 +27,21 @@ namespace slot_pool {
 class KernelPools;
 }
 
+/// The memory behind each slot and each staging buffer. A message's seal may lie there, so that it takes no
+/// room of the message (runtime/wire/seal.h). It is a whole cache line, so that slots begin with one.
+inline constexpr std::uint64_t kSlotTail = 64;
+static_assert(kSlotTail >= wire::kSealBytes);
+
 /// The channels of one priority.
 struct ChannelConfig {
-  std::uint64_t slot_bytes = 0;  // a multiple of 64
+  std::uint64_t slot_bytes = 0;  // of a message, without its seal; a multiple of 64
   std::uint32_t slots = 0;       // of each channel, 1 .. 32768
   /// Members of one lending group do not copy messages into each other's rings. A message stays in the
   /// sender's staging buffer, and the receiver reads it there (verbs::Limits::readable).
   bool lent = false;
+
+  /// The distance between the beginnings of two slots, or of two staging buffers.
+  std::uint64_t stride() const { return slot_bytes + kSlotTail; }
 };
 
 /// How lent messages are stored into staging buffers. See StagingWay in runtime/channel.
@@ -74,7 +83,7 @@ struct EngineConfig {
   /// Express operations take one hop: every rank sends its contribution to every other one, and each of them
   /// sums. This is possible only without dedicated aggregators.
   bool one_hop = false;
-  std::size_t max_segments = 1;  // entries of a gather list, 1 .. verbs::kMaxSegments
+  std::size_t max_segments = 1;  // entries of a write's gather list, 1 .. verbs::kMaxSegments
   /// Results whose runs have at least this size on average are written in place.
   std::uint64_t direct_bytes = 16384;
   std::uint64_t slice_bytes = 0;  // dense bytes of a slice; 0: chosen from the tensor's size
@@ -127,6 +136,8 @@ struct EngineConfig {
         kWindow * kAnnouncedWrites.size() * static_cast<std::uint64_t>(members.count());
     return std::min(kAnnouncedWrites[static_cast<std::size_t>(priority)], kAnnouncedArrivals / share);
   }
+  /// Entries of the gather list of a message without its seal, which may need one of its own.
+  std::size_t message_segments() const { return std::max<std::size_t>(1, max_segments - 1); }
   /// The most writes that an exchange posts together, or not at all while the outbox has less room.
   std::uint32_t writes_at_once() const {
     return one_hop ? static_cast<std::uint32_t>(std::max(1, members.workers - 1)) : 1;

@@ -19,7 +19,8 @@ ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_netwo
                         const verbs::Limits& limits) {
   const std::uint64_t wanted = o.slot_bytes ? o.slot_bytes : bulk_slot_bytes(members, one_network);
   ChannelConfig bulk;
-  bulk.slot_bytes = std::min<std::uint64_t>(wanted, limits.max_write_bytes) / 64 * 64;
+  // A message and its seal leave in one write.
+  bulk.slot_bytes = std::min<std::uint64_t>(wanted, limits.max_write_bytes - kSlotTail) / 64 * 64;
   bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots)
                                : bulk_slots(members, one_network, bulk.slot_bytes);
   // An announcement has 16 bits for the number of a staging buffer. The sender has about as many buffers as

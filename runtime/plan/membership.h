@@ -44,6 +44,9 @@ struct Membership {
   std::vector<int> position_of;    // by member
   std::vector<std::string> names;  // by position, for messages: "rank 3 (pid 17 on host x)"
 
+  /// The address of this host by which this member has met the others, or "" if the meeting cannot tell.
+  std::string met_at;
+
   Groups hosts;     // members that can share memory
   Groups networks;  // members between which there is no network link
   /// Members that may write each other's memory. A member whose memory nobody may write is in no group.

@@ -14,6 +14,8 @@ verbs::DeviceOptions device_options(const Options& o, const Membership& m, int n
   return {.transport = transport_of(o, m),
           .interface = o.interface,
           .one_host = m.hosts.all_together(),
+          .loopback_reaches_all = m.networks.all_together(),
+          .met_at = m.met_at,
           .local_rank = m.cores.index_of(m.members.self),
           .numa_node = numa_node,
           .rdma_cm = o.connect == "rdma_cm",

@@ -172,7 +172,7 @@ class HandFed {
     return reinterpret_cast<std::byte*>(
         memory_->remote().address +
         engine::ring_offset(context_.config, context_.config.members.self, channel) +
-        slot * context_.config.channel(c).slot_bytes);
+        slot * context_.config.channel(c).stride());
   }
   static engine::EngineConfig make_config(const Setup& setup) {
     engine::EngineConfig config;
@@ -215,7 +215,11 @@ class HandFed {
       take(m->payload.data(), m->payload.size() * 4);
       if ((m->header.flags & wire::kMore) == 0) break;
     }
-    EXPECT_EQ(at, bytes.size()) << "nothing behind the last section";
+    ASSERT_EQ(at + wire::kSealBytes, bytes.size()) << "nothing behind the last section but the seal";
+    std::uint64_t seal = 0;
+    take(&seal, sizeof seal);
+    EXPECT_EQ(seal, wire::seal_of(0, bytes.data(), bytes.size() - sizeof seal))
+        << "of a lane without a secret";
   }
 
   verbs::LoopbackNetwork network_;

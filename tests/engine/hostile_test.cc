@@ -423,17 +423,52 @@ class HostilePeer : public testing::Test {
     options.config.members = {.self = 0, .workers = 2, .dedicated = 0};
     options.config.channels = {engine::ChannelConfig{1024, 4}, engine::ChannelConfig{512, 4}};
     options.config.set_links({});
+    lane_config_ = options.config;
     lane_ = std::make_unique<engine::Lane>(options, ours_);
     endpoint_ = theirs_->open_endpoint({.self = 1, .peers = 2, .arrivals = 64});
     byte_ = theirs_->register_memory(std::as_writable_bytes(std::span(bytes_)), MemoryKind::host);
     const std::string lane = lane_->address_for(1);
-    // In front of the endpoint's address: where memory is, and an empty address of each exchange.
-    constexpr std::size_t kBeforeEndpoint = sizeof(verbs::RemoteMemory) + wire::kPriorities;
+    // In front of the endpoint's address: where memory is, the seals' secret, and an empty address of each
+    // exchange.
+    constexpr std::size_t kBeforeEndpoint =
+        sizeof(verbs::RemoteMemory) + sizeof(std::uint64_t) + wire::kPriorities;
     std::string here(kBeforeEndpoint, '\0');
+    std::memcpy(here.data() + sizeof(verbs::RemoteMemory), &kSecret, sizeof kSecret);
     here += endpoint_->address_for(0);
     lane_->connect(std::vector<std::string>{"", here}, verbs::Clock::now());
     std::memcpy(&memory_, lane.data(), sizeof memory_);
     endpoint_->connect(std::vector<std::string>{lane.substr(kBeforeEndpoint), ""}, verbs::Clock::now());
+  }
+  /// Composes a message in the test's own memory, and writes it into slot 0 of the channel up.
+  void put_message() {
+    wire::Header header;
+    header.magic = 7;  // by which it shows that the exchange has read it
+    std::memcpy(bytes_.data(), &header, sizeof header);
+    write(engine::ring_offset(lane_config_, 0, {1, Direction::up, Priority::bulk}), sizeof header);
+  }
+  /// Writes the seal behind it, of a lane with this secret.
+  void seal(std::uint64_t secret) {
+    seal_ = wire::seal_of(secret, bytes_.data(), sizeof(wire::Header));
+    std::memcpy(bytes_.data(), &seal_, sizeof seal_);
+    write(engine::ring_offset(lane_config_, 0, {1, Direction::up, Priority::bulk}) + sizeof(wire::Header),
+          sizeof seal_);
+  }
+  /// 8 bytes of the lane's memory. Addresses of the loopback transport are those of this process.
+  std::uint64_t read(std::uint64_t offset) const {
+    std::uint64_t value = 0;
+    std::memcpy(&value, reinterpret_cast<const std::byte*>(memory_.address) + offset, sizeof value);
+    return value;
+  }
+  void write(std::uint64_t offset, std::uint32_t bytes) {
+    const verbs::Segment segment{byte_->bytes().data(), bytes, byte_.get()};
+    const verbs::Write write{.peer = 0,
+                             .segments = {&segment, 1},
+                             .target = memory_.offset(offset),
+                             .immediate = {},
+                             .context = 0};
+    EXPECT_EQ(endpoint_->post({&write, 1}), 1u);
+    std::array<verbs::Completion, 4> done;
+    for (int i = 0; i < 8; ++i) endpoint_->poll(done), lane_->drive();
   }
   /// The lane's error after this immediate has arrived; "" if it takes it.
   std::string failure_after(const Immediate& immediate) {
@@ -449,13 +484,16 @@ class HostilePeer : public testing::Test {
     return failure_;
   }
 
+  static constexpr std::uint64_t kSecret = 0x1234567887654321;  // of rank 1's seals
   verbs::LoopbackNetwork network_;
+  engine::EngineConfig lane_config_;
   std::shared_ptr<verbs::Device> ours_, theirs_;
   std::unique_ptr<engine::Lane> lane_;
   std::unique_ptr<verbs::Endpoint> endpoint_;
   std::array<std::byte, 64> bytes_{};
   std::unique_ptr<verbs::MemoryRegion> byte_;
   verbs::RemoteMemory memory_;
+  std::uint64_t seal_ = 0;
   std::string failure_;
 };
 
@@ -464,6 +502,29 @@ constexpr wire::ChannelId kDown{1, Direction::down, Priority::bulk}, kUp{1, Dire
 TEST_F(HostilePeer, ASlotThatDoesNotExist) {
   EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 4}),
               StartsWith("rank 1 announced a message in a slot that its channel does not have"));
+}
+TEST_F(HostilePeer, AMessageThatIsNotThere) {
+  EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
+              StartsWith("rank 1 announced a message that is not there"));
+}
+TEST_F(HostilePeer, AMessageWithoutItsLastBytes) {
+  put_message();
+  seal(kSecret + 1);  // what lies there is not the seal of this message
+  EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
+              StartsWith("rank 1 announced a message that is not there"));
+}
+TEST_F(HostilePeer, AWholeMessageIsTaken) {
+  put_message();
+  seal(kSecret);
+  EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
+              HasSubstr("does not begin with nzcl's magic number"));
+}
+TEST_F(HostilePeer, AMessageThatWasTakenAlready) {
+  put_message();
+  seal(kSecret);
+  failure_after({Immediate::Kind::message, kUp, 0});
+  EXPECT_NE(read(engine::ring_offset(lane_config_, 0, kUp) + sizeof(wire::Header)), seal_)
+      << "what stays in the slot is not taken for a message again";
 }
 TEST_F(HostilePeer, CreditsForNothing) {
   EXPECT_THAT(failure_after({Immediate::Kind::credit, kUp, 1}),

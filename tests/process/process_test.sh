@@ -177,6 +177,32 @@ case $case_name in
     expect rank0 3 'rank 1, rank 2 did not come'
     for r in 1 2; do expect rank$r 3 'secret'; done
     ;;
+  tcp_keys | tcp_immediates)
+    # A process of this host that knows no secret, and speaks to the port of rank 1's transport. All ranks are on one host, so
+    # nobody else can even reach them: each listens on loopback alone.
+    need ss
+    stranger=$(dirname "$rank")/process_tcp_stranger
+    start_ranks 2 NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 -- --rounds 5000 --count 20000 --late-rank 0 --late-ms 2
+    for r in 0 1; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+    # shellcheck disable=SC2154 # set by start
+    mapfile -t sockets < <(ss -Hltnp | grep -E "pid=($pid_rank0|$pid_rank1)," | awk '{print $4}')
+    ((${#sockets[@]} >= 2)) || fail "the ranks listen nowhere"
+    for socket in "${sockets[@]}"; do [[ $socket =~ ^(127\.|\[::1\]|\[::ffff:127\.) ]] || fail "a rank listens at $socket"; done
+    reached=no
+    while read -r socket; do
+      if [[ $case_name == tcp_keys ]]; then
+        "$stranger" 127.0.0.1 "${socket##*:}" keys 0 24 >>"$work/stranger.out" 2>&1 && reached=yes
+      else
+        "$stranger" 127.0.0.1 "${socket##*:}" immediate 5 >>"$work/stranger.out" 2>&1 && reached=yes
+      fi
+    done < <(ss -Hltnp | grep "pid=$pid_rank1," | awk '{print $4}')
+    [[ $reached == yes ]] || fail "the stranger reached no port of rank 1"
+    if [[ $case_name == tcp_keys ]]; then
+      expect_ranks_ok 2
+    else
+      for r in 0 1; do expect "rank$r" 3 'rank 0 announced a message that is not there'; done
+    fi
+    ;;
   no_secret_beyond_loopback)
     address=$(hostname -I | awk '{print $1}')
     [[ -n $address ]] || { echo "this host has no address but loopback" && exit 77; }

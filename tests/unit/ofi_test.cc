@@ -1,8 +1,16 @@
-// Tests how members with different providers of libfabric notice it.
+// Tests of what is chosen of libfabric: providers, interfaces, addresses and keys.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <array>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "nzcl/error.h"
 #include "verbs/transport.h"
@@ -58,6 +66,47 @@ TEST(Ofi, TheInterfaceThatIsAskedForIsTaken) {
         EXPECT_THAT(e.what(), ::testing::ContainsRegex("no interface " + missing + ", but there are .*lo"));
       }
     }
+  }
+}
+
+/// The IPv4 address at which an endpoint of the device listens.
+std::string listens_at(Device& device) {
+  const auto endpoint = device.open_endpoint({.self = 0, .peers = 2, .arrivals = 8});
+  const std::string address = endpoint->address_for(1);
+  sockaddr_in at{};
+  address.copy(reinterpret_cast<char*>(&at), sizeof at, address.find('\0') + 1);
+  std::array<char, INET_ADDRSTRLEN> text{};
+  ::inet_ntop(AF_INET, &at.sin_addr, text.data(), text.size());
+  return text.data();
+}
+
+TEST(Ofi, TcpListensInTheNarrowestNetworkThatReachesAllMembers) {
+  DeviceOptions options;
+  options.transport = "tcp";
+  options.loopback_reaches_all = true;
+  EXPECT_EQ(listens_at(*open_device(options)), "127.0.0.1") << "all members are on this host";
+  options.met_at = "203.0.113.1";
+  EXPECT_EQ(listens_at(*open_device(options)), "127.0.0.1") << "however they have met";
+  options.loopback_reaches_all = false;
+  options.met_at = "127.0.0.2";  // an address that is not what libfabric would choose
+  EXPECT_EQ(listens_at(*open_device(options)), "127.0.0.2") << "where they have met";
+  options.interface = "127.0.0.3";
+  EXPECT_EQ(listens_at(*open_device(options)), "127.0.0.3") << "as the user says";
+}
+
+TEST(Ofi, KeysCannotBeGuessed) {
+  for (const char* transport : {"tcp", "tcp;ofi_rxm", "shm"}) {
+    const auto device = open_over(transport);
+    std::array<std::byte, 64> memory{};
+    std::vector<std::unique_ptr<MemoryRegion>> regions;
+    std::set<std::uint64_t> keys;
+    for (int i = 0; i < 16; ++i) {
+      regions.push_back(device->register_memory(memory, MemoryKind::host));
+      keys.insert(regions.back()->remote().key);
+    }
+    EXPECT_EQ(keys.size(), regions.size()) << transport;
+    EXPECT_GT(*keys.begin(), std::uint64_t{1} << 32) << transport << ": a random number is seldom so small";
+    EXPECT_GT(*keys.rbegin() - *keys.begin(), std::uint64_t{1} << 56) << transport << ": nor are they close";
   }
 }
 

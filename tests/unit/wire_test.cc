@@ -19,6 +19,7 @@
 #include "runtime/wire/batch.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
+#include "runtime/wire/seal.h"
 #include "runtime/wire/tile.h"
 
 namespace nzcl::wire {
@@ -327,6 +328,76 @@ TEST(Density, KeepsWhatItSaysWithinTwoPartsInTenThousand) {
     ASSERT_LE(d.share(), 1);
     ASSERT_EQ(Density::of_share(d.share()), d) << code;
   }
+}
+
+// --- The seal
+
+constexpr std::uint64_t kSecret = 0x0123456789abcdef;
+constexpr std::uint64_t kSlot = 512;
+
+/// A slot that holds a message up of two sections and its seal, with other bytes behind.
+struct SealedSlot {
+  std::array<std::byte, kSlot + kSealBytes> bytes;
+  std::uint64_t end = 0;
+
+  SealedSlot() {
+    bytes.fill(std::byte{0xaa});
+    Header first{.flags = kHasBitmap | kMore, .epoch = 3, .sequence = 9};
+    first.bitmap_bytes = 8, first.payload_bytes = 13;
+    std::memcpy(bytes.data(), &first, sizeof first);
+    const std::uint64_t second_at =
+        aligned_section(sizeof(Header) + sizeof(OperationRecord) + first.bitmap_bytes + first.payload_bytes);
+    const Header second{.sequence = 10, .payload_bytes = 21};
+    std::memcpy(bytes.data() + second_at, &second, sizeof second);
+    end = second_at + sizeof second + second.payload_bytes;
+    put_seal(seal_of(kSecret, bytes.data(), end), bytes.data() + end);
+  }
+  bool sealed(std::uint64_t secret = kSecret) const {
+    return find_seal(secret, bytes.data(), kSlot, Direction::up).has_value();
+  }
+};
+
+TEST(Seal, StandsBehindTheLastSection) {
+  const SealedSlot slot;
+  EXPECT_EQ(message_end(slot.bytes.data(), kSlot, Direction::up), slot.end);
+  EXPECT_TRUE(slot.sealed());
+  EXPECT_FALSE(slot.sealed(kSecret + 1)) << "of another lane";
+}
+
+TEST(Seal, IsOfThisMessageAlone) {
+  for (std::size_t byte = 0; byte < sizeof(Header); ++byte) {
+    SealedSlot slot;
+    slot.bytes[byte] ^= std::byte{1};
+    EXPECT_FALSE(slot.sealed()) << "byte " << byte << " of the header is that of another message";
+  }
+}
+
+TEST(Seal, IsNotThereBeforeTheLastByteIs) {
+  for (std::size_t landed = 0; landed < SealedSlot().end + kSealBytes; ++landed) {
+    SealedSlot slot;
+    std::fill(slot.bytes.begin() + static_cast<std::ptrdiff_t>(landed), slot.bytes.end(), std::byte{0});
+    EXPECT_FALSE(slot.sealed()) << "only " << landed << " bytes have landed in an empty slot";
+  }
+}
+
+TEST(Seal, IsNotLookedForBehindTheSlot) {
+  SealedSlot slot;
+  Header header;
+  std::memcpy(&header, slot.bytes.data(), sizeof header);
+  header.payload_bytes = 0xffffffff, header.bitmap_bytes = 0xffffffff;
+  std::memcpy(slot.bytes.data(), &header, sizeof header);
+  EXPECT_EQ(message_end(slot.bytes.data(), kSlot, Direction::up), std::nullopt);
+  EXPECT_FALSE(slot.sealed());
+  std::array<std::byte, 64> room{};  // of a slot that holds nothing but zeros: one empty section fills it
+  EXPECT_EQ(message_end(room.data(), 64, Direction::down), 64u);
+  EXPECT_EQ(message_end(room.data(), 63, Direction::down), std::nullopt);
+}
+
+TEST(Seal, OfABatchCountsItsBitmapsOnce) {
+  std::array<std::byte, kSlot> slot{};
+  const Header header{.flags = kHasBitmap | kBatch, .bitmap_bytes = 16, .payload_bytes = 100};
+  std::memcpy(slot.data(), &header, sizeof header);
+  EXPECT_EQ(message_end(slot.data(), kSlot, Direction::up), kMaxOverhead + 100);
 }
 
 }  // namespace

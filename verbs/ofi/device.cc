@@ -27,13 +27,22 @@ constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
 /// queue.
 constexpr std::size_t kMaxPosted = 256;
 
-/// What DeviceOptions::interface names: either an address of this host or a network interface. Both are empty
-/// if it names nothing.
+bool is_tcp(const std::string& transport) {
+  return transport == "tcp" || transport == "net" || transport == "tcp;ofi_rxm";
+}
+
+/// Where the endpoints shall listen: at an address of this host, or on a network interface. Both are empty if
+/// nothing is known, and then libfabric chooses. Over TCP the narrowest network is taken that reaches all
+/// members.
 struct Wanted {
   std::string address, interface;
 
   explicit Wanted(const DeviceOptions& options) {
     if (options.transport == "shm") return;  // shm uses no network
+    if (options.interface.empty()) {
+      if (is_tcp(options.transport)) address = options.loopback_reaches_all ? "127.0.0.1" : options.met_at;
+      return;
+    }
     // The names of interfaces may contain dots (eth0.100), but no colons.
     in_addr v4;
     const bool is_address = options.interface.find(':') != std::string::npos ||

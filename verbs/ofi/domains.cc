@@ -1,7 +1,10 @@
 #include "verbs/ofi/domains.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
+
+#include "verbs/random.h"
 
 namespace nzcl::verbs::ofi {
 namespace {
@@ -45,6 +48,15 @@ Handle<fid_domain> Domains::open() const {
   return Handle<fid_domain>(domain);
 }
 
+std::uint64_t Domains::draw_number() const {
+  const std::size_t bits = 8 * std::clamp<std::size_t>(info_->domain_attr->mr_key_size, 1, 8);
+  std::uint64_t number = 0;
+  do {  // nearly always once; providers may give 0 and all ones a meaning of their own
+    number = random_number() >> (64 - bits);
+  } while (number == 0 || ~number << (64 - bits) == 0 || regions_.contains(number));
+  return number;
+}
+
 Handle<fid_mr> Domains::enroll(fid_domain* domain, std::span<std::byte> bytes, std::uint64_t number) const {
   fid_mr* mr = nullptr;
   const bool own_keys = (info_->domain_attr->mr_mode & FI_MR_PROV_KEY) == 0;
@@ -72,7 +84,7 @@ std::shared_ptr<fid_domain> Domains::for_endpoint() {
 
 std::unique_ptr<MemoryRegion> Domains::register_memory(std::span<std::byte> bytes) {
   const std::scoped_lock lock(mutex_);
-  const std::uint64_t number = next_region_++;
+  const std::uint64_t number = draw_number();
   std::list<Memory> enrolled;
   for (const Domain& d : domains_)
     enrolled.emplace_back().emplace(number, enroll(d.domain.get(), bytes, number));

@@ -17,6 +17,10 @@ namespace nzcl::verbs::ofi {
 /// Has one domain for all endpoints, or one for each. Memory is registered with every domain under one key,
 /// so that it does not matter through which endpoint a peer writes it.
 ///
+/// Over TCP the key is all that keeps a stranger out: whoever reaches the port may write where he knows a key
+/// (runtime/bootstrap/SECURITY.md). So keys are random wherever the provider lets the caller choose them,
+/// with as many bits as it takes.
+///
 /// The TCP providers need a domain for each endpoint. They progress a whole domain whenever one of its
 /// endpoints is polled, and a connection that an endpoint has accepted, but not answered yet, outlives the
 /// endpoint there: the next poll of another one reads freed memory (libfabric 1.17). Communicators that share
@@ -34,12 +38,14 @@ class Domains {
 
  private:
   class Region;
-  using Memory = std::map<std::uint64_t, Handle<fid_mr>>;  // by the number of the region
+  using Memory = std::map<std::uint64_t, Handle<fid_mr>>;  // by Region::number_
   struct Domain {
     Handle<fid_domain> domain;
     Memory memory;  // declared after the domain, because it must be closed first
   };
   Handle<fid_domain> open() const;
+  /// A number for a new region, which is also its key where the caller chooses it.
+  std::uint64_t draw_number() const;
   Handle<fid_mr> enroll(fid_domain* domain, std::span<std::byte> bytes, std::uint64_t number) const;
   void close(const fid_domain* domain) noexcept;
   void remove(std::uint64_t region) noexcept;
@@ -50,7 +56,6 @@ class Domains {
   const bool one_each_;
 
   std::mutex mutex_;  // guards all below
-  std::uint64_t next_region_ = 1;
   std::map<std::uint64_t, std::span<std::byte>> regions_;
   std::list<Domain> domains_;  // one_each_: those of open endpoints; otherwise always the same one
 };

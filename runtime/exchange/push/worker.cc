@@ -161,7 +161,7 @@ MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index st
   StagingPool& pool = context_.pool(priority_);
   // The receiver of a lent message reads it in the staging buffer, so all of it has to lie there.
   const bool lent = context_.channels(priority_, uplink.member()).send_up.lends();
-  return {{.segments = lent ? 1 : context_.config.max_segments,
+  return {{.segments = lent ? 1 : context_.config.message_segments(),
            .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
            .bytes = context_.slot_bytes(priority_),
            .streamed = streamed},
@@ -227,7 +227,8 @@ Transfer* Worker::start_along(Uplink& uplink, const MessageBuilder& message, con
 std::optional<WrittenSection> Worker::add_section(Uplink& uplink, MessageBuilder& message, Transfer& t,
                                                   SectionParts parts) {
   Operation& op = t.operation();
-  parts.credit = context_.channels(priority_, uplink.member()).receive_down.take_credit();
+  parts.credit =
+      static_cast<std::uint16_t>(context_.channels(priority_, uplink.member()).receive_down.take_credit());
   std::optional<WrittenSection> section;
   if (op.layout.tiled()) {
     section = tile_writer_.write(message, t.up, parts.credit);
