@@ -72,7 +72,8 @@ struct AllreduceRequest {
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;  ///< elements per block, any from 1 up; the last block may be partial
   /// Optional. A set bit b (word b/64, bit b%64) says that block b may be non-zero. Blocks whose bit is not
-  /// set must be all zero (+0.0) and are not read. If it is empty, nzcl scans the input. Copied by the call.
+  /// set must be all zero (+0.0) and are not read. Bits behind the last block count for nothing. If it is
+  /// empty, nzcl scans the input. Copied by the call.
   std::span<const std::uint64_t> bitmap = {};  // "= {}" avoids a warning in designated initialisers
   bool dense = false;                          ///< send every block, without a scan
   /// Replaces Options::timeout_s for this operation on this rank; 0: the option holds. See Timeouts below.

@@ -117,7 +117,7 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
   take_buffers(r, std::move(in), std::move(out), p);
   if (!r.bitmap.empty()) {
     p.known = Prepared::Input::bitmap;
-    p.bitmap.assign(r.bitmap.begin(), r.bitmap.end());
+    p.bitmap = copy_bitmap(r.bitmap, blocks_of(r.count, r.block_elems));
   }
 }
 
