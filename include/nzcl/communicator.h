@@ -132,7 +132,8 @@ struct SparseAllreduceRequest {
   /// called again. Until then nzcl keeps in memory of its own what did not fit.
   std::function<PackedMemory(std::uint64_t blocks)> packed_grow = {};
   /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
-  /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused.
+  /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused, and so
+  /// is an average of uint8 whose blocks add up to more than 255, because it would wrap before it is divided.
   bool sum_duplicates = false;
   WireType wire_type = WireType::by_option;    ///< as in AllreduceRequest
   std::chrono::nanoseconds timeout{0};         ///< as in AllreduceRequest

@@ -147,6 +147,7 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
   }
 
   if (p.record.packed_result != 0) {
+    p.indices.check_sums(r.values, r.count, r.block_elems, r.type, r.op);
     p.output = {
         .packed = true, .capacity = r.packed_capacity, .indices = r.packed_indices, .grow = r.packed_grow};
     if (static_cast<int>(r.packed_indices.type()) >= kIndexTypes)
