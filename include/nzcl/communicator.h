@@ -122,8 +122,9 @@ struct SparseAllreduceRequest {
   /// ErrorCode::invalid_argument naming the number needed, and the communicator stays usable.
   void* packed_values = nullptr;
   std::uint64_t packed_capacity = 0;  ///< room in packed_values, and in packed_indices, in blocks
-  /// Where the indices of these blocks are written, in any of the three types. Work::packed_indices() reads
-  /// them there.
+  /// Where the indices of these blocks are written, in any of the three types. The type must hold the index
+  /// of every block of the tensor, whatever the result has; otherwise the request is refused.
+  /// Work::packed_indices() and union_bitmap() do not read them there.
   IndexBuffer packed_indices = {};
   /// Makes room for a packed result that is larger than packed_capacity: it returns memory for `blocks`
   /// blocks, to which the whole result is copied. It is called by the thread that finds out in test() or
