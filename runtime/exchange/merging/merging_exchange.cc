@@ -8,6 +8,7 @@
 #include "runtime/base/cold_memory.h"
 #include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
+#include "runtime/exchange/contributions/early_result.h"
 #include "runtime/plan/partial_type.h"
 #include "runtime/tile/tile_blocks.h"
 #include "runtime/trace/trace.h"
@@ -479,12 +480,14 @@ bool MergingExchange::place_held() {
 bool MergingExchange::place_received() {
   Step& step = steps_.front();
   Operation* const op = at(step.merged);
-  if (op == nullptr || !contributed_beyond(step.merged.place)) return false;
+  if (op == nullptr) return false;
   const Side side = look_theirs(step, *op);
   if (side == Side::waiting) return false;
   if (side == Side::refused) {
     op->slice_refused(step.merged.place.slice, *step.their_refusal);
     step.their_refusal.reset();
+  if (const char* wrong = wrong_with_early_result(contributed(step.merged.place, side)))
+    return refuse(step, step.merged.place, wrong);
     end_slice(step, *op);
     return true;
   }
@@ -506,10 +509,12 @@ bool MergingExchange::place_received() {
   return true;
 }
 
-/// Whether this rank's contribution to a tile has been composed, so that the result may overwrite it.
-bool MergingExchange::contributed_beyond(const TilePlace& place) const {
+/// Whether this rank has composed its contribution to what has come: to a tile, which the result may
+/// overwrite, or to the whole slice, which a refusal ends.
+bool MergingExchange::contributed(const TilePlace& place, Side side) const {
   const TilePlace& next = contributed_.place;
-  return next.sequence > place.sequence || (next.sequence == place.sequence && next.tile > place.tile);
+  if (next.sequence != place.sequence) return next.sequence > place.sequence;
+  return side == Side::tile && contributed_.begun && next.tile > place.tile;
 }
 
 /// Ends the slice on this rank, and the operation with its last one, which may be deleted from then on.

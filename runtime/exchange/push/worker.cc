@@ -7,6 +7,7 @@
 
 #include "runtime/base/cold_memory.h"
 #include "runtime/base/list_text.h"
+#include "runtime/exchange/contributions/early_result.h"
 #include "runtime/exchange/push/aggregator.h"
 #include "runtime/kernels/stream_copy.h"
 #include "runtime/trace/trace.h"
@@ -466,7 +467,7 @@ const char* Worker::wrong_with_end(const Transfer& t) const {
   if (t.direct && t.direct_seen > t.direct_expected) return "more direct writes came than it counts";
   if (!t.complete()) return nullptr;
   if (!t.direct && t.direct_seen > 0) return "direct writes were announced, and it came in messages";
-  return t.up.sent() ? nullptr : "it is whole before this rank has sent its part";
+  return wrong_with_early_result(t.up.sent());
 }
 
 void Worker::finish_if_complete(Uplink& uplink, Transfer& t) {
