@@ -135,7 +135,7 @@ Work RankCall::call() {
 
 /// Where a rank is to be refused, it passes memory that is not registered.
 std::byte* RankCall::moved(std::byte* pointer) const {
-  static std::byte elsewhere[16];
+  alignas(16) static std::byte elsewhere[16];
   return request().refusing == rank_ ? elsewhere : pointer;
 }
 
