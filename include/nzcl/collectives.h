@@ -16,8 +16,9 @@ namespace nzcl {
 // - All ranks pass the same count, counts, type, op, root, block_elems and tag. If they differ, nzcl notices,
 //   and the communicator fails with ErrorCode::mismatch and a text that shows both requests.
 // - `bitmap`, if given, says which blocks of this rank's input may be non-zero: bit b%64 of word b/64. Blocks
-//   whose bit is not set must be all +0.0, and are not read. It is copied by the call. `dense` sends all
-//   blocks. Each rank decides for itself. With neither, nzcl scans the input.
+//   whose bit is not set must be all +0.0, and are not read. Bits behind the last block count for nothing. It
+//   is copied by the call. `dense` sends all blocks. Each rank decides for itself. With neither, nzcl scans
+//   the input.
 // - Work::union_bitmap() says which blocks of this rank's output are in the result; all others were set to
 //   zero. On a rank without a result no bit is set.
 // - Where one rank's data is copied, it arrives bit by bit as it was, -0.0 and NaNs included.

@@ -72,7 +72,8 @@ struct AllreduceRequest {
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;  ///< elements per block, any from 1 up; the last block may be partial
   /// Optional. A set bit b (word b/64, bit b%64) says that block b may be non-zero. Blocks whose bit is not
-  /// set must be all zero (+0.0) and are not read. If it is empty, nzcl scans the input. Copied by the call.
+  /// set must be all zero (+0.0) and are not read. Bits behind the last block count for nothing. If it is
+  /// empty, nzcl scans the input. Copied by the call.
   std::span<const std::uint64_t> bitmap = {};  // "= {}" avoids a warning in designated initialisers
   bool dense = false;                          ///< send every block, without a scan
   /// Replaces Options::timeout_s for this operation on this rank; 0: the option holds. See Timeouts below.
@@ -121,8 +122,9 @@ struct SparseAllreduceRequest {
   /// ErrorCode::invalid_argument naming the number needed, and the communicator stays usable.
   void* packed_values = nullptr;
   std::uint64_t packed_capacity = 0;  ///< room in packed_values, and in packed_indices, in blocks
-  /// Where the indices of these blocks are written, in any of the three types. Work::packed_indices() reads
-  /// them there.
+  /// Where the indices of these blocks are written, in any of the three types. The type must hold the index
+  /// of every block of the tensor, whatever the result has; otherwise the request is refused.
+  /// Work::packed_indices() and union_bitmap() do not read them there.
   IndexBuffer packed_indices = {};
   /// Makes room for a packed result that is larger than packed_capacity: it returns memory for `blocks`
   /// blocks, to which the whole result is copied. It is called by the thread that finds out in test() or
@@ -131,7 +133,8 @@ struct SparseAllreduceRequest {
   /// called again. Until then nzcl keeps in memory of its own what did not fit.
   std::function<PackedMemory(std::uint64_t blocks)> packed_grow = {};
   /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
-  /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused.
+  /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused, and so
+  /// is an average of uint8 whose blocks add up to more than 255, because it would wrap before it is divided.
   bool sum_duplicates = false;
   WireType wire_type = WireType::by_option;    ///< as in AllreduceRequest
   std::chrono::nanoseconds timeout{0};         ///< as in AllreduceRequest

@@ -3,9 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "runtime/base/cold_memory.h"
+#include "runtime/channel/slot_writer.h"
 #include "runtime/kernels/stream_copy.h"
 #include "runtime/plan/tuning.h"
 #include "verbs/transport.h"
@@ -13,7 +15,8 @@
 namespace nzcl::engine {
 
 /// Builds the gather list of a message, over one staging buffer and the user's memory, in message order. It
-/// owns neither.
+/// owns neither. No message becomes longer than its slot: what does not fit is not added, and the caller is
+/// told so.
 class MessageBuilder {
  public:
   struct Limits {
@@ -23,30 +26,47 @@ class MessageBuilder {
     bool streamed = false;           // what is copied is stored past the caches
   };
   MessageBuilder(const Limits& limits, std::byte* staging, const verbs::MemoryRegion* staging_region)
-      : limits_(limits), staging_(staging), staging_region_(staging_region) {}
+      : limits_(limits), staging_(staging, limits.bytes), staging_region_(staging_region) {}
 
-  /// Returns room in the staging buffer, for a part of the message that the caller composes there.
-  std::byte* reserve(std::uint32_t bytes) {
-    std::byte* at = staging_ + staged_;
-    extend_staged(bytes);
+  /// Returns room in the staging buffer, for a part of the message that the caller composes there. Returns
+  /// nullptr, and adds nothing, if the message has no room or no gather entry for it.
+  [[nodiscard]] std::byte* reserve(std::uint64_t bytes) {
+    if (bytes > room() || (!last_is_staged_ && free_segments() == 0)) return nullptr;
+    std::byte* const at = staging_.take(bytes);
+    extend_staged(at, bytes);
     return at;
   }
+  /// The same for a part that is copied. Returns false if there is no room.
+  [[nodiscard]] bool put(const void* data, std::uint64_t bytes) {
+    if (bytes == 0) return true;
+    std::byte* const at = reserve(bytes);
+    if (at != nullptr) std::memcpy(at, data, bytes);
+    return at != nullptr;
+  }
+  /// Adds zeros up to a multiple of `alignment`. Returns false, and adds nothing, if there is no room.
+  [[nodiscard]] bool align(std::uint64_t alignment) {
+    const std::uint64_t filler = (alignment - bytes() % alignment) % alignment;
+    if (filler == 0) return true;
+    std::byte* const at = reserve(filler);
+    if (at != nullptr) std::memset(at, 0, filler);
+    return at != nullptr;
+  }
   /// Adds a run of bytes, gathered or copied. `left` is the number of bytes that may still follow in this
-  /// message, with this run. Returns false, and adds nothing, if no gather entry is left for it.
-  bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
-           std::uint64_t left) {
-    const std::size_t free_segments = limits_.segments - count_;
+  /// message, with this run. Returns false, and adds nothing, if no room or no gather entry is left for it.
+  [[nodiscard]] bool add(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region,
+                         std::uint64_t left) {
+    if (bytes > room()) return false;
+    const std::size_t free = free_segments();
     // A long run of registered memory gets an entry of its own, unless the entries would run out at this rate
     // before half of the remaining bytes are in the message.
-    if (region != nullptr && free_segments > 0 && bytes >= limits_.gather_bytes &&
-        bytes * free_segments >= left / 2) {
+    if (region != nullptr && free > 0 && bytes >= limits_.gather_bytes && bytes * free >= left / 2) {
       segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
       last_is_staged_ = false;
       gathered_ += bytes;
       return true;
     }
-    if (!last_is_staged_ && free_segments == 0) return false;
-    std::byte* const to = reserve(static_cast<std::uint32_t>(bytes));
+    std::byte* const to = reserve(bytes);
+    if (to == nullptr) return false;
     if (limits_.streamed && bytes >= kLeastStreamedRun) {
       copy_past_caches(to, data, bytes);
     } else {
@@ -55,43 +75,46 @@ class MessageBuilder {
     copied_ += bytes;
     return true;
   }
-  /// Takes back the last `bytes` that were reserved, behind which nothing was added.
-  void take_back(std::uint32_t bytes) {
-    segments_[count_ - 1].bytes -= bytes;
-    staged_ -= bytes;
+  /// Takes back what was reserved since so many bytes were staged. Precondition: nothing was gathered since.
+  void take_back_to(std::uint64_t staged) {
+    if (staged == this->staged()) return;
+    segments_[count_ - 1].bytes -= static_cast<std::uint32_t>(this->staged() - staged);
+    staging_.take_back_to(staged);
+    if (segments_[count_ - 1].bytes > 0) return;
+    --count_;  // what stays may end with a run of the caller's memory, or be nothing
+    last_is_staged_ = false;
   }
   /// Returns true if everything so far lies in the staging buffer, so that another section can be composed
   /// behind it.
   bool in_one_piece() const { return count_ == 1 && last_is_staged_; }
   const Limits& limits() const { return limits_; }
-  std::uint64_t staged() const { return staged_; }
+  std::uint64_t staged() const { return staging_.bytes(); }
   /// Bytes of the whole message so far, how many more it takes, and how many entries its gather list has
   /// left.
-  std::uint64_t bytes() const { return staged_ + gathered_; }
+  std::uint64_t bytes() const { return staged() + gathered_; }
   std::uint64_t room() const { return limits_.bytes - bytes(); }
   std::size_t free_segments() const { return limits_.segments - count_; }
   /// Where reserve() will return room next.
-  std::byte* next() const { return staging_ + staged_; }
+  std::byte* next() const { return staging_.next(); }
   std::span<const verbs::Segment> segments() const { return {segments_.data(), count_}; }
   std::uint64_t copied() const { return copied_; }  // bytes of runs that were copied
 
  private:
-  void extend_staged(std::uint32_t bytes) {
+  void extend_staged(std::byte* at, std::uint64_t bytes) {
     if (last_is_staged_) {
-      segments_[count_ - 1].bytes += bytes;
+      segments_[count_ - 1].bytes += static_cast<std::uint32_t>(bytes);
     } else {
-      segments_[count_++] = {staging_ + staged_, bytes, staging_region_};
+      segments_[count_++] = {at, static_cast<std::uint32_t>(bytes), staging_region_};
       last_is_staged_ = true;
     }
-    staged_ += bytes;
   }
 
   const Limits limits_;
-  std::byte* staging_;
+  SlotWriter staging_;
   const verbs::MemoryRegion* staging_region_;
   std::array<verbs::Segment, verbs::kMaxSegments> segments_{};
   std::size_t count_ = 0;
-  std::uint64_t staged_ = 0, gathered_ = 0, copied_ = 0;
+  std::uint64_t gathered_ = 0, copied_ = 0;
   bool last_is_staged_ = false;
 };
 

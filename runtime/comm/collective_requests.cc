@@ -176,7 +176,7 @@ void prepare(const CollectiveRequest& r, const Registrations& registrations, Pre
     if (r.dense) p.known = Prepared::Input::all;
     if (!r.bitmap.empty()) {
       p.known = Prepared::Input::bitmap;
-      p.bitmap.assign(r.bitmap.begin(), r.bitmap.end());
+      p.bitmap = copy_bitmap(r.bitmap, in.blocks);
     }
   }
   if (writes && out.elements > 0) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
@@ -71,6 +72,27 @@ void IndexList::sort(const IndexSpan& indices, bool duplicates) {
     }
   }
   ascending_ = own_;
+}
+
+void IndexList::check_sums(const void* values, std::uint64_t count, std::uint64_t block_elems, DataType type,
+                           ReduceOp op) const {
+  if (type != DataType::uint8 || op != ReduceOp::avg || !has_duplicates()) return;
+  const auto* from = static_cast<const std::uint8_t*>(values);
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    const std::size_t begin = at, end = at = group_ends_[i];
+    if (end - begin == 1) continue;
+    const auto first = static_cast<std::uint64_t>(own_[i]) * block_elems;
+    for (std::uint64_t e = 0; e < std::min(block_elems, count - first); ++e) {
+      std::uint64_t sum = 0;
+      for (std::size_t place = begin; place < end; ++place) sum += from[order_[place] * block_elems + e];
+      if (sum > std::numeric_limits<std::uint8_t>::max())
+        refuse(
+            fmt::format("the blocks of index {} add up to {} in element {}, and uint8 holds 255; average "
+                        "them in a wider type",
+                        own_[i], sum, first + e));
+    }
+  }
 }
 
 std::vector<std::byte> IndexList::sorted_values(const void* values, std::uint64_t block_elems, DataType type,

@@ -28,6 +28,11 @@ class IndexList {
   const std::vector<std::uint64_t>& order() const { return order_; }
   bool has_duplicates() const { return order_.size() > ascending_.size(); }
 
+  /// Checks that blocks of the same index can be combined in their own type, of which the tensor has `count`
+  /// elements. Only averages of uint8 may not be: their sums are divided before they are cut to 8 bits, and a
+  /// contribution that had wrapped before would spoil that. Throws Error{invalid_argument} for such a sum.
+  void check_sums(const void* values, std::uint64_t count, std::uint64_t block_elems, DataType type,
+                  ReduceOp op) const;
   /// Copies the caller's blocks of values in ascending order, and combines those of the same index.
   std::vector<std::byte> sorted_values(const void* values, std::uint64_t block_elems, DataType type,
                                        ReduceOp op) const;

@@ -62,6 +62,12 @@ void check_bitmap(std::string_view call, std::size_t words, std::uint64_t blocks
                    fmt::format("bitmap has {} words; {} blocks need {}", words, blocks, words_for(blocks)));
 }
 
+std::vector<std::uint64_t> copy_bitmap(std::span<const std::uint64_t> bitmap, std::uint64_t blocks) {
+  std::vector<std::uint64_t> copy(bitmap.begin(), bitmap.end());
+  if (blocks % 64 != 0) copy.back() &= low_bits(blocks % 64);
+  return copy;
+}
+
 SharedRegion covered(std::string_view call, const Registrations& registrations, const void* data,
                      std::uint64_t bytes, std::size_t alignment, const char* name) {
   if (data == nullptr) refuse_request(call, fmt::format("{} is null", name));

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/comm/registrations.h"
 #include "runtime/wire/message.h"
@@ -24,6 +26,10 @@ std::chrono::nanoseconds check_timeout(std::string_view call, std::chrono::nanos
 
 /// Checks that a bitmap is for `blocks` blocks, or empty, and that it does not come with `dense`.
 void check_bitmap(std::string_view call, std::size_t words, std::uint64_t blocks, bool dense);
+
+/// Copies a bitmap that has been checked. The bits behind its last block, which a caller may have set because
+/// whole words are easier to fill, are left out: nothing behind this point has to expect them.
+std::vector<std::uint64_t> copy_bitmap(std::span<const std::uint64_t> bitmap, std::uint64_t blocks);
 
 /// Returns the region that contains [data, data + bytes), or refuses the argument `name`.
 SharedRegion covered(std::string_view call, const Registrations& registrations, const void* data,

@@ -8,6 +8,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
 #include "runtime/comm/request_checks.h"
+#include "runtime/operation/index_memory.h"
 #include "runtime/wire/checks.h"
 
 namespace nzcl::comm {
@@ -117,7 +118,7 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
   take_buffers(r, std::move(in), std::move(out), p);
   if (!r.bitmap.empty()) {
     p.known = Prepared::Input::bitmap;
-    p.bitmap.assign(r.bitmap.begin(), r.bitmap.end());
+    p.bitmap = copy_bitmap(r.bitmap, blocks_of(r.count, r.block_elems));
   }
 }
 
@@ -137,6 +138,8 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
   p.known = Prepared::Input::indices;
   p.indices = IndexList(r.indices, blocks, r.sum_duplicates);
   p.input.sparse = true;
+  if (r.indices.size() > wire::kMostBytes / block_bytes)  // duplicates may be more than the tensor has
+    refuse(fmt::format("{} blocks of values are larger than memory can be", r.indices.size()));
   if (!r.indices.empty()) {
     const std::uint64_t n = r.indices.size() * block_bytes;
     auto in = covered(kCall, registrations, r.values, n, element_bytes(r.type), "values");
@@ -144,13 +147,14 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
     p.input.region = in.get();
     p.input_bytes = bytes_at(r.values, n);
     p.regions[0] = std::move(in);
+    p.indices.check_sums(r.values, r.count, r.block_elems, r.type, r.op);
   }
 
   if (p.record.packed_result != 0) {
     p.output = {
         .packed = true, .capacity = r.packed_capacity, .indices = r.packed_indices, .grow = r.packed_grow};
-    if (static_cast<int>(r.packed_indices.type()) >= kIndexTypes)
-      refuse(fmt::format("index type {} does not exist", static_cast<int>(r.packed_indices.type())));
+    if (const auto wrong = engine::wrong_with_index_memory(r.packed_indices, blocks))
+      refuse("packed_indices: " + *wrong);
     if (p.output.capacity > wire::kMostBytes / block_bytes)
       refuse("packed_capacity is larger than memory can be");
     if (p.output.capacity > 0) {

@@ -10,6 +10,7 @@
 #include "runtime/base/cold_memory.h"
 #include "runtime/base/json_text.h"
 #include "runtime/kernels/scan.h"
+#include "runtime/operation/index_memory.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
@@ -339,6 +340,10 @@ void Operation::grow_packed(std::uint64_t blocks) {
   if (memory.values == nullptr) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("operation {}: packed_grow gave no memory for {} blocks", epoch, blocks));
+  }
+  if (const auto wrong = wrong_with_index_memory(memory.indices, layout.blocks())) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("operation {}: the indices that packed_grow gave memory for: {}", epoch, *wrong));
   }
   auto* const values = static_cast<std::byte*>(memory.values);
   const std::uint64_t fitted = output.capacity * layout.block_bytes();

@@ -13,22 +13,6 @@
 #include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
-namespace {
-
-/// Reads as many indices as `to` has room for.
-void read_indices(const IndexBuffer& from, std::span<std::int64_t> to) {
-  const auto read = [&](const auto* indices) { std::copy_n(indices, to.size(), to.begin()); };
-  switch (from.type()) {
-    case IndexType::int32:
-      return read(static_cast<const std::int32_t*>(from.data()));
-    case IndexType::uint32:
-      return read(static_cast<const std::uint32_t*>(from.data()));
-    case IndexType::int64:
-      return read(static_cast<const std::int64_t*>(from.data()));
-  }
-}
-
-}  // namespace
 
 TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place)
     : layout_(layout),
@@ -52,9 +36,7 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64
       capacity_(capacity),
       indices_(indices),
       overflow_(overflow),
-      most_blocks_(overflow != nullptr         ? layout.blocks()
-                   : indices.data() != nullptr ? 0
-                                               : std::min(capacity, layout.blocks())),
+      most_blocks_(overflow != nullptr ? layout.blocks() : std::min(capacity, layout.blocks())),
       counts_(new std::atomic<std::int64_t>[layout.tiles()]),
       blocks_(new std::uint16_t[most_blocks_]),
       cursors_(static_cast<std::size_t>(lanes)) {
@@ -220,14 +202,11 @@ std::vector<std::int64_t> TileOutput::packed_indices() const {
   std::uint64_t position = 0;
   for (std::uint64_t t = 0; t < layout_.tiles(); ++t) {
     const auto noted = static_cast<std::uint64_t>(counts_[t].load(std::memory_order_relaxed));
-    const std::uint64_t most = most_blocks_ == 0 ? capacity_ : most_blocks_;
-    const std::uint64_t blocks = std::min(noted, most - position);
+    const std::uint64_t blocks = std::min(noted, most_blocks_ - position);
     indices.resize(position + blocks);
-    if (most_blocks_ > 0)
-      write_indices({blocks_.get() + position, blocks}, t * layout_.tile_blocks(), indices.data(), position);
+    write_indices({blocks_.get() + position, blocks}, t * layout_.tile_blocks(), indices.data(), position);
     position += blocks;
   }
-  if (most_blocks_ == 0) read_indices(indices_, indices);
   return indices;
 }
 

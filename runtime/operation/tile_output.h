@@ -23,8 +23,9 @@ namespace nzcl::engine {
 ///
 /// A tile's place in a packed output depends on the tiles before it, so it can be placed when the blocks of
 /// all of these are known; note() makes them known as soon as their message has arrived. Only one thread at a
-/// time touches a tile, and lanes place different ones at the same time. Where the caller has given memory
-/// for the indices, they are not kept besides.
+/// time touches a tile, and lanes place different ones at the same time. Indices are kept here even where the
+/// caller has given memory for them: that is the caller's again as soon as the operation has succeeded, and
+/// the union may be asked for later.
 class TileOutput {
  public:
   /// `dense`: the tensor, which is also the input if `in_place`.

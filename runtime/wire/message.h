@@ -99,8 +99,7 @@ struct OperationRecord {
   /// Returns true if two ranks agree on everything but where the output lies.
   bool same_operation(const OperationRecord& other) const {
     return same_layout(other) && op == other.op && packed_result == other.packed_result &&
-           value_rule == other.value_rule && checksum == other.checksum && tag == other.tag &&
-           density() == other.density();
+           checksum == other.checksum && tag == other.tag && density() == other.density();
   }
   /// Returns true if all bytes are the same but those that say where the output lies.
   bool same_but_output(const OperationRecord& other) const {
@@ -115,6 +114,7 @@ struct OperationRecord {
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
            collective == other.collective && algorithm == other.algorithm && root() == other.root() &&
+           value_rule == other.value_rule &&  // on which depends whether there are tiles, and of which units
            (collective == Collective::allreduce || checksum == other.checksum) &&
            (algorithm != Algorithm::merging || op == other.op);  // on which the type of partial sums depends
   }

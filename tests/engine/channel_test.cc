@@ -5,11 +5,68 @@
 
 #include <array>
 
+#include "runtime/channel/message_builder.h"
+
 namespace nzcl::engine {
 namespace {
 
 constexpr std::uint64_t kSlotBytes = 64;
 constexpr std::uint32_t kSlots = 4, kBuffers = 8;
+
+TEST(SlotWriterTest, GivesNoRoomBehindItsEnd) {
+  std::array<std::byte, 32> memory{};
+  SlotWriter writer(memory.data(), 16);
+  const std::uint64_t value = ~std::uint64_t{0};
+  EXPECT_EQ(writer.take(5), memory.data());
+  EXPECT_TRUE(writer.fill_up_to(8));
+  EXPECT_EQ(writer.take(9), nullptr);
+  EXPECT_EQ(writer.bytes(), 8u) << "nothing was taken";
+  EXPECT_FALSE(writer.fill_up_to(17));
+  EXPECT_EQ(writer.rest().room(), 8u);
+  EXPECT_TRUE(writer.put(&value, sizeof value));
+  EXPECT_FALSE(writer.put(&value, 1));
+  EXPECT_TRUE(writer.put(nullptr, 0));
+  EXPECT_EQ(writer.take(~std::uint64_t{0}), nullptr);
+  EXPECT_EQ(memory[15], std::byte{0xff});
+  EXPECT_EQ(memory[16], std::byte{0});
+  writer.take_back_to(8);
+  EXPECT_EQ(writer.room(), 8u);
+}
+
+TEST(MessageBuilderTest, NoMessageBecomesLongerThanItsSlot) {
+  std::array<std::byte, 64> staging{};
+  const std::array<std::byte, 64> run{};
+  const auto* region = reinterpret_cast<const verbs::MemoryRegion*>(1);  // which is not looked into
+  MessageBuilder message({.segments = 3, .gather_bytes = 16, .bytes = 48}, staging.data(), region);
+  EXPECT_NE(message.reserve(6), nullptr);
+  EXPECT_TRUE(message.align(8));
+  EXPECT_TRUE(message.add(run.data(), 24, region, 24)) << "gathered";
+  EXPECT_EQ(message.room(), 16u) << "what is gathered counts as well";
+  EXPECT_EQ(message.reserve(17), nullptr);
+  EXPECT_FALSE(message.add(run.data(), 17, region, 17));
+  EXPECT_FALSE(message.put(run.data(), 17));
+  const std::uint64_t staged = message.staged();
+  EXPECT_TRUE(message.put(run.data(), 15));
+  EXPECT_EQ(message.segments().size(), 3u);
+  EXPECT_FALSE(message.align(32));
+  EXPECT_TRUE(message.align(4));
+  EXPECT_EQ(message.bytes(), 48u);
+  message.take_back_to(staged);
+  EXPECT_EQ(message.bytes(), 32u);
+  EXPECT_EQ(message.segments().size(), 2u);
+  EXPECT_TRUE(message.put(run.data(), 16));
+  EXPECT_EQ(message.segments().size(), 3u);
+}
+
+TEST(MessageBuilderTest, NothingIsAddedWithoutAnEntryOfTheGatherList) {
+  std::array<std::byte, 64> staging{};
+  const std::array<std::byte, 64> run{};
+  const auto* region = reinterpret_cast<const verbs::MemoryRegion*>(1);
+  MessageBuilder message({.segments = 1, .gather_bytes = 16, .bytes = 64}, staging.data(), region);
+  EXPECT_TRUE(message.add(run.data(), 16, region, 16));
+  EXPECT_FALSE(message.put(run.data(), 1)) << "what is staged behind it takes an entry";
+  EXPECT_EQ(message.bytes(), 16u);
+}
 
 struct ChannelTest : ::testing::Test {
   std::array<std::byte, kSlotBytes * kBuffers> memory{};

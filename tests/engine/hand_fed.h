@@ -129,6 +129,7 @@ class HandFed {
     wire::Immediate immediate;
     bool announced;
     verbs::RemoteMemory target;
+    std::size_t bytes;          // of the whole message
     bool reads_operation;       // the test must call Operation::local_write_done() in place of its completion
     Message message;            // a message's first section; a direct write has only a payload
     std::vector<Message> more;  // a message's further sections
@@ -144,6 +145,7 @@ class HandFed {
                 .immediate = wire::decode(w.immediate.value_or(0)),
                 .announced = w.immediate.has_value(),
                 .target = w.target,
+                .bytes = bytes.size(),
                 .reads_operation = engine::WriteContext::decode(w.context).operation.has_value(),
                 .message = {},
                 .more = {}};

@@ -407,7 +407,7 @@ TEST(HostileAggregator, AResultBeforeAllWasSentIsRefused) {
   fed.feed(2, Direction::down, m, Priority::bulk);
   worker.step();
   EXPECT_EQ(fed.failure(),
-            "aggregator 0 sent a result that can't be for operation 0 slice 0: it is whole before this rank "
+            "aggregator 0 sent a result that can't be for operation 0 slice 0: it is there before this rank "
             "has sent its part");
   EXPECT_FALSE(large.operation.finished());
 }

@@ -244,6 +244,44 @@ TEST_F(GiverTest, IsToldOfARefusal) {
   EXPECT_EQ(op.failure()->text, "operation 0: rank 2 refused its request: no");
 }
 
+/// A taker that gives no credits back, so that the giver cannot compose all of its contributions, and answers
+/// all the same. The first answer to an operation that was not contributed to fails the communicator: it
+/// would overwrite input that is still to be sent, and end an operation that the giver would still read.
+struct EarlyAnswerTest : GiverTest {
+  /// Answers operation after operation until that fails. Returns the first one that was not answered.
+  std::uint64_t answer(const std::function<PartialSum(std::uint64_t)>& answer_to) {
+    for (std::uint64_t epoch = 0; epoch < kOperations; ++epoch) {
+      started_.push_back(
+          std::make_unique<HandMade>(fed_, epoch, std::vector<float>(kElements, 1.0f), merging_record()));
+      exchange_.submit(started_.back()->operation);
+    }
+    step();
+    for (std::uint64_t epoch = 0; epoch < kOperations; ++epoch) {
+      PartialSum sum = answer_to(epoch);
+      sum.record.count = kElements;
+      feed(0, sum);
+      step();
+      if (!started_[epoch]->operation.finished()) return epoch;
+    }
+    return kOperations;
+  }
+  static constexpr std::uint64_t kOperations = engine::kMaxOperations;
+  static constexpr std::size_t kElements = 100;  // so many that the slots do not hold all contributions
+};
+TEST_F(EarlyAnswerTest, FailsTheCommunicatorByName) {
+  const std::uint64_t early = answer([](std::uint64_t epoch) { return PartialSum(epoch, {4}, {70}); });
+  ASSERT_LT(early, kOperations);
+  ASSERT_GT(early, 0u) << "some were contributed to";
+  EXPECT_EQ(fed_.failure(), "rank 0 sent a partial sum of operation " + std::to_string(early) +
+                                " slice 0 that can't be: it is there before this rank has sent its part");
+  EXPECT_EQ(started_[early]->data[4], 1) << "the input is still to be sent";
+}
+TEST_F(EarlyAnswerTest, FailsTheCommunicatorByNameAlsoIfItIsARefusal) {
+  const std::uint64_t early = answer([](std::uint64_t epoch) { return PartialSum::refusal(epoch, 2, "no"); });
+  ASSERT_LT(early, kOperations);
+  EXPECT_THAT(fed_.failure(), HasSubstr("it is there before this rank has sent its part"));
+}
+
 /// Rank 0 of 3 takes rank 1's contribution, and sends it the result.
 struct TakerTest : MergingTest {
   TakerTest() : MergingTest(0, 3) {}

@@ -217,5 +217,51 @@ TEST_F(WorkerTest, ADirectWriteForNothingIsRefused) {
   EXPECT_THAT(fed_.failure(), HasSubstr("not running"));
 }
 
+/// A rank that gives tiles to an aggregator, in slots of 1024 bytes.
+struct TiledRank {
+  TiledRank()
+      : fed({.self = 0, .slot_bytes = 1024, .tile_block_bytes = 64}), worker(fed.context(), Priority::bulk) {}
+  void start(std::size_t count, const std::string& refusal = "") {
+    wire::OperationRecord record = HandMade::record();
+    record.block_elems = 1;
+    started.push_back(
+        std::make_unique<HandMade>(fed, started.size(), std::vector<float>(count, 1.0f), record));
+    Operation& op = started.back()->operation;
+    ASSERT_TRUE(op.layout.tiled());
+    if (!refusal.empty()) {
+      op.refusal = std::make_unique<wire::Refusal>(std::uint16_t{0}, std::uint16_t{1}, refusal);
+      op.set_no_input();
+    }
+    worker.submit(&op);
+  }
+  HandFed fed;
+  Worker worker;
+  std::vector<std::unique_ptr<HandMade>> started;
+};
+
+/// There is room for the section's header and record behind the tiles, and not for the reason as well. It
+/// would be written over the slot's end, into the next one.
+TEST(TiledWorkerTest, ARefusalThatDoesNotFitBehindTilesGoesIntoTheNextMessage) {
+  const std::string reason(wire::kMostRefusalText, 'x');
+  for (std::size_t count = 100; count < 220; ++count) {
+    TiledRank rank;
+    rank.start(count);
+    rank.start(count, reason);
+    const auto sent = rank.fed.run(rank.worker);
+    std::size_t refusals = 0;
+    for (const auto& message : sent) {
+      EXPECT_LE(message.bytes, 1024u) << count << " elements";
+      std::vector<Message> sections = message.more;
+      sections.push_back(message.message);
+      for (const Message& section : sections) {
+        if ((section.header.flags & wire::kRefused) == 0) continue;
+        ++refusals;
+        EXPECT_EQ(section.header.payload_bytes, reason.size());
+      }
+    }
+    EXPECT_EQ(refusals, rank.started.back()->operation.layout.slices());
+  }
+}
+
 }  // namespace
 }  // namespace nzcl::test

@@ -87,6 +87,34 @@ TEST_P(CombinationsTest, EverySizeOfSmallBlocks) {
   }));
 }
 
+/// run_one() sets all bits behind the last block of a bitmap. Wherever tensors are cut, they count for
+/// nothing.
+TEST_P(CombinationsTest, BitmapsWithBitsBehindTheLastBlock) {
+  struct Case {
+    std::uint64_t count, block;
+    Algorithm algorithm;
+  };
+  std::vector<Case> cases{{10000, 1, Algorithm::push},
+                          {100010, 16, Algorithm::push},
+                          {100010, 24, Algorithm::automatic},
+                          {70001, 5000, Algorithm::push}};
+  if (GetParam().dedicated == 0) {
+    cases.push_back({200, 3, Algorithm::doubling});
+    cases.push_back({100010, 16, Algorithm::merging});
+    cases.push_back({65601, 1, Algorithm::merging});
+  }
+  std::vector<std::pair<Problem, Expected>> problems;
+  for (const Case& c : cases) {
+    const Problem p{.type = DataType::int32, .count = c.count, .block = c.block, .ranks = GetParam().ranks};
+    ASSERT_NE(p.blocks() % 64, 0u) << "nothing lies behind the last block";
+    problems.emplace_back(p, make_expected(p));
+  }
+  check_errors(run_ranks(setting(), [&](Communicator& c) {
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      run_one(c, problems[i].first, problems[i].second, Form::with_bitmap, cases[i].algorithm);
+  }));
+}
+
 TEST_P(CombinationsTest, BlocksLargerThanASlot) {
   Problem p{.count = 50021, .block = 9001, .sparsity = Sparsity::disjoint, .ranks = GetParam().ranks};
   const Expected expected = make_expected(p);

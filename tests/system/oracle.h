@@ -125,6 +125,11 @@ inline Expected make_expected(const Problem& p) {
   return expected;
 }
 
+/// Sets all bits behind the last block, as a caller does who fills whole words. They count for nothing.
+inline void set_bits_behind(std::vector<std::uint64_t>& bitmap, std::uint64_t blocks) {
+  if (blocks % 64 != 0) bitmap.back() |= ~low_bits(blocks % 64);
+}
+
 /// The index of the first byte that differs; -1 if none does.
 inline long first_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {

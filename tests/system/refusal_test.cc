@@ -243,6 +243,64 @@ TEST(Refusal, OfARequestForNoTensorFailsTheCommunicatorIfTheOthersHaveOne) {
   }
 }
 
+/// Ranks that let values travel in different types do not cut a tensor alike. They say so, also if one of
+/// them has refused its request, and blame nobody for wrong data.
+TEST(Refusal, MeetsAnotherTypeOnTheWire) {
+  for (const std::uint64_t block : {1, 64, 256}) {
+    for (const int refusing : {0, 1}) {
+      Setting s = patient(2, 0);
+      const auto errors = run_ranks(s, [&](Communicator& c) {
+        Tensors t(c, kLarge);
+        AllreduceRequest r = t.request(1);
+        r.block_elems = block;
+        r.wire_type = c.rank() == 0 ? WireType::float16 : WireType::as_is;
+        if (c.rank() == refusing) r.output = t.foreign.data();
+        (void)error_of([&] { c.allreduce(r).wait(); });
+        for (int i = 0; i < 1000; ++i) c.barrier();  // until the ranks learn of it
+      });
+      EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 0"))));
+    }
+  }
+}
+
+/// In the smallest slots, the reason of a refusal does not fit behind the tiles of an operation in flight.
+TEST(Refusal, BehindAnOperationInFlightInSmallSlots) {
+  constexpr std::uint64_t kFirst = 64717, kSecond = 55869, kBlock = 7;
+  Setting s = patient(2, 0);
+  s.options.slot_bytes = 4096;
+  const auto errors = run_ranks(s, [&](Communicator& c) {
+    std::vector<std::uint16_t> in(kFirst), out(kFirst);
+    for (std::uint64_t i = 0; i < kFirst; i += 7 + static_cast<unsigned>(c.rank())) in[i] = 0x3c00;
+    std::vector<float> values(kSecond, 1.0f), dense(kSecond);
+    std::vector<std::int64_t> indices;
+    for (std::int64_t b = 0; b < static_cast<std::int64_t>(kSecond / kBlock); b += 97) indices.push_back(b);
+    const auto a = c.register_buffer(in.data(), kFirst * 2), b = c.register_buffer(out.data(), kFirst * 2);
+    const auto v = c.register_buffer(values.data(), kSecond * 4),
+               d = c.register_buffer(dense.data(), kSecond * 4);
+    for (int i = 0; i < 100; ++i) {
+      Work work = c.allreduce({.input = in.data(),
+                               .output = out.data(),
+                               .count = kFirst,
+                               .type = DataType::float16,
+                               .block_elems = 16,
+                               .algorithm = Algorithm::push});
+      EXPECT_THAT(error_of([&] {
+                    c.allreduce_sparse({.values = values.data(),
+                                        .indices = indices,
+                                        .count = kSecond,
+                                        .block_elems = kBlock,
+                                        .output = dense.data(),
+                                        .algorithm = Algorithm::doubling})
+                        .wait();
+                  }).second,
+                  HasSubstr("algorithm doubling is for at most"));
+      work.wait();
+      EXPECT_EQ(out[0], 0x4000);
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(Refusal, OfSparseBlocks) {
   const std::array<std::int64_t, 2> good{0, 2}, twice{1, 1}, beyond{0, 1000};
   for (const bool packed : {false, true}) {

@@ -189,7 +189,10 @@ inline void run_collective(Communicator& c, const Call& call, Form form) {
     for (const Problem& p : call.chunks) counts.push_back(p.count);
   }
   std::vector<std::uint64_t> bitmap;
-  if (form == Form::with_bitmap) bitmap = in.bits;
+  if (form == Form::with_bitmap) {
+    bitmap = in.bits;
+    set_bits_behind(bitmap, in.blocks);
+  }
   Work work = start(c, call, m, bitmap, form == Form::dense_flag, counts);
   work.wait();
   const auto where =

@@ -17,7 +17,8 @@ namespace nzcl::test {
 enum class Form { in_place, out_of_place, with_bitmap, dense_flag };
 
 /// Runs one operation on one rank and compares the result bit by bit. Reports the first differences only.
-inline void run_one(Communicator& communicator, const Problem& p, const Expected& expected, Form form) {
+inline void run_one(Communicator& communicator, const Problem& p, const Expected& expected, Form form,
+                    Algorithm algorithm = Algorithm::automatic) {
   std::vector<std::byte> input = make_input(p, communicator.rank());
   std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
   if (p.bytes() == 0) {
@@ -34,12 +35,14 @@ inline void run_one(Communicator& communicator, const Problem& p, const Expected
                            .count = p.count,
                            .type = p.type,
                            .op = p.op,
-                           .block_elems = p.block};
+                           .block_elems = p.block,
+                           .algorithm = algorithm};
   if (form == Form::with_bitmap) {
     bitmap.assign(words_for(p.blocks()), 0);
     for (std::uint64_t b = 0; b < p.blocks(); ++b) {
       if (holds(p, communicator.rank(), b)) set_bit(std::span(bitmap), b);
     }
+    set_bits_behind(bitmap, p.blocks());
     request.bitmap = bitmap;
   }
   request.dense = form == Form::dense_flag;

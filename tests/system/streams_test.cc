@@ -10,6 +10,7 @@
 #include <random>
 
 #include "runtime/base/bitmap.h"
+#include "tests/system/misuse.h"
 #include "tests/system/oracle.h"
 #include "tests/system/run_one.h"
 #include "tests/system/where.h"
@@ -128,6 +129,11 @@ void check_streams(Communicator& c, std::uint64_t count, std::uint64_t block, do
         ASSERT_EQ(values[at * block + e], sum[e]) << "block " << b << " of " << block;
       ++at;
     }
+    // The indices are the caller's again, and what the Work says does not depend on them.
+    std::fill(indices.begin(), indices.end() - 1, T{3});
+    const auto bits = work.union_bitmap();
+    EXPECT_EQ(count_bits(bits), expected.size());
+    for (const auto& [b, sum] : expected) ASSERT_TRUE(test_bit(bits, b)) << "block " << b;
     EXPECT_EQ(packed.back(), 6.5f) << "written behind the end";
     EXPECT_EQ(indices.back(), T{77}) << "written behind the end";
   }
@@ -291,6 +297,11 @@ TEST(StreamErrors, NameWhatIsWrong) {
     EXPECT_EQ(refused(r), "allreduce: indices is null");
     r.indices = {far.data(), 1, static_cast<IndexType>(7)};
     EXPECT_EQ(refused(r), "allreduce: index type 7 does not exist");
+    // So many bytes of values that their number would begin again at 0.
+    const std::vector<std::int64_t> zeros(4);
+    r.count = 1, r.block_elems = std::uint64_t{1} << 60, r.indices = zeros, r.sum_duplicates = true;
+    EXPECT_EQ(refused(r), "allreduce: 4 blocks of values are larger than memory can be");
+    r.count = 10000, r.block_elems = 1, r.sum_duplicates = false;
     r.indices = {};
     r.wire_type = static_cast<WireType>(9);
     EXPECT_EQ(refused(r), "allreduce: wire_type 9 does not exist");
@@ -322,6 +333,116 @@ TEST(StreamErrors, NameWhatIsWrong) {
     const auto too_small = refused(r);
     EXPECT_NE(too_small.find("the packed result has 2 blocks, packed_capacity is 1"), std::string::npos)
         << too_small;
+    c.barrier();  // the communicator goes on
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+/// Whatever the caller writes over the indices as soon as the operation has succeeded, the Work knows which
+/// blocks the result has.
+TEST_P(Streams, AreKnownAfterTheCallerHasReusedItsIndices) {
+  run([](Communicator& c) {
+    std::vector<float> values(4, 1.0f), packed(8);
+    const auto v = c.register_buffer(values.data(), values.size() * 4);
+    const std::vector<std::int64_t> given{5, 700, 50000, 99999};
+    std::vector<std::int64_t> indices(8);
+    const auto sum = [&] {
+      Work work = c.allreduce_sparse({.values = values.data(),
+                                      .indices = given,
+                                      .count = 100000,
+                                      .block_elems = 1,
+                                      .packed_values = packed.data(),
+                                      .packed_capacity = 8,
+                                      .packed_indices = indices.data()});
+      work.wait();
+      std::fill(indices.begin(), indices.end(), std::int64_t{1} << 40);
+      return work;
+    };
+    const Work one = sum();
+    const auto bits = one.union_bitmap();
+    EXPECT_EQ(count_bits(bits), given.size());
+    for (const std::int64_t b : given) EXPECT_TRUE(test_bit(bits, static_cast<std::uint64_t>(b)));
+    const Work other = sum();
+    const auto found = other.packed_indices();
+    EXPECT_TRUE(std::equal(found.begin(), found.end(), given.begin(), given.end()));
+  });
+}
+
+/// A sum that wraps before it is divided would be a wrong average. One that fits is divided once, with those
+/// of the other ranks.
+TEST(StreamErrors, AveragesOfBytesDoNotWrap) {
+  Setting s;
+  s.options.log_level = "off";
+  const auto errors = run_ranks(s, [](Communicator& c) {
+    std::vector<std::uint8_t> values(6, 100), output(101, 9);
+    const auto v = c.register_buffer(values.data(), values.size());
+    const auto o = c.register_buffer(output.data(), output.size());
+    const std::vector<std::int32_t> twice{50, 3, 3}, thrice{3, 3, 3};
+    SparseAllreduceRequest r{.values = values.data(),
+                             .indices = twice,
+                             .count = output.size(),
+                             .type = DataType::uint8,
+                             .op = ReduceOp::avg,
+                             .block_elems = 2,
+                             .output = output.data(),
+                             .sum_duplicates = true};
+    c.allreduce_sparse(r).wait();
+    EXPECT_EQ(output[6], 200);
+    EXPECT_EQ(output[7], 200);
+    EXPECT_EQ(output[100], 100) << "a partial block";
+    r.indices = thrice;
+    const auto refused = error_of([&] { c.allreduce_sparse(r).wait(); }).second;
+    EXPECT_EQ(
+        refused,
+        "allreduce: the blocks of index 3 add up to 300 in element 6, and uint8 holds 255; average them "
+        "in a wider type");
+    r.op = ReduceOp::sum;  // which wraps, as sums of integers do
+    c.allreduce_sparse(r).wait();
+    EXPECT_EQ(output[6], static_cast<std::uint8_t>(600));
+    const std::vector<std::int32_t> behind{50, 50, 3};
+    r.op = ReduceOp::avg, r.indices = behind;
+    values = {100, 200, 100, 200, 0, 0};  // what lies behind the tensor's end counts for nothing
+    c.allreduce_sparse(r).wait();
+    EXPECT_EQ(output[100], 200);
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+}
+
+/// Indices that would be cut off are refused before anything is written, whatever the result has.
+TEST(StreamErrors, NarrowIndicesOfLargeTensorsAreRefused) {
+  Setting s;
+  s.options.log_level = "off";
+  const auto errors = run_ranks(s, [](Communicator& c) {
+    std::vector<float> values(2, 1.0f), packed(2);
+    const auto v = c.register_buffer(values.data(), 8);
+    std::vector<std::int32_t> int32(2, -77);
+    std::vector<std::uint32_t> uint32(2, 77);
+    SparseAllreduceRequest r{
+        .values = values.data(), .block_elems = 1, .packed_values = packed.data(), .packed_capacity = 2};
+    const auto refused = [&] { return error_of([&] { c.allreduce_sparse(r).wait(); }).second; };
+    r.count = (std::uint64_t{1} << 31) + 1;
+    r.packed_indices = int32.data();
+    EXPECT_EQ(refused(),
+              "allreduce: packed_indices: int32 holds indices up to 2147483647, and the tensor has "
+              "2147483649 blocks; give memory for int64");
+    r.count = (std::uint64_t{1} << 32) + 1;
+    r.packed_indices = uint32.data();
+    EXPECT_EQ(refused(),
+              "allreduce: packed_indices: uint32 holds indices up to 4294967295, and the tensor has "
+              "4294967297 blocks; give memory for int64");
+    r.packed_indices = {uint32.data(), static_cast<IndexType>(9)};
+    EXPECT_EQ(refused(), "allreduce: packed_indices: index type 9 does not exist");
+
+    // The type of memory that grows is known only when there is a result.
+    const std::vector<std::int64_t> far{0, (std::int64_t{1} << 31) + 5};
+    r.count = (std::uint64_t{1} << 31) + 6;
+    r.indices = far;
+    r.packed_values = nullptr, r.packed_capacity = 0;
+    r.packed_indices = {};
+    r.packed_grow = [&](std::uint64_t) -> PackedMemory { return {packed.data(), int32.data()}; };
+    EXPECT_NE(refused().find("the indices that packed_grow gave memory for: int32 holds indices up to"),
+              std::string::npos);
+    EXPECT_EQ(int32, std::vector<std::int32_t>(2, -77));
     c.barrier();  // the communicator goes on
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -42,6 +43,49 @@ RC_GTEST_PROP(SliceLayout, SlicesCoverEveryBlockOnceInOrder, ()) {
   }
   RC_ASSERT(next == layout.blocks());
   RC_ASSERT(bytes == r.count * r.element_bytes);
+}
+
+/// Ranks whose records have the same layout, in the words of OperationRecord, cut the tensor alike. It is all
+/// that is compared if one of them has refused its request.
+RC_GTEST_PROP(SliceLayout, FollowsFromWhatRanksCompareWhenOneRefuses, ()) {
+  EngineConfig config;
+  config.members.workers = *rc::gen::inRange(1, 5);
+  config.lanes = *rc::gen::inRange(1, 4);
+  config.tile_block_bytes = *rc::gen::element<std::uint64_t>(0, 64, 512);
+  config.channels.fill({.slot_bytes = 16384, .slots = 8});
+  const auto any_record = [] {
+    wire::OperationRecord r;
+    r.count = *rc::gen::element<std::uint64_t>(0, 300, 100'000);
+    r.block_elems = *rc::gen::element<std::uint64_t>(1, 16, 256);
+    r.type = *rc::gen::element<std::uint8_t>(0, static_cast<std::uint8_t>(DataType::float16));
+    r.op = *rc::gen::inRange<std::uint8_t>(0, kReduceOps);
+    r.packed_result = *rc::gen::inRange<std::uint8_t>(0, 2);
+    r.value_rule = static_cast<wire::ValueRule>(*rc::gen::inRange(0u, wire::kValueRules));
+    r.collective = *rc::gen::element(wire::Collective::allreduce, wire::Collective::reduce);
+    r.algorithm =
+        *rc::gen::element(wire::Algorithm::push, wire::Algorithm::doubling, wire::Algorithm::merging);
+    r.root_or_density = *rc::gen::inRange<std::uint16_t>(0, 2);
+    r.tag = *rc::gen::inRange<std::uint64_t>(0, 2);
+    return r;
+  };
+  const wire::OperationRecord a = any_record(), other = any_record();
+  wire::OperationRecord b = a;
+  using Record = wire::OperationRecord;
+  const auto changes = [&](auto... fields) {  // one of them, so that many pairs have the same layout
+    return std::vector<std::function<void()>>{[&b, &other, fields] { b.*fields = other.*fields; }...};
+  };
+  const auto all = changes(&Record::count, &Record::block_elems, &Record::type, &Record::op,
+                           &Record::packed_result, &Record::value_rule, &Record::collective,
+                           &Record::algorithm, &Record::root_or_density, &Record::tag);
+  all[*rc::gen::inRange<std::size_t>(0, all.size())]();
+  RC_PRE(a.same_layout(b));
+  const SliceLayout x = layout_of(config, 7, a), y = layout_of(config, 7, b);
+  RC_ASSERT(x.slices() == y.slices());
+  RC_ASSERT(x.slice_blocks() == y.slice_blocks());
+  RC_ASSERT(x.priority() == y.priority());
+  RC_ASSERT(x.tile_blocks() == y.tile_blocks());
+  RC_ASSERT(x.unit_elements() == y.unit_elements());
+  for (std::uint64_t s = 0; s < x.slices(); ++s) RC_ASSERT(x.owner(s) == y.owner(s));
 }
 
 /// The layouts of collectives other than allreduce: with a meeting, and with chunks or owners that are

@@ -307,6 +307,13 @@ TEST(OperationRecord, ARefusalNeedsTheSameRootAndNotTheSameDensity) {
   EXPECT_FALSE(a.same_layout(b));
 }
 
+TEST(OperationRecord, ARefusalNeedsTheSameRuleOfValues) {
+  const OperationRecord a{.count = 1000000, .block_elems = 256};
+  OperationRecord b = a;
+  b.value_rule = ValueRule::float16;
+  EXPECT_FALSE(a.same_layout(b)) << "one of them is cut into tiles";
+}
+
 TEST(Density, KeepsWhatItSaysWithinTwoPartsInTenThousand) {
   EXPECT_FALSE(Density().known());
   EXPECT_FALSE(Density::of_share(0).known());

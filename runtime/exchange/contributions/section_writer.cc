@@ -9,12 +9,8 @@
 namespace nzcl::engine {
 namespace {
 
-/// Writes the slice's bitmap. Returns its size in bytes.
-std::uint32_t write_bitmap(MessageBuilder& message, const Contribution& c) {
-  const auto bits = c.operation->input_slice(c.slice).bits();
-  const auto bytes = static_cast<std::uint32_t>(bits.size_bytes());
-  if (bytes > 0) std::memcpy(message.reserve(bytes), bits.data(), bytes);
-  return bytes;
+std::span<const std::uint64_t> bitmap_of(const Contribution& c) {
+  return c.operation->input_slice(c.slice).bits();
 }
 
 /// Writes as much of the stream as `room` bytes and the gather list take. Returns the number of bytes
@@ -45,43 +41,41 @@ std::byte* begin_section(MessageBuilder& message, const Contribution& c, wire::H
             .sequence = c.sequence,
             .stream_offset = op.layout.tiled() ? c.sent_tiles : c.sent_bytes};
   std::byte* const at = message.reserve(sizeof header);
-  if (parts.bitmap) {
-    header.flags = wire::kHasBitmap;
-    const wire::OperationRecord record = op.record_of(c.slice);
-    std::memcpy(message.reserve(sizeof record), &record, sizeof record);
-  }
-  return at;
+  if (at == nullptr || !parts.bitmap) return at;
+  header.flags = wire::kHasBitmap;
+  const wire::OperationRecord record = op.record_of(c.slice);
+  return message.put(&record, sizeof record) ? at : nullptr;
 }
 
-std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
+bool write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
+  if (!message.put(refusal.text().data(), refusal.bytes())) return false;
   header.flags |= wire::kRefused;
   header.refused_by = refusal.rank();
   header.refusal_code = refusal.code();
-  const std::string_view text = refusal.text();
-  if (!text.empty()) std::memcpy(message.reserve(refusal.bytes()), text.data(), text.size());
-  return refusal.bytes();
+  header.payload_bytes = refusal.bytes();
+  return true;
 }
 
-void write_entry(MessageBuilder& message, Contribution& c) {
+bool write_entry(MessageBuilder& message, Contribution& c) {
   Operation& op = *c.operation;
   wire::BatchEntry entry;
-  const std::uint64_t begin = message.staged();
   std::byte* const entry_at = message.reserve(sizeof entry);
-  write_bitmap(message, c);
+  const auto bits = bitmap_of(c);
+  if (entry_at == nullptr || !message.put(bits.data(), bits.size_bytes())) return false;
   if (op.refusal) {
     wire::Header header;
-    entry.payload_bytes = write_refusal(message, header, *op.refusal);
+    if (!write_refusal(message, header, *op.refusal)) return false;
+    entry.payload_bytes = header.payload_bytes;
     entry.refusal_code = header.refusal_code;
   } else {
     entry.payload_bytes = static_cast<std::uint32_t>(write_data(message, c, message.room()));
+    if (!c.sent()) return false;
   }
   std::memcpy(entry_at, &entry, sizeof entry);
-  const std::uint64_t bytes = message.staged() - begin;
-  const auto filler = static_cast<std::uint32_t>(wire::aligned_section(bytes) - bytes);
-  if (filler > 0) std::memset(message.reserve(filler), 0, filler);
+  return message.align(wire::kSectionAlignment);
 }
 
-std::uint64_t write_tensor(std::byte* to, Operation& op, std::uint64_t sequence) {
+bool write_tensor(SlotWriter& message, Operation& op, std::uint64_t sequence) {
   const trace::Span span(trace::What::push, op.epoch, 0);
   const auto bits = op.input_slice(0).bits();
   const std::uint64_t bytes = op.layout.tensor_bytes();
@@ -90,31 +84,29 @@ std::uint64_t write_tensor(std::byte* to, Operation& op, std::uint64_t sequence)
                             .sequence = sequence,
                             .bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes()),
                             .payload_bytes = static_cast<std::uint32_t>(bytes)};
-  std::memcpy(to, &header, sizeof header);
-  std::memcpy(to + sizeof header, &op.record, sizeof op.record);
-  std::byte* const bitmap = to + wire::kMaxOverhead;
-  if (!bits.empty()) std::memcpy(bitmap, bits.data(), bits.size_bytes());
-  if (bytes > 0) std::memcpy(bitmap + bits.size_bytes(), op.input.base, bytes);
-  return wire::kMaxOverhead + bits.size_bytes() + bytes;
+  return message.put(&header, sizeof header) && message.put(&op.record, sizeof op.record) &&
+         message.put(bits.data(), bits.size_bytes()) && message.put(op.input.base, bytes);
 }
 
-WrittenSection write_section(MessageBuilder& message, Contribution& c, const SectionParts& parts) {
+std::optional<WrittenSection> write_section(MessageBuilder& message, Contribution& c,
+                                            const SectionParts& parts) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
-  const std::uint64_t begin = message.staged();
+  const std::uint64_t begin = message.bytes(), staged = message.staged();
+  const auto bits = parts.bitmap ? bitmap_of(c) : std::span<const std::uint64_t>();
   wire::Header header;
-  std::byte* header_at = begin_section(message, c, header, parts);
-  if (parts.bitmap) header.bitmap_bytes = write_bitmap(message, c);
-  const std::uint64_t fixed = message.staged() - begin;
-  if (op.refusal) {
-    header.payload_bytes = write_refusal(message, header, *op.refusal);
-  } else if (parts.data) {
-    header.payload_bytes =
-        static_cast<std::uint32_t>(write_data(message, c, message.limits().bytes - begin - fixed));
+  std::byte* const header_at = begin_section(message, c, header, parts);
+  header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
+  if (header_at == nullptr || !message.put(bits.data(), bits.size_bytes()) ||
+      (op.refusal && !write_refusal(message, header, *op.refusal))) {
+    message.take_back_to(staged);
+    return std::nullopt;
   }
+  if (!op.refusal && parts.data)
+    header.payload_bytes = static_cast<std::uint32_t>(write_data(message, c, message.room()));
   if (message.limits().streamed) header.flags |= wire::kStreamed;
   std::memcpy(header_at, &header, sizeof header);
-  return {header_at, fixed + header.payload_bytes};
+  return WrittenSection{header_at, message.bytes() - begin};
 }
 
 }  // namespace nzcl::engine

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "runtime/channel/message_builder.h"
 #include "runtime/operation/operation.h"
@@ -60,22 +61,27 @@ struct WrittenSection {
 };
 
 /// Begins a section with a header, and the operation's record if it is the slice's first one.
-/// Returns where the header has to be written when the rest of the section is known.
-std::byte* begin_section(MessageBuilder& message, const Contribution& contribution, wire::Header& header,
-                         const SectionParts& parts);
+/// Returns where the header has to be written when the rest of the section is known, or nullptr if the
+/// message has no room.
+[[nodiscard]] std::byte* begin_section(MessageBuilder& message, const Contribution& contribution,
+                                       wire::Header& header, const SectionParts& parts);
 
-/// Writes why this rank takes part without data. Returns the number of bytes written.
-std::uint32_t write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal);
+/// Writes why this rank takes part without data, and notes it in the header. Returns false, and writes
+/// nothing, if the message has no room.
+[[nodiscard]] bool write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal);
 
-/// Appends the whole contribution to a slice, or why it is refused, as an entry of a batch.
-void write_entry(MessageBuilder& message, Contribution& contribution);
+/// Appends the whole contribution to a slice, or why it is refused, as an entry of a batch. Returns false if
+/// the message has no room, and is of no use then.
+[[nodiscard]] bool write_entry(MessageBuilder& message, Contribution& contribution);
 
-/// Writes a message of one section to `to`: the whole tensor of an operation of one slice, with a bitmap that
-/// says so. Returns its size in bytes. Precondition: all blocks are present, in a whole tensor, and the
-/// request is not refused.
-std::uint64_t write_tensor(std::byte* to, Operation& operation, std::uint64_t sequence);
+/// Writes a message of one section: the whole tensor of an operation of one slice, with a bitmap that says
+/// so. Returns false if it has no room, and is of no use then. Precondition: all blocks are present, in a
+/// whole tensor, and the request is not refused.
+[[nodiscard]] bool write_tensor(SlotWriter& message, Operation& operation, std::uint64_t sequence);
 
 /// Appends a section to the message. Short runs are copied, and long ones become entries of its gather list.
-WrittenSection write_section(MessageBuilder& message, Contribution& contribution, const SectionParts& parts);
+/// Returns nothing, and leaves the message as it was, if it has no room for all but the data.
+[[nodiscard]] std::optional<WrittenSection> write_section(MessageBuilder& message, Contribution& contribution,
+                                                          const SectionParts& parts);
 
 }  // namespace nzcl::engine

@@ -25,33 +25,37 @@ std::optional<WrittenSection> TileWriter::write(MessageBuilder& message, Contrib
                                                 std::uint16_t credit) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
-  const std::uint64_t begin = message.bytes();
-  if (begin > 0 && message.room() < wire::kMaxOverhead) return std::nullopt;
+  const std::uint64_t begin = message.bytes(), staged = message.staged();
   wire::Header header;
   std::byte* const header_at =
       begin_section(message, c, header, {.bitmap = c.sent_tiles == 0, .data = true, .credit = credit});
-  const std::uint64_t payload_begin = message.bytes();
-  if (op.refusal) {
-    header.payload_bytes = write_refusal(message, header, *op.refusal);
-    c.set_sent();
-  } else {
-    const std::uint64_t first = op.layout.tile_number(c.slice, 0);
-    std::uint64_t covered = 0;
-    while (!c.sent() && message.bytes() < kFullMessageBytes && covered < kMessageCoversBytes) {
-      if (!add_tile(message, op, first + c.sent_tiles, payload_begin)) break;
-      ++c.sent_tiles;
-      ++header.tiles;
-      if (!op.tile_input().needs_no_scan()) covered += op.layout.tile_elements() * op.layout.element_bytes();
-    }
-    if (header.tiles == 0) {
-      message.take_back(static_cast<std::uint32_t>(payload_begin - begin));
-      return std::nullopt;
-    }
-    header.flags |= wire::kTiles;
-    header.payload_bytes = static_cast<std::uint32_t>(message.bytes() - payload_begin);
+  if (header_at == nullptr || !write_payload(message, c, header)) {
+    message.take_back_to(staged);
+    return std::nullopt;
   }
   std::memcpy(header_at, &header, sizeof header);
   return WrittenSection{header_at, message.bytes() - begin};
+}
+
+/// Writes tiles, or why the request was refused. Returns false if not even one tile, or the reason, fits.
+bool TileWriter::write_payload(MessageBuilder& message, Contribution& c, wire::Header& header) {
+  Operation& op = *c.operation;
+  if (op.refusal) {
+    if (!write_refusal(message, header, *op.refusal)) return false;
+    c.set_sent();
+    return true;
+  }
+  const std::uint64_t begin = message.bytes(), first = op.layout.tile_number(c.slice, 0);
+  std::uint64_t covered = 0;
+  while (!c.sent() && message.bytes() < kFullMessageBytes && covered < kMessageCoversBytes) {
+    if (!add_tile(message, op, first + c.sent_tiles, begin)) break;
+    ++c.sent_tiles;
+    ++header.tiles;
+    if (!op.tile_input().needs_no_scan()) covered += op.layout.tile_elements() * op.layout.element_bytes();
+  }
+  header.flags |= wire::kTiles;
+  header.payload_bytes = static_cast<std::uint32_t>(message.bytes() - begin);
+  return header.tiles > 0;
 }
 
 /// Returns false, and adds nothing, if the tile does not fit.
@@ -84,16 +88,21 @@ bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t 
   const std::uint64_t behind = part->count == 0 ? 0 : bytes - before - value_bytes;
   std::byte* const begin = message.next();
   std::byte* index = nullptr;
+  if (part->count == 0 || narrower) {
+    if (message.reserve(bytes) == nullptr) return false;
+  }
   if (part->count == 0) {
-    message.reserve(static_cast<std::uint32_t>(bytes));
+    // It has neither values nor an index set.
   } else if (narrower) {
-    message.reserve(static_cast<std::uint32_t>(bytes));
     narrow(code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16,
            reinterpret_cast<const float*>(part->values), part->count,
            reinterpret_cast<std::uint16_t*>(begin + before));
     index = begin + before + value_bytes;
   } else {
-    index = place_values(message, *part, op.tile_input().region(), before, value_bytes, behind);
+    const auto at_values =
+        place_values(message, *part, op.tile_input().region(), before, value_bytes, behind);
+    if (!at_values) return false;
+    index = *at_values;
   }
   write_descriptor(begin, choice, part->count, code);
   if (part->count > 0) zero(begin + sizeof(std::uint32_t), before - sizeof(std::uint32_t));
@@ -124,9 +133,9 @@ bool TileWriter::add_coded_tile(MessageBuilder& message, Operation& op, std::uin
   const CodedValues as_sent = coded.value_or(CodedValues{.bytes = values.size_bytes()});
   const std::uint64_t alignment = wire::value_alignment(op.type(), as_sent.code);
   const std::uint64_t bytes = tile_bytes(at, choice, alignment, as_sent.bytes);
-  if (bytes > message.room()) return false;
 
-  std::byte* const begin = message.reserve(static_cast<std::uint32_t>(bytes));
+  std::byte* const begin = message.reserve(bytes);
+  if (begin == nullptr) return false;
   write_descriptor(begin, choice, part->count, as_sent.code, as_sent.parameter);
   if (part->count > 0) {
     std::byte* to = begin + (wire::values_at(at, alignment) - at);
@@ -141,19 +150,23 @@ bool TileWriter::add_coded_tile(MessageBuilder& message, Operation& op, std::uin
 }
 
 /// Puts the values into the message, with `before` bytes in front of them and `behind` bytes behind. Returns
-/// where these lie.
-std::byte* TileWriter::place_values(MessageBuilder& message, const TilePart& part,
-                                    const verbs::MemoryRegion* region, std::uint64_t before,
-                                    std::uint64_t bytes, std::uint64_t behind) {
+/// where these lie, which is nowhere if there are none; or nothing if the message has no room.
+std::optional<std::byte*> TileWriter::place_values(MessageBuilder& message, const TilePart& part,
+                                                   const verbs::MemoryRegion* region, std::uint64_t before,
+                                                   std::uint64_t bytes, std::uint64_t behind) {
+  const std::uint64_t all = before + bytes + behind;
+  if (message.room() < all) return std::nullopt;
   // What is gathered takes an entry, and what follows it another one.
   const bool gathers =
       region != nullptr && bytes >= message.limits().gather_bytes && message.free_segments() >= 3;
   if (gathers) {
-    message.reserve(static_cast<std::uint32_t>(before));
-    message.add(part.values, bytes, region, bytes);
-    return behind == 0 ? nullptr : message.reserve(static_cast<std::uint32_t>(behind));
+    if (message.reserve(before) == nullptr || !message.add(part.values, bytes, region, bytes))
+      return std::nullopt;
+    return behind == 0 ? nullptr : message.reserve(behind);
   }
-  std::byte* const values = message.reserve(static_cast<std::uint32_t>(before + bytes + behind)) + before;
+  std::byte* const begin = message.reserve(all);
+  if (begin == nullptr) return std::nullopt;
+  std::byte* const values = begin + before;
   if (part.values != values) copy_cold(values, part.values, bytes);
   return values + bytes;
 }

@@ -26,11 +26,13 @@ class TileWriter {
                                       std::uint16_t credit);
 
  private:
+  bool write_payload(MessageBuilder& message, Contribution& contribution, wire::Header& header);
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
   bool add_coded_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t at);
-  std::byte* place_values(MessageBuilder& message, const TilePart& part, const verbs::MemoryRegion* region,
-                          std::uint64_t before, std::uint64_t bytes, std::uint64_t behind);
+  static std::optional<std::byte*> place_values(MessageBuilder& message, const TilePart& part,
+                                                const verbs::MemoryRegion* region, std::uint64_t before,
+                                                std::uint64_t bytes, std::uint64_t behind);
 
   const CodeRules rules_;
   TileScratch scratch_;

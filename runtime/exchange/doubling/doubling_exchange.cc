@@ -116,7 +116,11 @@ bool DoublingExchange::start() {
     const trace::Span span(trace::What::push, op.epoch, 0);
     MessageBuilder entry({.segments = 1, .bytes = own_bytes_}, own_entry(sequence), nullptr);
     Contribution contribution(op, 0, sequence);
-    write_entry(entry, contribution);
+    if (!write_entry(entry, contribution)) {
+      context_.fail(ErrorCode::internal,
+                    fmt::format("operation {} does not fit an entry of {} bytes", op.epoch, own_bytes_));
+      return true;
+    }
     LaneStatistics::add(context_.statistics.bytes_copied, entry.copied());
     end_of(sequence, 0) = static_cast<std::uint32_t>(entry.staged());
     operations_[place(sequence)] = &op;
@@ -161,13 +165,18 @@ void DoublingExchange::send_batch(int round) {
   MessageBuilder message({.segments = 1, .bytes = context_.slot_bytes(kPriority)}, pool.buffer(staging),
                          pool.region());
   std::byte* const fixed = message.reserve(wire::kMaxOverhead);
-  const auto append = [&](const std::byte* entries, std::uint32_t bytes) {
-    std::memcpy(message.reserve(bytes), entries, bytes);
-  };
-  append(own_entry(sequence), end_of(sequence, 0));
+  bool fits = fixed != nullptr && message.put(own_entry(sequence), end_of(sequence, 0));
   for (int k = 0; k < round; ++k) {  // of what came in the last one of these rounds, maybe only a part
     const int distance = 1 << k, part = std::min(distance, r.entries - distance);
-    if (part > 0) append(held(sequence, index_of(k)).entries, end_of(sequence, distance + part - 1));
+    if (part > 0)
+      fits = fits && message.put(held(sequence, index_of(k)).entries, end_of(sequence, distance + part - 1));
+  }
+  if (!fits) {
+    pool.release(staging);
+    context_.fail(ErrorCode::internal,
+                  fmt::format("the contributions of {} ranks to operation {} do not fit a slot of {} bytes",
+                              r.entries, op.epoch, context_.slot_bytes(kPriority)));
+    return;
   }
   const wire::OperationRecord record = op.record_of(0);
   wire::Header header{.flags = wire::kHasBitmap | wire::kBatch, .epoch = op.epoch, .sequence = sequence};

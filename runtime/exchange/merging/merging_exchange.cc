@@ -8,6 +8,7 @@
 #include "runtime/base/cold_memory.h"
 #include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
+#include "runtime/exchange/contributions/early_result.h"
 #include "runtime/plan/partial_type.h"
 #include "runtime/tile/tile_blocks.h"
 #include "runtime/trace/trace.h"
@@ -217,6 +218,7 @@ void MergingExchange::contribute_tile(Operation& op, PartialSender& sender) {
   const CodeChoice choice = choose_code(part, place.shape.units(), rules_, own_scratch_);
   const PartialSender::Room room =
       sender.begin_tile(op, place, most_tile_bytes(place.shape, part.count, each));
+  if (room.to == nullptr) return;
   if (part.count > 0)
     copy_cold(room.to + wire::values_at(room.at, each) - room.at, part.values, part.count * each);
   sender.end_tile(op, write_tile(room, part, place.shape.units(), each, choice, own_scratch_));
@@ -398,6 +400,7 @@ void MergingExchange::pass_on(Operation& op, const TilePlace& place, const TileP
   const std::uint64_t each = element_bytes(type);
   const PartialSender::Room room =
       out.begin_tile(op, place, most_tile_bytes(place.shape, own.count + theirs.count, each));
+  if (room.to == nullptr) return;
   const std::uint64_t begin = wire::values_at(room.at, each) - room.at;
   const std::span values(room.to + begin, room.bytes - begin);
   const TilePart merged = step.partner_first
@@ -439,6 +442,7 @@ void MergingExchange::send_result(Operation& op, const TilePlace& place) {
   const CodeChoice choice = choose_code(*held_, place.shape.units(), rules_, scratch);
   const PartialSender::Room room =
       result_->begin_tile(op, place, most_tile_bytes(place.shape, held_->count, each));
+  if (room.to == nullptr) return;
   if (held_->count > 0)
     std::memcpy(room.to + wire::values_at(room.at, each) - room.at, held_->values, held_->count * each);
   result_->end_tile(op, write_tile(room, *held_, place.shape.units(), each, choice, scratch));
@@ -479,9 +483,11 @@ bool MergingExchange::place_held() {
 bool MergingExchange::place_received() {
   Step& step = steps_.front();
   Operation* const op = at(step.merged);
-  if (op == nullptr || !contributed_beyond(step.merged.place)) return false;
+  if (op == nullptr) return false;
   const Side side = look_theirs(step, *op);
   if (side == Side::waiting) return false;
+  if (const char* wrong = wrong_with_early_result(contributed(step.merged.place, side)))
+    return refuse(step, step.merged.place, wrong);
   if (side == Side::refused) {
     op->slice_refused(step.merged.place.slice, *step.their_refusal);
     step.their_refusal.reset();
@@ -506,10 +512,12 @@ bool MergingExchange::place_received() {
   return true;
 }
 
-/// Whether this rank's contribution to a tile has been composed, so that the result may overwrite it.
-bool MergingExchange::contributed_beyond(const TilePlace& place) const {
+/// Whether this rank has composed its contribution to what has come: to a tile, which the result may
+/// overwrite, or to the whole slice, which a refusal ends.
+bool MergingExchange::contributed(const TilePlace& place, Side side) const {
   const TilePlace& next = contributed_.place;
-  return next.sequence > place.sequence || (next.sequence == place.sequence && next.tile > place.tile);
+  if (next.sequence != place.sequence) return next.sequence > place.sequence;
+  return side == Side::tile && contributed_.begun && next.tile > place.tile;
 }
 
 /// Ends the slice on this rank, and the operation with its last one, which may be deleted from then on.

@@ -92,7 +92,7 @@ class MergingExchange final : public Exchange {
   // Results.
   bool place_held();
   bool place_received();
-  bool contributed_beyond(const TilePlace& place) const;
+  bool contributed(const TilePlace& place, Side side) const;
   void end_slice(Step& step, Operation& op);
   bool send();
   void return_credits();

@@ -1,6 +1,7 @@
 #include "runtime/exchange/merging/partial_sender.h"
 
-#include <cassert>
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace nzcl::engine {
@@ -17,84 +18,90 @@ PartialSender::PartialSender(LaneContext& context, std::uint16_t to, bool keeps)
 
 PartialSender::Room PartialSender::begin_tile(Operation& op, const TilePlace& place,
                                               std::uint64_t most_bytes) {
-  make_room(op, place, most_bytes, !open_ || header_.sequence != place.sequence);
-  return {base_ + used_, used_ - payload_at_, slot_bytes_ - used_};
+  if (!make_room(op, place, most_bytes, !open_ || header_.sequence != place.sequence)) return {};
+  return {message_.next(), message_.bytes() - payload_at_, message_.room()};
 }
 
 void PartialSender::end_tile(Operation& op, std::uint64_t bytes) {
-  used_ += bytes;
+  if (message_.take(bytes) == nullptr) return fail_without_room(op);
   ++header_.tiles;
   header_.flags |= wire::kTiles;
   op.add(op.bytes_sent, bytes);
-  if (used_ >= kFullMessageBytes) close();
+  if (message_.bytes() >= kFullMessageBytes) close();
 }
 
 void PartialSender::refuse(Operation& op, const TilePlace& place, const wire::Refusal& refusal) {
   TilePlace whole = place;
   whole.tile = 0;
-  make_room(op, whole, refusal.bytes(), true);
+  if (!make_room(op, whole, refusal.bytes(), true)) return;
+  if (!message_.put(refusal.text().data(), refusal.bytes())) return fail_without_room(op);
   header_.flags |= wire::kRefused;
   header_.refused_by = refusal.rank();
   header_.refusal_code = refusal.code();
-  std::memcpy(base_ + used_, refusal.text().data(), refusal.bytes());
-  used_ += refusal.bytes();
   op.add(op.bytes_sent, refusal.bytes());
 }
 
 /// Begins another message if this one has no room for so many bytes, and a section if one is wanted, or if
-/// that is in the new message.
-void PartialSender::make_room(Operation& op, const TilePlace& place, std::uint64_t bytes, bool section) {
-  const std::uint64_t begin = section ? wire::aligned_section(used_) + wire::kMaxOverhead : used_;
+/// that is in the new message. Returns false, after a failure, if an empty message has no room either.
+bool PartialSender::make_room(Operation& op, const TilePlace& place, std::uint64_t bytes, bool section) {
+  const std::uint64_t begin =
+      section ? wire::aligned_section(message_.bytes()) + wire::kMaxOverhead : message_.bytes();
   if (open_ && (begin + bytes > slot_bytes_ || (section && sections_ == wire::kMaxSections))) close();
   if (!open_) open_message(), section = true;
-  if (section) begin_section(op, place);
-  assert(used_ + bytes <= slot_bytes_);
+  const bool fits = (!section || begin_section(op, place)) && message_.room() >= bytes;
+  if (!fits) fail_without_room(op);
+  return fits;
+}
+
+/// Tensors are cut so that an empty message has room for a tile, so this is a fault of nzcl's own.
+void PartialSender::fail_without_room(const Operation& op) {
+  context_.fail(ErrorCode::internal,
+                fmt::format("a tile of operation {} does not fit a slot of {} bytes", op.epoch, slot_bytes_));
 }
 
 void PartialSender::open_message() {
   buffer_ = context_.pool(kPriority).acquire();
-  base_ = context_.pool(kPriority).buffer(buffer_);
-  used_ = sections_ = 0;
+  message_ = {context_.pool(kPriority).buffer(buffer_), slot_bytes_};
+  sections_ = 0;
   open_ = true;
 }
 
-/// The record is in the slice's first section.
-void PartialSender::begin_section(Operation& op, const TilePlace& place) {
+/// The record is in the slice's first section. Returns false if there is no room.
+bool PartialSender::begin_section(Operation& op, const TilePlace& place) {
   if (sections_++ > 0) {
     header_.flags |= wire::kMore;
     end_section();
-    const std::uint64_t begin = wire::aligned_section(used_);
-    std::memset(base_ + used_, 0, begin - used_);
-    used_ = begin;
+    if (!message_.fill_up_to(wire::aligned_section(message_.bytes()))) return false;
   }
   header_ = {
       .epoch = place.epoch, .slice = place.slice, .sequence = place.sequence, .stream_offset = place.tile};
-  header_at_ = used_;
-  used_ += sizeof header_;
+  header_at_ = message_.take(sizeof header_);
+  if (header_at_ == nullptr) return false;
   if (place.tile == 0) {
     header_.flags = wire::kHasBitmap;
     const wire::OperationRecord record = op.record_of(place.slice);
-    std::memcpy(base_ + used_, &record, sizeof record);
-    used_ += sizeof record;
+    if (!message_.put(&record, sizeof record)) return false;
   }
-  payload_at_ = used_;
-  op.add(op.bytes_sent, used_ - header_at_);
+  payload_at_ = message_.bytes();
+  op.add(op.bytes_sent, static_cast<std::uint64_t>(message_.next() - header_at_));
+  return true;
 }
 
 void PartialSender::end_section() {
-  header_.payload_bytes = static_cast<std::uint32_t>(used_ - payload_at_);
-  std::memcpy(base_ + header_at_, &header_, sizeof header_);
+  header_.payload_bytes = static_cast<std::uint32_t>(message_.bytes() - payload_at_);
+  std::memcpy(header_at_, &header_, sizeof header_);
 }
 
 void PartialSender::close() {
   if (!open_) return;
-  end_section();
   open_ = false;
-  unsent_.push_back({buffer_, static_cast<std::uint32_t>(used_)});
-  LaneStatistics::add(context_.statistics.bytes_copied, used_);
+  if (context_.failure) return context_.pool(kPriority).release(buffer_);  // it may have no section
+  end_section();
+  unsent_.push_back({buffer_, static_cast<std::uint32_t>(message_.bytes())});
+  LaneStatistics::add(context_.statistics.bytes_copied, message_.bytes());
   if (!keeps_) return;
   context_.pool(kPriority).add_reference(buffer_);
-  kept_.push(base_, buffer_);
+  kept_.push(message_.begin(), buffer_);
 }
 
 bool PartialSender::send() {

@@ -7,6 +7,7 @@
 
 #include "runtime/channel/fixed_queue.h"
 #include "runtime/channel/lane_context.h"
+#include "runtime/channel/slot_writer.h"
 #include "runtime/exchange/merging/tile_queue.h"
 #include "runtime/operation/operation.h"
 #include "runtime/tile/tile_codec.h"
@@ -34,7 +35,8 @@ class PartialSender {
     return std::max<std::size_t>(unsent_.size(), kept_.size()) + 1 + (open_ ? 1 : 0) <= kMergingKept &&
            context_.pool(kPriority).available() > 0;
   }
-  /// Begins a tile that takes at most so many bytes. Precondition: room().
+  /// Begins a tile that takes at most so many bytes. Returns a null place, after a failure, if no message has
+  /// room for it, which would be a fault of nzcl's own. Precondition: room().
   Room begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes);
   /// Ends the tile, whose bytes have been written.
   void end_tile(Operation& op, std::uint64_t bytes);
@@ -61,9 +63,10 @@ class PartialSender {
     std::uint32_t bytes = 0;
   };
 
-  void make_room(Operation& op, const TilePlace& place, std::uint64_t bytes, bool section);
+  bool make_room(Operation& op, const TilePlace& place, std::uint64_t bytes, bool section);
+  void fail_without_room(const Operation& op);
   void open_message();
-  void begin_section(Operation& op, const TilePlace& place);
+  bool begin_section(Operation& op, const TilePlace& place);
   void end_section();
 
   LaneContext& context_;
@@ -75,11 +78,11 @@ class PartialSender {
   // Of the message that is being composed.
   bool open_ = false;
   StagingPool::Index buffer_ = 0;
-  std::byte* base_ = nullptr;
-  std::uint64_t used_ = 0;
+  SlotWriter message_;
   std::uint32_t sections_ = 0;
   wire::Header header_;  // of the last section, which begins at header_at_
-  std::uint64_t header_at_ = 0, payload_at_ = 0;
+  std::byte* header_at_ = nullptr;
+  std::uint64_t payload_at_ = 0;  // where its payload begins in the message
 };
 
 /// Completes a tile of `part` that begins at `room`, and whose values are in place. Returns its bytes. The

@@ -70,7 +70,14 @@ void OneHopExchange::send_next() {
   StagingPool& pool = context_.pool(kPriority);
   const auto staging = pool.acquire();
   std::byte* const buffer = pool.buffer(staging);
-  const verbs::Segment message{buffer, compose(op, sequence, staging), pool.region()};
+  const std::uint64_t bytes = compose(op, sequence, staging);
+  if (bytes == 0) {
+    pool.release(staging);
+    context_.fail(ErrorCode::internal, fmt::format("operation {} does not fit a slot of {} bytes", op.epoch,
+                                                   context_.slot_bytes(kPriority)));
+    return;
+  }
+  const verbs::Segment message{buffer, static_cast<std::uint32_t>(bytes), pool.region()};
   op.add(op.bytes_sent, others_.size() * message.bytes);
   for (const std::uint16_t rank : others_) {
     pool.add_reference(staging);
@@ -81,19 +88,23 @@ void OneHopExchange::send_next() {
       &op, staging, {own.bits(), buffer + wire::kMaxOverhead + own.bits().size_bytes(), own.whole()}};
 }
 
-/// Writes this rank's contribution into the buffer. Returns the size of the message in bytes.
-std::uint32_t OneHopExchange::compose(Operation& op, std::uint64_t sequence, StagingPool::Index staging) {
+/// Writes this rank's contribution into the buffer. Returns the size of the message in bytes, or 0 if it does
+/// not fit, which would be a fault of nzcl's own.
+std::uint64_t OneHopExchange::compose(Operation& op, std::uint64_t sequence, StagingPool::Index staging) {
   const StagingPool& pool = context_.pool(kPriority);
+  const std::uint64_t room = context_.slot_bytes(kPriority);
   if (!op.refusal && !op.input.sparse && op.input_slice(0).whole()) {
     LaneStatistics::add(context_.statistics.bytes_copied, op.layout.tensor_bytes());
-    return static_cast<std::uint32_t>(write_tensor(pool.buffer(staging), op, sequence));
+    SlotWriter message(pool.buffer(staging), room);
+    return write_tensor(message, op, sequence) ? message.bytes() : 0;
   }
-  MessageBuilder message({.segments = 1, .bytes = context_.slot_bytes(kPriority)}, pool.buffer(staging),
-                         pool.region());
+  MessageBuilder message({.segments = 1, .bytes = room}, pool.buffer(staging), pool.region());
   Contribution contribution(op, 0, sequence);
-  write_section(message, contribution, {.bitmap = true, .data = true});
+  if (!write_section(message, contribution, {.bitmap = true, .data = true}) ||
+      !(op.refusal || contribution.sent()))
+    return 0;
   LaneStatistics::add(context_.statistics.bytes_copied, message.copied());
-  return static_cast<std::uint32_t>(message.bytes());
+  return message.bytes();
 }
 
 // --- Sums

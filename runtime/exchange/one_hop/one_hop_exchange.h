@@ -47,7 +47,7 @@ class OneHopExchange final : public Exchange {
 
   bool may_send();
   void send_next();
-  std::uint32_t compose(Operation& operation, std::uint64_t sequence, StagingPool::Index staging);
+  std::uint64_t compose(Operation& operation, std::uint64_t sequence, StagingPool::Index staging);
   bool sum();
   void sum_oldest();
   Operation& next() const { return *waiting_[first_waiting_]; }

@@ -94,15 +94,19 @@ std::uint64_t ResultSender::bitmap_bytes() const {
 
 bool ResultSender::open_for_tile(std::uint64_t bytes) {
   if (!part_.open) return open_part(Form::tiles, bytes);
-  if (part_.room >= bytes) return true;
+  if (part_.to.room() >= bytes) return true;
   send();
   return false;
 }
 
 void ResultSender::filled_with_tile(std::uint64_t first, std::uint64_t bytes) {
   if (part_.tiles++ == 0) part_.stream_offset = first;
-  part_.bytes += bytes;
-  part_.room -= bytes;
+  fill(bytes);
+}
+
+/// Counts what was written to at(), of which there is no more than room() said.
+void ResultSender::fill(std::uint64_t bytes) {
+  if (part_.to.take(bytes) == nullptr) fail_without_room();
 }
 
 bool ResultSender::open_part(Form form, std::uint64_t tile_bytes) {
@@ -121,8 +125,8 @@ bool ResultSender::open_part(Form form, std::uint64_t tile_bytes) {
 bool ResultSender::open_in_output(Part& part) {
   part.tensor_offset = sum_.tensor_offset();
   const Operation& local = *sum_.slice().local;
-  part.begin = local.output.base + local.output_offset(sum_.slice().slice) + part.tensor_offset;
-  part.room = context_.slot_bytes(priority_);
+  part.to = {local.output.base + local.output_offset(sum_.slice().slice) + part.tensor_offset,
+             context_.slot_bytes(priority_)};
   return true;
 }
 
@@ -149,15 +153,34 @@ bool ResultSender::open_in_staging(Part& part, std::uint64_t rest) {
     if (!may_open_message(over_)) return false;
     part.staging = pool.acquire(context_.bank_down(priority_));
   }
-  part.header = pool.buffer(*part.staging) + begin;
-  part.begin = part.header + fixed;
-  part.room = slot - begin - fixed;
   if (direct) part.tensor_offset = sum_.tensor_offset();
-  if (part.form == Form::refusal) {
-    std::memcpy(part.begin, sum_.slice().refusal->text().data(), rest);
-    part.bytes = rest;
-  }
-  return true;
+  if (begin_in(pool.buffer(*part.staging), begin, part, rest)) return true;
+  if (!message_) pool.release(*part.staging);
+  return false;
+}
+
+/// Begins a part `begin` bytes into a buffer. Parts that must not be split, the tile that follows and the
+/// reason of a refusal, have to have room. Slices are cut so that they have it in an empty message, so
+/// otherwise this fails, which is a fault of nzcl's own.
+bool ResultSender::begin_in(std::byte* buffer, std::uint64_t begin, Part& part, std::uint64_t rest) {
+  const bool direct = part.form == Form::direct,
+             whole = part.form == Form::tiles || part.form == Form::refusal;
+  const std::uint64_t bitmap = part.with_union ? sum_.result().bits().size_bytes() : 0;
+  SlotWriter message(buffer, context_.slot_bytes(priority_));
+  bool fits = message.take(begin) != nullptr;
+  part.header = message.next();
+  fits = fits && (direct || (message.take(sizeof(Header)) != nullptr && message.take(bitmap) != nullptr));
+  part.to = message.rest();
+  fits = fits && (!whole || part.to.room() >= rest);
+  if (fits && part.form == Form::refusal) fits = part.to.put(sum_.slice().refusal->text().data(), rest);
+  if (!fits) fail_without_room();
+  return fits;
+}
+
+void ResultSender::fail_without_room() {
+  context_.fail(ErrorCode::internal,
+                fmt::format("the result of operation {} slice {} does not fit a slot of {} bytes",
+                            sum_.slice().epoch, sum_.slice().slice, context_.slot_bytes(priority_)));
 }
 
 /// Returns true if there is a buffer for another message, and room for it in the queue even if the `other`
@@ -182,7 +205,7 @@ std::uint64_t ResultSender::rest_of(Form form) const {
 bool ResultSender::has_long_runs() const { return sum_.slice().layout->block_bytes() >= kLeastStreamedRun; }
 
 std::byte* ResultSender::at() {
-  std::byte* to = part_.begin + part_.bytes;
+  std::byte* to = part_.to.next();
   if (part_.placed) {
     const Operation& local = *sum_.slice().local;
     to = local.output.base + local.output_offset(sum_.slice().slice) + sum_.tensor_offset();
@@ -194,15 +217,14 @@ std::byte* ResultSender::at() {
 }
 
 void ResultSender::filled(const SliceSum::Step& step) {
-  std::byte* const in_message = part_.begin + part_.bytes;
+  std::byte* const in_message = part_.to.next();
   if (part_.streamed) {
     copy_past_caches(in_message, filling_, step.bytes);
   } else if (part_.placed) {
     std::memcpy(in_message, filling_, step.bytes);
   }
-  part_.bytes += step.bytes;
-  part_.room -= step.bytes;
-  if (part_.form == Form::direct && step.ends_stretch) part_.room = 0;
+  fill(step.bytes);
+  part_.full = part_.form == Form::direct && step.ends_stretch;
 }
 
 bool ResultSender::send() {
@@ -242,11 +264,12 @@ bool ResultSender::tell_others() {
     wire::add_flag(over_->last_header, wire::kMore);
   }
   const Header header{.flags = wire::kOver, .epoch = s.epoch, .slice = s.slice, .sequence = s.sequence};
-  over_->last_header = pool.buffer(over_->staging) + over_->bytes;
-  std::memcpy(over_->last_header, &header, sizeof header);
+  SlotWriter message(pool.buffer(over_->staging) + over_->bytes,
+                     context_.slot_bytes(priority_) - over_->bytes);
+  over_->last_header = message.next();
+  if (!message.put(&header, sizeof header)) return fail_without_room(), false;
   over_->bytes += sizeof header;
-  const bool full = over_->bytes + sizeof header > context_.slot_bytes(priority_);
-  if (++over_->sections == wire::kMaxSections || full) queue(over_);
+  if (++over_->sections == wire::kMaxSections || message.room() < sizeof header) queue(over_);
   return true;
 }
 
@@ -278,7 +301,7 @@ void ResultSender::close_section() {
     header.refusal_code = s.refusal->code();
   }
   header.bitmap_bytes = static_cast<std::uint32_t>(bitmap);
-  header.payload_bytes = static_cast<std::uint32_t>(part_.bytes);
+  header.payload_bytes = static_cast<std::uint32_t>(part_.to.bytes());
   std::memcpy(part_.header, &header, sizeof header);
   if (bitmap > 0) std::memcpy(part_.header + sizeof header, sum_.result().bits().data(), bitmap);
 
@@ -289,7 +312,8 @@ void ResultSender::close_section() {
     wire::add_flag(message_->last_header, wire::kMore);
   }
   message_->last_header = part_.header;
-  message_->bytes = static_cast<std::uint64_t>(part_.header - buffer) + sizeof header + bitmap + part_.bytes;
+  message_->bytes =
+      static_cast<std::uint64_t>(part_.header - buffer) + sizeof header + bitmap + part_.to.bytes();
   ++message_->sections;
   part_ = {};
 }
@@ -313,7 +337,7 @@ bool ResultSender::write_direct() {
 void ResultSender::write_direct_to(std::uint16_t rank) {
   const IncomingSlice& s = sum_.slice();
   StagingPool& pool = context_.pool(priority_);
-  const verbs::Segment segment{part_.begin, static_cast<std::uint32_t>(part_.bytes),
+  const verbs::Segment segment{part_.to.begin(), static_cast<std::uint32_t>(part_.to.bytes()),
                                part_.staging ? pool.region() : s.local->output.region};
   WriteContext context{.priority = priority_};
   if (part_.staging) {

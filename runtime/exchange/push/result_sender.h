@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/channel/lane_context.h"
+#include "runtime/channel/slot_writer.h"
 #include "runtime/exchange/contributions/slice_sum.h"
 #include "runtime/exchange/push/result_queue.h"
 
@@ -50,7 +51,7 @@ class ResultSender {
   /// no buffer is free for it now, or if the section has to be sent first.
   bool open_for_tile(std::uint64_t bytes);
   /// How many bytes of the open section's payload are filled; 0 if none is open.
-  std::uint64_t filled_bytes() const { return part_.open ? part_.bytes : 0; }
+  std::uint64_t filled_bytes() const { return part_.open ? part_.to.bytes() : 0; }
   /// Called when a tile of `bytes` has been written to at(). `first` is its number in the slice.
   void filled_with_tile(std::uint64_t first, std::uint64_t bytes);
 
@@ -59,7 +60,8 @@ class ResultSender {
   /// Where the next bytes of the sum belong, and how many of them there is room for.
   std::byte* at();
   std::uint64_t room() const {
-    return part_.streamed || part_.placed ? std::min(part_.room, kSummedPartBytes) : part_.room;
+    if (part_.full) return 0;
+    return part_.streamed || part_.placed ? std::min(part_.to.room(), kSummedPartBytes) : part_.to.room();
   }
   /// Called when a step of the sum has written to at().
   void filled(const SliceSum::Step& step);
@@ -93,8 +95,8 @@ class ResultSender {
     bool open = false;
     Form form = Form::in_message;
     std::byte* header = nullptr;  // of the section; unused in a direct part
-    std::byte* begin = nullptr;
-    std::uint64_t bytes = 0, room = 0;
+    SlotWriter to;                // what follows the header and the bitmap; or the direct part
+    bool full = false;            // a direct part that ends before its room does
     std::uint32_t tiles = 0;
     std::uint64_t stream_offset = 0;
     std::uint64_t tensor_offset = 0;            // of a direct part
@@ -120,6 +122,9 @@ class ResultSender {
   void close_section();
   bool open_in_output(Part& part);
   bool open_in_staging(Part& part, std::uint64_t rest);
+  void fill(std::uint64_t bytes);
+  void fail_without_room();
+  bool begin_in(std::byte* buffer, std::uint64_t begin, Part& part, std::uint64_t rest);
   bool worth_streaming() const;
   bool has_long_runs() const;
   bool may_open_message(const std::optional<ResultMessage>& other) const;

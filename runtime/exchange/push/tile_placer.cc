@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/exchange/contributions/early_result.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
@@ -86,7 +87,8 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
     return refuse(uplink, fmt::format("sent a tile of operation {} slice {} that can't be: {}",
                                       section.header.epoch, section.header.slice, why));
   };
-  const char* wrong = nullptr;
+  const char* wrong = wrong_with_early_result(t.placed_tiles < t.up.sent_tiles);
+  if (wrong != nullptr) return refuse_it(wrong);
   const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
                                     op.layout.shape_of_tile(number), wrong);
   if (!tile) return refuse_it(wrong);

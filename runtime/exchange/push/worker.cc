@@ -7,6 +7,7 @@
 
 #include "runtime/base/cold_memory.h"
 #include "runtime/base/list_text.h"
+#include "runtime/exchange/contributions/early_result.h"
 #include "runtime/exchange/push/aggregator.h"
 #include "runtime/kernels/stream_copy.h"
 #include "runtime/trace/trace.h"
@@ -193,7 +194,7 @@ void Worker::compose(Uplink& uplink, Transfer& first, SectionParts parts) {
   std::uint64_t covered = 0;
   std::uint32_t sections = 0;
   for (Transfer* t = &first; t != nullptr; t = start_along(uplink, message, *last, covered)) {
-    while (message.bytes() % wire::kSectionAlignment != 0) *message.reserve(1) = std::byte{0};
+    if (!message.align(wire::kSectionAlignment)) break;
     const auto section = add_section(uplink, message, *t, parts);
     if (!section) break;
     if (header != nullptr) wire::add_flag(header, wire::kMore);
@@ -203,7 +204,16 @@ void Worker::compose(Uplink& uplink, Transfer& first, SectionParts parts) {
     covered += covered_bytes(*t);
     parts = {.bitmap = true, .data = true};
   }
+  if (header == nullptr) return fail_without_room(first, staging);
   push_message(uplink, message, staging, *last);
+}
+
+/// Slices are cut so that an empty message has room for a section of each, so this is a fault of nzcl's own.
+void Worker::fail_without_room(const Transfer& t, StagingPool::Index staging) {
+  context_.pool(priority_).release(staging);
+  context_.fail(ErrorCode::internal,
+                fmt::format("operation {} slice {} does not fit a slot of {} bytes", t.up.operation->epoch,
+                            t.up.slice, context_.slot_bytes(priority_)));
 }
 
 /// Starts the next slice if it goes along in a message that is composed now. Returns nullptr if it does not.
@@ -467,7 +477,7 @@ const char* Worker::wrong_with_end(const Transfer& t) const {
   if (t.direct && t.direct_seen > t.direct_expected) return "more direct writes came than it counts";
   if (!t.complete()) return nullptr;
   if (!t.direct && t.direct_seen > 0) return "direct writes were announced, and it came in messages";
-  return t.up.sent() ? nullptr : "it is whole before this rank has sent its part";
+  return wrong_with_early_result(t.up.sent());
 }
 
 void Worker::finish_if_complete(Uplink& uplink, Transfer& t) {

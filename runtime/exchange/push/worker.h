@@ -60,6 +60,7 @@ class Worker {
   bool may_compose(const Uplink& uplink);
   bool takes_next_along(const Uplink& uplink, std::uint64_t covered, std::uint64_t bytes) const;
   void compose(Uplink& uplink, Transfer& first, SectionParts parts);
+  void fail_without_room(const Transfer& transfer, StagingPool::Index staging);
   Transfer* start_along(Uplink& uplink, const MessageBuilder& message, const Transfer& last,
                         std::uint64_t covered);
   std::optional<WrittenSection> add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer,
