@@ -128,7 +128,11 @@ struct SparseAllreduceRequest {
   /// blocks, to which the whole result is copied. It is called by the thread that finds out in test() or
   /// wait() that the operation has ended, or by the thread that calls a callback of on_complete(); what it
   /// throws comes out there, and the next such thread calls it again. Once it has returned memory, it is not
-  /// called again. Until then nzcl keeps in memory of its own what did not fit.
+  /// called again.
+  ///
+  /// It may free, resize or overwrite packed_values and packed_indices, and return the same memory: when it
+  /// is called, nzcl holds the whole result in memory of its own, and does not touch either of them any more.
+  /// So growing takes that much memory for a while, and two copies; enough packed_capacity takes neither.
   std::function<PackedMemory(std::uint64_t blocks)> packed_grow = {};
   /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
   /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused.

@@ -167,7 +167,9 @@ NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_
 typedef enum { nzclIndexInt32 = 0, nzclIndexUint32 = 1, nzclIndexInt64 = 2 } nzclIndexType_t;
 
 /* Makes room for a packed result of `blocks` blocks: sets *values, and *indices or leaves it null. Returns 0,
- * or anything else for failure. Called in nzclWorkTest or nzclWorkWait. */
+ * or anything else for failure. Called in nzclWorkTest or nzclWorkWait, or before a callback of
+ * nzclWorkOnComplete. It may free or realloc() packed_values and packed_indices, which nzcl does not touch
+ * any more: it holds the whole result in memory of its own by then. */
 typedef int (*nzclPackedGrow_t)(uint64_t blocks, void** values, void** indices, void* context);
 
 /* A sparse stream: values and indices. Rules: SparseAllreduceRequest in nzcl/communicator.h. The smallest

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "runtime/base/bitmap.h"
@@ -335,16 +334,15 @@ void Operation::complete_packed() {
 }
 
 void Operation::grow_packed(std::uint64_t blocks) {
+  // Most callers grow the very memory that holds the first part of the result, which may free it. So the
+  // result is whole in this object's memory before they are asked.
+  overflow_->keep_output({output.base, output.capacity * layout.block_bytes()});
   const PackedMemory memory = output.grow(blocks);
   if (memory.values == nullptr) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("operation {}: packed_grow gave no memory for {} blocks", epoch, blocks));
   }
-  auto* const values = static_cast<std::byte*>(memory.values);
-  const std::uint64_t fitted = output.capacity * layout.block_bytes();
-  if (fitted > 0) std::memcpy(values, output.base, fitted);
-  const auto rest = overflow_->bytes();
-  std::memcpy(values + fitted, rest.data(), rest.size());
+  overflow_->move_to(static_cast<std::byte*>(memory.values));
   if (memory.indices.data() != nullptr) write_indices(memory.indices, packed_indices());
 }
 
