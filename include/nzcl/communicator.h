@@ -240,6 +240,9 @@ inline constexpr int kNoColor = -1;
 /// order of the calls, so calls that start operations must come in the same order on every rank. Different
 /// communicators are independent of each other.
 ///
+/// Floats are rounded to nearest even, with denormal numbers and without traps, whatever mode the program has
+/// set on its threads (flush-to-zero, for example). A call leaves the mode of its thread as it was.
+///
 /// Refused requests: a call that starts an operation and throws, because its request cannot be carried out,
 /// takes its place in the order all the same. The operation then fails on every rank that has started it, as
 /// soon as all ranks have called. The error names the rank and what it refused, and the communicator stays

@@ -11,6 +11,7 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/coded_results.h"
 #include "runtime/comm/compressed_tiles.h"
 #include "runtime/comm/compressor_state.h"

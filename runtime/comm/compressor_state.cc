@@ -5,6 +5,7 @@
 #include <string>
 
 #include "nzcl/error.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/compressor_state.h"
 #include "runtime/compress/check.h"
 #include "runtime/compress/select.h"
@@ -39,6 +40,7 @@ void CompressorState::Impl::require_idle(const char* call) {
 void CompressorState::Impl::note_sent_bytes() { sent_bytes = work.statistics().bytes_sent; }
 
 CompressionReport CompressorState::Impl::report() {
+  const PlainFloats floats;
   CompressionReport r = tensor.report();
   bool idle = true;
   try {
@@ -80,6 +82,7 @@ std::uint64_t CompressorState::elements() const { return impl().tensor.layout().
 
 CompressedGradient CompressorState::compress(std::span<const float> gradient, int rank, int ranks) {
   impl().require_idle("compress");
+  const PlainFloats floats;
   impl().sent_share = 0;
   return impl().whole.compress(impl().tensor, gradient, rank, ranks);
 }
@@ -87,6 +90,8 @@ CompressedGradient CompressorState::compress(std::span<const float> gradient, in
 void CompressorState::set_rate(float rate) {
   impl().require_idle("set_rate");
   compress::check_rate(rate);
+  if (rate == 0) return;  // nothing can be in units of it
+  const PlainFloats floats;
   impl().tensor.set_rate(rate);
 }
 float CompressorState::rate() const { return impl().tensor.rate(); }

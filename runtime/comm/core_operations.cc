@@ -8,6 +8,7 @@
 
 #include "nzcl/duration.h"
 #include "nzcl/error.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/core.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/plan/algorithm.h"
@@ -90,6 +91,7 @@ void Core::refuse_operation(const CompressedRequest& request, const Error& refus
 
 void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algorithm algorithm) {
   require_own_process("allreduce");
+  const PlainFloats floats;  // predictions must come out alike on all ranks
   shape.algorithm = engine::choose_algorithm(config_, shape, algorithm);
   Prepared nothing;
   nothing.record = shape;
@@ -107,6 +109,7 @@ void Core::check(const CompressedRequest& request) { check_request(request); }
 template <typename Request>
 void Core::check_request(const Request& request) {
   require_own_process("allreduce");
+  const PlainFloats floats;
   Prepared p;
   p.record = shape_of(request);
   prepare(request, session_->registrations(), p);
@@ -125,6 +128,7 @@ void Core::check_request(const Request& request) {
 template <typename Request>
 std::shared_ptr<Operation> Core::start_request(const Request& request) {
   require_own_process("starting an operation");
+  const PlainFloats floats;  // for predictions, and for the sums of a stream's duplicates
   try {
     Prepared p;
     std::optional<Error> refusal;
