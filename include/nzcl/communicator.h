@@ -217,7 +217,8 @@ class NZCL_API Work {
 };
 
 /// A meeting point for ranks that are threads of one process (loopback transport). Thread-safe. It must
-/// outlive its communicators. A group that was moved from is empty and is refused with Error{invalid_usage}.
+/// outlive its communicators. Its ranks may meet in it again, after a meeting that failed too. A group that
+/// was moved from is empty and is refused with Error{invalid_usage}.
 class NZCL_API LocalGroup {
  public:
   /// A group of `workers` ranks and `aggregators` dedicated aggregators.

@@ -7,6 +7,7 @@
 #include "runtime/comm/core.h"
 #include "runtime/comm/refuse.h"
 #include "runtime/options/validate.h"
+#include "runtime/wire/immediate.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl {
@@ -115,9 +116,13 @@ class CommunicatorState {
 // --- LocalGroup
 
 LocalGroup::LocalGroup(int workers, int aggregators) {
-  if (workers < 1 || aggregators < 0)
+  if (workers < 1 || aggregators < 0 || workers > wire::kMaxMembers ||
+      aggregators > wire::kMaxMembers - workers) {
     throw Error(ErrorCode::invalid_argument,
-                "LocalGroup: needs at least one worker, and a number of aggregators that is not negative");
+                "LocalGroup: needs at least one worker, a number of aggregators that is not negative, and no "
+                "more than " +
+                    std::to_string(wire::kMaxMembers) + " members in all");
+  }
   state_ = std::make_shared<LocalGroupState>(workers, aggregators);
 }
 const LocalGroupState& LocalGroup::state() const {
