@@ -41,9 +41,8 @@ struct Threshold {
   float value = 1e-3f;  ///< at least 0, finite
 };
 /// Elements drawn at random, the same on every rank, because all have the same seed (Compressor::seed) and
-/// have done the same number of steps. Their indices do not travel. Ranks that differ in seed, step or ratio
-/// are refused with Error{mismatch}, unless the tensor is so small that it travels in one message, with
-/// indices.
+/// have done the same number of steps. Their indices do not travel. Ranks whose numbers of steps differ are
+/// refused with Error{mismatch}, unless the tensor is so small that it travels in one message, with indices.
 struct RandomK {
   double ratio = 0.01;  ///< above 0 and at most 1; the number that is drawn varies around it
 };
@@ -90,7 +89,7 @@ enum class NonFinite : std::uint8_t {
          ///< gradient.
 };
 
-/// What to send of a tensor. The same on every rank.
+/// What to send of a tensor. The same on every rank: ranks that differ are refused with Error{mismatch}.
 struct Compressor {
   Selection selection = AdaComp{};
   ValueCodec values = AsIs{};
@@ -225,9 +224,12 @@ class NZCL_API CompressorState {
 /// compressor.
 struct CompressedAllreduceRequest {
   CompressorState* state = nullptr;  ///< this rank's for this tensor
-  const float* input = nullptr;      ///< state->elements() elements, anywhere; read before the call returns
-  float* output = nullptr;           ///< as many, inside a registered buffer; may equal input
-  ReduceOp op = ReduceOp::sum;       ///< sum or avg: over all ranks, of what was sent
+  /// state->elements() elements, anywhere; read before the call returns. No operation in flight may write
+  /// them.
+  const float* input = nullptr;
+  /// As many, inside a registered buffer; may equal input, but must not overlap it otherwise.
+  float* output = nullptr;
+  ReduceOp op = ReduceOp::sum;          ///< sum or avg: over all ranks, of what was sent
   std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
   std::uint64_t tag = 0;                ///< as in AllreduceRequest
 };

@@ -299,7 +299,8 @@ NZCL_C_API nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state
 
 /* Sums (nzclSum or nzclAvg) what the states of all ranks send of their gradients. `send` has as many float32
  * as the state's layers, anywhere, and is read before the call returns; `recv` has as many in a registered
- * buffer, and may equal send. The state must not be used until the work has completed. */
+ * buffer, and may equal send, but must not overlap it otherwise. The state must not be used until the work
+ * has completed. */
 NZCL_C_API nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t count, nzclRedOp_t op,
                                                 nzclCompressorState_t state, nzclComm_t comm,
                                                 nzclWork_t* work);

@@ -100,9 +100,9 @@ class CommunicatorState {
     return buffer;
   }
   static Core& core_of(Communicator& communicator) { return *communicator.state().core; }
-  static Work start(Communicator& communicator, const comm::CompressedRequest& request) {
+  static Work start(Communicator& communicator, const auto& request, auto... checksum) {
     CommunicatorState& state = communicator.state();
-    return state.work(state.core->allreduce(request));
+    return state.work(state.core->allreduce(request, checksum...));
   }
   template <typename Request>
   Work run(const Request& request) {
@@ -326,6 +326,9 @@ void comm::refuse_operation(Communicator& communicator, const CompressedRequest&
 void comm::check_request(Communicator& communicator, const CompressedRequest& request) {
   CommunicatorState::core_of(communicator).check(request);
 }
+void comm::require_unwritten(Communicator& communicator, std::span<const std::byte> input) {
+  CommunicatorState::core_of(communicator).require_unwritten(input);
+}
 bool comm::takes(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::core_of(communicator).takes(request);
 }
@@ -338,6 +341,12 @@ bool comm::owners_are_ranks(Communicator& communicator) {
 double comm::remote_share(Communicator& communicator) {
   const engine::Members& members = CommunicatorState::core_of(communicator).members();
   return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;
+}
+Work comm::start(Communicator& communicator, const AllreduceRequest& request, std::uint64_t checksum) {
+  return CommunicatorState::start(communicator, request, checksum);
+}
+Work comm::start(Communicator& communicator, const SparseAllreduceRequest& request, std::uint64_t checksum) {
+  return CommunicatorState::start(communicator, request, checksum);
 }
 Work comm::start(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::start(communicator, request);

@@ -1,5 +1,7 @@
 // CompressorState, as users see it. It lies here, and not with the compressors, because it knows of
 // operations.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <string>
@@ -11,6 +13,23 @@
 #include "runtime/compress/select.h"
 
 namespace nzcl {
+namespace {
+
+/// FNV-1a, and never 0, which stands for no compressor.
+std::uint64_t checksum_of(const std::string& text) {
+  std::uint64_t sum = 0xcbf29ce484222325;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return std::max<std::uint64_t>(1, sum);
+}
+
+}  // namespace
+
+CompressorState::Impl::Impl(const Compressor& compressor, std::span<const Layer> layers)
+    : tensor(compressor, layers), checksum_(checksum_of(to_text(compressor))) {}
+
+std::uint64_t CompressorState::Impl::checksum_in_tiles() const {
+  return std::max<std::uint64_t>(1, checksum_ ^ tensor.draw_key());
+}
 
 CompressorState::Impl::~Impl() {
   if (!work.valid()) return;

@@ -48,10 +48,12 @@ engine::InputBlocks input_blocks_of(const Prepared& p) {
 
 // --- Requests
 
-std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request) { return start_request(request); }
+std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request, std::uint64_t checksum) {
+  return start_request(request, checksum);
+}
 
-std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request) {
-  return start_request(request);
+std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request, std::uint64_t checksum) {
+  return start_request(request, checksum);
 }
 
 std::shared_ptr<Operation> Core::allreduce(const CompressedRequest& request) {
@@ -106,6 +108,11 @@ void Core::check(const AllreduceRequest& request) { check_request(request); }
 void Core::check(const SparseAllreduceRequest& request) { check_request(request); }
 void Core::check(const CompressedRequest& request) { check_request(request); }
 
+void Core::require_unwritten(std::span<const std::byte> input) {
+  const std::scoped_lock lock(operations_.mutex());
+  operations_.check_conflicts("allreduce", input, {});
+}
+
 template <typename Request>
 void Core::check_request(const Request& request) {
   require_own_process("allreduce");
@@ -126,7 +133,7 @@ void Core::check_request(const Request& request) {
 /// since otherwise this rank's next operation would meet the other ranks' present one. What is wrong with it
 /// is told to them in the place of a contribution.
 template <typename Request>
-std::shared_ptr<Operation> Core::start_request(const Request& request) {
+std::shared_ptr<Operation> Core::start_request(const Request& request, std::uint64_t checksum) {
   require_own_process("starting an operation");
   const PlainFloats floats;  // for predictions, and for the sums of a stream's duplicates
   try {
@@ -137,6 +144,7 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
     } catch (const Error& e) {
       refusal = e;
     }
+    if (checksum != 0) p.record.checksum = checksum;
     return start(p, std::move(refusal));
   } catch (const Error&) {
     throw;
