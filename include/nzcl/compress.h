@@ -171,7 +171,8 @@ class CompressorStateAccess;
 /// save(), throw Error{invalid_usage}, and the destructor waits.
 class NZCL_API CompressorState {
  public:
-  /// Throws Error{invalid_argument} if the compressor is out of its ranges.
+  /// Throws Error{invalid_argument} if the compressor is out of its ranges or the tensor has 2^40 elements or
+  /// more, and Error{system} if there is no memory for the state.
   CompressorState(const Compressor& compressor, std::span<const Layer> layers);
   /// A tensor that is one layer.
   CompressorState(const Compressor& compressor, std::uint64_t elements);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <exception>
+#include <new>
 #include <string>
 
 #include "nzcl/error.h"
@@ -78,14 +79,18 @@ CompressionReport CompressorState::Impl::report() {
 CompressorState::CompressorState(const Compressor& compressor, std::span<const Layer> layers) {
   compress::check_compressor(compressor);
   compress::check_layers(compressor, layers);
-  impl_ = std::make_unique<Impl>(compressor, layers);
+  try {
+    impl_ = std::make_unique<Impl>(compressor, layers);
+  } catch (const std::bad_alloc&) {
+    std::uint64_t elements = 0;
+    for (const Layer& layer : layers) elements += layer.elements;
+    throw Error(ErrorCode::system, "compressor: there is no memory for the state of a tensor of " +
+                                       std::to_string(elements) + " elements");
+  }
 }
 
-CompressorState::CompressorState(const Compressor& compressor, std::uint64_t elements) {
-  compress::check_compressor(compressor);
-  const Layer layer{.elements = elements};
-  impl_ = std::make_unique<Impl>(compressor, std::span(&layer, 1));
-}
+CompressorState::CompressorState(const Compressor& compressor, std::uint64_t elements)
+    : CompressorState(compressor, std::array{Layer{.elements = elements}}) {}
 
 CompressorState::~CompressorState() = default;
 CompressorState::CompressorState(CompressorState&&) noexcept = default;

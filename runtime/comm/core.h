@@ -142,6 +142,7 @@ class Core {
   std::shared_ptr<engine::Operation> start(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
+  std::shared_ptr<engine::Operation> make_or_refuse(Prepared& prepared, std::optional<Error>& refusal);
   /// Makes the check of the input that NZCL_CHECK=1 asks for; without it, returns nullptr. Throws
   /// Error{invalid_argument} for a bitmap that hides a block.
   std::unique_ptr<const engine::InputCheck> check_input(const Prepared& prepared) const;

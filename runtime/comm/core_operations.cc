@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <string_view>
 #include <type_traits>
 
@@ -143,6 +144,9 @@ std::shared_ptr<Operation> Core::start_request(const Request& request, std::uint
       prepare_request(request, p);
     } catch (const Error& e) {
       refusal = e;
+    } catch (const std::bad_alloc&) {
+      refusal =
+          Error(ErrorCode::system, fmt::format("{}: out of memory", wire::name_of(p.record.collective)));
     }
     if (checksum != 0) p.record.checksum = checksum;
     return start(p, std::move(refusal));
@@ -235,9 +239,9 @@ std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal
   if (refusal) {
     auto chunk_begins = std::move(p.chunk_begins);  // without them it would have other slices
     p = refused(p.record, members().self, *refusal);
-    p.chunk_begins = std::move(chunk_begins);
+    if (p.record.checksum != 0) p.chunk_begins = std::move(chunk_begins);
   }
-  auto operation = make_operation(p);
+  auto operation = make_or_refuse(p, refusal);
   operation->input_check = std::move(check);
   operations_.add(operation, p.input_bytes, p.output_bytes);
   if (!refusal) count(operations_started_, 1);
@@ -278,6 +282,21 @@ void Core::wait_for_room(std::unique_lock<std::mutex>& lock) {
     wait(*oldest, std::nullopt);
     lock.lock();
   }
+}
+
+/// Makes the operation. If there is no memory for what it has to keep of each block or slice, refuses it. It
+/// then takes the place of a request that does not say what tensor it is about, because its own would take
+/// the same memory.
+std::shared_ptr<Operation> Core::make_or_refuse(Prepared& p, std::optional<Error>& refusal) {
+  try {
+    return make_operation(p);
+  } catch (const std::bad_alloc&) {
+    refusal = Error(ErrorCode::system,
+                    fmt::format("{}: there is no memory to keep track of {} elements in blocks of {}",
+                                wire::name_of(p.record.collective), p.record.count, p.record.block_elems));
+  }
+  p = refused(shape_of(AllreduceRequest{}), members().self, *refusal);
+  return make_operation(p);
 }
 
 std::shared_ptr<Operation> Core::make_operation(Prepared& p) {

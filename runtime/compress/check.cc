@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "nzcl/error.h"
+#include "runtime/wire/checks.h"
 
 namespace nzcl::compress {
 namespace {
@@ -94,7 +95,13 @@ void check_rate(float rate) {
 }
 
 void check_layers(const Compressor& c, std::span<const Layer> layers) {
+  std::uint64_t left = wire::kMostBlocks - 1;  // they are blocks of one element on their way
   for (const Layer& layer : layers) {
+    if (layer.elements > left)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("compressor: a layer of {} elements is too large: a tensor has at most {}",
+                              layer.elements, wire::kMostBlocks - 1));
+    left -= layer.elements;
     if (layer.bin == 0) continue;
     require(std::holds_alternative<AdaComp>(c.selection), "the bin of a layer", layer.bin,
             "set only for AdaComp");

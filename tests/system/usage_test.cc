@@ -312,7 +312,9 @@ TEST(EmptyTensor, SparseBlocksOfNothing) {
     EXPECT_TRUE(packed.union_bitmap().empty());
     const std::array<std::int64_t, 1> indices{0};
     EXPECT_THAT(
-        error_of([&] { (void)c.allreduce_sparse({.values = &place, .indices = indices, .count = 0}); }),
+        error_of([&] {
+          (void)c.allreduce_sparse({.values = &place, .indices = indices, .count = 0, .block_elems = 1});
+        }),
         Pair(kInvalidArgument, HasSubstr("block index 0 is not below the block count 0")));
     EXPECT_EQ(place, 7);
   });
