@@ -32,7 +32,8 @@ struct AdaComp {
 struct TopK {
   double ratio = 0.01;  ///< share of the elements, above 0 and at most 1
   /// true: exactly that share, or all that are not zero if these are fewer. false: a threshold is carried
-  /// from step to step and corrected by counts, which takes one pass.
+  /// from step to step and corrected by counts, which takes one pass; where many magnitudes are equal to it,
+  /// the next step's is exact again.
   bool exact = false;
   std::uint32_t refresh = 64;  ///< steps after which the threshold is found anew; at least 1
 };
@@ -62,7 +63,8 @@ using Selection = std::variant<AdaComp, TopK, Threshold, RandomK, BlockTopK, Eve
 struct AsIs {};
 /// A sign and a scale that is common to a layer or slice.
 struct Ternary {};
-/// float16 or bfloat16, rounded to nearest even. Beyond the range of float16 it becomes an infinity.
+/// float16 or bfloat16, rounded to nearest even. Beyond the range of the type it becomes an infinity, which
+/// CompressionReport::non_finite counts.
 struct Narrow {
   DataType type = DataType::bfloat16;
 };
@@ -139,7 +141,9 @@ struct CompressionReport {
   std::uint64_t elements = 0;    ///< of the tensor
   std::uint64_t sent = 0;        ///< elements that were sent
   std::uint64_t sent_total = 0;  ///< in all steps
-  std::uint64_t non_finite = 0;  ///< NaNs and infinities among what was sent
+  /// NaNs and infinities among what was sent, with what is beyond the range of a narrower type. Where Qsgd
+  /// makes NaNs of a whole bucket, only those count that the bucket was given.
+  std::uint64_t non_finite = 0;
   /// After an allreduce: the bytes that this rank wrote upwards, to the other owners, with all headers. What
   /// this rank owns itself does not travel. After compress(), and while an allreduce is in flight: about what
   /// the index sets and values of the whole tensor take in their codes, without headers.
@@ -195,9 +199,11 @@ class NZCL_API CompressorState {
   /// the same.
   ///
   /// Takes a pass over the residual, and over the errors of coded results, if the rate is another one than
-  /// before. Throws Error{invalid_argument} for a rate that is not from 1e-15 to 1e15.
+  /// before. Throws Error{invalid_argument} for a rate that is neither 0 nor from 1e-15 to 1e15. A rate of 0,
+  /// as the first step of a warm-up or the last of a cosine has, changes nothing: what is kept stays in units
+  /// of the rate before.
   void set_rate(float rate);
-  [[nodiscard]] float rate() const;  ///< that was set last; 0: none was
+  [[nodiscard]] float rate() const;  ///< the last one that was set and is not 0; 0: none was
 
   /// Everything that lives from step to step, to be kept with an engine's checkpoint. The bytes are those of
   /// this machine (little-endian), for a state with the same compressor and layers.

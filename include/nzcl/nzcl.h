@@ -278,8 +278,9 @@ NZCL_C_API nzclResult_t nzclCompressorStateCreate(const char* compressor, const 
 /* Waits for the operation that uses it. Takes null. */
 NZCL_C_API nzclResult_t nzclCompressorStateDestroy(nzclCompressorState_t state);
 NZCL_C_API nzclResult_t nzclCompressorStateReset(nzclCompressorState_t state);
-/* The learning rate with which the results of the next steps will be used, 1e-15 to 1e15: what is kept counts
- * with the rate of its own step. See CompressorState::set_rate() in nzcl/compress.h. */
+/* The learning rate with which the results of the next steps will be used, 1e-15 to 1e15, or 0, which changes
+ * nothing: what is kept counts with the rate of its own step. See CompressorState::set_rate() in
+ * nzcl/compress.h. */
 NZCL_C_API nzclResult_t nzclCompressorStateSetRate(nzclCompressorState_t state, float rate);
 /* For checkpoints. Sets *bytes to the size of the saved state, and writes it to `data` unless that is null.
  * If *bytes was less than that, nothing is written and the call is an nzclInvalidArgument. */

@@ -89,9 +89,9 @@ void check_compressor(const Compressor& c) {
 }
 
 void check_rate(float rate) {
-  if (is_rate(rate)) return;
+  if (rate == 0 || is_rate(rate)) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("set_rate: the rate is {}; it may be from 1e-15 to 1e15", rate));
+              fmt::format("set_rate: the rate is {}; it may be 0, or from 1e-15 to 1e15", rate));
 }
 
 void check_layers(const Compressor& c, std::span<const Layer> layers) {
