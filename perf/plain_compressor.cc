@@ -141,14 +141,17 @@ void PlainCompressor::select(const nzcl::TopK& selection) {
   const bool too_few = t == 0;
   t = std::max(t, std::numeric_limits<float>::denorm_min());
   select_from(t);
-  if (selection.exact) {
-    std::uint64_t larger = 0;
-    for (const float v : total_) larger += std::fabs(v) > t || std::isnan(v) ? 1 : 0;
-    for (std::size_t i = 0; i < total_.size() && !too_few && std::isfinite(t); ++i) {
-      if (std::fabs(total_[i]) == t) selected_[i] = larger++ < k;
-    }
-    return;
+  std::uint64_t larger = 0, equal = 0;
+  for (const float v : total_) {
+    larger += std::fabs(v) > t || std::isnan(v) ? 1 : 0;
+    equal += std::fabs(v) == t ? 1 : 0;
   }
+  const bool among_equals =
+      find && !too_few && std::isfinite(t) && larger + equal > k + (selection.exact ? 0 : k / 16);
+  for (std::size_t i = 0; i < total_.size() && among_equals; ++i) {
+    if (std::fabs(total_[i]) == t) selected_[i] = larger++ < k;
+  }
+  if (selection.exact) return;
   std::uint64_t reach = 0, lower = 0;
   const float lower_t = std::max(t * 0.9f, std::numeric_limits<float>::denorm_min());
   for (const float v : total_) {
@@ -157,7 +160,7 @@ void PlainCompressor::select(const nzcl::TopK& selection) {
   }
   since_exact_ = find ? 1 : since_exact_ + 1;
   wanted_ = k;
-  if (t == std::numeric_limits<float>::denorm_min() || std::isinf(t)) {
+  if (t == std::numeric_limits<float>::denorm_min() || std::isinf(t) || among_equals) {
     threshold_ = last_ = drift_ = 0;
     return;
   }

@@ -130,7 +130,11 @@ struct SparseAllreduceRequest {
   /// blocks, to which the whole result is copied. It is called by the thread that finds out in test() or
   /// wait() that the operation has ended, or by the thread that calls a callback of on_complete(); what it
   /// throws comes out there, and the next such thread calls it again. Once it has returned memory, it is not
-  /// called again. Until then nzcl keeps in memory of its own what did not fit.
+  /// called again.
+  ///
+  /// It may free, resize or overwrite packed_values and packed_indices, and return the same memory: when it
+  /// is called, nzcl holds the whole result in memory of its own, and does not touch either of them any more.
+  /// So growing takes that much memory for a while, and two copies; enough packed_capacity takes neither.
   std::function<PackedMemory(std::uint64_t blocks)> packed_grow = {};
   /// If an index is there several times, its blocks are combined by `op` (for avg: added up) in the order in
   /// which they come, rounded once, as COO gradients of embeddings need it. Otherwise it is refused, and so
@@ -216,7 +220,8 @@ class NZCL_API Work {
 };
 
 /// A meeting point for ranks that are threads of one process (loopback transport). Thread-safe. It must
-/// outlive its communicators. A group that was moved from is empty and is refused with Error{invalid_usage}.
+/// outlive its communicators. Its ranks may meet in it again, after a meeting that failed too. A group that
+/// was moved from is empty and is refused with Error{invalid_usage}.
 class NZCL_API LocalGroup {
  public:
   /// A group of `workers` ranks and `aggregators` dedicated aggregators.
@@ -238,6 +243,9 @@ inline constexpr int kNoColor = -1;
 /// Threads: all calls may come from any thread, also at the same time. The ranks match operations by the
 /// order of the calls, so calls that start operations must come in the same order on every rank. Different
 /// communicators are independent of each other.
+///
+/// Floats are rounded to nearest even, with denormal numbers and without traps, whatever mode the program has
+/// set on its threads (flush-to-zero, for example). A call leaves the mode of its thread as it was.
 ///
 /// Refused requests: a call that starts an operation and throws, because its request cannot be carried out,
 /// takes its place in the order all the same. The operation then fails on every rank that has started it, as

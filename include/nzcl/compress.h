@@ -32,7 +32,8 @@ struct AdaComp {
 struct TopK {
   double ratio = 0.01;  ///< share of the elements, above 0 and at most 1
   /// true: exactly that share, or all that are not zero if these are fewer. false: a threshold is carried
-  /// from step to step and corrected by counts, which takes one pass.
+  /// from step to step and corrected by counts, which takes one pass; where many magnitudes are equal to it,
+  /// the next step's is exact again.
   bool exact = false;
   std::uint32_t refresh = 64;  ///< steps after which the threshold is found anew; at least 1
 };
@@ -41,9 +42,8 @@ struct Threshold {
   float value = 1e-3f;  ///< at least 0, finite
 };
 /// Elements drawn at random, the same on every rank, because all have the same seed (Compressor::seed) and
-/// have done the same number of steps. Their indices do not travel. Ranks that differ in seed, step or ratio
-/// are refused with Error{mismatch}, unless the tensor is so small that it travels in one message, with
-/// indices.
+/// have done the same number of steps. Their indices do not travel. Ranks whose numbers of steps differ are
+/// refused with Error{mismatch}, unless the tensor is so small that it travels in one message, with indices.
 struct RandomK {
   double ratio = 0.01;  ///< above 0 and at most 1; the number that is drawn varies around it
 };
@@ -63,7 +63,8 @@ using Selection = std::variant<AdaComp, TopK, Threshold, RandomK, BlockTopK, Eve
 struct AsIs {};
 /// A sign and a scale that is common to a layer or slice.
 struct Ternary {};
-/// float16 or bfloat16, rounded to nearest even. Beyond the range of float16 it becomes an infinity.
+/// float16 or bfloat16, rounded to nearest even. Beyond the range of the type it becomes an infinity, which
+/// CompressionReport::non_finite counts.
 struct Narrow {
   DataType type = DataType::bfloat16;
 };
@@ -90,7 +91,7 @@ enum class NonFinite : std::uint8_t {
          ///< gradient.
 };
 
-/// What to send of a tensor. The same on every rank.
+/// What to send of a tensor. The same on every rank: ranks that differ are refused with Error{mismatch}.
 struct Compressor {
   Selection selection = AdaComp{};
   ValueCodec values = AsIs{};
@@ -140,7 +141,9 @@ struct CompressionReport {
   std::uint64_t elements = 0;    ///< of the tensor
   std::uint64_t sent = 0;        ///< elements that were sent
   std::uint64_t sent_total = 0;  ///< in all steps
-  std::uint64_t non_finite = 0;  ///< NaNs and infinities among what was sent
+  /// NaNs and infinities among what was sent, with what is beyond the range of a narrower type. Where Qsgd
+  /// makes NaNs of a whole bucket, only those count that the bucket was given.
+  std::uint64_t non_finite = 0;
   /// After an allreduce: the bytes that this rank wrote upwards, to the other owners, with all headers. What
   /// this rank owns itself does not travel. After compress(), and while an allreduce is in flight: about what
   /// the index sets and values of the whole tensor take in their codes, without headers.
@@ -172,7 +175,8 @@ class CompressorStateAccess;
 /// save(), throw Error{invalid_usage}, and the destructor waits.
 class NZCL_API CompressorState {
  public:
-  /// Throws Error{invalid_argument} if the compressor is out of its ranges.
+  /// Throws Error{invalid_argument} if the compressor is out of its ranges or the tensor has 2^40 elements or
+  /// more, and Error{system} if there is no memory for the state.
   CompressorState(const Compressor& compressor, std::span<const Layer> layers);
   /// A tensor that is one layer.
   CompressorState(const Compressor& compressor, std::uint64_t elements);
@@ -195,9 +199,11 @@ class NZCL_API CompressorState {
   /// the same.
   ///
   /// Takes a pass over the residual, and over the errors of coded results, if the rate is another one than
-  /// before. Throws Error{invalid_argument} for a rate that is not from 1e-15 to 1e15.
+  /// before. Throws Error{invalid_argument} for a rate that is neither 0 nor from 1e-15 to 1e15. A rate of 0,
+  /// as the first step of a warm-up or the last of a cosine has, changes nothing: what is kept stays in units
+  /// of the rate before.
   void set_rate(float rate);
-  [[nodiscard]] float rate() const;  ///< that was set last; 0: none was
+  [[nodiscard]] float rate() const;  ///< the last one that was set and is not 0; 0: none was
 
   /// Everything that lives from step to step, to be kept with an engine's checkpoint. The bytes are those of
   /// this machine (little-endian), for a state with the same compressor and layers.
@@ -225,9 +231,12 @@ class NZCL_API CompressorState {
 /// compressor.
 struct CompressedAllreduceRequest {
   CompressorState* state = nullptr;  ///< this rank's for this tensor
-  const float* input = nullptr;      ///< state->elements() elements, anywhere; read before the call returns
-  float* output = nullptr;           ///< as many, inside a registered buffer; may equal input
-  ReduceOp op = ReduceOp::sum;       ///< sum or avg: over all ranks, of what was sent
+  /// state->elements() elements, anywhere; read before the call returns. No operation in flight may write
+  /// them.
+  const float* input = nullptr;
+  /// As many, inside a registered buffer; may equal input, but must not overlap it otherwise.
+  float* output = nullptr;
+  ReduceOp op = ReduceOp::sum;          ///< sum or avg: over all ranks, of what was sent
   std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
   std::uint64_t tag = 0;                ///< as in AllreduceRequest
 };

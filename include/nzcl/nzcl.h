@@ -167,7 +167,9 @@ NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_
 typedef enum { nzclIndexInt32 = 0, nzclIndexUint32 = 1, nzclIndexInt64 = 2 } nzclIndexType_t;
 
 /* Makes room for a packed result of `blocks` blocks: sets *values, and *indices or leaves it null. Returns 0,
- * or anything else for failure. Called in nzclWorkTest or nzclWorkWait. */
+ * or anything else for failure. Called in nzclWorkTest or nzclWorkWait, or before a callback of
+ * nzclWorkOnComplete. It may free or realloc() packed_values and packed_indices, which nzcl does not touch
+ * any more: it holds the whole result in memory of its own by then. */
 typedef int (*nzclPackedGrow_t)(uint64_t blocks, void** values, void** indices, void* context);
 
 /* A sparse stream: values and indices. Rules: SparseAllreduceRequest in nzcl/communicator.h. The smallest
@@ -276,8 +278,9 @@ NZCL_C_API nzclResult_t nzclCompressorStateCreate(const char* compressor, const 
 /* Waits for the operation that uses it. Takes null. */
 NZCL_C_API nzclResult_t nzclCompressorStateDestroy(nzclCompressorState_t state);
 NZCL_C_API nzclResult_t nzclCompressorStateReset(nzclCompressorState_t state);
-/* The learning rate with which the results of the next steps will be used, 1e-15 to 1e15: what is kept counts
- * with the rate of its own step. See CompressorState::set_rate() in nzcl/compress.h. */
+/* The learning rate with which the results of the next steps will be used, 1e-15 to 1e15, or 0, which changes
+ * nothing: what is kept counts with the rate of its own step. See CompressorState::set_rate() in
+ * nzcl/compress.h. */
 NZCL_C_API nzclResult_t nzclCompressorStateSetRate(nzclCompressorState_t state, float rate);
 /* For checkpoints. Sets *bytes to the size of the saved state, and writes it to `data` unless that is null.
  * If *bytes was less than that, nothing is written and the call is an nzclInvalidArgument. */
@@ -297,7 +300,8 @@ NZCL_C_API nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state
 
 /* Sums (nzclSum or nzclAvg) what the states of all ranks send of their gradients. `send` has as many float32
  * as the state's layers, anywhere, and is read before the call returns; `recv` has as many in a registered
- * buffer, and may equal send. The state must not be used until the work has completed. */
+ * buffer, and may equal send, but must not overlap it otherwise. The state must not be used until the work
+ * has completed. */
 NZCL_C_API nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t count, nzclRedOp_t op,
                                                 nzclCompressorState_t state, nzclComm_t comm,
                                                 nzclWork_t* work);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 
@@ -14,24 +15,39 @@ namespace nzcl::bootstrap {
 /// One round of the allgather passes through two phases. While `leaving_` is false, members put down their
 /// parts. When the last part is there, `leaving_` becomes true, and every member takes a copy of all parts.
 /// The last member to do so clears the parts and ends the round.
+///
+/// A member that does not wait any longer takes its part away, so that all can meet anew. Each counts the
+/// rounds of its meeting. Who begins a meeting while others are still in a later round of another one ends
+/// theirs, since they wait for somebody who has given it up; and who comes to a later round than the others
+/// has been given up by them.
 class LocalMeetingState {
  public:
   explicit LocalMeetingState(int members) : parts_(static_cast<std::size_t>(members)) {}
   int size() const { return static_cast<int>(parts_.size()); }
 
-  std::vector<std::string> allgather(int rank, std::string_view mine, Deadline deadline) {
+  std::vector<std::string> allgather(int rank, std::uint64_t round, std::string_view mine,
+                                     Deadline deadline) {
     std::unique_lock lock(mutex_);
-    const auto wait = [&](const char* what, auto ready) {
-      if (!changed_.wait_until(lock, deadline, ready))
-        throw Error(ErrorCode::timeout,
-                    fmt::format("some members of the group did not {} in time: {}", what, missing()));
-    };
     auto& part = parts_[static_cast<std::size_t>(rank)];
-    wait("finish the last round", [&] { return !part.has_value() && !leaving_; });
+    if (!changed_.wait_until(lock, deadline, [&] { return !part.has_value() && !leaving_; }))
+      throw_late("finish the last round");
+    if (present_ > 0 && round != round_) {
+      if (round != 0) throw_given_up();
+      end_round();
+    }
+    round_ = round;
     part = std::string(mine);
     if (++present_ == size()) leaving_ = true;
     changed_.notify_all();
-    wait("come to the meeting", [&] { return leaving_; });
+    const std::uint64_t ended = ended_;
+    if (!changed_.wait_until(lock, deadline, [&] { return leaving_ || ended_ != ended; })) {
+      const Error late = error_late("come to the meeting");
+      part.reset();
+      --present_;
+      changed_.notify_all();
+      throw late;
+    }
+    if (ended_ != ended) throw_given_up();
     std::vector<std::string> all;
     for (const auto& p : parts_) all.push_back(*p);
     if (--present_ == 0) {
@@ -43,6 +59,22 @@ class LocalMeetingState {
   }
 
  private:
+  /// Precondition of this and of the next functions: the lock is held.
+  Error error_late(const char* what) const {
+    return {ErrorCode::timeout,
+            fmt::format("some members of the group did not {} in time: {}", what, missing())};
+  }
+  [[noreturn]] void throw_late(const char* what) const { throw error_late(what); }
+  [[noreturn]] static void throw_given_up() {
+    throw Error(ErrorCode::peer_failed,
+                "another member has given up this meeting of the group, and has begun a new one");
+  }
+  void end_round() {
+    for (auto& p : parts_) p.reset();
+    present_ = 0;
+    ++ended_;
+    changed_.notify_all();
+  }
   std::string missing() const {
     std::string list;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -54,6 +86,8 @@ class LocalMeetingState {
   std::condition_variable changed_;
   std::vector<std::optional<std::string>> parts_;  // by position
   int present_ = 0;                                // members that have put down a part and not yet taken all
+  std::uint64_t round_ = 0;                        // of the meeting of those who are present
+  std::uint64_t ended_ = 0;                        // rounds that were ended without a result
   bool leaving_ = false;
 };
 
@@ -68,12 +102,13 @@ class LocalBootstrap final : public Bootstrap {
   int rank() const override { return rank_; }
   int size() const override { return state_->size(); }
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
-    return state_->allgather(rank_, mine, deadline);
+    return state_->allgather(rank_, round_++, mine, deadline);
   }
 
  private:
   std::shared_ptr<LocalMeetingState> state_;
   int rank_;
+  std::uint64_t round_ = 0;
 };
 
 class SelfBootstrap final : public Bootstrap {

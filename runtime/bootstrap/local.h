@@ -15,7 +15,7 @@ namespace nzcl::bootstrap {
 class LocalMeetingState;
 
 /// The meeting point of `members` threads of one process. Thread-safe. The same threads may use it for one
-/// meeting after another.
+/// meeting after another, also if one has failed.
 class LocalMeeting {
  public:
   explicit LocalMeeting(int members);

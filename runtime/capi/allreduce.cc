@@ -8,6 +8,9 @@
 namespace {
 
 using nzcl::ErrorCode;
+using nzcl::capi::data_type;
+using nzcl::capi::enumerator;
+using nzcl::capi::reduce_op;
 using nzcl::capi::require;
 
 /// The sizes of the structures in their first version.
@@ -33,8 +36,8 @@ nzcl::SparseAllreduceRequest sparse_request(const char* call, const void* send, 
   r.values = send;
   r.indices = {indices, indices == nullptr ? 0 : block_count, nzcl::IndexType::int64};
   r.count = count;
-  r.type = static_cast<nzcl::DataType>(type);
-  r.op = static_cast<nzcl::ReduceOp>(op);
+  r.type = data_type(call, type);
+  r.op = reduce_op(call, op);
   r.block_elems = block_length;
   return r;
 }
@@ -50,29 +53,30 @@ nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataT
     r.input = send;
     r.output = recv;
     r.count = count;
-    r.type = static_cast<nzcl::DataType>(type);
-    r.op = static_cast<nzcl::ReduceOp>(op);
+    r.type = data_type("nzclAllReduce", type);
+    r.op = reduce_op("nzclAllReduce", op);
     return r;
   });
 }
 
 nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work) {
-  return start("nzclAllReduceEx", comm, work, [&] {
-    require("nzclAllReduceEx", args);
-    const auto a = nzcl::capi::read_sized("nzclAllReduceEx", "nzclAllReduceArgs", args, kLeastArgs);
+  constexpr const char* kName = "nzclAllReduceEx";
+  return start(kName, comm, work, [&] {
+    require(kName, args);
+    const auto a = nzcl::capi::read_sized(kName, "nzclAllReduceArgs", args, kLeastArgs);
     nzcl::AllreduceRequest r;
     r.input = a.send;
     r.output = a.recv;
     r.count = a.count;
-    r.type = static_cast<nzcl::DataType>(a.type);
-    r.op = static_cast<nzcl::ReduceOp>(a.op);
+    r.type = data_type(kName, a.type);
+    r.op = reduce_op(kName, a.op);
     if (a.block_elems != 0) r.block_elems = a.block_elems;
     if (a.bitmap != nullptr) r.bitmap = {a.bitmap, a.bitmap_words};
     r.dense = a.dense != 0;
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
     r.tag = a.tag;
-    r.wire_type = static_cast<nzcl::WireType>(a.wire_type);
-    r.algorithm = static_cast<nzcl::Algorithm>(a.algorithm);
+    r.wire_type = enumerator<nzcl::WireType>(kName, "wire_type", a.wire_type);
+    r.algorithm = enumerator<nzcl::Algorithm>(kName, "algorithm", a.algorithm);
     r.expected_density = a.expected_density;
     return r;
   });
@@ -86,28 +90,28 @@ nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t
     if (a.index_count > 0) require(kName, a.indices);
     nzcl::SparseAllreduceRequest r;
     r.values = a.values;
-    r.indices = {a.indices, a.indices == nullptr ? 0 : a.index_count,
-                 static_cast<nzcl::IndexType>(a.index_type)};
+    const auto index_type = enumerator<nzcl::IndexType>(kName, "index type", a.index_type);
+    r.indices = {a.indices, a.indices == nullptr ? 0 : a.index_count, index_type};
     r.count = a.count;
-    r.type = static_cast<nzcl::DataType>(a.type);
-    r.op = static_cast<nzcl::ReduceOp>(a.op);
+    r.type = data_type(kName, a.type);
+    r.op = reduce_op(kName, a.op);
     r.block_elems = a.block_elems == 0 ? 1 : a.block_elems;
     r.output = a.output;
     r.packed_values = a.packed_values;
-    r.packed_indices = {a.packed_indices, static_cast<nzcl::IndexType>(a.index_type)};
+    r.packed_indices = {a.packed_indices, index_type};
     r.packed_capacity = a.packed_capacity;
     if (a.packed_grow != nullptr) {
       r.packed_grow = [grow = a.packed_grow, context = a.packed_grow_context,
-                       type = a.index_type](std::uint64_t blocks) -> nzcl::PackedMemory {
+                       index_type](std::uint64_t blocks) -> nzcl::PackedMemory {
         void *values = nullptr, *indices = nullptr;
         if (grow(blocks, &values, &indices, context) != 0)
           throw nzcl::Error(ErrorCode::system, "the caller's packed_grow failed");
-        return {values, {indices, static_cast<nzcl::IndexType>(type)}};
+        return {values, {indices, index_type}};
       };
     }
     r.sum_duplicates = a.sum_duplicates != 0;
-    r.wire_type = static_cast<nzcl::WireType>(a.wire_type);
-    r.algorithm = static_cast<nzcl::Algorithm>(a.algorithm);
+    r.wire_type = enumerator<nzcl::WireType>(kName, "wire_type", a.wire_type);
+    r.algorithm = enumerator<nzcl::Algorithm>(kName, "algorithm", a.algorithm);
     r.expected_density = a.expected_density;
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
     r.tag = a.tag;

@@ -53,6 +53,25 @@ void require(const char* call, const Pointers*... pointers) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{}: a null pointer was passed", call));
 }
 
+/// Returns the C++ enumerator with the number of a C one. The C++ API looks whether there is such a number,
+/// but its enumerators have 8 bits, so other ones are refused here, as Error{invalid_argument}.
+template <typename To, typename From>
+To enumerator(const char* call, const char* name, From value) {
+  static_assert(sizeof(To) == 1);
+  const auto number = static_cast<int>(value);  // C enums have no more bits
+  if (number < 0 || number > 255)
+    throw Error(ErrorCode::invalid_argument, fmt::format("{}: {} {} does not exist", call, name, number));
+  return static_cast<To>(number);
+}
+template <typename From>
+DataType data_type(const char* call, From type) {
+  return enumerator<DataType>(call, "type", type);
+}
+template <typename From>
+ReduceOp reduce_op(const char* call, From op) {
+  return enumerator<ReduceOp>(call, "op", op);
+}
+
 /// Runs a call that starts an operation: request() checks the call's arguments and returns the request, and
 /// start(request) starts it. If request() throws, the call takes its place in the order of operations all the
 /// same, as every refused request does.

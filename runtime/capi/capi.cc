@@ -60,6 +60,7 @@ const char* nzclGetVersion(void) { return NZCL_VERSION_STRING; }
 const char* nzclGetErrorString(nzclResult_t result) {
   if (result == nzclSuccess) return "success";
   if (result == nzclInProgress) return "in progress";
+  if (result < nzclSuccess || result > nzclInProgress) return "no status that nzcl returns";
   return nzcl::name_of(static_cast<ErrorCode>(result)).data();
 }
 
@@ -91,6 +92,10 @@ nzclResult_t nzclGetUniqueId(nzclUniqueId* id) {
 nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int rank) {
   return guarded([&] {
     require("nzclCommInitRank", comm);
+    if (nranks < 1 || rank < 0 || rank >= nranks)  // a negative number would stand for the launcher's
+      throw nzcl::Error(
+          ErrorCode::invalid_argument,
+          fmt::format("nzclCommInitRank: rank {} of {} does not exist; ranks count from 0", rank, nranks));
     const nzcl::capi::UniqueId content = nzcl::capi::read_unique_id(id);
     nzcl::Options options = nzcl::options_from_environment();
     options.bootstrap = "socket";

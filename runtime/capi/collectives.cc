@@ -28,13 +28,14 @@ nzclCollectiveArgs read_collective(const char* call, const nzclCollectiveArgs* a
   return nzcl::capi::read_sized(call, "nzclCollectiveArgs", args, kLeastCollective);
 }
 
-/// Fills what all requests have. `ranks` is the number of counts, if there are any.
+/// Fills what all requests have. `call` is the name of the call, and `ranks` is the number of counts, if
+/// there are any.
 template <typename Request>
-Request collective_request(const nzclCollectiveArgs& a, std::size_t ranks) {
+Request collective_request(const char* call, const nzclCollectiveArgs& a, std::size_t ranks) {
   Request r;
   r.count = a.count;
-  r.type = static_cast<nzcl::DataType>(a.type);
-  if constexpr (requires { r.op; }) r.op = static_cast<nzcl::ReduceOp>(a.op);
+  r.type = nzcl::capi::data_type(call, a.type);
+  if constexpr (requires { r.op; }) r.op = nzcl::capi::reduce_op(call, a.op);
   if constexpr (requires { r.root; }) r.root = a.root;
   if constexpr (requires { r.counts; }) {
     if (a.counts != nullptr) r.counts = {a.counts, ranks};
@@ -57,7 +58,7 @@ Request collective_request(const nzclCollectiveArgs& a, std::size_t ranks) {
 template <typename Request>
 auto collective_request(const char* call, const nzclCollectiveArgs* args, nzclComm_t comm) {
   return [=] {
-    return collective_request<Request>(read_collective(call, args),
+    return collective_request<Request>(call, read_collective(call, args),
                                        static_cast<std::size_t>(comm->communicator.size()));
   };
 }
@@ -74,7 +75,7 @@ nzclResult_t nzclBroadcast(void* data, size_t count, nzclDataType_t type, int ro
     a.count = count;
     a.type = type;
     a.root = root;
-    return collective_request<nzcl::BroadcastRequest>(a, 0);
+    return collective_request<nzcl::BroadcastRequest>("nzclBroadcast", a, 0);
   });
 }
 
@@ -88,7 +89,7 @@ nzclResult_t nzclReduce(const void* send, void* recv, size_t count, nzclDataType
     a.type = type;
     a.op = op;
     a.root = root;
-    return collective_request<nzcl::ReduceRequest>(a, 0);
+    return collective_request<nzcl::ReduceRequest>("nzclReduce", a, 0);
   });
 }
 
@@ -101,7 +102,7 @@ nzclResult_t nzclReduceScatter(const void* send, void* recv, size_t recv_count, 
     a.count = recv_count;
     a.type = type;
     a.op = op;
-    return collective_request<nzcl::ReduceScatterRequest>(a, 0);
+    return collective_request<nzcl::ReduceScatterRequest>("nzclReduceScatter", a, 0);
   });
 }
 
@@ -113,7 +114,7 @@ nzclResult_t nzclAllGather(const void* send, void* recv, size_t send_count, nzcl
     a.recv = recv;
     a.count = send_count;
     a.type = type;
-    return collective_request<nzcl::AllgatherRequest>(a, 0);
+    return collective_request<nzcl::AllgatherRequest>("nzclAllGather", a, 0);
   });
 }
 

@@ -19,6 +19,8 @@ using nzcl::capi::started;
 
 /// The size of nzclCompressionReport in its first version.
 constexpr std::size_t kLeastReport = offsetof(nzclCompressionReport, steps) + sizeof(std::uint64_t);
+/// Far more than any model has, and few enough that a negative number is none of them.
+constexpr std::size_t kMostLayers = std::size_t{1} << 32;
 
 }  // namespace
 
@@ -29,6 +31,10 @@ nzclResult_t nzclCompressorStateCreate(const char* compressor, const nzclLayer_t
   return guarded([&] {
     require("nzclCompressorStateCreate", compressor, state);
     if (layer_count > 0) require("nzclCompressorStateCreate", layers);
+    if (layer_count > kMostLayers)
+      throw nzcl::Error(ErrorCode::invalid_argument,
+                        fmt::format("nzclCompressorStateCreate: layer_count is {}; it may be at most {}",
+                                    layer_count, kMostLayers));
     std::vector<nzcl::Layer> all;
     for (size_t i = 0; i < layer_count; ++i) {
       // A bin that does not fit is as wrong as the largest one that does.
@@ -107,7 +113,7 @@ nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t coun
                             fmt::format("{}: count is {}, and the state has {} elements", kName, count,
                                         state->state.elements()));
         return nzcl::CompressedAllreduceRequest{
-            .state = &state->state, .input = send, .output = recv, .op = static_cast<nzcl::ReduceOp>(op)};
+            .state = &state->state, .input = send, .output = recv, .op = nzcl::capi::reduce_op(kName, op)};
       },
       [](nzcl::Communicator& c, const nzcl::CompressedAllreduceRequest& r) {
         return c.allreduce_compressed(r);

@@ -68,13 +68,4 @@ wire::ValueRule value_rule_of(const Compressor& compressor) {
   return std::visit(Visitor(), compressor.results);
 }
 
-std::uint64_t checksum_of(const compress::TensorState& state) {
-  const std::uint64_t drawn = state.draw_key();
-  const auto* const qsgd = std::get_if<Qsgd>(&state.compressor().results);
-  if (qsgd == nullptr) return drawn;
-  const auto key = compress::make_key(static_cast<std::uint64_t>(qsgd->bits), qsgd->bucket,
-                                      state.compressor().residual, drawn);
-  return std::max<std::uint64_t>(1, key);
-}
-
 }  // namespace nzcl::comm

@@ -34,8 +34,5 @@ class CodedResults : public engine::ResultCoder {
 
 /// What a compressed allreduce says of its values.
 wire::ValueRule value_rule_of(const Compressor& compressor);
-/// A checksum of what the ranks' states must have in common in the next step, beyond the rule; 0 if that is
-/// nothing.
-std::uint64_t checksum_of(const compress::TensorState& state);
 
 }  // namespace nzcl::comm

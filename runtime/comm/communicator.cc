@@ -7,6 +7,7 @@
 #include "runtime/comm/core.h"
 #include "runtime/comm/refuse.h"
 #include "runtime/options/validate.h"
+#include "runtime/wire/immediate.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl {
@@ -99,9 +100,9 @@ class CommunicatorState {
     return buffer;
   }
   static Core& core_of(Communicator& communicator) { return *communicator.state().core; }
-  static Work start(Communicator& communicator, const comm::CompressedRequest& request) {
+  static Work start(Communicator& communicator, const auto& request, auto... checksum) {
     CommunicatorState& state = communicator.state();
-    return state.work(state.core->allreduce(request));
+    return state.work(state.core->allreduce(request, checksum...));
   }
   template <typename Request>
   Work run(const Request& request) {
@@ -115,9 +116,13 @@ class CommunicatorState {
 // --- LocalGroup
 
 LocalGroup::LocalGroup(int workers, int aggregators) {
-  if (workers < 1 || aggregators < 0)
+  if (workers < 1 || aggregators < 0 || workers > wire::kMaxMembers ||
+      aggregators > wire::kMaxMembers - workers) {
     throw Error(ErrorCode::invalid_argument,
-                "LocalGroup: needs at least one worker, and a number of aggregators that is not negative");
+                "LocalGroup: needs at least one worker, a number of aggregators that is not negative, and no "
+                "more than " +
+                    std::to_string(wire::kMaxMembers) + " members in all");
+  }
   state_ = std::make_shared<LocalGroupState>(workers, aggregators);
 }
 const LocalGroupState& LocalGroup::state() const {
@@ -321,6 +326,9 @@ void comm::refuse_operation(Communicator& communicator, const CompressedRequest&
 void comm::check_request(Communicator& communicator, const CompressedRequest& request) {
   CommunicatorState::core_of(communicator).check(request);
 }
+void comm::require_unwritten(Communicator& communicator, std::span<const std::byte> input) {
+  CommunicatorState::core_of(communicator).require_unwritten(input);
+}
 bool comm::takes(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::core_of(communicator).takes(request);
 }
@@ -333,6 +341,12 @@ bool comm::owners_are_ranks(Communicator& communicator) {
 double comm::remote_share(Communicator& communicator) {
   const engine::Members& members = CommunicatorState::core_of(communicator).members();
   return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;
+}
+Work comm::start(Communicator& communicator, const AllreduceRequest& request, std::uint64_t checksum) {
+  return CommunicatorState::start(communicator, request, checksum);
+}
+Work comm::start(Communicator& communicator, const SparseAllreduceRequest& request, std::uint64_t checksum) {
+  return CommunicatorState::start(communicator, request, checksum);
 }
 Work comm::start(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::start(communicator, request);

@@ -7,10 +7,12 @@
 #include <bit>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/coded_results.h"
 #include "runtime/comm/compressed_tiles.h"
 #include "runtime/comm/compressor_state.h"
@@ -63,7 +65,7 @@ struct DenseWay {
     float* const values = expand(state, sent, request.count);
     if (request.count > 0) register_at_least(communicator, state, values, request.count, request.count);
     request.input = values;
-    return communicator.allreduce(request);
+    return comm::start(communicator, request, state.checksum());
   }
 };
 
@@ -87,11 +89,20 @@ struct SparseWay {
       register_at_least(communicator, state, state.whole.values(), sent.values.size(), request.count);
     request.values = sent.values.data();
     request.indices = sent.indices;
-    return communicator.allreduce_sparse(request);
+    return comm::start(communicator, request, state.checksum());
   }
 };
 
-void check(const CompressedAllreduceRequest& r, StateImpl& state) {
+/// The communicator's own checks do not see the input, because no operation reads it.
+void check_input(Communicator& communicator, const CompressedAllreduceRequest& r) {
+  const auto input = std::as_bytes(std::span(r.input, r.state->elements()));
+  if (r.input != r.output &&
+      comm::overlap(input, std::as_bytes(std::span(r.output, input.size() / sizeof(float)))))
+    throw Error(ErrorCode::invalid_argument, "allreduce: input and output overlap without being the same");
+  comm::require_unwritten(communicator, input);
+}
+
+void check(Communicator& communicator, const CompressedAllreduceRequest& r, StateImpl& state) {
   state.require_idle("allreduce");
   if (r.op != ReduceOp::sum && r.op != ReduceOp::avg)
     throw Error(ErrorCode::invalid_argument,
@@ -99,6 +110,7 @@ void check(const CompressedAllreduceRequest& r, StateImpl& state) {
   if (r.state->elements() == 0) return;
   if (r.input == nullptr) throw Error(ErrorCode::invalid_argument, "allreduce: input is null");
   if (r.output == nullptr) throw Error(ErrorCode::invalid_argument, "allreduce: output is null");
+  check_input(communicator, r);
 }
 
 /// What could be refused is refused before the gradient is compressed, because that cannot be undone.
@@ -107,7 +119,7 @@ Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAll
   const typename Way::Request request = Way::shape(r);
   CompressedGradient sent;
   try {
-    check(r, state);
+    check(communicator, r, state);
     comm::check_request(communicator, request);
     sent = state.whole.compress(state.tensor, {r.input, r.state->elements()}, communicator.rank(),
                                 communicator.size());
@@ -125,14 +137,14 @@ Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAll
 }
 
 comm::CompressedRequest coded_request(const CompressedAllreduceRequest& r) {
-  const compress::TensorState& tensor = CompressorStateAccess::of(*r.state).tensor;
+  const StateImpl& inside = CompressorStateAccess::of(*r.state);
   return {.output = r.output,
           .count = r.state->elements(),
           .op = r.op,
           .timeout = r.timeout,
           .tag = r.tag,
-          .value_rule = comm::value_rule_of(tensor.compressor()),
-          .checksum = comm::checksum_of(tensor)};
+          .value_rule = comm::value_rule_of(r.state->compressor()),
+          .checksum = inside.checksum_in_tiles()};
 }
 
 /// The other ranks only have to know how large the tensor is.
@@ -159,7 +171,7 @@ void check_results(Communicator& communicator, const CompressedAllreduceRequest&
 Work run_in_tiles(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
   comm::CompressedRequest request = coded_request(r);
   try {
-    check(r, state);
+    check(communicator, r, state);
     comm::check_request(communicator, request);
     if (!state.step) state.step = std::make_shared<compress::CompressionStep>(state.tensor);
     state.step->begin({r.input, r.state->elements()}, communicator.rank(), communicator.size());
@@ -183,14 +195,21 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
   return state.work;
 }
 
+/// Refuses a request that has no state, which alone knows what tensor it is about.
+[[noreturn]] void refuse_unknown(Communicator& communicator, const Error& refusal) {
+  comm::refuse_operation(communicator, refusal);
+  throw Error(refusal);
+}
+
 }  // namespace
 
 Work Communicator::allreduce_compressed(const CompressedAllreduceRequest& r) {
-  if (r.state == nullptr) {
-    const Error refusal(ErrorCode::invalid_argument, "allreduce: no state is given");
-    comm::refuse_operation(*this, refusal);
-    throw refusal;
-  }
+  const PlainFloats floats;
+  if (r.state == nullptr)
+    refuse_unknown(*this, {ErrorCode::invalid_argument, "allreduce: no state is given"});
+  if (CompressorStateAccess::is_empty(*r.state))
+    refuse_unknown(*this,
+                   {ErrorCode::invalid_usage, "allreduce: this CompressorState is empty: it was moved from"});
   StateImpl& inside = CompressorStateAccess::of(*r.state);
   inside.sent_share = comm::remote_share(*this);
   check_results(*this, r);

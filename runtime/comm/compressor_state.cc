@@ -1,15 +1,36 @@
 // CompressorState, as users see it. It lies here, and not with the compressors, because it knows of
 // operations.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
+#include <new>
 #include <string>
 
 #include "nzcl/error.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/compressor_state.h"
 #include "runtime/compress/check.h"
 #include "runtime/compress/select.h"
 
 namespace nzcl {
+namespace {
+
+/// FNV-1a, and never 0, which stands for no compressor.
+std::uint64_t checksum_of(const std::string& text) {
+  std::uint64_t sum = 0xcbf29ce484222325;
+  for (const char c : text) sum = (sum ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return std::max<std::uint64_t>(1, sum);
+}
+
+}  // namespace
+
+CompressorState::Impl::Impl(const Compressor& compressor, std::span<const Layer> layers)
+    : tensor(compressor, layers), checksum_(checksum_of(to_text(compressor))) {}
+
+std::uint64_t CompressorState::Impl::checksum_in_tiles() const {
+  return std::max<std::uint64_t>(1, checksum_ ^ tensor.draw_key());
+}
 
 CompressorState::Impl::~Impl() {
   if (!work.valid()) return;
@@ -39,6 +60,7 @@ void CompressorState::Impl::require_idle(const char* call) {
 void CompressorState::Impl::note_sent_bytes() { sent_bytes = work.statistics().bytes_sent; }
 
 CompressionReport CompressorState::Impl::report() {
+  const PlainFloats floats;
   CompressionReport r = tensor.report();
   bool idle = true;
   try {
@@ -57,14 +79,18 @@ CompressionReport CompressorState::Impl::report() {
 CompressorState::CompressorState(const Compressor& compressor, std::span<const Layer> layers) {
   compress::check_compressor(compressor);
   compress::check_layers(compressor, layers);
-  impl_ = std::make_unique<Impl>(compressor, layers);
+  try {
+    impl_ = std::make_unique<Impl>(compressor, layers);
+  } catch (const std::bad_alloc&) {
+    std::uint64_t elements = 0;
+    for (const Layer& layer : layers) elements += layer.elements;
+    throw Error(ErrorCode::system, "compressor: there is no memory for the state of a tensor of " +
+                                       std::to_string(elements) + " elements");
+  }
 }
 
-CompressorState::CompressorState(const Compressor& compressor, std::uint64_t elements) {
-  compress::check_compressor(compressor);
-  const Layer layer{.elements = elements};
-  impl_ = std::make_unique<Impl>(compressor, std::span(&layer, 1));
-}
+CompressorState::CompressorState(const Compressor& compressor, std::uint64_t elements)
+    : CompressorState(compressor, std::array{Layer{.elements = elements}}) {}
 
 CompressorState::~CompressorState() = default;
 CompressorState::CompressorState(CompressorState&&) noexcept = default;
@@ -80,6 +106,7 @@ std::uint64_t CompressorState::elements() const { return impl().tensor.layout().
 
 CompressedGradient CompressorState::compress(std::span<const float> gradient, int rank, int ranks) {
   impl().require_idle("compress");
+  const PlainFloats floats;
   impl().sent_share = 0;
   return impl().whole.compress(impl().tensor, gradient, rank, ranks);
 }
@@ -87,6 +114,8 @@ CompressedGradient CompressorState::compress(std::span<const float> gradient, in
 void CompressorState::set_rate(float rate) {
   impl().require_idle("set_rate");
   compress::check_rate(rate);
+  if (rate == 0) return;  // nothing can be in units of it
+  const PlainFloats floats;
   impl().tensor.set_rate(rate);
 }
 float CompressorState::rate() const { return impl().tensor.rate(); }

@@ -14,7 +14,7 @@ namespace nzcl {
 
 class CompressorState::Impl {
  public:
-  Impl(const Compressor& compressor, std::span<const Layer> layers) : tensor(compressor, layers) {}
+  Impl(const Compressor& compressor, std::span<const Layer> layers);
   /// Waits for the operation that uses the buffers.
   ~Impl();
   Impl(const Impl&) = delete;
@@ -24,6 +24,10 @@ class CompressorState::Impl {
   void require_idle(const char* call);
   /// What the state and its last operation have done.
   CompressionReport report();
+  /// A checksum of what all ranks' states must have in common: the compressor, and in tiles also what the
+  /// next step draws, because drawn indices do not travel.
+  std::uint64_t checksum() const { return checksum_; }
+  std::uint64_t checksum_in_tiles() const;
 
   compress::TensorState tensor;
   compress::WholeTensor whole;
@@ -39,6 +43,7 @@ class CompressorState::Impl {
 
  private:
   void note_sent_bytes();
+  const std::uint64_t checksum_;
 };
 
 /// Lets the part of the library that starts operations use the inside of a state.
@@ -46,6 +51,7 @@ class CompressorStateAccess {
  public:
   using Impl = CompressorState::Impl;
   static CompressorState::Impl& of(CompressorState& state) { return state.impl(); }
+  static bool is_empty(const CompressorState& state) { return state.impl_ == nullptr; }
 };
 
 }  // namespace nzcl

@@ -11,6 +11,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/child_servers.h"
 #include "runtime/comm/equipment.h"
 #include "runtime/exchange/switch/operation_tensor.h"
@@ -73,6 +74,7 @@ engine::EngineConfig plan_lanes(const Introduction& introduction, const Session&
 
 std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting,
                                  Identity identity, std::shared_ptr<Session> session) {
+  const PlainFloats floats;  // the plan must come out alike on all ranks
   const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
   Introduction introduction = introduce(std::move(options), *meeting, identity, deadline);
   const engine::Membership& membership = introduction.membership;
@@ -155,6 +157,7 @@ std::shared_ptr<Core> Core::split(int color, int key) {
 }
 
 std::shared_ptr<Core> Core::join_split(Split split, verbs::Deadline deadline) const {
+  const PlainFloats floats;
   try {
     const auto core = make(std::move(split.introduction), session_);
     core->begin(*split.meeting, deadline);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -64,8 +66,10 @@ class Core {
   std::string describe() const;
 
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
-  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request);
-  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request);
+  /// `checksum` is that of the compressor whose output is summed; 0: there is none.
+  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request, std::uint64_t checksum = 0);
+  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request,
+                                               std::uint64_t checksum = 0);
   std::shared_ptr<engine::Operation> allreduce(const CompressedRequest& request);
   std::shared_ptr<engine::Operation> run(const CollectiveRequest& request);
   /// Whether the communicator takes such a request: whether its tensor is exchanged in tiles.
@@ -87,6 +91,8 @@ class Core {
   void check(const AllreduceRequest& request);
   void check(const SparseAllreduceRequest& request);
   void check(const CompressedRequest& request);
+  /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
+  void require_unwritten(std::span<const std::byte> input);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
   /// more.
@@ -126,7 +132,7 @@ class Core {
   void check_algorithm(const wire::OperationRecord& record) const;
   void refuse_sparse() const;
   template <typename Request>
-  std::shared_ptr<engine::Operation> start_request(const Request& request);
+  std::shared_ptr<engine::Operation> start_request(const Request& request, std::uint64_t checksum = 0);
   template <typename Request>
   void prepare_request(const Request& request, Prepared& p);
   template <typename Request>
@@ -136,6 +142,7 @@ class Core {
   std::shared_ptr<engine::Operation> start(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
+  std::shared_ptr<engine::Operation> make_or_refuse(Prepared& prepared, std::optional<Error>& refusal);
   /// Makes the check of the input that NZCL_CHECK=1 asks for; without it, returns nullptr. Throws
   /// Error{invalid_argument} for a bitmap that hides a block.
   std::unique_ptr<const engine::InputCheck> check_input(const Prepared& prepared) const;

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <new>
 #include <string_view>
 #include <type_traits>
 
 #include "nzcl/duration.h"
 #include "nzcl/error.h"
+#include "runtime/base/plain_floats.h"
 #include "runtime/comm/core.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/plan/algorithm.h"
@@ -47,10 +49,12 @@ engine::InputBlocks input_blocks_of(const Prepared& p) {
 
 // --- Requests
 
-std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request) { return start_request(request); }
+std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request, std::uint64_t checksum) {
+  return start_request(request, checksum);
+}
 
-std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request) {
-  return start_request(request);
+std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request, std::uint64_t checksum) {
+  return start_request(request, checksum);
 }
 
 std::shared_ptr<Operation> Core::allreduce(const CompressedRequest& request) {
@@ -90,6 +94,7 @@ void Core::refuse_operation(const CompressedRequest& request, const Error& refus
 
 void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algorithm algorithm) {
   require_own_process("allreduce");
+  const PlainFloats floats;  // predictions must come out alike on all ranks
   shape.algorithm = engine::choose_algorithm(config_, shape, algorithm);
   Prepared nothing;
   nothing.record = shape;
@@ -104,9 +109,15 @@ void Core::check(const AllreduceRequest& request) { check_request(request); }
 void Core::check(const SparseAllreduceRequest& request) { check_request(request); }
 void Core::check(const CompressedRequest& request) { check_request(request); }
 
+void Core::require_unwritten(std::span<const std::byte> input) {
+  const std::scoped_lock lock(operations_.mutex());
+  operations_.check_conflicts("allreduce", input, {});
+}
+
 template <typename Request>
 void Core::check_request(const Request& request) {
   require_own_process("allreduce");
+  const PlainFloats floats;
   Prepared p;
   p.record = shape_of(request);
   prepare(request, session_->registrations(), p);
@@ -123,8 +134,9 @@ void Core::check_request(const Request& request) {
 /// since otherwise this rank's next operation would meet the other ranks' present one. What is wrong with it
 /// is told to them in the place of a contribution.
 template <typename Request>
-std::shared_ptr<Operation> Core::start_request(const Request& request) {
+std::shared_ptr<Operation> Core::start_request(const Request& request, std::uint64_t checksum) {
   require_own_process("starting an operation");
+  const PlainFloats floats;  // for predictions, and for the sums of a stream's duplicates
   try {
     Prepared p;
     std::optional<Error> refusal;
@@ -132,7 +144,11 @@ std::shared_ptr<Operation> Core::start_request(const Request& request) {
       prepare_request(request, p);
     } catch (const Error& e) {
       refusal = e;
+    } catch (const std::bad_alloc&) {
+      refusal =
+          Error(ErrorCode::system, fmt::format("{}: out of memory", wire::name_of(p.record.collective)));
     }
+    if (checksum != 0) p.record.checksum = checksum;
     return start(p, std::move(refusal));
   } catch (const Error&) {
     throw;
@@ -223,9 +239,9 @@ std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal
   if (refusal) {
     auto chunk_begins = std::move(p.chunk_begins);  // without them it would have other slices
     p = refused(p.record, members().self, *refusal);
-    p.chunk_begins = std::move(chunk_begins);
+    if (p.record.checksum != 0) p.chunk_begins = std::move(chunk_begins);
   }
-  auto operation = make_operation(p);
+  auto operation = make_or_refuse(p, refusal);
   operation->input_check = std::move(check);
   operations_.add(operation, p.input_bytes, p.output_bytes);
   if (!refusal) count(operations_started_, 1);
@@ -266,6 +282,21 @@ void Core::wait_for_room(std::unique_lock<std::mutex>& lock) {
     wait(*oldest, std::nullopt);
     lock.lock();
   }
+}
+
+/// Makes the operation. If there is no memory for what it has to keep of each block or slice, refuses it. It
+/// then takes the place of a request that does not say what tensor it is about, because its own would take
+/// the same memory.
+std::shared_ptr<Operation> Core::make_or_refuse(Prepared& p, std::optional<Error>& refusal) {
+  try {
+    return make_operation(p);
+  } catch (const std::bad_alloc&) {
+    refusal = Error(ErrorCode::system,
+                    fmt::format("{}: there is no memory to keep track of {} elements in blocks of {}",
+                                wire::name_of(p.record.collective), p.record.count, p.record.block_elems));
+  }
+  p = refused(shape_of(AllreduceRequest{}), members().self, *refusal);
+  return make_operation(p);
 }
 
 std::shared_ptr<Operation> Core::make_operation(Prepared& p) {

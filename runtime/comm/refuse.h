@@ -1,6 +1,10 @@
 // What calls that are made of other calls, and the C API, need beside the C++ API.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
 #include "nzcl/communicator.h"
 #include "runtime/comm/compressed_request.h"
 
@@ -23,6 +27,9 @@ void check_request(Communicator& communicator, const AllreduceRequest& request);
 void check_request(Communicator& communicator, const SparseAllreduceRequest& request);
 void check_request(Communicator& communicator, const CompressedRequest& request);
 
+/// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
+void require_unwritten(Communicator& communicator, std::span<const std::byte> input);
+
 /// Whether the communicator exchanges such a tensor in tiles. Otherwise it does not take the request.
 bool takes(Communicator& communicator, const CompressedRequest& request);
 /// Returns why the results of compressed tensors cannot be coded here, as a part of a sentence, or nullptr.
@@ -31,6 +38,9 @@ const char* why_no_coded_results(Communicator& communicator);
 bool owners_are_ranks(Communicator& communicator);
 /// Which share of a tensor has owners that are not this member.
 double remote_share(Communicator& communicator);
+/// Starts the allreduce of what a compressor sends. Ranks whose checksums differ fail by name.
+Work start(Communicator& communicator, const AllreduceRequest& request, std::uint64_t checksum);
+Work start(Communicator& communicator, const SparseAllreduceRequest& request, std::uint64_t checksum);
 /// Starts the operation. The source has to be asked to make what is not made by other threads.
 Work start(Communicator& communicator, const CompressedRequest& request);
 /// Lets the communicator send what is ready.

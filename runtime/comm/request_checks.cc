@@ -36,8 +36,10 @@ wire::OperationRecord check_shape(std::string_view call, std::uint64_t count, Da
     refuse_request(call, fmt::format("op {} does not exist", static_cast<int>(op)));
   if (block_elems == 0) refuse_request(call, "block_elems is 0; a block has at least one element");
   if (!wire::can_be_laid_out(count, block_elems, element_bytes(type)))
-    refuse_request(call, fmt::format("a tensor of {} elements in blocks of {} is larger than memory can be",
-                                     count, block_elems));
+    refuse_request(call,
+                   fmt::format("a tensor of {} elements in blocks of {} is larger than memory can be, or "
+                               "has more than {} blocks",
+                               count, block_elems, wire::kMostBlocks));
   return {.count = count,
           .block_elems = block_elems,
           .type = static_cast<std::uint8_t>(type),

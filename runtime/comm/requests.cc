@@ -14,6 +14,10 @@
 namespace nzcl::comm {
 namespace {
 
+/// A request of more blocks is refused as one that does not say what tensor it is about: it takes memory and
+/// messages in proportion to them to refuse it as what it is, and its count is hardly meant.
+constexpr std::uint64_t kMostRefusedBlocks = std::uint64_t{1} << 32;
+
 /// What errors of requests begin with.
 constexpr std::string_view kCall = "allreduce";
 
@@ -77,7 +81,8 @@ wire::OperationRecord shape_of(const SparseAllreduceRequest& r, WireType wire_ty
 
 Prepared refused(const wire::OperationRecord& shape, int rank, const Error& error) {
   Prepared p;
-  p.record = shape;
+  const bool too_many = shape.count / shape.block_elems > kMostRefusedBlocks;
+  p.record = too_many ? shape_of(AllreduceRequest{}) : shape;
   p.known = Prepared::Input::none;
   std::string_view text = error.what();
   const std::string call = std::string(wire::name_of(shape.collective)) + ": ";
@@ -136,10 +141,10 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
         "one");
 
   p.known = Prepared::Input::indices;
-  p.indices = IndexList(r.indices, blocks, r.sum_duplicates);
   p.input.sparse = true;
-  if (r.indices.size() > wire::kMostBytes / block_bytes)  // duplicates may be more than the tensor has
-    refuse(fmt::format("{} blocks of values are larger than memory can be", r.indices.size()));
+  if (r.indices.size() > wire::kMostBytes / block_bytes)
+    refuse(fmt::format("{} indices are given, and their values are larger than memory can be",
+                       r.indices.size()));
   if (!r.indices.empty()) {
     const std::uint64_t n = r.indices.size() * block_bytes;
     auto in = covered(kCall, registrations, r.values, n, element_bytes(r.type), "values");
@@ -147,8 +152,11 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
     p.input.region = in.get();
     p.input_bytes = bytes_at(r.values, n);
     p.regions[0] = std::move(in);
-    p.indices.check_sums(r.values, r.count, r.block_elems, r.type, r.op);
   }
+  // After the values, because as many of these as there are indices lie in registered memory, whereas a
+  // number of indices that is wrong would be found out only by reading beyond them.
+  p.indices = IndexList(r.indices, blocks, r.sum_duplicates);
+  if (!r.indices.empty()) p.indices.check_sums(r.values, r.count, r.block_elems, r.type, r.op);
 
   if (p.record.packed_result != 0) {
     p.output = {

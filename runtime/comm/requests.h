@@ -66,7 +66,8 @@ void take_buffers(const AllreduceRequest& request, SharedRegion input, SharedReg
 /// stream of elements. To be called while the caller's list is there.
 void cut_indices(Prepared& p, const engine::SliceLayout& layout);
 
-/// Returns what takes the place of a request that was refused on `rank` with `error`.
+/// Returns what takes the place of a request that was refused on `rank` with `error`. Its record is another
+/// one if there are too many blocks to refuse them all.
 Prepared refused(const wire::OperationRecord& shape, int rank, const Error& error);
 
 }  // namespace nzcl::comm

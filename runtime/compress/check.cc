@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "nzcl/error.h"
+#include "runtime/wire/checks.h"
 
 namespace nzcl::compress {
 namespace {
@@ -88,13 +89,19 @@ void check_compressor(const Compressor& c) {
 }
 
 void check_rate(float rate) {
-  if (is_rate(rate)) return;
+  if (rate == 0 || is_rate(rate)) return;
   throw Error(ErrorCode::invalid_argument,
-              fmt::format("set_rate: the rate is {}; it may be from 1e-15 to 1e15", rate));
+              fmt::format("set_rate: the rate is {}; it may be 0, or from 1e-15 to 1e15", rate));
 }
 
 void check_layers(const Compressor& c, std::span<const Layer> layers) {
+  std::uint64_t left = wire::kMostBlocks - 1;  // they are blocks of one element on their way
   for (const Layer& layer : layers) {
+    if (layer.elements > left)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("compressor: a layer of {} elements is too large: a tensor has at most {}",
+                              layer.elements, wire::kMostBlocks - 1));
+    left -= layer.elements;
     if (layer.bin == 0) continue;
     require(std::holds_alternative<AdaComp>(c.selection), "the bin of a layer", layer.bin,
             "set only for AdaComp");

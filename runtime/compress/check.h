@@ -9,11 +9,12 @@ namespace nzcl::compress {
 
 /// Throws Error{invalid_argument} that names the field and its range.
 void check_compressor(const Compressor& compressor);
-/// The same for the layers of a tensor.
+/// The same for the layers of a tensor, which together must be a tensor that can be allreduced.
 void check_layers(const Compressor& compressor, std::span<const Layer> layers);
 
-/// The same for a learning rate.
+/// The same for a learning rate, which may also be 0.
 void check_rate(float rate);
+/// Whether it is one in whose units a residual can be.
 inline bool is_rate(float rate) { return rate >= 1e-15f && rate <= 1e15f; }
 
 /// Whether the owners of the compressor's results code them.

@@ -30,16 +30,16 @@ constexpr std::uint64_t kMoreCandidates = kMostSliceElements;
 
 }  // namespace
 
-/// Several magnitudes may be equal to the threshold, so that more than `wanted` reach it. With `exact`, only
-/// the first of the equal ones are sent.
-void TensorState::find_exact_threshold(std::uint64_t wanted, bool exact) {
+/// Several magnitudes may be equal to the threshold, so that more than `wanted` reach it. If these are more
+/// than `more`, only the first of the equal ones are sent.
+void TensorState::find_exact_threshold(std::uint64_t wanted, std::uint64_t more) {
   if (!rank_candidates(wanted)) rank_all(wanted);
   const MagnitudeRank& rank = rank_of_magnitudes_;
   // If fewer than `wanted` elements are not zero, the threshold that was found is 0; all of these are sent,
   // but no zeros. If at least `wanted` elements are not finite, it lies above the finite numbers; the rules
   // send such elements in any case.
   threshold_ = std::clamp<MagnitudeBits>(rank.threshold(), 1, kInfinityBits);
-  if (threshold_ == rank.threshold() && threshold_ < kInfinityBits && rank.equal() > rank.ties() && exact)
+  if (threshold_ == rank.threshold() && threshold_ < kInfinityBits && rank.equal() > rank.ties() + more)
     settle_ties(rank.ties());
 }
 

@@ -5,7 +5,16 @@
 namespace nzcl::compress {
 
 Layout::Layout(std::span<const Layer> layers, std::uint32_t bin) : layers_(layers.begin(), layers.end()) {
-  for (const Layer& layer : layers_) elements_ += layer.elements;
+  std::uint64_t most_bins = 0;
+  for (const Layer& layer : layers_) {
+    elements_ += layer.elements;
+    if (bin > 0) most_bins += layer.elements / (layer.bin == 0 ? bin : layer.bin) + 1;
+  }
+  const std::uint64_t most_slices = elements_ / kMostSliceElements + 1;
+  // All of it at once, so that there is an error at once if a tensor is too large for the memory.
+  slices_.reserve(most_slices);
+  segments_.reserve(most_slices + layers_.size());
+  if (bin > 0) bin_ends_.reserve(most_bins + most_slices);
   std::size_t layer = 0;
   std::uint64_t layer_begin = 0;
   for (std::uint64_t begin = 0; begin < elements_; begin += kMostSliceElements) {

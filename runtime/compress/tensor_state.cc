@@ -16,6 +16,8 @@ namespace {
 
 /// The number of stages in which the ratio comes down during the warm-up.
 constexpr int kWarmUpStages = 4;
+/// A streaming top-k may send one more for so many that are wanted, because they are equal to the last ones.
+constexpr std::uint64_t kTiesPerWanted = 16;
 
 MagnitudeBits bits_of(float magnitude) { return std::bit_cast<MagnitudeBits>(std::fabs(magnitude)); }
 /// The threshold as a rule wants it: at least the smallest number that is not 0.
@@ -132,7 +134,7 @@ void TensorState::prepare(const TopK& selection) {
                    state_.since_exact >= selection.refresh || state_.wanted != wanted_;
   tie_slice_ = layout_.slices().size();
   if (found_exactly_) {
-    find_exact_threshold(wanted_, selection.exact);
+    find_exact_threshold(wanted_, selection.exact ? 0 : wanted_ / kTiesPerWanted);
   } else {
     threshold_ = threshold_bits(state_.threshold.next);
   }
@@ -207,7 +209,7 @@ Rule TensorState::rule_of(std::size_t index) const {
               .bin_thresholds = std::span(s.bin_thresholds_).subspan(slice.first_bin, slice.bins)};
     }
     Rule operator()(const TopK& selection) const {
-      if (!s.found_exactly_ || !selection.exact || index < s.tie_slice_)
+      if (index < s.tie_slice_)
         return {.threshold = s.threshold_, .lower_threshold = selection.exact ? 0 : s.lower_threshold_};
       if (index > s.tie_slice_) return {.threshold = s.threshold_ + 1};
       return {.kind = Rule::Kind::bin_threshold, .bins = {s.tie_ends_}, .bin_thresholds = s.tie_thresholds_};
@@ -265,9 +267,13 @@ void TensorState::end_selection() noexcept {
 void TensorState::code_slice(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
                              std::span<float> values) noexcept {
   SliceOutcome& outcome = outcomes_[index];
-  outcome.non_finite = count_non_finite(values);
+  // A narrower type makes infinities of what is beyond its range. Qsgd makes NaNs of a whole bucket, of which
+  // those count that it was given.
+  const bool narrows = std::holds_alternative<Narrow>(compressor_.values);
+  if (!narrows) outcome.non_finite = count_non_finite(values);
   if (!std::holds_alternative<AsIs>(compressor_.values))
     code_values(index, buffers, offsets, values, outcome);
+  if (narrows) outcome.non_finite = count_non_finite(values);
   outcome.coded_bytes = coded_bytes(layout_.slices()[index], offsets, outcome);
 }
 
@@ -284,8 +290,10 @@ void TensorState::end_step() noexcept {
   state_.since_exact = found_exactly_ ? 1 : state_.since_exact + 1;
   state_.wanted = wanted_;
   // At these limits the threshold does not tell how large the magnitudes are: at 1 nearly all elements are 0,
-  // and at infinity too many are not finite. Then there is nothing to predict from.
-  if (threshold_ == 1 || threshold_ >= kInfinityBits) return state_.threshold.lost();
+  // and at infinity too many are not finite. Where many magnitudes are equal to it, it does not tell how many
+  // reach one that is about as large. Then there is nothing to predict from.
+  const bool among_equals = tie_slice_ < layout_.slices().size();
+  if (threshold_ == 1 || threshold_ >= kInfinityBits || among_equals) return state_.threshold.lost();
   const float used = std::bit_cast<float>(threshold_);
   if (found_exactly_) {
     state_.threshold.found(used, state_.steps <= kSettlingSteps);

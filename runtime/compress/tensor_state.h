@@ -132,7 +132,7 @@ class TensorState {
   void prepare(const BlockTopK& selection);
   void prepare(const Everything& selection);
   // In exact_threshold.cc:
-  void find_exact_threshold(std::uint64_t wanted, bool exact);
+  void find_exact_threshold(std::uint64_t wanted, std::uint64_t more);
   MagnitudeBits likely_below(std::uint64_t wanted) noexcept;
   bool rank_candidates(std::uint64_t wanted);
   void rank_all(std::uint64_t wanted) noexcept;
@@ -171,7 +171,7 @@ class TensorState {
   std::size_t most_scales_ = 0;                // of a slice; 0: values are not quantised
   std::unique_ptr<float[]> scales_;            // of the buckets; each slice has room for most_scales_
   std::vector<double> layer_scales_;           // one for each layer; only for codes_after_all()
-  /// An exact top-k may take only some of the elements that are equal to the threshold. It takes all of them
+  /// A top-k may take only some of the elements that are equal to the threshold. It takes all of them
   /// in the slices before this one, in this slice those before tie_ends_[0], and none in later slices.
   std::size_t tie_slice_ = 0;
   std::array<std::uint32_t, 2> tie_ends_{};

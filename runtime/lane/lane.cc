@@ -9,6 +9,7 @@
 #include <string_view>
 #include <thread>
 
+#include "runtime/base/plain_floats.h"
 #include "runtime/exchange/contributions/agreement.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/trace/trace.h"
@@ -177,6 +178,7 @@ bool Lane::drive() {
 
 bool Lane::round() {
   if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
+  const PlainFloats floats;  // the thread may be the caller's
   bool moved = false;
   const std::size_t n = endpoint_->poll(completions_);
   // The lane may have been halted while this thread was stuck in the transport; its operations may be gone

@@ -1,6 +1,7 @@
 #include "runtime/lane/scan_pool.h"
 
 #include "runtime/base/block_signals.h"
+#include "runtime/base/plain_floats.h"
 
 namespace nzcl::engine {
 
@@ -29,6 +30,7 @@ void ScanPool::submit(std::shared_ptr<Operation> operation) {
 }
 
 void ScanPool::run(std::stop_token stop) {
+  const PlainFloats floats;  // compressors compute here, and the thread has inherited its creator's mode
   while (true) {
     std::shared_ptr<Operation> operation;
     std::uint64_t slice = 0;

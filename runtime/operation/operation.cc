@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
 #include "runtime/base/bitmap.h"
@@ -336,6 +335,9 @@ void Operation::complete_packed() {
 }
 
 void Operation::grow_packed(std::uint64_t blocks) {
+  // Most callers grow the very memory that holds the first part of the result, which may free it. So the
+  // result is whole in this object's memory before they are asked.
+  overflow_->keep_output({output.base, output.capacity * layout.block_bytes()});
   const PackedMemory memory = output.grow(blocks);
   if (memory.values == nullptr) {
     throw Error(ErrorCode::invalid_argument,
@@ -345,11 +347,7 @@ void Operation::grow_packed(std::uint64_t blocks) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("operation {}: the indices that packed_grow gave memory for: {}", epoch, *wrong));
   }
-  auto* const values = static_cast<std::byte*>(memory.values);
-  const std::uint64_t fitted = output.capacity * layout.block_bytes();
-  if (fitted > 0) std::memcpy(values, output.base, fitted);
-  const auto rest = overflow_->bytes();
-  std::memcpy(values + fitted, rest.data(), rest.size());
+  overflow_->move_to(static_cast<std::byte*>(memory.values));
   if (memory.indices.data() != nullptr) write_indices(memory.indices, packed_indices());
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/plan/link_speed.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/plan/transport_choice.h"
+#include "runtime/wire/checks.h"
 #include "verbs/transport.h"
 
 namespace nzcl::tools {
@@ -191,10 +192,30 @@ class Explanation {
 
 }  // namespace
 
+namespace {
+
+void require(bool good, const std::string& text) {
+  if (!good) throw Error(ErrorCode::invalid_argument, text);
+}
+
+void check(const Question& q) {
+  require(q.density >= 0 && q.density <= 1,  // false for NaN
+          fmt::format("--explain: the density is {:g}; it is a share from 0 to 1, and 0 if it is not known",
+                      q.density));
+  require(q.ranks >= 1 && q.ranks <= wire::kMaxMembers,
+          fmt::format("--explain: {} ranks; there may be 1 to {}", q.ranks, wire::kMaxMembers));
+  require(q.hosts >= 1 && q.hosts <= q.ranks,
+          fmt::format("--hosts is {}, and there are {} ranks", q.hosts, q.ranks));
+  const std::size_t element = element_bytes(q.type);
+  require(wire::can_be_laid_out(q.bytes / element, q.block_elems, element),
+          fmt::format("--explain: {} bytes in blocks of {} elements are no tensor that memory can hold",
+                      q.bytes, q.block_elems));
+}
+
+}  // namespace
+
 std::string explain(const Question& question, const Options& options) {
-  if (question.hosts > question.ranks)
-    throw Error(ErrorCode::invalid_argument,
-                fmt::format("--hosts is {}, and there are {} ranks", question.hosts, question.ranks));
+  check(question);
   return Explanation(question, options).text();
 }
 

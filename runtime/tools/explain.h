@@ -26,7 +26,7 @@ struct Question {
 };
 
 /// Returns the answer for these options, as some lines of text with a table. Throws Error for options that
-/// cannot be combined.
+/// cannot be combined, and Error{invalid_argument} for a question that cannot be asked.
 std::string explain(const Question& question, const Options& options);
 
 }  // namespace nzcl::tools

@@ -151,8 +151,9 @@ void BucketHook::prepare_state(const std::string& name, Bucket& bucket, const c1
 }
 
 void BucketHook::set_rate(double rate) {
-  TORCH_CHECK(rate >= 1e-15 && rate <= 1e15, "the rate is ", rate, "; it may be from 1e-15 to 1e15");
-  rate_ = static_cast<float>(rate);
+  TORCH_CHECK(rate == 0 || (rate >= 1e-15 && rate <= 1e15), "the rate is ", rate,
+              "; it may be 0, or from 1e-15 to 1e15");
+  if (rate > 0) rate_ = static_cast<float>(rate);
 }
 
 void BucketHook::adapt_rate(nzcl::CompressorState& state) const {

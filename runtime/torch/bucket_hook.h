@@ -73,6 +73,7 @@ class NZCL_API BucketHook {
   std::uint64_t steps() const { return steps_; }  ///< that have begun
 
   /// The learning rate of the next steps (CompressorState::set_rate()). The same on all ranks, between steps.
+  /// 0, as the first step of a warm-up may have, changes nothing.
   /// States take a rate that is within a per cent of their last one for the same, because a new one takes a
   /// pass over what they keep.
   void set_rate(double rate);

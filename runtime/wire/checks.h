@@ -15,10 +15,13 @@ namespace nzcl::wire {
 /// The most bytes that a tensor or a block can have. It is small enough that the sum of two sizes never
 /// wraps.
 inline constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 62;
+/// The most blocks that a tensor can have. Even if none of them is there, each rank keeps some bits of it.
+inline constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 40;
 /// Returns true if a tensor of `count` elements in blocks of `block_elems` can be laid out in memory. It
 /// checks what callers ask for, and what peers claim.
 constexpr bool can_be_laid_out(std::uint64_t count, std::uint64_t block_elems, std::uint64_t element_bytes) {
-  return block_elems > 0 && count <= kMostBytes / element_bytes && block_elems <= kMostBytes / element_bytes;
+  return block_elems > 0 && count <= kMostBytes / element_bytes &&
+         block_elems <= kMostBytes / element_bytes && count / block_elems < kMostBlocks;
 }
 
 /// Checks the header of a section that begins `at` bytes into a slot. Its lengths have 32 bits, so that their

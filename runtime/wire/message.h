@@ -85,8 +85,8 @@ struct OperationRecord {
   std::uint64_t output_key = 0;
   std::uint64_t tag = 0;          // the caller's own name for the operation
   std::uint64_t chunk_count = 0;  // of a collective with chunks: elements of the slice's chunk
-  /// Of a collective with chunks: of all chunks' counts, or 0 if they are equal. Of a compressed allreduce:
-  /// of what the ranks' compressors must have in common, or 0 if that is nothing.
+  /// Of a collective with chunks: of all chunks' counts, or 0 if they are equal. Of an allreduce of what
+  /// compressors send: of what the ranks' compressors must have in common. Else 0.
   std::uint64_t checksum = 0;
 
   /// 0 for a collective that has no root.

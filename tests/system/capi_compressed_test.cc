@@ -141,6 +141,12 @@ TEST(CApiCompressed, RefusesMisuseByName) {
   const nzclLayer_t large_bin{100, std::uint64_t{1} << 33};
   EXPECT_EQ(nzclCompressorStateCreate("adacomp", &large_bin, 1, &state), nzclInvalidArgument);
   EXPECT_THAT(nzclGetLastError(), HasSubstr("the bin of a layer"));
+  EXPECT_EQ(nzclCompressorStateCreate("topk", kLayers, static_cast<std::size_t>(-1), &state),
+            nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("layer_count is 18446744073709551615"));
+  const nzclLayer_t negative{static_cast<std::uint64_t>(-1), 0};
+  EXPECT_EQ(nzclCompressorStateCreate("topk", &negative, 1, &state), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("a layer of 18446744073709551615 elements is too large"));
   EXPECT_EQ(nzclCompressorStateDestroy(nullptr), nzclSuccess);
   NZCL_OK(nzclCompressorStateCreate("topk", kLayers, 2, &state));
   std::size_t bytes = 10;
@@ -148,8 +154,9 @@ TEST(CApiCompressed, RefusesMisuseByName) {
   EXPECT_EQ(nzclCompressorStateSave(state, little.data(), &bytes), nzclInvalidArgument);
   EXPECT_GT(bytes, 4 * kCount);
   EXPECT_EQ(nzclCompressorStateRestore(state, little.data(), 10), nzclInvalidArgument);
-  EXPECT_EQ(nzclCompressorStateSetRate(state, 0), nzclInvalidArgument);
-  EXPECT_THAT(nzclGetLastError(), HasSubstr("set_rate: the rate is 0; it may be from 1e-15 to 1e15"));
+  NZCL_OK(nzclCompressorStateSetRate(state, 0));
+  EXPECT_EQ(nzclCompressorStateSetRate(state, -1), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("set_rate: the rate is -1; it may be 0, or from 1e-15 to 1e15"));
   EXPECT_EQ(nzclCompressorStateSetRate(nullptr, 1), nzclInvalidArgument);
   nzclCompressionReport report{};
   EXPECT_EQ(nzclCompressorStateGetReport(state, &report), nzclInvalidArgument) << "without a size";

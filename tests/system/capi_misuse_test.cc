@@ -226,6 +226,95 @@ std::string refusal(nzclResult_t result) {
   return nzclGetLastError();
 }
 
+// Some of these numbers have the last 8 bits of one that exists.
+TEST_F(CApiMisuseTest, EveryEnumeratorThatDoesNotExistIsRefusedByItsNumber) {
+  constexpr std::array kNone{-1, 100, 255, 256, 257, 258, 512, 65536};
+  float* const x = data_.data();
+  nzclWork_t work = nullptr;
+  const std::int64_t index = 0;
+  nzclAllReduceArgs dense{};
+  dense.size = sizeof dense;
+  dense.send = dense.recv = x;
+  dense.count = 1;
+  nzclAllReduceSparseArgs sparse{};
+  sparse.size = sizeof sparse;
+  sparse.values = sparse.output = x;
+  sparse.indices = &index;
+  sparse.index_type = nzclIndexInt64;
+  sparse.index_count = sparse.count = 1;
+  nzclCollectiveArgs other{};
+  other.size = sizeof other;
+  other.send = other.recv = x;
+  other.count = 1;
+  const auto names = [](const char* what, int number) {
+    return HasSubstr(std::string(what) + " " + std::to_string(number) + " does not exist");
+  };
+  for (const int none : kNone) {
+    const auto type = static_cast<nzclDataType_t>(none);
+    const auto op = static_cast<nzclRedOp_t>(none);
+    const auto is_type = names("type", none), is_op = names("op", none);
+    EXPECT_THAT(refusal(nzclAllReduce(x, x, 1, type, nzclSum, comm_, &work)), is_type);
+    EXPECT_THAT(refusal(nzclAllReduce(x, x, 1, nzclFloat32, op, comm_, &work)), is_op);
+    EXPECT_THAT(refusal(nzclAllReduceSparseBlock(x, &index, 1, 1, x, 1, type, nzclSum, comm_, &work)),
+                is_type);
+    EXPECT_THAT(
+        refusal(nzclAllReduceSparseBlockPacked(x, &index, 1, 1, x, 1, 1, nzclFloat32, op, comm_, &work)),
+        is_op);
+    EXPECT_THAT(refusal(nzclBroadcast(x, 1, type, 0, comm_, &work)), is_type);
+    EXPECT_THAT(refusal(nzclReduce(x, x, 1, nzclFloat32, op, 0, comm_, &work)), is_op);
+    EXPECT_THAT(refusal(nzclReduceScatter(x, x, 1, nzclFloat32, op, comm_, &work)), is_op);
+    EXPECT_THAT(refusal(nzclAllGather(x, x, 1, type, comm_, &work)), is_type);
+    nzclAllReduceArgs d = dense;
+    d.wire_type = static_cast<nzclWireType_t>(none);
+    EXPECT_THAT(refusal(nzclAllReduceEx(&d, comm_, &work)), names("wire_type", none));
+    d = dense, d.algorithm = static_cast<nzclAlgorithm_t>(none);
+    EXPECT_THAT(refusal(nzclAllReduceEx(&d, comm_, &work)), names("algorithm", none));
+    nzclAllReduceSparseArgs s = sparse;
+    s.index_type = static_cast<nzclIndexType_t>(none);
+    EXPECT_THAT(refusal(nzclAllReduceSparse(&s, comm_, &work)), names("index type", none));
+    nzclCollectiveArgs o = other;
+    o.op = op;
+    EXPECT_THAT(refusal(nzclReduceEx(&o, comm_, &work)), is_op);
+    EXPECT_STREQ(nzclGetErrorString(static_cast<nzclResult_t>(none)), "no status that nzcl returns");
+  }
+}
+
+TEST_F(CApiMisuseTest, ARankThatIsNoneIsRefused) {
+  nzclUniqueId id;
+  NZCL_OK(nzclGetUniqueId(&id));
+  nzclComm_t other = nullptr;
+  for (const auto& [ranks, rank] : {std::pair{1, -1}, {2, -1}, {-1, 0}, {0, 0}, {1, 1}, {2, 5}}) {
+    EXPECT_THAT(
+        refusal(nzclCommInitRank(&other, ranks, id, rank)),
+        HasSubstr("rank " + std::to_string(rank) + " of " + std::to_string(ranks) + " does not exist"));
+  }
+}
+
+// A negative number, where there should have been none, is a number near 2^64.
+TEST_F(CApiMisuseTest, ACountThatCannotBeIsRefused) {
+  float* const x = data_.data();
+  nzclWork_t work = nullptr;
+  const std::int64_t index = 0;
+  for (const std::size_t none : {static_cast<std::size_t>(-1), static_cast<std::size_t>(-256),
+                                 std::size_t{1} << 63, std::size_t{1} << 62, std::size_t{1} << 61}) {
+    refusal(nzclAllReduce(x, x, none, nzclFloat32, nzclSum, comm_, &work));
+    refusal(nzclAllReduceSparseBlock(x, &index, 1, none, x, 1, nzclFloat64, nzclSum, comm_, &work));
+    refusal(nzclAllReduceSparseBlock(x, &index, 1, 1, x, none, nzclFloat32, nzclSum, comm_, &work));
+    refusal(nzclAllReduceSparseBlock(x, &index, none, 1, x, 1, nzclFloat32, nzclSum, comm_, &work));
+    refusal(nzclAllReduceSparseBlockPacked(x, &index, 1, 1, x, none, 1, nzclFloat64, nzclSum, comm_, &work));
+    refusal(nzclAllReduceSparseBlockPacked(x, &index, 1, 1, x, 1, none, nzclFloat32, nzclSum, comm_, &work));
+    refusal(nzclBroadcast(x, none, nzclFloat32, 0, comm_, &work));
+    refusal(nzclReduce(x, x, none, nzclFloat32, nzclSum, 0, comm_, &work));
+    refusal(nzclReduceScatter(x, x, none, nzclFloat32, nzclSum, comm_, &work));
+    refusal(nzclAllGather(x, x, none, nzclFloat32, comm_, &work));
+    nzclBuffer_t buffer = nullptr;
+    refusal(nzclCommRegister(comm_, x, none, &buffer));
+  }
+  NZCL_OK(nzclAllReduce(nullptr, nullptr, 0, nzclFloat32, nzclSum, comm_, &work));
+  NZCL_OK(nzclWorkWait(work, -1));
+  NZCL_OK(nzclWorkFree(work));
+}
+
 TEST_F(CApiMisuseTest, EveryNullPointerOfAStreamIsAnErrorThatNamesTheCall) {
   const auto names = AllOf(HasSubstr("nzclAllReduceSparse"), HasSubstr("null"));
   nzclWork_t work = nullptr;

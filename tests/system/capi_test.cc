@@ -199,7 +199,7 @@ TEST_F(CApiTest, ARankWithoutAnythingPassesNull) {
   });
 }
 
-/// Room for a packed result that grows.
+/// Room for a packed result that grows, and gives up what it held.
 struct Grown {
   std::vector<float> values;
   std::vector<std::uint32_t> indices;
@@ -208,6 +208,7 @@ struct Grown {
 int grow(std::uint64_t blocks, void** values, void** indices, void* context) {
   auto& grown = *static_cast<Grown*>(context);
   ++grown.calls;
+  std::ranges::fill(grown.values, -1.0f);
   grown.values.resize(blocks);
   grown.indices.resize(blocks);
   *values = grown.values.data();
@@ -261,6 +262,18 @@ TEST_F(CApiTest, SparseStreams) {
     EXPECT_EQ(grown.values.front(), 5.0f * kRanks);
     EXPECT_EQ(grown.values[1], 4.0f);
     EXPECT_EQ(grown.values.back(), 1.0f * kRanks);
+
+    // Most callers grow what holds the first part of the result already.
+    grown.values = {9, 9};
+    grown.indices = {9, 9};
+    args.packed_values = grown.values.data();
+    args.packed_indices = grown.indices.data();
+    args.packed_capacity = 2;
+    NZCL_OK(nzclAllReduceSparse(&args, comm, &work));
+    wait_and_free(work);
+    EXPECT_EQ(grown.calls, 2);
+    EXPECT_EQ(grown.values, (std::vector<float>{5.0f * kRanks, 4, 4, 4, 1.0f * kRanks}));
+    EXPECT_EQ(grown.indices, (std::vector<std::uint32_t>{50, 1000, 1001, 1002, 99999}));
     args.size = 8;
     EXPECT_EQ(nzclAllReduceSparse(&args, comm, &work), nzclInvalidArgument);
     NZCL_OK(nzclCommDeregister(comm, in));

@@ -6,6 +6,7 @@
 #include <barrier>
 #include <limits>
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -288,15 +289,17 @@ TEST(CompressedRefusal, LeavesStateAndCommunicatorUsable) {
 }
 
 /// What the ranks are told whose states are made from these texts, and have done so many steps before.
-std::vector<std::string> told(const std::vector<std::pair<const char*, int>>& states) {
+std::vector<std::string> told(const std::vector<std::pair<const char*, int>>& states,
+                              std::size_t elements = kElements) {
   std::vector<std::string> all(states.size());
   (void)run_ranks(of_ranks(static_cast<int>(states.size())), [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    CompressorState state(compressor_from_text(states[rank].first), kElements);
-    const auto input = gradient_with_nan(communicator.rank(), 0);
+    CompressorState state(compressor_from_text(states[rank].first), elements);
+    auto input = gradient_with_nan(communicator.rank(), 0);
+    input.resize(elements);
     for (int step = 0; step < states[rank].second; ++step) (void)state.compress(input);
-    std::vector<float> result(kElements);
-    const auto buffer = communicator.register_buffer(result.data(), kElements * sizeof(float));
+    std::vector<float> result(elements);
+    const auto buffer = communicator.register_buffer(result.data(), elements * sizeof(float));
     all[rank] = refusal([&] {
       communicator.allreduce_compressed({.state = &state, .input = input.data(), .output = result.data()})
           .wait();
@@ -312,7 +315,110 @@ TEST(CompressedRefusal, NamesRanksThatDrawOtherElements) {
   EXPECT_THAT(told({{"randomk:0.01", 0}, {"randomk:0.01", 1}}), refused);
   EXPECT_THAT(told({{"randomk:0.01", 2}, {"randomk:0.01", 2}, {"randomk:0.011", 2}}), refused);
   EXPECT_THAT(told({{"randomk:0.01", 0}, {"topk:0.01", 0}}), refused);
+  EXPECT_THAT(told({{"randomk:0.01", 0}, {"randomk:0.01+bf16", 0}}), refused);
   EXPECT_THAT(told({{"randomk:0.01,seed=2", 1}, {"randomk:0.01,seed=2", 1}}), Each("not refused"));
+}
+
+// Sums of what different compressors send would be no error that anybody sees.
+TEST(CompressedRefusal, NamesRanksWithOtherCompressors) {
+  const auto refused = Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("checksum of the compressor")));
+  for (const std::size_t elements : {std::size_t{100}, std::size_t{kElements}}) {
+    EXPECT_THAT(told({{"topk:0.01", 0}, {"topk:0.02", 0}}, elements), refused) << elements;
+    EXPECT_THAT(told({{"topk:0.01", 0}, {"topk:0.01,momentum=0.9", 0}}, elements), refused) << elements;
+    EXPECT_THAT(told({{"adacomp", 0}, {"adacomp", 0}, {"adacomp:500:slice", 0}}, elements), refused);
+    EXPECT_THAT(told({{"all", 0}, {"qsgd:8", 0}}, elements), refused) << elements;
+    EXPECT_THAT(told({{"topk:0.01", 3}, {"topk:0.01", 0}}, elements), Each("not refused")) << elements;
+    EXPECT_THAT(told({{"all", 0}, {"all", 0}}, elements), Each("not refused")) << elements;
+  }
+}
+
+// Results would overwrite what is still to be read.
+TEST(CompressedRefusal, OfAnOutputThatOverlapsTheInput) {
+  for (const char* text : {"all", "topk:0.1"}) {
+    for (const std::size_t elements : {std::size_t{100}, std::size_t{kElements}}) {
+      const auto errors = run_ranks(of_ranks(2), [&](Communicator& communicator) {
+        CompressorState state(compressor_from_text(text), elements);
+        std::vector<float> memory(3 * elements, 1.0f);
+        const auto buffer = communicator.register_buffer(memory.data(), memory.size() * sizeof(float));
+        float* const middle = memory.data() + elements;
+        for (const auto shift :
+             {std::ptrdiff_t{1}, std::ptrdiff_t{-1}, static_cast<std::ptrdiff_t>(elements) - 1,
+              1 - static_cast<std::ptrdiff_t>(elements)}) {
+          EXPECT_THAT(refusal([&] {
+                        (void)communicator.allreduce_compressed(
+                            {.state = &state, .input = middle + shift, .output = middle});
+                      }),
+                      HasSubstr("allreduce: input and output overlap without being the same"))
+              << shift;
+        }
+        EXPECT_EQ(state.report().steps, 0u);
+        for (const float* input : {middle, middle + elements, middle - elements})
+          communicator.allreduce_compressed({.state = &state, .input = input, .output = middle}).wait();
+      });
+      EXPECT_THAT(errors, Each(""));
+    }
+  }
+}
+
+// While the other rank has not called yet, the operation is in flight.
+TEST(CompressedRefusal, OfAnInputThatAnOperationInFlightWrites) {
+  for (const char* text : {"all", "topk:0.1"}) {
+    for (const std::size_t elements : {std::size_t{100}, std::size_t{kElements}}) {
+      std::barrier<> refused(2);
+      const auto errors = run_ranks(of_ranks(2), [&](Communicator& communicator) {
+        CompressorState state(compressor_from_text(text), elements);
+        std::vector<float> values(elements, 1.0f), sent(elements, 1.0f), result(elements);
+        const auto first = communicator.register_buffer(values.data(), elements * sizeof(float));
+        const auto second = communicator.register_buffer(result.data(), elements * sizeof(float));
+        const auto wrong = [&] {
+          communicator
+              .allreduce_compressed({.state = &state, .input = values.data(), .output = result.data()})
+              .wait();
+        };
+        if (communicator.rank() == 1) refused.arrive_and_wait();
+        Work work =
+            communicator.allreduce({.input = values.data(), .output = values.data(), .count = elements});
+        if (communicator.rank() == 0) {
+          EXPECT_THAT(refusal(wrong), HasSubstr("a buffer overlaps a buffer of operation 0"));
+          refused.arrive_and_wait();
+        } else {
+          work.wait();
+          EXPECT_THAT(refusal(wrong), HasSubstr("rank 0 refused its request: a buffer overlaps"));
+        }
+        work.wait();
+        EXPECT_EQ(values, std::vector<float>(elements, 2.0f));
+        CompressorState other(compressor_from_text(text), elements);  // the step before is lost on one rank
+        communicator.allreduce_compressed({.state = &other, .input = values.data(), .output = values.data()})
+            .wait();
+      });
+      EXPECT_THAT(errors, Each(""));
+    }
+  }
+}
+
+// It takes its place in the order, so that the next operation meets that of the other ranks.
+TEST(CompressedRefusal, OfAStateThatWasMovedFrom) {
+  for (const bool all_ranks : {true, false}) {
+    std::vector<std::string> next(2);
+    (void)run_ranks(of_ranks(2), [&](Communicator& communicator) {
+      CompressorState state(compressor_from_text("all"), 1000);
+      std::vector<float> values(1000, 1.0f);
+      const auto buffer = communicator.register_buffer(values.data(), values.size() * sizeof(float));
+      std::optional<CompressorState> taken;
+      if (all_ranks || communicator.rank() == 0) taken.emplace(std::move(state));
+      const auto error = refusal([&] {
+        communicator.allreduce_compressed({.state = &state, .input = values.data(), .output = values.data()})
+            .wait();
+      });
+      EXPECT_THAT(error, HasSubstr("CompressorState is empty: it was moved from")) << communicator.rank();
+      next[static_cast<std::size_t>(communicator.rank())] = refusal([&] {
+        communicator.allreduce({.input = values.data(), .output = values.data(), .count = 10}).wait();
+      });
+    });
+    // One that says nothing of its tensor cannot be matched with one that does, and both are named.
+    EXPECT_THAT(next,
+                Each(all_ranks ? HasSubstr("not refused") : HasSubstr("ranks disagree about operation 0")));
+  }
 }
 
 TEST(CompressedRefusal, OfMinimaAndOfStatesInUse) {

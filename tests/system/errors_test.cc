@@ -81,6 +81,45 @@ TEST(ArgumentTest, EachBadArgumentIsNamedAndNothingIsStarted) {
   EXPECT_THAT(errors, Each(""));
 }
 
+// Nothing is laid out for it, and the communicator goes on.
+TEST(ArgumentTest, ATensorThatCannotBeIsRefusedAtOnce) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c);
+    const auto invalid = ::testing::Pair(static_cast<int>(ErrorCode::invalid_argument), ::testing::Ne(""));
+    constexpr std::uint64_t kCube = 1'000'000'000'000'000'000;  // (10^6)^3, the shape of a sparse tensor
+    const std::array<std::int64_t, 2> few{3, 5};
+    for (const std::uint64_t count :
+         {~std::uint64_t{0}, std::uint64_t{1} << 63, std::uint64_t{1} << 62, kCube, std::uint64_t{1} << 45}) {
+      for (const std::uint64_t block : {std::uint64_t{1}, std::uint64_t{256}, ~std::uint64_t{0}}) {
+        AllreduceRequest dense = b.request();
+        dense.count = count, dense.block_elems = block;
+        EXPECT_THAT(error_of([&] { (void)c.allreduce(dense); }), invalid) << count << " in " << block;
+        SparseAllreduceRequest stream{.values = b.data.data(),
+                                      .indices = few,
+                                      .count = count,
+                                      .block_elems = block,
+                                      .output = b.data.data()};
+        EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse(stream); }), invalid) << count << " in " << block;
+        if (count / block < std::uint64_t{1} << 40) continue;
+        stream.output = nullptr;
+        stream.packed_grow = [](std::uint64_t) { return PackedMemory{}; };
+        EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse(stream); }), invalid) << count << " in " << block;
+      }
+    }
+    // There are not so many indices, which must not be read.
+    const SparseAllreduceRequest indices{.values = b.data.data(),
+                                         .indices = {few.data(), ~std::size_t{0}, IndexType::int64},
+                                         .count = 100,
+                                         .block_elems = 1,
+                                         .output = b.data.data(),
+                                         .sum_duplicates = true};
+    EXPECT_THAT(error_of([&] { (void)c.allreduce_sparse(indices); }), invalid);
+    c.allreduce(b.request()).wait();
+    EXPECT_EQ(b.data.front(), 2.0f);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(ArgumentTest, BuffersOfARunningOperationAreRefused) {
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
     Buffer b(c);

@@ -8,6 +8,7 @@
 #include <asio.hpp>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,6 +30,47 @@ using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+
+/// What a member of a local meeting learns from one round, or its error.
+std::future<std::string> gather(Bootstrap& member, const std::string& mine,
+                                std::chrono::milliseconds time = kLong) {
+  return std::async(std::launch::async, [&member, mine, time]() -> std::string {
+    try {
+      std::string all;
+      for (const std::string& part : member.allgather(mine, in(time))) all += part;
+      return all;
+    } catch (const Error& e) {
+      return e.what();
+    }
+  });
+}
+
+TEST(LocalMeeting, WhoComesTooLateMeetsTheOthersWhenAllComeAgain) {
+  const auto meeting = std::make_shared<LocalMeeting>(2);
+  const auto a = make_local_bootstrap(meeting, 0);
+  EXPECT_THAT(gather(*a, "x", kShort).get(), HasSubstr("did not come to the meeting in time: member 1"));
+  const auto b = make_local_bootstrap(meeting, 1), again = make_local_bootstrap(meeting, 0);
+  auto of_b = gather(*b, "b"), of_a = gather(*again, "a");
+  EXPECT_EQ(of_a.get(), "ab");
+  EXPECT_EQ(of_b.get(), "ab");
+}
+
+TEST(LocalMeeting, RoundsOfDifferentMeetingsAreNotMixed) {
+  const auto meeting = std::make_shared<LocalMeeting>(2);
+  const auto a = make_local_bootstrap(meeting, 0), b = make_local_bootstrap(meeting, 1);
+  auto first_of_a = gather(*a, "a"), first_of_b = gather(*b, "b");
+  EXPECT_EQ(first_of_a.get(), "ab");
+  EXPECT_EQ(first_of_b.get(), "ab");
+  // Member 1 fails for a reason of its own, and begins anew. Whichever comes first, they do not meet.
+  auto second_of_a = gather(*a, "2");
+  const auto b_again = make_local_bootstrap(meeting, 1);
+  auto anew_of_b = gather(*b_again, "B");
+  EXPECT_THAT(second_of_a.get(), HasSubstr("has begun a new one"));
+  const auto a_again = make_local_bootstrap(meeting, 0);
+  EXPECT_EQ(gather(*a_again, "A").get(), "AB");
+  EXPECT_EQ(anew_of_b.get(), "AB");
+}
+
 TEST(StarMeeting, GathersEverybodysBytesInOrder) {
   EXPECT_THAT(run({{2}, {0}, {1}}, free_port(), kLong, three_rounds), Each(""));
 }

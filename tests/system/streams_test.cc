@@ -95,8 +95,11 @@ void check_streams(Communicator& c, std::uint64_t count, std::uint64_t block, do
   }
   EXPECT_EQ(output, dense) << "count " << count << " block " << block;
 
-  // Packed, once with enough room and once with hardly any.
-  for (const bool grows : {false, true}) {
+  // Packed, once with enough room, and twice with hardly any: it grows elsewhere, or as most callers would
+  // write it, in the memory that holds the first part of the result.
+  enum class Room { enough, grows_elsewhere, grows_there };
+  for (const Room room : {Room::enough, Room::grows_elsewhere, Room::grows_there}) {
+    const bool grows = room != Room::enough;
     const std::uint64_t capacity = grows ? expected.size() / 3 : expected.size() + 2;
     std::vector<float> packed(capacity * block + 1, 6.5f), grown;
     std::vector<T> indices(capacity + 1, T{77}), grown_indices;
@@ -109,16 +112,21 @@ void check_streams(Communicator& c, std::uint64_t count, std::uint64_t block, do
       r.packed_grow = [&](std::uint64_t n) -> PackedMemory {
         ++asked;
         EXPECT_EQ(n, expected.size());
-        grown.resize(n * block), grown_indices.resize(n);
-        return {grown.data(), grown_indices.data()};
+        if (room == Room::grows_elsewhere) {
+          grown.resize(n * block), grown_indices.resize(n);
+          return {grown.data(), grown_indices.data()};
+        }
+        std::ranges::fill(packed, 6.5f), std::ranges::fill(indices, T{77});
+        packed.resize(n * block + 1, 6.5f), indices.resize(n + 1, T{77});
+        return {packed.data(), indices.data()};
       };
     }
     Work work = c.allreduce_sparse(r);
     work.wait();
-    const bool large = grows && expected.size() > capacity;
+    const bool large = grows && expected.size() > capacity, elsewhere = room == Room::grows_elsewhere;
     EXPECT_EQ(asked, large ? 1 : 0);
-    const auto& values = large ? grown : packed;
-    const auto& numbers = large ? grown_indices : indices;
+    const auto& values = large && elsewhere ? grown : packed;
+    const auto& numbers = large && elsewhere ? grown_indices : indices;
     const auto found = work.packed_indices();
     ASSERT_EQ(found.size(), expected.size());
     std::size_t at = 0;
@@ -326,10 +334,26 @@ TEST(StreamErrors, NameWhatIsWrong) {
     EXPECT_NE(no_memory.find("packed_grow gave no memory for 2 blocks"), std::string::npos) << no_memory;
     r.packed_grow = [](std::uint64_t) -> PackedMemory { throw std::bad_alloc(); };
     EXPECT_THROW(c.allreduce_sparse(r).wait(), std::bad_alloc);
-    r.packed_grow = {};
     std::vector<float> packed(1);
     r.packed_values = packed.data();
     r.packed_capacity = 1;
+    // It is asked again after it has thrown, and may have given up its memory by then.
+    values[0] = 3, values[1] = 5;
+    int calls = 0;
+    r.packed_grow = [&](std::uint64_t n) -> PackedMemory {
+      std::ranges::fill(packed, 6.5f);
+      packed = {};
+      if (++calls == 1) throw std::bad_alloc();
+      packed.resize(n);
+      return {packed.data(), {}};
+    };
+    Work grown = c.allreduce_sparse(r);
+    EXPECT_THROW(grown.wait(), std::bad_alloc);
+    grown.wait();
+    EXPECT_EQ(packed, (std::vector<float>{6, 10}));
+    r.packed_grow = {};
+    packed.resize(1);
+    r.packed_values = packed.data();
     const auto too_small = refused(r);
     EXPECT_NE(too_small.find("the packed result has 2 blocks, packed_capacity is 1"), std::string::npos)
         << too_small;

@@ -132,6 +132,44 @@ TEST(EmptyHandles, AMovedFromGroupSaysSo) {
   EXPECT_THAT(error_of([&] { serve_aggregator(group, 0); }), gone);
 }
 
+TEST(Group, OfTooManyMembersIsRefused) {
+  const auto refused =
+      Pair(static_cast<int>(ErrorCode::invalid_argument), HasSubstr("no more than 4096 members"));
+  constexpr int kMost = std::numeric_limits<int>::max();
+  EXPECT_THAT(error_of([] { LocalGroup(kMost, kMost); }), refused);
+  EXPECT_THAT(error_of([] { LocalGroup(1, kMost); }), refused);
+  EXPECT_THAT(error_of([] { LocalGroup(4097); }), refused);
+  EXPECT_EQ(LocalGroup(1, 4095).aggregators(), 4095);
+}
+
+/// Whether all ranks of the group can meet in it and sum something.
+void expect_usable(const LocalGroup& group) {
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < group.workers(); ++rank) {
+    threads.emplace_back([&, rank] {
+      EXPECT_EQ(error_of([&] {
+                  Communicator c(group, rank, quick(2).options);
+                  Buffer b(c);
+                  c.allreduce(b.request()).wait();
+                  EXPECT_EQ(b.data.front(), static_cast<float>(group.workers()));
+                }).second,
+                "")
+          << rank;
+    });
+  }
+}
+
+TEST(Group, CanBeMetInAgainAfterAMeetingThatFailed) {
+  LocalGroup group(3);
+  Options hasty = quick(2).options;
+  hasty.bootstrap_timeout_s = 1;
+  for (const int alone : {0, 2}) {
+    EXPECT_THAT(error_of([&] { Communicator c(group, alone, hasty); }),
+                Pair(static_cast<int>(ErrorCode::timeout), HasSubstr("member 1")));
+  }
+  expect_usable(group);
+}
+
 TEST(EmptyHandles, AMovedFromBufferCoversNothing) {
   const auto errors = run_ranks(quick(1), [](Communicator& c) {
     Buffer b(c, 100);
@@ -274,7 +312,9 @@ TEST(EmptyTensor, SparseBlocksOfNothing) {
     EXPECT_TRUE(packed.union_bitmap().empty());
     const std::array<std::int64_t, 1> indices{0};
     EXPECT_THAT(
-        error_of([&] { (void)c.allreduce_sparse({.values = &place, .indices = indices, .count = 0}); }),
+        error_of([&] {
+          (void)c.allreduce_sparse({.values = &place, .indices = indices, .count = 0, .block_elems = 1});
+        }),
         Pair(kInvalidArgument, HasSubstr("block index 0 is not below the block count 0")));
     EXPECT_EQ(place, 7);
   });

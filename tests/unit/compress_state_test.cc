@@ -312,6 +312,29 @@ TEST(TopKState, StreamsWithinATenthOfTheRatio) {
   }
 }
 
+// Most gradients of some layers are equal, for example where an activation is saturated.
+TEST(TopKState, StreamsWithinATenthOfTheRatioWhereMostAreEqual) {
+  constexpr std::size_t kElements = 300'000;
+  for (const char* const text : {"topk:0.01", "topk:0.01,residual=0", "topk:0.01,refresh=1"}) {
+    CompressorState state(compressor_from_text(text), kElements);
+    std::vector<float> gradient(kElements, 0.5f);
+    for (std::size_t i = 0; i < kElements; i += 3) gradient[i] = 1e-3f * static_cast<float>(i % 7);
+    for (unsigned step = 0; step < 40; ++step) {
+      const auto sent = state.compress(gradient).indices.size();
+      EXPECT_NEAR(static_cast<double>(sent), 3000, 300) << text << ", step " << step;
+    }
+  }
+}
+
+TEST(NarrowState, CountsWhatIsBeyondTheRangeOfTheType) {
+  for (const auto& [text, beyond] :
+       {std::pair{"all+fp16", 1u}, {"topk:0.5:exact+fp16", 1u}, {"all+bf16", 0u}}) {
+    CompressorState state(compressor_from_text(text), 4);
+    (void)state.compress(std::vector<float>{1e6f, 1, 2, 3});
+    EXPECT_EQ(state.report().non_finite, beyond) << text;
+  }
+}
+
 TEST(RandomKState, DrawsTheSameOnEveryRankAndOthersInEveryStep) {
   const Compressor compressor = compressor_from_text("randomk:0.05");
   CompressorState a(compressor, 100'000), b(compressor, 100'000);
@@ -405,8 +428,9 @@ std::string refusal(const std::function<void()>& call) {
 TEST(CompressorStateRate, IsRefusedOutsideItsRange) {
   CompressorState state(compressor_from_text("topk:0.1"), 100);
   EXPECT_EQ(state.rate(), 0.0f);
-  for (const float rate : {0.0f, -1.0f, 1e-16f, 1e16f, kInfinity, kNan})
-    EXPECT_THAT(refusal([&] { state.set_rate(rate); }), HasSubstr("it may be from 1e-15 to 1e15")) << rate;
+  for (const float rate : {-1.0f, 1e-16f, 1e16f, kInfinity, kNan})
+    EXPECT_THAT(refusal([&] { state.set_rate(rate); }), HasSubstr("it may be 0, or from 1e-15 to 1e15"))
+        << rate;
   EXPECT_EQ(state.rate(), 0.0f);
   constexpr float kRate = 0.5f;
   state.set_rate(kRate);
@@ -419,6 +443,49 @@ TEST(CompressorStateRate, IsRefusedOutsideItsRange) {
   EXPECT_EQ(state.rate(), kRate);
   state.reset();
   EXPECT_EQ(state.rate(), 0.0f);
+}
+
+// The first step of a warm-up and the last one of a cosine have a rate of 0.
+TEST(CompressorStateRate, OfZeroChangesNothing) {
+  CompressorState zero(compressor_from_text("topk:0.1:exact"), 1000),
+      without(compressor_from_text("topk:0.1:exact"), 1000);
+  const auto step = [&](unsigned seed) {
+    const auto gradient = normal_values(1000, seed);
+    const auto a = zero.compress(gradient), b = without.compress(gradient);
+    EXPECT_EQ(bits(a.values), bits(b.values));
+    EXPECT_EQ(bits(zero.residual()), bits(without.residual()));
+  };
+  for (const float rate : {0.0f, 0.5f, -0.0f, 0.25f, 0.0f}) {
+    zero.set_rate(rate);
+    if (rate != 0) without.set_rate(rate);
+    EXPECT_EQ(zero.rate(), without.rate());
+    step(static_cast<unsigned>(100 * rate));
+  }
+  EXPECT_EQ(zero.rate(), 0.25f);
+}
+
+TEST(CompressorStateCount, ThatCannotBeIsRefusedAtOnce) {
+  const Compressor topk = compressor_from_text("topk:0.1");
+  const auto too_large = HasSubstr("a tensor has at most 1099511627775");
+  for (const std::uint64_t count :
+       {~std::uint64_t{0}, ~std::uint64_t{0} - 65535, std::uint64_t{1} << 63, std::uint64_t{1} << 40}) {
+    EXPECT_THAT(refusal([&] { CompressorState(topk, count); }), too_large) << count;
+    EXPECT_THAT(refusal([&] {
+                  CompressorState(topk, std::vector<Layer>{{100}, {count}});
+                }),
+                too_large)
+        << count;
+  }
+  // The sum of the layers would be 100.
+  EXPECT_THAT(
+      refusal([&] {
+        CompressorState(topk, std::vector<Layer>{{std::uint64_t{1} << 63}, {std::uint64_t{1} << 63}, {100}});
+      }),
+      too_large);
+  EXPECT_THAT(refusal([&] {
+                CompressorState(topk, std::vector<Layer>{{(std::uint64_t{1} << 40) - 1}, {1}});
+              }),
+              too_large);
 }
 
 TEST(CompressorText, SaysWhatItDoesNotUnderstand) {

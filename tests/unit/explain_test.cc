@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "nzcl/error.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
 
@@ -89,6 +92,27 @@ TEST(Explain, SaysWhereTheLinksSpeedComesFrom) {
   EXPECT_THAT(explain(q, options), HasSubstr("links of 1 Gb/s (as option link_gbps says)"));
   q.hosts = 1;
   EXPECT_THAT(explain(q, options), Not(HasSubstr("links of")));
+}
+
+TEST(Explain, RefusesWhatCannotBeAsked) {
+  const auto refused = [](const std::function<void(Question&)>& change) -> std::string {
+    Question q = embedding(0.01);
+    change(q);
+    try {
+      return explain(q, {});
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  EXPECT_THAT(refused([](Question& q) { q.density = -5; }), HasSubstr("the density is -5"));
+  EXPECT_THAT(refused([](Question& q) { q.density = 1.5; }), HasSubstr("the density is 1.5"));
+  EXPECT_THAT(refused([](Question& q) { q.density = std::nan(""); }), HasSubstr("the density is nan"));
+  EXPECT_THAT(refused([](Question& q) { q.ranks = -5; }), HasSubstr("-5 ranks; there may be 1 to 4096"));
+  EXPECT_THAT(refused([](Question& q) { q.ranks = 4097; }), HasSubstr("4097 ranks"));
+  EXPECT_THAT(refused([](Question& q) { q.hosts = 0; }), HasSubstr("--hosts is 0"));
+  EXPECT_THAT(refused([](Question& q) { q.hosts = 5; }), HasSubstr("--hosts is 5, and there are 4 ranks"));
+  EXPECT_THAT(refused([](Question& q) { q.bytes = ~std::uint64_t{0}; }), HasSubstr("no tensor that memory"));
+  EXPECT_THAT(refused([](Question& q) { q.block_elems = 0; }), HasSubstr("no tensor that memory"));
 }
 
 TEST(Explain, SaysWhichDensityItTakes) {

@@ -41,7 +41,7 @@ std::string details_of(const OperationRecord& r) {
   if (wire::has_root(r.collective)) text += fmt::format(", root {}", r.root());
   if (r.packed_result != 0) text += ", packed result";
   text += text_of(r.value_rule);
-  if (wire::is_coded(r.value_rule) && r.checksum != 0)
+  if (r.collective == wire::Collective::allreduce && r.checksum != 0)
     text += fmt::format(", checksum of the compressor {:016x}", r.checksum);
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
   if (r.algorithm == wire::Algorithm::merging) text += ", by merging";

@@ -17,8 +17,8 @@ namespace {
 
 std::uint32_t shape_of(const Operation& operation, std::uint32_t blocks_per_piece) {
   const wire::OperationRecord& r = operation.record;
-  const std::uint64_t words[] = {operation.epoch,    r.count,         r.block_elems, r.type, r.op, r.tag,
-                                 r.density().code(), blocks_per_piece};
+  const std::uint64_t words[] = {operation.epoch, r.count,    r.block_elems,      r.type,          r.op,
+                                 r.tag,           r.checksum, r.density().code(), blocks_per_piece};
   SipHash hash(SipKey{});  // a digest; that nobody forges it is what the packet's checksum is for
   hash.add(std::as_bytes(std::span(words)));
   return static_cast<std::uint32_t>(hash.finish());
