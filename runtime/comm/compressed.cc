@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstddef>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 
@@ -60,12 +61,11 @@ struct DenseWay {
             .tag = r.tag,
             .wire_type = WireType::as_is};
   }
-  static Work start(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
-                    Request request) {
+  static void take_values(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
+                          Request& request) {
     float* const values = expand(state, sent, request.count);
     if (request.count > 0) register_at_least(communicator, state, values, request.count, request.count);
     request.input = values;
-    return comm::start(communicator, request, state.checksum());
   }
 };
 
@@ -83,13 +83,12 @@ struct SparseWay {
             .timeout = r.timeout,
             .tag = r.tag};
   }
-  static Work start(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
-                    Request request) {
+  static void take_values(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
+                          Request& request) {
     if (!sent.values.empty())
       register_at_least(communicator, state, state.whole.values(), sent.values.size(), request.count);
     request.values = sent.values.data();
     request.indices = sent.indices;
-    return comm::start(communicator, request, state.checksum());
   }
 };
 
@@ -113,22 +112,36 @@ void check(Communicator& communicator, const CompressedAllreduceRequest& r, Stat
   check_input(communicator, r);
 }
 
-/// What could be refused is refused before the gradient is compressed, because that cannot be undone.
-template <class Way>
-Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
-  const typename Way::Request request = Way::shape(r);
-  CompressedGradient sent;
+/// Does a part of the call before the operation is started. If that fails, the request takes its place in the
+/// order of operations all the same.
+void or_refuse(Communicator& communicator, const auto& request, auto part) {
   try {
-    check(communicator, r, state);
-    comm::check_request(communicator, request);
-    sent = state.whole.compress(state.tensor, {r.input, r.state->elements()}, communicator.rank(),
-                                communicator.size());
+    part();
   } catch (const Error& e) {
     comm::refuse_operation(communicator, request, e);
     throw;
+  } catch (const std::bad_alloc&) {
+    const Error refusal(ErrorCode::system, "allreduce: out of memory");
+    comm::refuse_operation(communicator, request, refusal);
+    throw Error(refusal);
   }
+}
+
+/// What could be refused is refused before the gradient is compressed, because that cannot be undone.
+template <class Way>
+Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
+  const typename Way::Request shape = Way::shape(r);
+  CompressedGradient sent;
+  or_refuse(communicator, shape, [&] {
+    check(communicator, r, state);
+    comm::check_request(communicator, shape);
+    sent = state.whole.compress(state.tensor, {r.input, r.state->elements()}, communicator.rank(),
+                                communicator.size());
+  });
   try {
-    state.work = Way::start(communicator, state, sent, request);
+    typename Way::Request request = shape;
+    or_refuse(communicator, shape, [&] { Way::take_values(communicator, state, sent, request); });
+    state.work = comm::start(communicator, request, state.checksum());
   } catch (...) {
     state.tensor.take_back(sent);
     throw;
@@ -170,20 +183,19 @@ void check_results(Communicator& communicator, const CompressedAllreduceRequest&
 /// threads, and lets the lanes send what is ready. When the call returns, the gradient has been read.
 Work run_in_tiles(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r) {
   comm::CompressedRequest request = coded_request(r);
-  try {
+  or_refuse(communicator, size_of(r), [&] {
     check(communicator, r, state);
     comm::check_request(communicator, request);
     if (!state.step) state.step = std::make_shared<compress::CompressionStep>(state.tensor);
     state.step->begin({r.input, r.state->elements()}, communicator.rank(), communicator.size());
-  } catch (const Error& e) {
-    comm::refuse_operation(communicator, size_of(r), e);
-    throw;
-  }
+  });
   try {
-    request.source = std::make_shared<comm::CompressedTiles>(state.step, r.state->compressor(),
-                                                             comm::owners_are_ranks(communicator));
-    if (wire::has_coded_results(request.value_rule))
-      request.result_coder = std::make_shared<comm::CodedResults>(state.tensor);
+    or_refuse(communicator, size_of(r), [&] {
+      request.source = std::make_shared<comm::CompressedTiles>(state.step, r.state->compressor(),
+                                                               comm::owners_are_ranks(communicator));
+      if (wire::has_coded_results(request.value_rule))
+        request.result_coder = std::make_shared<comm::CodedResults>(state.tensor);
+    });
     state.work = comm::start(communicator, request);
   } catch (...) {
     state.step->abandon();

@@ -9,6 +9,8 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <ostream>
+#include <thread>
 #include <vector>
 
 #include "nzcl/compress.h"
@@ -76,6 +78,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 struct Case {
   PlainFloats::Mode bits;
   const char* name;
+  friend void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 };
 
 class FloatMode : public ::testing::TestWithParam<Case> {

@@ -81,6 +81,31 @@ TEST(NoMemory, ForTheStateOfACompressor) {
   }
 }
 
+// In its first step a state makes buffers.
+TEST(NoMemory, ForTheBuffersOfACompressorOnOneRank) {
+  for (const std::size_t elements : {1000u, 140'001u}) {
+    const auto errors = run_ranks(quick(2), [&](Communicator& c) {
+      CompressorState state(compressor_from_text("topk:0.1:exact"), elements);
+      std::vector<float> data(elements, 1.0f), result(elements);
+      const auto registered = c.register_buffer(result.data(), elements * sizeof(float));
+      const auto call = [&] {
+        c.allreduce_compressed({.state = &state, .input = data.data(), .output = result.data()}).wait();
+      };
+      if (c.rank() == 0) {
+        EXPECT_THAT(error_of(call), Pair(kSystem, AllOf(HasSubstr("rank 1"), HasSubstr("out of memory"))));
+        state.reset();  // the step was lost with the operation
+      } else {
+        const Scarce scarce(3500);
+        EXPECT_THAT(error_of(call), Pair(kSystem, HasSubstr("allreduce: out of memory")));
+        EXPECT_EQ(state.report().steps, 0u);
+      }
+      call();
+      EXPECT_EQ(result.front(), 2.0f);
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
 TEST(NoMemory, ForACopyOfTheBitmapOnOneRank) {
   constexpr std::size_t kCount = std::size_t{1} << 20;
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
