@@ -113,16 +113,20 @@ class KernelServer final : public perf::RackAggregator {
   std::optional<Out> front() override { return kept_.front(); }
   void pop() override { kept_.pop(); }
   std::string failure() const override { return pool_->failure(); }
+  std::string notice() const { return pool_->notice(); }
+  /// Ends the pool, and begins another one with the same address, which gets the same number.
+  void close_pool() { pool_.reset(); }
+  void open_pool() { pool_ = in_kernel_->open(setting_, "10.0.0.100:7000", ranks_); }
   std::uint64_t completed() const override { return counts().completed; }
   std::uint64_t refused() const override { return counts().refused; }
   tools::xdp::Counts counts() const { return in_kernel_->counts(); }
 
  private:
   explicit KernelServer(const Pool& pool)
-      : in_kernel_(tools::xdp::KernelSwitch::load({.interfaces = {}, .slots = pool.slots, .pools = 2})) {
-    std::vector<std::string> ranks;
-    for (int r = 0; r < pool.workers; ++r) ranks.push_back(fmt::format("10.0.0.{}:{}", r + 1, 5000 + r));
-    pool_ = in_kernel_->open(pool, "10.0.0.100:7000", ranks);
+      : setting_(pool),
+        in_kernel_(tools::xdp::KernelSwitch::load({.interfaces = {}, .slots = pool.slots, .pools = 2})) {
+    for (int r = 0; r < pool.workers; ++r) ranks_.push_back(fmt::format("10.0.0.{}:{}", r + 1, 5000 + r));
+    open_pool();
   }
 
   static void expect_addressed(const std::vector<std::byte>& bytes, int rank) {
@@ -144,6 +148,8 @@ class KernelServer final : public perf::RackAggregator {
     EXPECT_EQ((sum & 0xffff) + (sum >> 16), 0xffffu) << "checksum of the IPv4 header";
   }
 
+  const Pool setting_;
+  std::vector<std::string> ranks_;
   const std::shared_ptr<tools::xdp::KernelSwitch> in_kernel_;
   std::unique_ptr<KernelPool> pool_;
   KeptAnswers kept_;

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "runtime/exchange/switch/port.h"
 #include "tests/engine/kernel_switch.h"
 #include "tests/engine/switch_rack.h"
@@ -134,16 +137,32 @@ TEST_F(KernelSwitchByHand, WhatIsNotForItPasses) {
   };
   EXPECT_EQ(changed(12, 0x86), XDP_PASS) << "no IPv4";
   EXPECT_EQ(changed(14, 0x46), XDP_PASS) << "IPv4 with options";
-  EXPECT_EQ(changed(20, 0x20), XDP_PASS) << "a fragment";
+  EXPECT_EQ(changed(21, 1), XDP_PASS) << "a later fragment, which has no ports";
   EXPECT_EQ(changed(23, 6), XDP_PASS) << "TCP";
   EXPECT_EQ(changed(33, 1), XDP_PASS) << "another host";
   EXPECT_EQ(changed(37, 1), XDP_PASS) << "another port";
-  EXPECT_EQ(changed(17, 1), XDP_PASS) << "another length";
-  auto longer = good;
-  longer.resize(good.size() + 4);
-  EXPECT_EQ(kernel_->run_frame(longer, 0).verdict, XDP_PASS) << "bytes behind the packet";
   EXPECT_EQ(kernel_->run_frame({good.begin(), good.begin() + 60}, 0).verdict, XDP_PASS) << "too short";
   EXPECT_EQ(kernel_->counts().refused, 0u);
+  EXPECT_EQ(kernel_->counts().not_whole, 0u);
+}
+
+/// The socket of the pool's address would get the packet without what is around it, as if it were genuine.
+TEST_F(KernelSwitchByHand, AGenuinePacketThatIsNotTheWholeFrameIsDroppedAndCounted) {
+  const auto good = KernelServer::frame(0, packet(0, 0, kNoPiece, 0));
+  const auto changed = [&](std::size_t at, int value) {
+    auto frame = good;
+    frame[at] = static_cast<std::byte>(value);
+    return kernel_->run_frame(frame, 0).verdict;
+  };
+  EXPECT_EQ(changed(20, 0x20), XDP_DROP) << "a first fragment";
+  EXPECT_EQ(changed(17, 1), XDP_DROP) << "another length of the IP packet";
+  EXPECT_EQ(changed(39, 1), XDP_DROP) << "another length of the UDP packet";
+  auto longer = good;
+  longer.resize(good.size() + 4);
+  EXPECT_EQ(kernel_->run_frame(longer, 0).verdict, XDP_DROP) << "bytes behind the packet";
+  EXPECT_EQ(kernel_->counts().not_whole, 4u);
+  EXPECT_EQ(kernel_->counts().added, 0u);
+  EXPECT_EQ(kernel_->failure(), "");
 }
 
 TEST_F(KernelSwitchByHand, DifferentOperationsAreFoundOut) {
@@ -162,25 +181,94 @@ TEST_F(KernelSwitchByHand, WhatNoRankCanSendIsAFailureThatNamesIt) {
   EXPECT_EQ(kernel_->failure(), "rank 1 sent 5 values and exponent 0 for piece 0, which cannot be");
 }
 
-TEST_F(KernelSwitchByHand, TwoRanksBehindOneInterfaceAreNamed) {
-  kernel_->run(0, packet(0, 0, kNoPiece, 0), 0);
-  EXPECT_EQ(kernel_->run(1, packet(1, 0, kNoPiece, 0), 0).verdict, XDP_DROP);
-  EXPECT_THAT(kernel_->failure(), HasSubstr("ranks 0 and 1 are both behind interface port0"));
+TEST_F(KernelSwitchByHand, TwoRanksBehindOneInterfaceAreNamedAndServed) {
+  const auto first = packet(0, 0, kNoPiece, kNoPiece), second = packet(1, 0, kNoPiece, kNoPiece);
+  kernel_->run(0, first, 0);
+  EXPECT_EQ(kernel_->notice(), "");
+  EXPECT_EQ(kernel_->run(1, second, 0).verdict, XDP_REDIRECT);
+  EXPECT_THAT(kernel_->notice(), HasSubstr("contributions of ranks 0 and 1 have come in at interface port0"));
+  EXPECT_EQ(kernel_->failure(), "") << "a stranger's copies look the same";
+  EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 asks for the result that went to rank 1";
+  EXPECT_EQ(kernel_->counts().moved, 1u);
 }
 
-TEST_F(KernelSwitchByHand, ACopyFromElsewhereIsNotAnsweredAndMovesNobody) {
+TEST_F(KernelSwitchByHand, ACopyFromElsewhereMovesNobody) {
   const auto first = packet(0, 0, kNoPiece, kNoPiece), second = packet(1, 0, kNoPiece, kNoPiece);
   EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_DROP) << "it is added";
-  EXPECT_EQ(kernel_->run(0, first, 1).verdict, XDP_DROP) << "from another interface";
-  EXPECT_EQ(kernel_->counts().stray, 1u);
-  EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 itself is told to wait";
+  EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 is told to wait";
+  EXPECT_EQ(kernel_->counts().elsewhere, 0u);
+  EXPECT_EQ(kernel_->run(0, first, 1).verdict, XDP_TX) << "from another interface, and back to there";
+  EXPECT_EQ(kernel_->counts().elsewhere, 1u);
   EXPECT_EQ(kernel_->run(1, second, 1).verdict, XDP_REDIRECT) << "rank 1 is alone behind its interface";
   auto frame = KernelServer::frame(0, first);
   frame[11] = std::byte{99};  // of the source's MAC address
-  EXPECT_EQ(kernel_->run_frame(frame, 0).verdict, XDP_DROP) << "from another host behind the interface";
-  EXPECT_EQ(kernel_->counts().stray, 2u);
+  const auto answer = kernel_->run_frame(frame, 0);
+  EXPECT_EQ(answer.verdict, XDP_TX) << "from another host behind the interface";
+  EXPECT_EQ(answer.bytes[5], std::byte{99}) << "and back to that host";
+  EXPECT_EQ(answer.bytes.size(), frame.size()) << "nobody gets more than he has sent";
+  EXPECT_EQ(kernel_->counts().elsewhere, 2u);
   EXPECT_EQ(kernel_->run(0, first, 0).verdict, XDP_TX) << "rank 0 itself gets the result again";
+  EXPECT_EQ(kernel_->counts().elsewhere, 2u) << "from where it was before";
   EXPECT_EQ(kernel_->counts().added, 2u);
+  EXPECT_EQ(kernel_->counts().moved, 0u);
+}
+
+/// A stranger has seen the packet of rank 1, and is faster: its copy comes first, and where rank 0 is.
+TEST_F(KernelSwitchByHand, AStolenHomeStarvesNobody) {
+  const auto at_first = [](int rank) { return packet(rank, 0, kNoPiece, 0); };
+  const auto later = [](int rank) { return packet(rank, 1, 0, kNoPiece, 4); };
+  EXPECT_EQ(kernel_->run(0, at_first(0), 0).verdict, XDP_DROP);
+  EXPECT_EQ(kernel_->run(1, at_first(1), 0).verdict, XDP_REDIRECT) << "the copy";
+  EXPECT_EQ(kernel_->run(1, at_first(1), 1).verdict, XDP_TX) << "rank 1 gets the result at its own place";
+  EXPECT_EQ(kernel_->run(0, at_first(0), 0).verdict, XDP_TX) << "rank 0 as well, if it asks for it";
+  EXPECT_EQ(kernel_->run(0, later(0), 0).verdict, XDP_DROP);
+  EXPECT_EQ(kernel_->run(1, later(1), 1).verdict, XDP_REDIRECT);
+  EXPECT_EQ(kernel_->counts().moved, 2u) << "there and back";
+  EXPECT_EQ(kernel_->run(0, later(0), 0).verdict, XDP_TX);
+  EXPECT_EQ(kernel_->run(1, later(1), 1).verdict, XDP_TX);
+  EXPECT_EQ(kernel_->counts().elsewhere, 2u) << "only the two of the first round";
+  EXPECT_EQ(kernel_->failure(), "");
+}
+
+TEST_F(KernelSwitchByHand, ThePoolThatGetsANumberAgainBeginsAnew) {
+  const auto first = packet(0, 0, kNoPiece, 0);
+  EXPECT_EQ(verdict(0, packet(0, 0, kNoPiece, 0, 0, 5)), XDP_DROP) << "added";
+  EXPECT_EQ(verdict(1, packet(1, 0, kNoPiece, 0, 0, 6)), XDP_DROP);
+  EXPECT_NE(kernel_->failure(), "");
+  kernel_->close_pool();
+  EXPECT_EQ(verdict(0, first), XDP_PASS) << "nobody sums for this address";
+  kernel_->open_pool();
+  EXPECT_EQ(kernel_->failure(), "");
+  EXPECT_EQ(kernel_->run(1, packet(1, 0, kNoPiece, 0), 0).verdict, XDP_DROP) << "added, where rank 0 was";
+  EXPECT_EQ(kernel_->counts().moved, 0u) << "the homes of the pool before mean nothing";
+  EXPECT_EQ(kernel_->notice(), "");
+}
+
+/// One core is in the program with a packet of the pool, while another one ends the pool and begins the next.
+TEST_F(KernelSwitchByHand, APacketThatIsInTheProgramWhenItsPoolEndsDoesNothingToTheNext) {
+  const auto first = packet(0, 0, kNoPiece, 0), second = packet(1, 0, kNoPiece, 0);
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<bool> stop = false;
+    std::atomic<int> ran = 0;
+    std::thread network([&] {
+      for (; !stop; ++ran) kernel_->run(0, first, 0);
+    });
+    while (ran < 3) std::this_thread::yield();
+    kernel_->close_pool();
+    kernel_->open_pool();
+    while (ran < 6) std::this_thread::yield();
+    kernel_->close_pool();
+    stop = true;
+    network.join();
+    kernel_->open_pool();
+    const auto before = kernel_->counts().moved;
+    ASSERT_EQ(kernel_->run(1, second, 0).verdict, XDP_DROP) << "round " << i << ": alone in its pool";
+    ASSERT_EQ(kernel_->counts().moved, before) << "round " << i << ": a home was known";
+    ASSERT_EQ(kernel_->notice(), "") << "round " << i;
+    ASSERT_EQ(kernel_->failure(), "") << "round " << i;
+    kernel_->close_pool();
+    kernel_->open_pool();
+  }
 }
 
 TEST_F(KernelSwitchByHand, AClampedValueIsReportedToAll) {

@@ -9,6 +9,7 @@
 #include <linux/if_packet.h>
 #include <net/if.h>
 #include <netinet/ip.h>
+#include <netinet/ip_icmp.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <sched.h>
@@ -24,6 +25,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -91,13 +93,51 @@ class Stranger {
     Packet other_rank = original;
     other_rank[kPacket + kRank] ^= 1;
     other_rank_ += send(other_rank);
+    // The same bytes in forms that a program which expects plain packets does not look at.
+    with_options_ += send(add_options(original));
+    Packet padded = original;
+    padded.insert(padded.end(), 4, 0);  // behind the end of the UDP packet
+    padded_ += send(padded);
+    too_large_ += send(say_too_large(original));
   }
   void tell() const {
-    std::printf("copies %ld, changed %ld, signed with another key %ld, of another rank %ld\n", copies_,
-                changed_, wrong_key_, other_rank_);
+    std::printf(
+        "copies %ld, changed %ld, signed with another key %ld, of another rank %ld, with options %ld, padded "
+        "%ld, too large %ld\n",
+        copies_, changed_, wrong_key_, other_rank_, with_options_, padded_, too_large_);
   }
 
  private:
+  static std::uint16_t sum_of(const std::uint8_t* at, std::size_t bytes) {
+    std::uint32_t sum = 0;
+    for (std::size_t i = 0; i < bytes; i += 2) sum += static_cast<std::uint32_t>(at[i]) << 8 | at[i + 1];
+    while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16);
+    return htons(static_cast<std::uint16_t>(~sum));
+  }
+  /// What a router says to the sender of a packet that does not fit into its next link, of 600 bytes.
+  static Packet say_too_large(const Packet& original) {
+    iphdr ip;
+    std::memcpy(&ip, original.data(), sizeof ip);
+    std::swap(ip.saddr, ip.daddr);
+    ip.protocol = IPPROTO_ICMP;
+    icmphdr icmp{};
+    icmp.type = ICMP_DEST_UNREACH;
+    icmp.code = ICMP_FRAG_NEEDED;
+    icmp.un.frag.mtu = htons(600);
+    Packet packet(sizeof ip + sizeof icmp);
+    std::memcpy(packet.data(), &ip, sizeof ip);
+    std::memcpy(packet.data() + sizeof ip, &icmp, sizeof icmp);
+    packet.insert(packet.end(), original.begin(), original.begin() + kPacket);
+    icmp.checksum = sum_of(packet.data() + sizeof ip, packet.size() - sizeof ip);
+    std::memcpy(packet.data() + sizeof ip, &icmp, sizeof icmp);
+    return packet;
+  }
+  /// Four bytes of options, which say nothing.
+  static Packet add_options(Packet packet) {
+    packet[0] = 4 << 4 | 6;  // version, and the length of the header in words
+    packet.insert(packet.begin() + sizeof(iphdr), 4, IPOPT_NOP);
+    return packet;
+  }
   /// Sends an IP packet with the addresses that are in it.
   long send(Packet packet) {
     if (packet.empty()) return 0;
@@ -105,7 +145,8 @@ class Stranger {
     std::memcpy(&ip, packet.data(), sizeof ip);
     ip.id = htons(kForged);
     std::memcpy(packet.data(), &ip, sizeof ip);
-    std::memset(packet.data() + sizeof ip + offsetof(udphdr, check), 0, sizeof(std::uint16_t));  // none
+    if (ip.protocol == IPPROTO_UDP)  // without a checksum
+      std::memset(packet.data() + 4 * ip.ihl + offsetof(udphdr, check), 0, sizeof(std::uint16_t));
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = ip.daddr;
@@ -116,7 +157,8 @@ class Stranger {
   const int fd_;
   std::mt19937 random_{7};
   std::array<Packet, 64> earlier_;
-  long copies_ = 0, changed_ = 0, wrong_key_ = 0, other_rank_ = 0;
+  long copies_ = 0, changed_ = 0, wrong_key_ = 0, other_rank_ = 0, with_options_ = 0, padded_ = 0,
+       too_large_ = 0;
 };
 
 }  // namespace

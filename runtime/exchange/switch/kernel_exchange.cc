@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "nzcl/error.h"
+#include "runtime/base/log.h"
+#include "runtime/exchange/switch/dropped.h"
 #include "runtime/exchange/switch/kernel_pools.h"
 #include "runtime/exchange/switch/port.h"
 
@@ -26,8 +28,18 @@ std::unique_ptr<verbs::DatagramPort> open_port(const verbs::DatagramOptions& opt
   return verbs::open_datagram_port(options);
 }
 
-/// Meets the ranks and has their packets summed. Its own port keeps the UDP port number for this process; no
-/// packet should ever arrive there.
+/// What a rank's packet at the port means. A copy of one looks the same, so it is no failure.
+std::string came_past_text(int rank, const std::string& interfaces) {
+  return fmt::format(
+      "packets of rank {} come in past the interfaces at which they are summed ({}), and are dropped. If "
+      "sums "
+      "wait for that rank, name the interface that leads to it, too. If not, somebody repeats its packets",
+      rank, interfaces);
+}
+
+/// Meets the ranks and has their packets summed. Its own port keeps the UDP port number for this process;
+/// what arrives there is dropped and counted. None of it is the data path, so it may log, which it does once
+/// for each reason.
 class KernelExchange final : public Exchange {
  public:
   explicit KernelExchange(LaneContext& context)
@@ -35,6 +47,11 @@ class KernelExchange final : public Exchange {
         pools_(*context.config.kernel_pools),
         port_(open_port(*context.config.datagrams)),
         job_(draw_job()) {}
+  ~KernelExchange() override {
+    log_dropped(context_, {.unknown = port_->counts().strange, .refused = refused_, .past = past_});
+  }
+  KernelExchange(const KernelExchange&) = delete;
+  KernelExchange& operator=(const KernelExchange&) = delete;
 
   std::string address() const override {
     return PortAddress{.address = port_->address(),
@@ -64,24 +81,34 @@ class KernelExchange final : public Exchange {
     if (!in_kernel_) return false;
     if (std::string failure = in_kernel_->failure(); !failure.empty())
       context_.fail(ErrorCode::mismatch, std::move(failure));
-    return refuse_strays();
+    if (!noticed_) tell_notice();
+    return drop_arrived();
   }
   bool idle() const override { return true; }  // it waits for nobody; workers do
   Stall waiting_for() const override { return {}; }
   int wait_fd() const override { return port_->wait_fd(); }
 
  private:
-  /// A rank's packet that arrives here has come past the interfaces at which packets are summed.
-  bool refuse_strays() {
+  void tell_notice() {
+    const std::string notice = in_kernel_->notice();
+    noticed_ = !notice.empty();
+    if (noticed_) log().warn("{}: {}", name_of_lane(context_), notice);
+  }
+  /// A rank's packet that arrives here has come past the interfaces at which packets are summed: because one
+  /// of them was not named, or because somebody sends copies in a form, or by a way, that the program does
+  /// not look at. So it ends nothing.
+  bool drop_arrived() {
     const std::size_t n = port_->receive(arrived_);
     for (std::size_t i = 0; i < n; ++i) {
       const auto packet = open(arrived_[i].bytes, job_);
-      if (!packet || packet->header.kind != Kind::contribution || packet->header.rank != arrived_[i].peer)
-        continue;
-      context_.fail(ErrorCode::transport,
-                    fmt::format("the packets of rank {} do not come in through one of the interfaces at "
-                                "which they are summed ({}): name the interface that leads to it, too",
-                                packet->header.rank, pools_.interfaces()));
+      const bool genuine =
+          packet && packet->header.kind == Kind::contribution && packet->header.rank == arrived_[i].peer;
+      if (!genuine) {
+        ++refused_;
+      } else if (past_++ == 0) {
+        log().warn("{}: {}", name_of_lane(context_),
+                   came_past_text(packet->header.rank, pools_.interfaces()));
+      }
     }
     return n > 0;
   }
@@ -93,6 +120,8 @@ class KernelExchange final : public Exchange {
   Pool pool_;
   std::unique_ptr<KernelPool> in_kernel_;
   std::array<verbs::ArrivedDatagram, 32> arrived_;
+  bool noticed_ = false;
+  std::uint64_t refused_ = 0, past_ = 0;  // of what has arrived here: forged or changed; of ranks
 };
 
 }  // namespace

@@ -18,6 +18,9 @@ class KernelPool {
   virtual ~KernelPool() = default;
   /// Why no sum can be right any more; empty as long as it can. Does not call the system while all is well.
   virtual std::string failure() const = 0;
+  /// What people should look at, though sums are right; empty while there is nothing. Does not call the
+  /// system while it is empty.
+  virtual std::string notice() const = 0;
 };
 
 /// Where such pools are made. Thread-safe, because splits meet on threads of their own.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/exchange/switch/dropped.h"
 #include "runtime/exchange/switch/kernel_exchange.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/exchange/switch/port.h"
@@ -27,6 +28,9 @@ class SwitchExchange : public Exchange {
  public:
   explicit SwitchExchange(LaneContext& context)
       : context_(context), port_(verbs::open_datagram_port(*context.config.datagrams)) {}
+
+  SwitchExchange(const SwitchExchange&) = delete;
+  SwitchExchange& operator=(const SwitchExchange&) = delete;
 
   void direct_arrived(std::uint16_t, std::uint16_t) override {}
   int wait_fd() const override { return port_->wait_fd(); }
@@ -53,6 +57,10 @@ class SwitchExchange : public Exchange {
       LaneStatistics::add(context_.statistics.bytes_received, arrived_[i].bytes.size());
     return n;
   }
+  /// Called once, at the end.
+  void log_dropped(std::uint64_t refused) const {
+    slot_pool::log_dropped(context_, {.unknown = port_->counts().strange, .refused = refused, .past = 0});
+  }
   void count_sent(std::size_t bytes) {
     LaneStatistics::add(context_.statistics.messages_sent, 1);
     LaneStatistics::add(context_.statistics.bytes_sent, bytes);
@@ -71,6 +79,7 @@ class ServerExchange final : public SwitchExchange {
         slots_(slots_for(*port_)),
         window_(window_for(*port_, members().workers)),
         job_(draw_job()) {}
+  ~ServerExchange() override { log_dropped(server_ ? server_->refused() : 0); }
 
   std::string address() const override {
     return PortAddress{port_->address(), port_->max_bytes(), slots_, window_, job_, false}.encode();
@@ -158,6 +167,11 @@ class ServerExchange final : public SwitchExchange {
 class WorkerExchange final : public SwitchExchange {
  public:
   explicit WorkerExchange(LaneContext& context) : SwitchExchange(context) {}
+  ~WorkerExchange() override {
+    std::uint64_t refused = 0;
+    for (const Link& link : links_) refused += link.worker.refused();
+    log_dropped(refused);
+  }
 
   std::string address() const override {
     return PortAddress{port_->address(), port_->max_bytes(), 0, 0, {}, false}.encode();

@@ -26,12 +26,17 @@ static __always_inline struct frame* frame_of(struct xdp_md* ctx) {
   return (void*)(f + 1) <= (void*)(long)ctx->data_end ? f : 0;
 }
 
-// Returns whether the frame is one UDP packet over IPv4, without options, fragments or bytes behind its end.
-static __always_inline int is_plain_udp(struct xdp_md* ctx, const struct frame* f) {
-  const __u64 bytes = ctx->data_end - ctx->data;
+// Returns whether the frame has the ports of a UDP packet over IPv4 where struct frame has them: there are no
+// options, and it is not a later fragment.
+static __always_inline int has_ports(const struct frame* f) {
   return f->eth.h_proto == bpf_htons(ETH_P_IP) && f->ip.version == 4 && f->ip.ihl == 5 &&
-         f->ip.protocol == IPPROTO_UDP && !(f->ip.frag_off & bpf_htons(0x3fff)) &&
-         bpf_ntohs(f->ip.tot_len) + sizeof(struct ethhdr) == bytes &&
+         f->ip.protocol == IPPROTO_UDP && !(f->ip.frag_off & bpf_htons(0x1fff));
+}
+
+// Returns whether such a frame is one whole packet, without bytes behind its end.
+static __always_inline int is_whole(struct xdp_md* ctx, const struct frame* f) {
+  const __u64 bytes = ctx->data_end - ctx->data;
+  return !(f->ip.frag_off & bpf_htons(0x2000)) && bpf_ntohs(f->ip.tot_len) + sizeof(struct ethhdr) == bytes &&
          bpf_ntohs(f->udp.len) + sizeof(struct ethhdr) + sizeof(struct iphdr) == bytes;
 }
 

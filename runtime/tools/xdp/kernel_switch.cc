@@ -79,6 +79,7 @@ Skeleton load_program(const Settings& s) {
   const auto resize = [](bpf_map* map, std::uint32_t entries) {
     if (const int error = bpf_map__set_max_entries(map, entries); error != 0) fail_to_load(-error, {});
   };
+  resize(skeleton->maps.addresses, s.pools);
   resize(skeleton->maps.pools, s.pools);
   resize(skeleton->maps.states, s.pools);
   resize(skeleton->maps.ranks, s.pools * NZCL_MOST_RANKS);
@@ -117,11 +118,11 @@ class Loaded final : public KernelSwitch {
       : settings_(settings),
         skeleton_(load_program(settings)),
         statistics_(settings.times ? bpf_enable_stats(BPF_STATS_RUN_TIME) : -1),
-        table_({.pools = bpf_map__fd(skeleton_->maps.pools),
+        table_({.addresses = bpf_map__fd(skeleton_->maps.addresses),
+                .pools = bpf_map__fd(skeleton_->maps.pools),
                 .ranks = bpf_map__fd(skeleton_->maps.ranks),
                 .slots = bpf_map__fd(skeleton_->maps.slots),
-                .states = bpf_map__fd(skeleton_->maps.states),
-                .homes = bpf_map__fd(skeleton_->maps.homes)},
+                .states = bpf_map__fd(skeleton_->maps.states)},
                settings.pools, settings.slots) {
     if (settings.times && statistics_.fd() < 0)
       throw Error(ErrorCode::unavailable,
@@ -129,15 +130,12 @@ class Loaded final : public KernelSwitch {
                               std::strerror(-statistics_.fd())));
     for (const std::string& name : settings.interfaces) interfaces_.push_back(find_interface(name));
     fill_ports();
-    std::vector<std::uint32_t> indices;
     for (const Interface& i : interfaces_) {
       auto [place, native] = attach(skeleton_, i, settings.mode);
       places_.push_back(std::move(place));
       append_item(description_, fmt::format("{} ({}, MTU {})", i.name, native ? "native" : "generic", i.mtu));
       mtu_ = std::min(mtu_, i.mtu);
-      indices.push_back(i.index);
     }
-    table_.set_interfaces(std::move(indices));
   }
 
   std::uint32_t slots() const override { return settings_.slots; }
@@ -157,6 +155,9 @@ class Loaded final : public KernelSwitch {
             .waiting = count(NZCL_WAITING),
             .late = count(NZCL_LATE),
             .refused = count(NZCL_REFUSED),
+            .not_whole = count(NZCL_NOT_WHOLE),
+            .elsewhere = count(NZCL_ELSEWHERE),
+            .moved = count(NZCL_MOVED),
             .stray = count(NZCL_STRAY),
             .run_time = run_time(skeleton_->progs.nzcl_port) + run_time(skeleton_->progs.nzcl_result)};
   }

@@ -31,7 +31,9 @@ struct Settings {
 };
 
 struct Counts {
-  std::uint64_t added = 0, completed = 0, answered = 0, waiting = 0, late = 0, refused = 0, stray = 0;
+  std::uint64_t added = 0, completed = 0, answered = 0, waiting = 0, late = 0, refused = 0;
+  std::uint64_t not_whole = 0, elsewhere = 0, moved = 0,
+                stray = 0;              // enum nzcl_count says of each what it is
   std::chrono::nanoseconds run_time{};  // of the programs, on all cores; 0 without Settings::times
 };
 

@@ -23,15 +23,20 @@ struct nzcl_header {
   __u64 blocks, checksum;
 };
 
-/* Of the map `pools`: where the packets of one lane's slots are sent to. */
+/* Of the map `addresses`, which has the number of the pool whose packets are sent to an address. The kernel
+ * may use an element that was removed again at once, while the program still reads it. So it holds a number
+ * and nothing else: a packet that is taken for another pool's has neither its tag nor its checksum. */
 struct nzcl_pool_key {
   __u32 host;
   __u16 port, zero;
 };
+/* Of the map `pools`, by number. The loader writes it, like everything that belongs to a number, only while
+ * no core can be in the program with that number. */
 struct nzcl_pool {
   __u64 key_low, key_high;
   __u32 tag;
-  __u32 number;     /* the pool's place in `states` and `ranks` */
+  __u32 number;     /* the pool's place in `pools`, `states` and `ranks` */
+  __u32 generation; /* another one each time that the number is used again; never 0 */
   __u32 first_slot; /* the pool's place in `slots` */
   __u32 slots;
   __u32 workers;
@@ -46,11 +51,13 @@ struct nzcl_rank {
 };
 
 /* Of the map `homes`: which rank of a pool is behind an interface, and the MAC addresses with which a frame
- * reaches it. The program learns them from the rank's own packets. */
+ * reaches it. The program learns them from the rank's own packets. Elements are written in place, under a
+ * lock, and never removed. One of another generation says nothing about the pool that has the number now. */
 struct nzcl_home_key {
   __u32 pool, interface;
 };
 struct nzcl_home {
+  __u32 generation; /* of the pool */
   __u32 rank;
   __u16 theirs[3], ours[3]; /* MAC addresses */
 };
@@ -59,16 +66,20 @@ enum nzcl_failure {
   NZCL_GOES_WELL = 0,
   NZCL_OTHER_OPERATION, /* ranks[0] and ranks[1] have called different operations */
   NZCL_CANNOT_BE,       /* ranks[0] has sent a packet that no correct rank sends */
-  NZCL_SAME_PORT,       /* ranks[0] and ranks[1] are behind one interface */
 };
 
 /* Of the map `states`: what the program tells the loader, which maps it into its memory. */
 struct nzcl_state {
-  __u32 failure; /* written last, when all other fields are valid */
+  __u32 failure; /* written last, when all other fields of the failure are valid */
   __u32 claimed; /* 1 as soon as some core has begun to write a failure */
   __u32 ranks[2];
   __u32 values, exponent, piece; /* of NZCL_CANNOT_BE */
-  __u32 interface;               /* of NZCL_SAME_PORT */
+  /* Contributions of two ranks have come in at one interface. Copies that a stranger has sent look like
+   * that, too, so it is no failure. */
+  __u32 shared;         /* written last, as `failure` is */
+  __u32 shared_claimed; /* as `claimed` */
+  __u32 shared_interface;
+  __u32 shared_ranks[2];
 };
 
 /* One of the two rounds of a slot that are kept. */
@@ -97,7 +108,10 @@ enum nzcl_count {
   NZCL_WAITING,   /* repetitions that came before the sum was complete */
   NZCL_LATE,      /* copies that came late, and were dropped */
   NZCL_REFUSED,   /* packets that no member made, or that make no sense */
-  NZCL_STRAY,     /* results, or repetitions, at an interface behind which their rank is not */
+  NZCL_NOT_WHOLE, /* frames to a pool's address with bytes behind the packet, or with a part of one */
+  NZCL_ELSEWHERE, /* of those answered again, or to wait: not from where the rank's contributions come */
+  NZCL_MOVED,     /* contributions from another place than the one before at that interface */
+  NZCL_STRAY,     /* results at an interface behind which no rank is */
   NZCL_COUNTS
 };
 

@@ -13,10 +13,21 @@ struct slot {
   struct nzcl_sets data;
 };
 
+struct home {
+  struct bpf_spin_lock lock;
+  struct nzcl_home data;
+};
+
 // The loader sets the sizes of all maps that grow with the number of pools.
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __type(key, struct nzcl_pool_key);
+  __type(value, __u32);
+  __uint(max_entries, 1);
+} addresses SEC(".maps");
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __type(key, __u32);
   __type(value, struct nzcl_pool);
   __uint(max_entries, 1);
 } pools SEC(".maps");
@@ -42,7 +53,7 @@ struct {
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __type(key, struct nzcl_home_key);
-  __type(value, struct nzcl_home);
+  __type(value, struct home);
   __uint(max_entries, NZCL_MOST_PORTS);
 } homes SEC(".maps");
 struct {

@@ -72,10 +72,11 @@ void serve(const Arguments& a) {
   const auto tell_counts = [&] {
     const Counts c = in_kernel->counts();
     fmt::print(
-        "nzcl_switch: {} contributions, {} sums; {} answered again, {} answered to wait, {} late, {} "
-        "refused, "
-        "{} sent where no rank was\n",
-        c.added, c.completed, c.answered, c.waiting, c.late, c.refused, c.stray);
+        "nzcl_switch: {} contributions, {} sums; {} answered again, {} answered to wait, {} of these "
+        "elsewhere than at their rank's place; {} late, {} refused, {} not whole; {} moves of ranks, {} "
+        "results sent where no rank was\n",
+        c.added, c.completed, c.answered, c.waiting, c.elsewhere, c.late, c.refused, c.not_whole, c.moved,
+        c.stray);
     if (a.settings.times)
       fmt::print("nzcl_switch: the programs ran for {:.3f} s\n",
                  std::chrono::duration<double>(c.run_time).count());

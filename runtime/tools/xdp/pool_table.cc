@@ -51,13 +51,16 @@ std::string text_of(const nzcl_state& s) {
       return engine::slot_pool::other_operations_text(first, second);
     case NZCL_CANNOT_BE:
       return engine::slot_pool::cannot_be_text(first, s.values, static_cast<int>(s.exponent), s.piece);
-    case NZCL_SAME_PORT:
-      return fmt::format(
-          "ranks {} and {} are both behind interface {} of the switch, which sends one copy of each result "
-          "there: give each rank an interface of its own, or use nzcl_aggregator --switch",
-          first, second, name_of_interface(s.interface));
   }
   return fmt::format("the program in the kernel reports failure {}", s.failure);
+}
+
+std::string shared_text(const nzcl_state& s) {
+  return fmt::format(
+      "contributions of ranks {} and {} have come in at interface {} of the switch. If both ranks are behind "
+      "it, they get each result late, because one copy of it is sent there: give each rank an interface of "
+      "its own, or use nzcl_aggregator --switch. If not, somebody repeats packets of rank {}",
+      s.shared_ranks[0], s.shared_ranks[1], name_of_interface(s.shared_interface), s.shared_ranks[1]);
 }
 
 }  // namespace
@@ -73,6 +76,10 @@ class OpenPool final : public engine::slot_pool::KernelPool {
     const nzcl_state& s = table_.state(number_);
     if (__atomic_load_n(&s.failure, __ATOMIC_ACQUIRE) == NZCL_GOES_WELL) return {};
     return text_of(s);
+  }
+  std::string notice() const override {
+    const nzcl_state& s = table_.state(number_);
+    return __atomic_load_n(&s.shared, __ATOMIC_ACQUIRE) != 0 ? shared_text(s) : std::string();
   }
 
  private:
@@ -91,7 +98,7 @@ PoolTable::PoolTable(const Maps& maps, std::uint32_t pools, std::uint32_t slots_
                 fmt::format("the program's states cannot be mapped: {}", std::strerror(errno)));
 }
 
-std::uint32_t PoolTable::take_number() {
+PoolTable::Taken PoolTable::take_number() {
   const std::scoped_lock lock(mutex_);
   const auto free = std::ranges::find(in_use_, false);
   if (free == in_use_.end())
@@ -100,7 +107,8 @@ std::uint32_t PoolTable::take_number() {
                             "for each lane: start nzcl_switch with a larger --pools",
                             in_use_.size()));
   *free = true;
-  return static_cast<std::uint32_t>(free - in_use_.begin());
+  generations_ = std::max(generations_ + 1, 1u);  // 0 is that of homes which nobody has had
+  return {static_cast<std::uint32_t>(free - in_use_.begin()), generations_};
 }
 
 /// Before round 0, rounds -2 and -1 are complete, without a next piece.
@@ -128,7 +136,7 @@ std::unique_ptr<engine::slot_pool::KernelPool> PoolTable::open(const engine::slo
                             ranks.size(), static_cast<int>(NZCL_MOST_RANKS)));
   const auto own = verbs::udp::parse_address(address);
   const nzcl_pool_key key{.host = own.host, .port = own.port, .zero = 0};
-  const std::uint32_t number = take_number();
+  const auto [number, generation] = take_number();
   auto opened = std::make_unique<OpenPool>(*this, number, key);  // from here on, it gives the number back
   const nzcl_state well{};
   put(maps_.states, "state", &number, &well);
@@ -143,22 +151,22 @@ std::unique_ptr<engine::slot_pool::KernelPool> PoolTable::open(const engine::slo
                         .key_high = pool.job.key.high,
                         .tag = pool.job.tag,
                         .number = number,
+                        .generation = generation,
                         .first_slot = number * slots_of_each_,
                         .slots = pool.slots,
                         .workers = static_cast<std::uint32_t>(pool.workers),
                         .values = pool.piece_elements};
-  put(maps_.pools, "address", &key, &value);  // the last one: now packets reach it
+  put(maps_.pools, "slots and key", &number, &value);
+  put(maps_.addresses, "address", &key, &number);  // the last one: now packets reach it
   return opened;
 }
 
 void PoolTable::release(std::uint32_t number, const nzcl_pool_key& key) {
-  bpf_map_delete_elem(maps_.pools, &key);
-  for (const std::uint32_t interface : interfaces_) {
-    const nzcl_home_key home{.pool = number, .interface = interface};
-    bpf_map_delete_elem(maps_.homes, &home);
-  }
+  bpf_map_delete_elem(maps_.addresses, &key);
   // This waits until every core has left the program, so that a packet which is in it still does not reach
-  // the slots of another pool. If the kernel cannot, the number is not used again.
+  // the slots of another pool. If the kernel cannot, the number is not used again. Until then, nothing that
+  // belongs to the number is written: such a packet finds key, slots and homes as they were, and the homes
+  // that it learns are of a generation which the number's next pool does not have.
   if (::syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) != 0) return;
   const std::scoped_lock lock(mutex_);
   in_use_[number] = false;

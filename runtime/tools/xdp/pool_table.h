@@ -15,15 +15,14 @@
 
 namespace nzcl::tools::xdp {
 
-/// Thread-safe after set_interfaces(). Pools must not outlive their table.
+/// Thread-safe. Pools must not outlive their table.
 class PoolTable {
  public:
   struct Maps {
-    int pools, ranks, slots, states, homes;  // file descriptors, which others own
+    int addresses, pools, ranks, slots, states;  // file descriptors, which others own
   };
   PoolTable(const Maps& maps, std::uint32_t pools, std::uint32_t slots_of_each);
 
-  void set_interfaces(std::vector<std::uint32_t> indices) { interfaces_ = std::move(indices); }
   /// Throws Error{unsupported, transport, system}.
   std::unique_ptr<engine::slot_pool::KernelPool> open(const engine::slot_pool::Pool& pool,
                                                       const std::string& address,
@@ -31,7 +30,10 @@ class PoolTable {
 
  private:
   friend class OpenPool;
-  std::uint32_t take_number();
+  struct Taken {
+    std::uint32_t number, generation;
+  };
+  Taken take_number();
   void release(std::uint32_t number, const nzcl_pool_key& key);
   void reset_slots(std::uint32_t number) const;
   const nzcl_state& state(std::uint32_t number) const {
@@ -41,8 +43,8 @@ class PoolTable {
   const Maps maps_;
   const std::uint32_t slots_of_each_;
   const MappedMemory states_;
-  std::vector<std::uint32_t> interfaces_;
-  std::mutex mutex_;          // guards in_use_
+  std::mutex mutex_;  // guards what follows
+  std::uint32_t generations_ = 0;
   std::vector<bool> in_use_;  // by number
 };
 

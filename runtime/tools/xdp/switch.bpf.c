@@ -36,44 +36,88 @@ static __always_inline int fail(const struct nzcl_pool* pool, struct nzcl_state 
   s->values = why.values;
   s->exponent = why.exponent;
   s->piece = why.piece;
-  s->interface = why.interface;
   // This is the field that the loader watches, so it is written when all others have been.
   __sync_fetch_and_add(&s->failure, why.failure);
   return XDP_DROP;
 }
 
+// Returns the pool whose packets are sent to this address, or 0.
+static __always_inline const struct nzcl_pool* pool_at(__u32 host, __u16 port) {
+  const struct nzcl_pool_key key = {host, port, 0};
+  const __u32* const found = bpf_map_lookup_elem(&addresses, &key);
+  if (!found) return 0;
+  const __u32 number = *(const volatile __u32*)found;
+  return bpf_map_lookup_elem(&pools, &number);
+}
+
 static __always_inline int is_same_home(const struct nzcl_home* a, const struct nzcl_home* b) {
-  __u32 differ = a->rank ^ b->rank;
+  __u32 differ = (a->rank ^ b->rank) | (a->generation ^ b->generation);
 #pragma unroll
   for (int i = 0; i < 3; ++i) differ |= (a->theirs[i] ^ b->theirs[i]) | (a->ours[i] ^ b->ours[i]);
   return !differ;
 }
 
-// Decides whether the frame may be answered. Answers go only to the interface and the MAC address from which
-// the rank's contributions come: the rank's home. A home is learned only from a contribution that was
-// `added`, which happens once for each of them. So an attacker who repeats a packet that he has overheard
-// gets no result, and cannot move a rank's home to himself.
-static __always_inline int is_at_home(struct xdp_md* ctx, const struct nzcl_pool* pool, __u32 rank,
-                                      int added) {
-  const struct frame* const f = frame_of(ctx);
-  if (!f) return 0;
-  const struct nzcl_home_key key = {pool->number, ctx->ingress_ifindex};
-  struct nzcl_home home = {.rank = rank};
+// Where the frame comes from, as a rank's home.
+static __always_inline struct nzcl_home origin_of(const struct frame* f, const struct nzcl_pool* pool,
+                                                  __u32 rank) {
+  struct nzcl_home home = {.generation = pool->generation, .rank = rank};
   __builtin_memcpy(home.theirs, f->eth.h_source, 6);
   __builtin_memcpy(home.ours, f->eth.h_dest, 6);
-  const struct nzcl_home* const known = bpf_map_lookup_elem(&homes, &key);
-  if (known && is_same_home(known, &home)) return 1;
-  if (!added) {
-    count(NZCL_STRAY);
-    return 0;
+  return home;
+}
+
+// Records that contributions of two ranks have come in at one interface. Only the first time is kept.
+static __always_inline void note_shared(const struct nzcl_pool* pool, __u32 interface, __u32 first,
+                                        __u32 second) {
+  struct nzcl_state* const s = bpf_map_lookup_elem(&states, &pool->number);
+  if (!s || __sync_lock_test_and_set(&s->shared_claimed, 1)) return;
+  s->shared_interface = interface;
+  s->shared_ranks[0] = first;
+  s->shared_ranks[1] = second;
+  __sync_fetch_and_add(&s->shared, 1);
+}
+
+// Results for all ranks go to each rank's home: the interface and the MAC address from which its
+// contributions come. A home is learned only from a contribution that was added, which happens once for each
+// of them. So a stranger who repeats a packet that he has overheard moves a home only if he is faster than
+// the rank, and the rank's next contribution moves it back.
+static __always_inline void learn_home(struct xdp_md* ctx, const struct nzcl_pool* pool, __u32 rank) {
+  const struct frame* const f = frame_of(ctx);
+  if (!f) return;
+  const struct nzcl_home_key key = {pool->number, ctx->ingress_ifindex};
+  struct home* home = bpf_map_lookup_elem(&homes, &key);
+  if (!home) {
+    const struct home empty = {};
+    bpf_map_update_elem(&homes, &key, &empty, BPF_NOEXIST);
+    home = bpf_map_lookup_elem(&homes, &key);
+    if (!home) return;
   }
-  if (known && known->rank != rank) {
-    fail(pool, (struct nzcl_state){
-                   .failure = NZCL_SAME_PORT, .ranks = {known->rank, rank}, .interface = key.interface});
-    return 0;
+  const struct nzcl_home now = origin_of(f, pool, rank);
+  bpf_spin_lock(&home->lock);
+  const struct nzcl_home before = home->data;
+  home->data = now;
+  bpf_spin_unlock(&home->lock);
+  if (before.generation != now.generation || is_same_home(&before, &now)) return;
+  count(NZCL_MOVED);
+  if (before.rank != rank) note_shared(pool, key.interface, before.rank, rank);
+}
+
+// Counts a repetition that does not come from its rank's home. It is answered all the same, at the place that
+// it comes from: the home may be wrong, and then the rank gets its results in no other way. Whoever repeats a
+// rank's packet gets one packet that is not longer.
+static __always_inline void count_elsewhere(struct xdp_md* ctx, const struct nzcl_pool* pool, __u32 rank) {
+  const struct frame* const f = frame_of(ctx);
+  if (!f) return;
+  const struct nzcl_home_key key = {pool->number, ctx->ingress_ifindex};
+  struct home* const home = bpf_map_lookup_elem(&homes, &key);
+  const struct nzcl_home now = origin_of(f, pool, rank);
+  struct nzcl_home known = {};
+  if (home) {
+    bpf_spin_lock(&home->lock);
+    known = home->data;
+    bpf_spin_unlock(&home->lock);
   }
-  bpf_map_update_elem(&homes, &key, &home, BPF_ANY);
-  return 1;
+  if (!is_same_home(&known, &now)) count(NZCL_ELSEWHERE);
 }
 
 #define FIRST_RANK_SHIFT 16
@@ -286,9 +330,8 @@ static __always_inline int answer(struct xdp_md* ctx, const struct nzcl_pool* po
 static __always_inline int conclude(struct xdp_md* ctx, const struct nzcl_pool* pool,
                                     const struct nzcl_header* h, int values, int taken) {
   const int fate = taken & ((1 << FIRST_RANK_SHIFT) - 1);
-  const int added = fate == ADDED || fate == ANSWER_ALL;
-  if ((added || fate == ANSWER_ONE || fate == ANSWER_WAITING) && !is_at_home(ctx, pool, h->rank, added))
-    return XDP_DROP;
+  if (fate == ADDED || fate == ANSWER_ALL) learn_home(ctx, pool, h->rank);
+  if (fate == ANSWER_ONE || fate == ANSWER_WAITING) count_elsewhere(ctx, pool, h->rank);
   switch (fate) {
     case LATE:
       return count(NZCL_LATE);
@@ -322,10 +365,10 @@ SEC("xdp")
 int nzcl_port(struct xdp_md* ctx) {
   if (broken) return *(volatile __u8*)(long)ctx->data_end;
   const struct frame* f = frame_of(ctx);
-  if (!f || f->eth.h_proto != bpf_htons(ETH_P_IP)) return XDP_PASS;
-  const struct nzcl_pool_key key = {f->ip.daddr, f->udp.dest, 0};
-  const struct nzcl_pool* const pool = bpf_map_lookup_elem(&pools, &key);
-  if (!pool || !is_plain_udp(ctx, f)) return XDP_PASS;
+  if (!f || !has_ports(f)) return XDP_PASS;
+  const struct nzcl_pool* const pool = pool_at(f->ip.daddr, f->udp.dest);
+  if (!pool) return XDP_PASS;
+  if (!is_whole(ctx, f)) return count(NZCL_NOT_WHOLE);
   if (drop_one_of && bpf_get_prandom_u32() % drop_one_of == 0) return XDP_DROP;
   const struct nzcl_state* const state = bpf_map_lookup_elem(&states, &pool->number);
   if (!state || state->claimed || !is_genuine(ctx, f, pool)) return count(NZCL_REFUSED);
@@ -341,17 +384,20 @@ SEC("xdp/devmap")
 int nzcl_result(struct xdp_md* ctx) {
   struct frame* const f = frame_of(ctx);
   if (!f) return XDP_DROP;
-  const struct nzcl_pool_key key = {f->ip.saddr, f->udp.source, 0};
-  const struct nzcl_pool* const pool = bpf_map_lookup_elem(&pools, &key);
+  const struct nzcl_pool* const pool = pool_at(f->ip.saddr, f->udp.source);
   if (!pool) return XDP_DROP;
   const struct nzcl_home_key at = {pool->number, ctx->egress_ifindex};
-  const struct nzcl_home* const home = bpf_map_lookup_elem(&homes, &at);
-  if (!home) return count(NZCL_STRAY);
-  const __u32 number = pool->number * NZCL_MOST_RANKS + home->rank;
+  struct home* const found = bpf_map_lookup_elem(&homes, &at);
+  if (!found) return count(NZCL_STRAY);
+  bpf_spin_lock(&found->lock);
+  const struct nzcl_home home = found->data;
+  bpf_spin_unlock(&found->lock);
+  if (home.generation != pool->generation) return count(NZCL_STRAY);
+  const __u32 number = pool->number * NZCL_MOST_RANKS + home.rank;
   const struct nzcl_rank* const rank = bpf_map_lookup_elem(&ranks, &number);
   if (!rank) return XDP_DROP;
-  __builtin_memcpy(f->eth.h_dest, home->theirs, 6);
-  __builtin_memcpy(f->eth.h_source, home->ours, 6);
+  __builtin_memcpy(f->eth.h_dest, home.theirs, 6);
+  __builtin_memcpy(f->eth.h_source, home.ours, 6);
   f->ip.daddr = rank->host;
   f->udp.dest = rank->port;
   sum_ip_header(&f->ip);
