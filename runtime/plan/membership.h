@@ -44,9 +44,10 @@ struct Membership {
   std::vector<int> position_of;    // by member
   std::vector<std::string> names;  // by position, for messages: "rank 3 (pid 17 on host x)"
 
-  Groups hosts;     // members that can share memory
+  Groups hosts;     // members of one kernel and IPC namespace, which may be able to share memory
   Groups networks;  // members between which there is no network link
-  /// Members that may write each other's memory. A member whose memory nobody may write is in no group.
+  /// Members that may write each other's memory, by what they say of themselves. A member whose memory nobody
+  /// may write is in no group.
   Groups process_spaces;
   Groups cores;  // members that share the same cores
   /// By member: the NUMA node that its threads and its channels are on, or -1 if they are on several. Empty:
