@@ -11,6 +11,7 @@
 #include "verbs/ibv/device.h"
 #include "verbs/ofi/device.h"
 #include "verbs/transport.h"
+#include "verbs/trial.h"
 #include "verbs/udp/port.h"
 
 namespace nzcl::verbs {
@@ -20,6 +21,8 @@ std::span<std::byte> Device::allocate(std::size_t bytes) {
   if (p == MAP_FAILED) throw Error(ErrorCode::system, std::strerror(errno));
   return {static_cast<std::byte*>(p), bytes};
 }
+
+std::unique_ptr<Trial> Device::begin_trial(const TrialOptions&) { return nullptr; }
 
 void Device::release(std::span<std::byte> bytes) noexcept { ::munmap(bytes.data(), bytes.size()); }
 

@@ -112,6 +112,8 @@ struct Limits {
   /// Writes land and complete even while the receiver does not poll.
   bool autonomous = false;
   double link_gbps = 0;  // of the device's link, one way, as the system says; 0: it has none or does not say
+  /// How many descriptors an endpoint keeps open: so many by itself, and so many for each other member.
+  std::size_t endpoint_descriptors = 1, peer_descriptors = 0;
   Costs costs;
 };
 
@@ -164,6 +166,9 @@ struct EndpointOptions {
   std::span<const std::byte> allocated = {};
 };
 
+class Trial;
+struct TrialOptions;
+
 /// An opened device. Thread-safe. It must outlive its endpoints and regions.
 class Device {
  public:
@@ -180,6 +185,9 @@ class Device {
   /// Frees memory that allocate() returned and that nobody uses any more.
   virtual void release(std::span<std::byte> bytes) noexcept;
   virtual std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) = 0;
+  /// For transports within a host: how its members find out whether they can share memory (trial.h). nullptr
+  /// if there is nothing to try. Throws Error{unavailable} if this member alone cannot.
+  virtual std::unique_ptr<Trial> begin_trial(const TrialOptions& options);
 };
 
 struct DeviceOptions {

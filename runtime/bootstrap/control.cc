@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/block_signals.h"
 #include "runtime/base/json_text.h"
 #include "runtime/base/list_text.h"
 #include "runtime/base/log.h"
+#include "runtime/base/start_thread.h"
 #include "runtime/bootstrap/control_connection.h"
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/gather_board.h"
@@ -106,10 +106,11 @@ class StarControl final : public ControlPlane {
                   });
       }
     }
-    const BlockSignals blocked;
-    thread_ = std::jthread([this] {
-      ::pthread_setname_np(::pthread_self(), "nzcl-control");
-      io_.run();
+    thread_ = start_thread("nzcl-control", [this] {
+      return std::jthread([this] {
+        ::pthread_setname_np(::pthread_self(), "nzcl-control");
+        io_.run();
+      });
     });
     bootstrap.allgather("control", deadline);
   }

@@ -12,8 +12,8 @@ std::vector<std::string> host_addresses();
 std::string host_name();
 /// Equal for processes that run under the same kernel and in the same network namespace.
 std::string host_id();
-/// Equal for processes that run under the same kernel and see the same /dev/shm. Containers of one machine
-/// may see different ones.
+/// Equal for processes that run under the same kernel and in the same IPC namespace. Only they are asked to
+/// share memory, and whether they can is tried: containers of one IPC namespace may see different /dev/shm.
 std::string shared_memory_id();
 /// Equal for processes of the same user that see each other's process ids, which is what the kernel demands
 /// before one process may write the memory of another.

@@ -4,23 +4,24 @@
 
 #include <utility>
 
-#include "runtime/base/block_signals.h"
 #include "runtime/base/log.h"
+#include "runtime/base/start_thread.h"
 
 namespace nzcl::comm {
 
 void ChildServers::start(std::function<void()> serve) {
   servers_.remove_if([](const Server& server) { return server.over.load(); });
   Server& server = servers_.emplace_back();
-  const BlockSignals blocked;
-  server.thread = std::jthread([this, &server, serve = std::move(serve)] {
-    ::pthread_setname_np(::pthread_self(), "nzcl-serve");
-    try {
-      serve();
-    } catch (const std::exception&) {
-      note(std::current_exception());
-    }
-    server.over = true;
+  server.thread = start_thread("nzcl-serve", [&] {
+    return std::jthread([this, &server, serve = std::move(serve)] {
+      ::pthread_setname_np(::pthread_self(), "nzcl-serve");
+      try {
+        serve();
+      } catch (const std::exception&) {
+        note(std::current_exception());
+      }
+      server.over = true;
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
@@ -12,7 +13,11 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/base/plain_floats.h"
+#include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/telling_meeting.h"
 #include "runtime/comm/child_servers.h"
+#include "runtime/comm/descriptor_need.h"
+#include "runtime/comm/device_choice.h"
 #include "runtime/comm/equipment.h"
 #include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/kernels/scan_streams.h"
@@ -61,6 +66,21 @@ std::string describe_nodes(const std::vector<int>& nodes) {
   return differ ? fmt::format(", on nodes {}", fmt::join(nodes, ",")) : "";
 }
 
+/// Everything that is not an Error comes from the system: no memory, no threads.
+Failure failure_of(const std::exception& e) {
+  const auto* const error = dynamic_cast<const Error*>(&e);
+  return {error != nullptr ? error->code() : ErrorCode::system, e.what()};
+}
+
+/// Names this member before it is known who the others are.
+std::string join_name(const Options& options, const Identity& identity, const bootstrap::Bootstrap& meeting) {
+  const bool worker = identity.role == bootstrap::Role::worker;
+  int number = identity.index >= 0 ? identity.index : worker ? options.rank : -1;
+  if (number < 0 && options.aggregators == 0) number = meeting.rank();
+  if (number < 0) return fmt::format("member {} of the meeting", meeting.rank());
+  return fmt::format("{} {}", worker ? "rank" : "aggregator", number);
+}
+
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
   engine::EngineConfig config =
       engine::plan_engine(introduction.options, introduction.membership, session.device()->limits());
@@ -76,7 +96,23 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
                                  Identity identity, std::shared_ptr<Session> session) {
   const PlainFloats floats;  // the plan must come out alike on all ranks
   const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
-  Introduction introduction = introduce(std::move(options), *meeting, identity, deadline);
+  make_room_to_meet(*meeting);
+  bootstrap::TellingMeeting telling(*meeting);
+  try {
+    return join_meeting(options, telling, deadline, identity, std::move(session));
+  } catch (const std::exception& e) {
+    Failure failure = failure_of(e);
+    failure.text = fmt::format("{} (pid {} on {}): {}", join_name(options, identity, *meeting), ::getpid(),
+                               bootstrap::host_name(), failure.text);
+    telling.give_up(failure, deadline);
+    throw;
+  }
+}
+
+std::shared_ptr<Core> Core::join_meeting(const Options& options, bootstrap::Bootstrap& meeting,
+                                         verbs::Deadline deadline, const Identity& identity,
+                                         std::shared_ptr<Session> session) {
+  Introduction introduction = introduce(options, meeting, identity, deadline);
   const engine::Membership& membership = introduction.membership;
   const engine::Members& members = membership.members;
   if (!introduction.options.trace.empty()) {
@@ -85,14 +121,16 @@ std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Boo
   }
   const int node = introduction.placement.node;
   if (!session) {
-    session = std::make_shared<Session>(open_transport(introduction.options, membership, node),
-                                        std::move(identity.kernel_pools));
+    auto [transport, device] = choose_device(introduction.options, membership, node, meeting, deadline);
+    introduction.options.transport = std::move(transport);
+    session = std::make_shared<Session>(std::move(device), identity.kernel_pools);
   }
+  make_room_for_lanes(membership, session->device()->limits());
   const double device_gbps = session->device()->limits().link_gbps;
   gather_equipment({.node = node, .link = engine::own_link(introduction.options.link_gbps, device_gbps)},
-                   introduction.membership, *meeting, deadline);
+                   introduction.membership, meeting, deadline);
   const auto core = make(std::move(introduction), std::move(session));
-  core->begin(*meeting, deadline);
+  core->begin(meeting, deadline);
   log().info("{}", core->describe());
   return core;
 }
@@ -134,8 +172,16 @@ void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
         lanes_.halt();
         threads_.fail();
       });
-  lanes_.connect(membership, meeting, deadline);
-  threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });
+  try {
+    lanes_.connect(membership, meeting, deadline);
+    threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });
+    // Nobody may write before everybody can receive. A member without its threads never could.
+    meeting.allgather("ready", deadline);
+  } catch (const std::exception& e) {
+    told_ = true;                    // by what is thrown
+    control_->abort(failure_of(e));  // so that close() does not wait for the others
+    throw;
+  }
 }
 
 verbs::Deadline Core::meeting_deadline() const {
@@ -159,15 +205,13 @@ std::shared_ptr<Core> Core::split(int color, int key) {
 std::shared_ptr<Core> Core::join_split(Split split, verbs::Deadline deadline) const {
   const PlainFloats floats;
   try {
+    make_room_for_lanes(split.introduction.membership, session_->device()->limits());
     const auto core = make(std::move(split.introduction), session_);
     core->begin(*split.meeting, deadline);
     log().info("{}", core->describe());
     return core;
-  } catch (const Error& e) {
-    split.meeting->abandon({e.code(), e.what()});
-    throw;
   } catch (const std::exception& e) {
-    split.meeting->abandon({ErrorCode::system, e.what()});
+    split.meeting->abandon(failure_of(e));
     throw;
   }
 }

@@ -51,7 +51,8 @@ namespace nzcl::comm {
 class Core {
  public:
   /// Collective. `session` comes from an earlier communicator; if it is nullptr, the device that the options
-  /// ask for is opened.
+  /// ask for is opened. Either all members bring a session or none does. A member that cannot join tells the
+  /// others why, and all of them throw.
   static std::shared_ptr<Core> join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting,
                                     Identity identity, std::shared_ptr<Session> session = nullptr);
   /// Collective over the workers; see Communicator::split(). The new core has this one's session. Returns
@@ -123,6 +124,9 @@ class Core {
   /// it and only in the process in which it was made.
   static std::shared_ptr<Core> make(Introduction introduction, std::shared_ptr<Session> session);
   ~Core() = default;
+  static std::shared_ptr<Core> join_meeting(const Options& options, bootstrap::Bootstrap& meeting,
+                                            verbs::Deadline deadline, const Identity& identity,
+                                            std::shared_ptr<Session> session);
   void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
   std::shared_ptr<Core> join_split(Split split, verbs::Deadline deadline) const;
   verbs::Deadline meeting_deadline() const;

@@ -2,35 +2,50 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/block_signals.h"
+#include "nzcl/error.h"
+#include "runtime/base/start_thread.h"
 #include "runtime/placement/threads.h"
 
 namespace nzcl::comm {
 
 void EngineThreads::start(LaneSet& lanes, const placement::Placement& placement, bool scans,
                           const std::string& member, std::function<void()> at_end) {
-  scan_pool_ = std::make_unique<engine::ScanPool>(
-      scans ? static_cast<int>(placement.scan_cpus.size()) : 0, [&placement, member](int i) {
-        placement::name_thread(fmt::format("nzcl-scan-{}", i).c_str());
-        placement::pin_thread(placement.scan_cpus[static_cast<std::size_t>(i)], member);
-      });
-  const BlockSignals blocked;
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    std::promise<void> end;
-    std::future<void> ended = end.get_future();
-    std::jthread thread([&lanes, &placement, member, i, end = std::move(end)](std::stop_token stop) mutable {
-      placement::name_thread(fmt::format("nzcl-lane-{}", i).c_str());
-      placement::pin_thread(placement.lane_cpus[i], member);
-      lanes[i].run(stop);
-      end.set_value();
+  const int scan_threads = scans ? static_cast<int>(placement.scan_cpus.size()) : 0;
+  try {
+    scan_pool_ = std::make_unique<engine::ScanPool>(scan_threads, [&placement, member](int i) {
+      placement::name_thread(fmt::format("nzcl-scan-{}", i).c_str());
+      placement::pin_thread(placement.scan_cpus[static_cast<std::size_t>(i)], member);
     });
-    lane_threads_.push_back({std::move(thread), std::move(ended)});
+    for (std::size_t i = 0; i < lanes.size(); ++i) start_lane(lanes, placement, i, member);
+    ending_ = start_thread("nzcl-end", [&] {
+      return std::thread([this, at_end = std::move(at_end)] {
+        placement::name_thread("nzcl-end");
+        end_.acquire();
+        at_end();
+      });
+    });
+  } catch (const Error& e) {
+    throw Error(e.code(), fmt::format("{}. {} needs {} thread(s) for lanes (NZCL_LANES), {} for scans "
+                                      "(NZCL_SCAN_THREADS) and 3 more",
+                                      e.what(), member, lanes.size(), scan_threads));
   }
-  ending_ = std::thread([this, at_end = std::move(at_end)] {
-    placement::name_thread("nzcl-end");
-    end_.acquire();
-    at_end();
+}
+
+void EngineThreads::start_lane(LaneSet& lanes, const placement::Placement& placement, std::size_t i,
+                               const std::string& member) {
+  const std::string name = fmt::format("nzcl-lane-{}", i);
+  std::promise<void> end;
+  std::future<void> ended = end.get_future();
+  std::jthread thread = start_thread(name, [&] {
+    return std::jthread(
+        [&lanes, &placement, member, i, name, end = std::move(end)](std::stop_token stop) mutable {
+          placement::name_thread(name.c_str());
+          placement::pin_thread(placement.lane_cpus[i], member);
+          lanes[i].run(stop);
+          end.set_value();
+        });
   });
+  lane_threads_.push_back({std::move(thread), std::move(ended)});
 }
 
 bool EngineThreads::stop(LaneSet& lanes, std::chrono::seconds patience) {

@@ -23,7 +23,8 @@ class EngineThreads {
  public:
   /// `lanes` and `placement` must outlive the threads. `at_end` runs once, on a thread of its own, after
   /// fail() or in stop(). Without `scans`, as on an aggregator, there are no scan threads. `member` is the
-  /// name of the member in messages to the log.
+  /// name of the member in messages. Throws Error{system} if the system has no more threads; those that have
+  /// been started must then be stopped.
   void start(LaneSet& lanes, const placement::Placement& placement, bool scans, const std::string& member,
              std::function<void()> at_end);
   /// Says that the communicator has failed. May come before start(). Must be called once at most.
@@ -41,6 +42,8 @@ class EngineThreads {
     std::jthread thread;
     std::future<void> ended;
   };
+  void start_lane(LaneSet& lanes, const placement::Placement& placement, std::size_t i,
+                  const std::string& member);
 
   std::unique_ptr<engine::ScanPool> scan_pool_;
   std::vector<LaneThread> lane_threads_;

@@ -19,7 +19,7 @@ struct Hello {
   Role role = Role::worker;
   /// Rank, or number of the dedicated aggregator. -1 means that the order of the meeting gives the number.
   int index = 0;
-  std::string host;     // equal on members that can share memory
+  std::string host;     // equal on members that may be able to share memory
   std::string network;  // equal on members between which there is no network link
   /// Equal on members that may write each other's memory. Empty if nobody may write the memory of this one.
   std::string process_space;

@@ -63,7 +63,6 @@ void LaneSet::connect(const engine::Membership& membership, bootstrap::Bootstrap
     for (const LaneAddresses& peer : all) addresses.push_back(peer.of(l, self));
     lanes_[l]->connect(addresses, deadline);
   }
-  meeting.allgather("connected", deadline);  // because nobody may write before everybody can receive
 }
 
 void LaneSet::submit(Operation& operation) {

@@ -27,7 +27,7 @@ class LaneSet {
           std::chrono::nanoseconds caller_spin);
 
   /// Collective. Tells all members the addresses of this member's lanes, and connects the lanes to theirs.
-  /// When it returns, every member can receive.
+  /// Other members may not have come so far yet, and must not be written to.
   void connect(const engine::Membership& membership, bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
 
   std::size_t size() const { return lanes_.size(); }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "runtime/base/block_signals.h"
+#include "runtime/base/start_thread.h"
 #include "runtime/placement/threads.h"
 
 namespace nzcl::comm {
@@ -12,12 +12,11 @@ void Notifier::add(std::shared_ptr<engine::Operation> operation, std::function<v
   if (!operation->finished()) {
     const std::scoped_lock lock(mutex_);
     if (!stopping_) {
+      // The thread comes first: if there can be none, nothing has been promised.
+      if (!thread_.joinable())
+        thread_ = start_thread("nzcl-notify", [this] { return std::thread([this] { run(); }); });
       bell_.listen();
       entries_.push_back({std::move(operation), std::move(call)});
-      if (!thread_.joinable()) {
-        const BlockSignals blocked;
-        thread_ = std::thread([this] { run(); });
-      }
       bell_.ring();  // it may have finished before the bell was listened to
       return;
     }

@@ -4,13 +4,8 @@
 
 #include "nzcl/error.h"
 #include "runtime/comm/mapped.h"
-#include "runtime/plan/transport_choice.h"
 
 namespace nzcl::comm {
-
-std::shared_ptr<verbs::Device> open_transport(const Options& o, const engine::Membership& m, int numa_node) {
-  return verbs::open_device(engine::device_options(o, m, numa_node));
-}
 
 std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
   if (data == nullptr || bytes == 0)

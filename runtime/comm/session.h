@@ -3,18 +3,11 @@
 
 #include <memory>
 
-#include "nzcl/options.h"
 #include "runtime/comm/registrations.h"
 #include "runtime/plan/engine_config.h"
-#include "runtime/plan/membership.h"
 #include "verbs/transport.h"
 
 namespace nzcl::comm {
-
-/// Opens the device that `options` ask for. With transport "auto", chooses the transport that suits these
-/// members.
-std::shared_ptr<verbs::Device> open_transport(const Options& options, const engine::Membership& membership,
-                                              int numa_node);
 
 /// Shared by all communicators that use the device, one after another or at the same time. With it, ranks
 /// that survive a failure can make a new communicator without registering their buffers again. Thread-safe.

@@ -1,17 +1,20 @@
 #include "runtime/lane/scan_pool.h"
 
-#include "runtime/base/block_signals.h"
+#include <string>
+
 #include "runtime/base/plain_floats.h"
+#include "runtime/base/start_thread.h"
 
 namespace nzcl::engine {
 
 ScanPool::ScanPool(int threads, const std::function<void(int)>& start) {
-  const BlockSignals blocked;
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this, start, i](std::stop_token stop) {
-      start(i);
-      run(stop);
-    });
+    threads_.push_back(start_thread("nzcl-scan-" + std::to_string(i), [&] {
+      return std::jthread([this, start, i](std::stop_token stop) {
+        start(i);
+        run(stop);
+      });
+    }));
   }
 }
 

@@ -40,8 +40,8 @@ constexpr std::array kSettings = {
     Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "",
             "Distinguishes communicators that meet at the same meeting point at the same time"},
     Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "",
-            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; auto: cma on one host (shm where "
-            "that is forbidden), else tcp"},
+            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; auto: cma on one host (or shm, "
+            "where that is forbidden), or tcp"},
     Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
             "tcp: network interface or address; ibverbs: these, or device:port; empty: any"},
     Setting{"connect", &Options::connect, SettingKind::choice, 0, 0, "bootstrap|rdma_cm",

@@ -47,9 +47,10 @@ struct Membership {
   /// The address of this host by which this member has met the others, or "" if the meeting cannot tell.
   std::string met_at;
 
-  Groups hosts;     // members that can share memory
+  Groups hosts;     // members of one kernel and IPC namespace, which may be able to share memory
   Groups networks;  // members between which there is no network link
-  /// Members that may write each other's memory. A member whose memory nobody may write is in no group.
+  /// Members that may write each other's memory, by what they say of themselves. A member whose memory nobody
+  /// may write is in no group.
   Groups process_spaces;
   Groups cores;  // members that share the same cores
   /// By member: the NUMA node that its threads and its channels are on, or -1 if they are on several. Empty:

@@ -2,13 +2,16 @@
 
 namespace nzcl::engine {
 
-std::string transport_of(const Options& o, const Membership& m) {
-  if (o.transport != "auto") return o.transport;
+std::vector<std::string> transports_of(const Options& o, const Membership& m) {
+  if (o.transport != "auto") return {o.transport};
   // libfabric's shm fails with an I/O error if the memory of some members may be written and that of others
   // may not. verbs/GOTCHAS.md says why.
-  if (!m.hosts.all_together() || m.process_spaces.leave_some_out()) return "tcp";
-  return m.process_spaces.all_together() ? "cma" : "shm";
+  if (!m.hosts.all_together() || m.process_spaces.leave_some_out()) return {"tcp"};
+  if (m.process_spaces.all_together()) return {"cma", "shm", "tcp"};
+  return {"shm", "tcp"};
 }
+
+std::string transport_of(const Options& o, const Membership& m) { return transports_of(o, m).front(); }
 
 verbs::DeviceOptions device_options(const Options& o, const Membership& m, int numa_node) {
   return {.transport = transport_of(o, m),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "nzcl/options.h"
 #include "runtime/plan/membership.h"
@@ -9,8 +10,11 @@
 
 namespace nzcl::engine {
 
-/// Returns the transport that the option names or, if it leaves that to nzcl, the one that suits the members.
-/// All members come to the same.
+/// Returns the transport that the option names or, if it leaves that to nzcl, those that suit the members by
+/// what they have said, the best one first. All members come to the same. Whether they can share memory is
+/// tried (runtime/comm/device_choice.h); the last one needs no shared memory.
+std::vector<std::string> transports_of(const Options& options, const Membership& membership);
+/// The first of these. Once the members have tried, that is the one which they use.
 std::string transport_of(const Options& options, const Membership& membership);
 
 /// What this member's device is opened with.

@@ -12,6 +12,7 @@
 #include "verbs/cma/costs.h"
 #include "verbs/cma/endpoint.h"
 #include "verbs/cma/permission.h"
+#include "verbs/cma/trial.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -56,7 +57,9 @@ CmaDevice::CmaDevice() {
   limits_.max_posted = kMaxPosted;
   limits_.ordered = true;  // post() finishes each write before it begins the next one
   limits_.readable = true;
-  limits_.autonomous = true;  // the writer copies without any help of the receiver
+  limits_.autonomous = true;         // the writer copies without any help of the receiver
+  limits_.endpoint_descriptors = 4;  // its segment, its eventfd, and the memory of slots and staging buffers
+  limits_.peer_descriptors = 2;      // a pidfd and the eventfd of the peer
   limits_.costs = measure_costs();
 }
 
@@ -94,13 +97,14 @@ std::unique_ptr<Endpoint> CmaDevice::open_endpoint(const EndpointOptions& option
   return std::make_unique<CmaEndpoint>(*this, options);
 }
 
-std::shared_ptr<Device> open_device(const DeviceOptions& options) {
+std::unique_ptr<Trial> CmaDevice::begin_trial(const TrialOptions& options) {
+  return std::make_unique<CmaTrial>(options);
+}
+
+std::shared_ptr<Device> open_device(const DeviceOptions&) {
   const std::string missing = what_is_missing();
   if (!missing.empty())
     throw Error(ErrorCode::unavailable, fmt::format("transport cma: {}; use NZCL_TRANSPORT=shm", missing));
-  if (!options.one_host)
-    throw Error(ErrorCode::unavailable,
-                "transport cma: not all members are on this host; use NZCL_TRANSPORT=tcp");
   return std::make_shared<CmaDevice>();
 }
 

@@ -23,6 +23,7 @@ class CmaDevice final : public Device {
   std::span<std::byte> allocate(std::size_t bytes) override;
   void release(std::span<std::byte> bytes) noexcept override;
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override;
+  std::unique_ptr<Trial> begin_trial(const TrialOptions& options) override;
 
   /// The allocated memory that begins within `wanted`, or all of it if `wanted` is empty.
   std::vector<SharedMemory> memories(std::span<const std::byte> wanted) const;
@@ -37,8 +38,7 @@ class CmaDevice final : public Device {
   std::vector<Memory> memories_;
 };
 
-/// Throws Error{unavailable} if this process may not write the memory of others, or if some members are on
-/// other hosts.
+/// Throws Error{unavailable} if this process may not write the memory of others.
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 TransportInfo probe();
 

@@ -9,9 +9,10 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <random>
 
 #include "nzcl/error.h"
+#include "verbs/cma/nonce.h"
+#include "verbs/descriptors.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -22,18 +23,6 @@ constexpr std::uint64_t kBytesPerPost = 512 << 10;
 /// After a write of at least this size its receiver is woken at once, before the next write is copied.
 /// Receivers of smaller writes are woken together at the end of post().
 constexpr std::uint64_t kWokenAtOnce = 16 << 10;
-
-std::uint64_t random_number() {
-  std::random_device random;
-  return std::uint64_t{random()} << 32 | random();
-}
-
-/// Whether the file is the segment of the endpoint that gave the address. It is read and not mapped, because
-/// it may be any kind of file.
-bool has_nonce(int fd, std::uint64_t nonce) {
-  std::uint64_t found = 0;
-  return ::pread(fd, &found, sizeof found, SharedSegment::kNonceAt) == sizeof found && found == nonce;
-}
 
 /// Of the next message so many bytes are got ready, if this one is not longer. Longer ones take more time
 /// than the wait for their first lines.
@@ -59,7 +48,7 @@ CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
       segment_(mapping_.bytes().data(), entries_),
       peers_(options.peers),
       ready_(kMaxPosted + options.peers) {
-  if (event_.get() < 0) throw Error(ErrorCode::system, fmt::format("cma: eventfd: {}", std::strerror(errno)));
+  if (event_.get() < 0) throw Error(ErrorCode::system, fmt::format("cma: eventfd: {}", error_text(errno)));
   segment_.set_nonce(nonce_);
   for (std::size_t i = 0; i < options.peers; ++i) rings_.emplace_back(segment_.ring(i));
 }
@@ -92,7 +81,7 @@ void CmaEndpoint::connect_to(Peer& peer, const std::string& text) const {
   // nonce that it gave the address, even if its id was used by another process before.
   peer.process = Process(start.pid);
   const Fd segment = peer.process.take_fd(start.segment_fd);
-  if (!has_nonce(segment.get(), start.nonce)) {
+  if (!holds(segment, SharedSegment::kNonceAt, start.nonce)) {
     throw Error(ErrorCode::peer_failed,
                 fmt::format("cma: process {} is not the one that gave this address, which has ended; "
                             "another process has its id now",

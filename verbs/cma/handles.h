@@ -1,32 +1,15 @@
-// Owning handles of descriptors, mappings and processes.
+// Owning handles of mappings and processes.
 #pragma once
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <span>
 #include <utility>
 
+#include "verbs/fd.h"
+
 namespace nzcl::verbs::cma {
-
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 class Mapping {
  public:
@@ -68,7 +51,7 @@ class Process {
   Fd fd_;
 };
 
-/// Anonymous memory that other processes can map through its descriptor.
+/// Anonymous memory that other processes can map through its descriptor. Its size is fixed.
 Fd make_memory_fd(std::size_t bytes);
 
 }  // namespace nzcl::verbs::cma

@@ -82,6 +82,8 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   limits_.autonomous = true;
   limits_.link_gbps = port.link_gbps;
   limits_.costs = {.segment = kSegmentCost, .write = kWriteCost, .foreign_byte = 0};
+  limits_.endpoint_descriptors = 2;  // a completion channel and the device's events
+  limits_.peer_descriptors = options.rdma_cm ? 1 : 0;
 }
 
 void IbvDevice::require_on_demand_paging() {

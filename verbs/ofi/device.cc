@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -17,6 +18,7 @@
 #include "verbs/ofi/endpoint.h"
 #include "verbs/ofi/handles.h"
 #include "verbs/ofi/keep_signals.h"
+#include "verbs/ofi/shm_files.h"
 #include "verbs/ofi/shm_name.h"
 
 namespace nzcl::verbs::ofi {
@@ -145,6 +147,7 @@ class OfiDevice final : public Device {
           ErrorCode::unavailable);
     fabric_.reset(fabric);
     domains_.emplace(fabric, info_.get(), name_);
+    if (provider_ == "shm") shm_.emplace();
     if (info_->domain_attr->cq_data_size < 4) {
       throw Error(ErrorCode::unavailable,
                   fmt::format("{}: the provider has {} bytes of remote completion data, but nzcl needs 4",
@@ -160,6 +163,8 @@ class OfiDevice final : public Device {
                       info_->ep_attr->max_order_waw_size >= limits_.max_write_bytes;
     limits_.link_gbps = gbps_of(*info_);
     limits_.costs = costs_of(provider_);
+    if (provider_ != "shm")
+      limits_.endpoint_descriptors = 8, limits_.peer_descriptors = 1;  // sockets and epoll
   }
 
   std::string name() const override { return name_; }
@@ -171,8 +176,15 @@ class OfiDevice final : public Device {
 
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override {
     const KeepSignals keep;
-    return std::make_unique<OfiEndpoint>(fabric_.get(), domains_->for_endpoint(), info_.get(), name_, limits_,
-                                         options);
+    if (shm_) shm_->make_room();
+    auto endpoint = std::make_unique<OfiEndpoint>(fabric_.get(), domains_->for_endpoint(), info_.get(), name_,
+                                                  limits_, options);
+    if (shm_) ShmFiles::fill(endpoint->name());
+    return endpoint;
+  }
+
+  std::unique_ptr<Trial> begin_trial(const TrialOptions& options) override {
+    return shm_ ? shm_->begin_trial(options) : nullptr;
   }
 
  private:
@@ -180,6 +192,7 @@ class OfiDevice final : public Device {
   std::string provider_, name_;
   Handle<fid_fabric> fabric_;
   std::optional<Domains> domains_;
+  std::optional<ShmFiles> shm_;  // of the provider shm
   Limits limits_;
 };
 
@@ -187,16 +200,23 @@ class OfiDevice final : public Device {
 
 namespace {
 
+/// libfabric does not say that its shm is missing only because /dev/shm is too small.
+std::string shm_hint(const std::string& transport) {
+  if (transport != "shm") return {};
+  return fmt::format(" ({}; libfabric wants {} MiB for each of the machine's {} cores)", shm_free_text(),
+                     kShmEndpointBytes >> 20, ::sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 /// Finds the provider and the interface that the options ask for. Throws Error{unavailable}.
 Info find(const DeviceOptions& options, const Wanted& wanted) {
   Info offers;
   const int code = get_info(options.transport, wanted.address, offers);
   if (code != 0) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("transport {}{}: libfabric offers no such provider with one-sided writes: {}; "
+                fmt::format("transport {}{}: libfabric offers no such provider with one-sided writes: {}{}; "
                             "`nzcl_info` lists what there is",
                             options.transport, options.interface.empty() ? "" : " on " + options.interface,
-                            fi_strerror(-code)));
+                            fi_strerror(-code), shm_hint(options.transport)));
   }
   Info info = choose(options.transport, wanted.interface, offers);
   require_way_out(options, *info);
@@ -220,8 +240,9 @@ TransportInfo probe(const std::string& transport) try {
   if (code != 0)
     return {transport, false,
             fmt::format(
-                "libfabric {}: {}", transport,
-                code == -FI_ENODATA ? "no such provider, or no device that it can use" : fi_strerror(-code))};
+                "libfabric {}: {}{}", transport,
+                code == -FI_ENODATA ? "no such provider, or no device that it can use" : fi_strerror(-code),
+                shm_hint(transport))};
   return {transport, true,
           fmt::format("libfabric {} on {}", info->fabric_attr->prov_name, info->domain_attr->name),
           gbps_of(*info)};

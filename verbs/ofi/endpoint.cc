@@ -74,15 +74,17 @@ void OfiEndpoint::open_queue(std::size_t size) {
         device_name_ + ": asking for a descriptor to sleep on");
 }
 
-/// An address consists of the provider's name, a zero byte, and libfabric's own address.
-std::string OfiEndpoint::address_for(PeerId) {
+std::string OfiEndpoint::name() const {
   std::string name(256, '\0');
   std::size_t bytes = name.size();
   check(fi_getname(&endpoint_->fid, name.data(), &bytes),
         device_name_ + ": asking for the endpoint's address");
   name.resize(bytes);
-  return provider_ + '\0' + name;
+  return name;
 }
+
+/// An address consists of the provider's name, a zero byte, and libfabric's own address.
+std::string OfiEndpoint::address_for(PeerId) { return provider_ + '\0' + name(); }
 
 void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
   for (std::size_t i = 0; i < addresses.size(); ++i) {
@@ -149,7 +151,7 @@ bool OfiEndpoint::post_one(const Write& write) noexcept {
     broken_ = true;
     broken_peer_ = write.peer;
     failure_ = fmt::format("{}: write of {} bytes to peer {}: {}", device_name_, bytes_of(write.segments),
-                           write.peer, fi_strerror(static_cast<int>(-code)));
+                           write.peer, text_of(static_cast<int>(-code)));
     return false;
   }
   InFlight& f = in_flight_[free_];
@@ -206,7 +208,7 @@ Completion OfiEndpoint::take_error() noexcept {
     fi_cq_strerror(queue_.get(), error.prov_errno, error.err_data, text.data(), text.size());
     failure_ = fmt::format("{}: {}{} ({})", device_name_,
                            peer == Completion::kNoPeer ? "" : fmt::format("write to peer {}: ", peer),
-                           fi_strerror(error.err), text.data());
+                           text_of(error.err), text.data());
   } else {
     failure_ = device_name_ + ": the completion queue failed";
   }

@@ -19,6 +19,7 @@ class OfiEndpoint final : public Endpoint {
   OfiEndpoint(fid_fabric* fabric, std::shared_ptr<fid_domain> domain, fi_info* info, std::string device_name,
               const Limits& limits, const EndpointOptions& options);
 
+  std::string name() const;  // libfabric's own address of it
   std::string address_for(PeerId peer) override;
   void connect(std::span<const std::string> addresses, Deadline deadline) override;
   std::size_t post(std::span<const Write> writes) noexcept override;

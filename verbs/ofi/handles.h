@@ -11,10 +11,12 @@
 #include <rdma/fi_rma.h>
 
 #include <cassert>
+#include <cerrno>
 #include <memory>
 #include <string>
 
 #include "nzcl/error.h"
+#include "verbs/descriptors.h"
 
 namespace nzcl::verbs::ofi {
 
@@ -36,9 +38,14 @@ struct FreeInfo {
 };
 using Info = std::unique_ptr<fi_info, FreeInfo>;
 
+/// The text for an error of libfabric, whose numbers are those of the system.
+inline std::string text_of(int error) {
+  return error == EMFILE || error == ENFILE ? error_text(error) : fi_strerror(error);
+}
+
 /// Calls of libfabric return 0, or a negative errno for failure.
 inline void check(int code, const std::string& what, ErrorCode kind = ErrorCode::transport) {
-  if (code < 0) throw Error(kind, fmt::format("{}: {}", what, fi_strerror(-code)));
+  if (code < 0) throw Error(kind, fmt::format("{}: {}", what, text_of(-code)));
 }
 
 }  // namespace nzcl::verbs::ofi

@@ -14,15 +14,17 @@ namespace nzcl::verbs::ofi {
 namespace {
 
 /// The common prefix of all names that processes of this pid namespace make.
-std::string prefix() {
-  struct stat space {};
-  ::stat("/proc/self/ns/pid", &space);
-  return fmt::format("nzcl-{}-", space.st_ino);
-}
+std::string prefix() { return fmt::format("nzcl-{}-", pid_namespace()); }
 
 bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
+
+std::uint64_t pid_namespace() {
+  struct stat space {};
+  ::stat("/proc/self/ns/pid", &space);
+  return space.st_ino;
+}
 
 std::string shm_name() {
   std::random_device random;
