@@ -1,4 +1,4 @@
-// The control plane: a star of authenticated TCP connections around member 0 that lives as long as the
+// The control plane: a star of authenticated TCP connections around one member that lives as long as the
 // communicator. It tells every member about the first failure, notices members that die, lets members
 // exchange bytes, and lets all leave together.
 #pragma once
@@ -16,7 +16,8 @@
 namespace nzcl::bootstrap {
 
 /// Owns one thread ("nzcl-control"), which sleeps until one of its sockets has something to read. All calls
-/// are thread-safe. Member 0 is the *hub*: every other member has one connection, to the hub.
+/// are thread-safe. Member 0 is the *hub*: every other member has one connection, to the hub. If the hub
+/// dies, the first living member behind it takes its place.
 ///
 /// How a failure ends the communicator:
 ///  1. A member calls abort(), or its connection closes. The hub learns of either.
@@ -26,6 +27,7 @@ namespace nzcl::bootstrap {
 ///  3. Every member stops posting writes, waits until its own writes have ended, and calls quiesced().
 ///  4. When all members that live have called it, wait_quiesced() returns true on all of them. Only now may
 ///     buffers be given back to their owners, because no write can arrive any more.
+/// A member that has reported a failure and hears nothing from the hub fails by itself.
 ///
 /// How the members leave in good order: all call leave(), and then pass steps 3 and 4 without a failure.
 class ControlPlane {

@@ -18,10 +18,11 @@ namespace nzcl::bootstrap {
 inline constexpr std::uint32_t kHelloLimit = 4096;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
 
-/// Where the hub of the control plane listens. There is at least one host.
+/// Where a member listens as the hub of the control plane, or to take its place. There is at least one host.
 struct HubAddress {
   std::vector<std::string> hosts;
-  std::string host_id, key;
+  std::string host_id;
+  std::string key;  // the same for all members; only the first hub tells it
   int port = 0;
 };
 /// How a member introduces itself to member 0.
