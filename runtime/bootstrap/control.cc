@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "runtime/bootstrap/gather_board.h"
 #include "runtime/bootstrap/gather_calls.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/leave_board.h"
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/random_secret.h"
 
@@ -46,6 +48,8 @@ constexpr std::chrono::seconds kSuspicionTime{1};
 // itself.
 constexpr std::chrono::seconds kVerdictTime{3};
 static_assert(kVerdictTime > kSuspicionTime);
+// How often a member looks whether its operations are over that all members have joined.
+constexpr std::chrono::milliseconds kSettlePause{5};
 // Only the hub decides whether a gather has timed out. A member waits for this long after its deadline for
 // what the hub says.
 constexpr std::chrono::seconds kDecisionTime{5};
@@ -65,6 +69,7 @@ class StarControl final : public ControlPlane {
         members_(static_cast<std::size_t>(bootstrap.size())),
         on_failure_(std::move(on_failure)),
         board_(settings_.names),
+        leaves_(settings_.names, settings_.serves),
         work_(asio::make_work_guard(io_)) {
     for (std::size_t i = 0; i < members_.size(); ++i)
       members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
@@ -124,8 +129,11 @@ class StarControl final : public ControlPlane {
     std::unique_lock lock(mutex_);
     return changed_.wait_until(lock, deadline, [this] { return all_quiet_; });
   }
+  void has_begun(std::uint64_t operations) override {
+    if (operations > limit_.load(std::memory_order_relaxed)) asio::post(io_, [this] { check_wanted(); });
+  }
   bool leave(Deadline deadline) override {
-    asio::post(io_, [this] { say_bye(); });
+    asio::post(io_, [this] { tell_hub("bye", settings_.progress().begun); });
     std::unique_lock lock(mutex_);
     const auto over = [this] { return all_bye_ || failure_.has_value(); };
     if (deadline == Deadline::max()) {
@@ -328,15 +336,68 @@ class StarControl final : public ControlPlane {
       members_[index].quiet = true;
       check_all();
     } else if (frame.type == "bye") {
-      said_bye(index);
+      said_bye(index, frame.operations);
+    } else if (frame.type == "wants") {
+      leaves_.wants(index, frame.operations);
+      check_leaves();
+    } else if (frame.type == "finished") {
+      leaves_.finished(index, frame.operations);
+      check_leaves();
     }
   }
 
   /// On the hub. A member that serves is in gathers until all others have left, no matter what it says.
-  void said_bye(std::size_t index) {
+  void said_bye(std::size_t index, std::uint64_t begun) {
     members_[index].bye = true;
-    if (!serves(index)) send_answers(board_.left(index));
+    if (!serves(index)) {
+      send_answers(board_.left(index));
+      if (leaves_.left(index, begun)) tell_all("left", leaves_.limit());
+    }
     check_all();
+    check_leaves();
+  }
+
+  // --- Members that leave too early (leave_board.h), on the control thread
+
+  /// On the hub: asks all members to finish what can complete, if one of them wants more, and fails when they
+  /// have done so.
+  void check_leaves() {
+    if (is_failed() || is_set(all_bye_) || !leaves_.exceeded()) return;
+    if (asked_ != leaves_.limit()) {
+      asked_ = leaves_.limit();
+      tell_all("finish", *asked_);
+    }
+    if (auto failure = leaves_.failure()) fail(std::move(*failure));
+  }
+
+  /// Tells the hub if this member wants an operation that a member which has left did not join.
+  void check_wanted() {
+    const std::uint64_t wanted = settings_.progress().wanted;
+    if (wanted > limit_.load(std::memory_order_relaxed)) tell_hub("wants", wanted);
+  }
+
+  /// Tells the hub when the first so many operations are over.
+  asio::awaitable<void> finish(std::uint64_t operations) {
+    while (!shut_ && !is_failed()) {
+      if (settings_.progress().finished >= operations) co_return tell_hub("finished", operations);
+      asio::steady_timer pause(io_, kSettlePause);
+      co_await pause.async_wait(asio::use_awaitable);
+    }
+  }
+
+  /// Brings a frame of this member to the hub, which may be this member.
+  void tell_hub(const char* type, std::uint64_t operations) {
+    if (is_hub()) {
+      hub_frame(static_cast<std::size_t>(self_), {.type = type, .failure = {}, .operations = operations});
+    } else if (ControlConnection* hub = to_hub()) {
+      hub->send({{"type", type}, {"operations", operations}});
+    }
+  }
+
+  /// On the hub.
+  void tell_all(const char* type, std::uint64_t operations) {
+    broadcast({{"type", type}, {"operations", operations}});
+    member_frame({.type = type, .failure = {}, .operations = operations});
   }
 
   // --- Gathers, on the control thread
@@ -366,19 +427,28 @@ class StarControl final : public ControlPlane {
       set_flag(all_quiet_);
     } else if (frame.type == "all_bye") {
       all_left();
+    } else if (frame.type == "left") {
+      limit_.store(frame.operations, std::memory_order_relaxed);
+      check_wanted();
+    } else if (frame.type == "finish") {
+      asio::co_spawn(io_, finish(frame.operations), asio::detached);
     }
   }
 
   void lost(std::size_t index, const std::string& why, bool vanished) {
     Member& m = members_[index];
     m.gone = true;
+    leaves_.gone(index);
     if (shut_) return;
     const bool left = is_set(all_bye_) || (is_hub() && m.bye && !serves(index));  // in good order
     if (!left) {
       const Failure failure{ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)};
       is_hub() ? fail(failure) : set_failure(failure);
     }
-    if (is_hub()) return check_all();
+    if (is_hub()) {
+      check_all();
+      return check_leaves();
+    }
     if (vanished) host_vanished(addresses_[index].host_id);
     asio::co_spawn(io_, find_hub(), asio::detached);
   }
@@ -490,14 +560,6 @@ class StarControl final : public ControlPlane {
     is_hub() ? check_all() : tell_hub_quiet();
   }
 
-  void say_bye() {
-    if (is_hub()) {
-      said_bye(static_cast<std::size_t>(self_));
-    } else if (ControlConnection* hub = to_hub()) {
-      hub->send({{"type", "bye"}});
-    }
-  }
-
   /// On the hub: if all living members are quiet, or have said goodbye, tells all members so.
   void check_all() {
     const auto all = [this](bool Member::*flag) {
@@ -594,12 +656,16 @@ class StarControl final : public ControlPlane {
   std::optional<asio::steady_timer> verdict_;    // only on other members; of a failure that was reported
   bool shut_ = false;                            // the destructor has begun: lost connections mean nothing
   const std::function<void()> on_failure_;
-  GatherBoard board_;  // only on the hub
+  GatherBoard board_;                   // only on the hub
+  LeaveBoard leaves_;                   // only on the hub
+  std::optional<std::uint64_t> asked_;  // only on the hub: for how many operations it has asked last
   GatherCalls calls_;
 
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;
   std::atomic<bool> failed_{false};
+  /// So many operations can complete, as far as members have left. Written by the control thread.
+  std::atomic<std::uint64_t> limit_{std::numeric_limits<std::uint64_t>::max()};
   std::optional<Failure> failure_;
   bool all_quiet_ = false, all_bye_ = false;
 

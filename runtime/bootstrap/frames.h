@@ -33,7 +33,8 @@ struct StarHello {
 /// One message of the control plane.
 struct ControlFrame {
   std::string type;
-  Failure failure;  // set in frames of the types "abort" and "failed"
+  Failure failure;               // in frames of the types "abort" and "failed"
+  std::uint64_t operations = 0;  // in those of the types "bye", "left", "wants", "finish" and "finished"
 };
 /// One message about a gather of the control plane. It is not JSON, because parts are bytes of any value: a
 /// letter 'G', and then a list of strings (string_list.h), of which the first is JSON and the others are

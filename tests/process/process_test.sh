@@ -228,6 +228,21 @@ case $case_name in
       port=$(free_port)
     done
     ;;
+  one_round_more)
+    # Rank `early` ends in good order while the others start another operation. They learn it at once.
+    for transport in "${transports[@]}"; do
+      for early in 0 2; do
+        for r in 0 1 2; do
+          start "rank$r" "RANK=$r" WORLD_SIZE=3 "LOCAL_RANK=$r" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=1000 \
+            -- "$rank" --rounds $((r == early ? 10 : 11))
+        done
+        for r in 0 1 2; do
+          if ((r == early)); then expect rank$r 0; else expect rank$r 3 "^operation 10: rank $early \(pid .*\) did not join it and has left"; fi
+        done
+        port=$(free_port)
+      done
+    done
+    ;;
   killed_with_first_rank)
     # Rank 0 collects who has come to rest. The others do so without it, and without one that dies at the same time.
     for transport in "${transports[@]}"; do
