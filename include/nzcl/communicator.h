@@ -185,7 +185,7 @@ class NZCL_API Work {
   /// calling thread takes part in the work meanwhile.
   void wait();
   /// Waits for at most `timeout`, which may have any unit and length. Returns false if the operation is still
-  /// running.
+  /// running. It takes part in the work as well, so it may be late by a step of it, which takes milliseconds.
   template <class Rep, class Period>
   [[nodiscard]] bool wait(std::chrono::duration<Rep, Period> timeout) {
     return wait_at_most(saturated_nanoseconds(timeout));
@@ -287,7 +287,7 @@ class NZCL_API Communicator {
   /// Joins a group of threads as rank `rank`, over the loopback transport.
   Communicator(const LocalGroup& group, int rank, const Options& options = {});
   /// Closes the communicator: waits until the other ranks close it too, but at most options.close_timeout_s.
-  /// Never throws.
+  /// Never throws. What other ranks start and this one did not fails there, and the communicator with it.
   ~Communicator();
   Communicator(Communicator&&) noexcept;
   /// Before the assignment, the communicator that is replaced is closed as by the destructor.

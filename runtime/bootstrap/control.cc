@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -16,10 +17,12 @@
 #include "runtime/base/log.h"
 #include "runtime/base/start_thread.h"
 #include "runtime/bootstrap/control_connection.h"
+#include "runtime/bootstrap/control_reach.h"
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/gather_board.h"
 #include "runtime/bootstrap/gather_calls.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/leave_board.h"
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/random_secret.h"
 
@@ -31,13 +34,32 @@ using nlohmann::json;
 // How long a connection attempt may take. After it, the next address is tried, since packets to some
 // addresses may be dropped without an answer.
 constexpr std::chrono::seconds kConnectTime{3};
+constexpr std::chrono::milliseconds kRetryPause{50};
+// The same for the connection to a hub that is to take the dead one's place. It is shorter than the time for
+// which buffers wait for all members to be quiet.
+constexpr std::chrono::seconds kSuccessorTime{1};
+// How often a new hub looks whether the members live that have not come to it.
+constexpr std::chrono::milliseconds kLookPause{100};
 // How long the hub waits after a transport has reported a lost peer. A process that dies frees its memory
 // before its sockets are closed, so the transport may notice the death first, often without knowing who died.
 // The closed connection, a moment later, tells which member it was.
 constexpr std::chrono::seconds kSuspicionTime{1};
+// How long a member that has reported a failure waits for what the hub says. It is longer than the hub waits
+// itself.
+constexpr std::chrono::seconds kVerdictTime{3};
+static_assert(kVerdictTime > kSuspicionTime);
+// How often a member looks whether its operations are over that all members have joined.
+constexpr std::chrono::milliseconds kSettlePause{5};
 // Only the hub decides whether a gather has timed out. A member waits for this long after its deadline for
 // what the hub says.
 constexpr std::chrono::seconds kDecisionTime{5};
+
+/// Whether a connection broke because nothing came from the other host any more, as opposed to a process that
+/// died there.
+bool is_of_a_vanished_host(const std::error_code& error) {
+  return error == asio::error::timed_out || error == asio::error::host_unreachable ||
+         error == asio::error::network_unreachable;
+}
 
 class StarControl final : public ControlPlane {
  public:
@@ -47,6 +69,7 @@ class StarControl final : public ControlPlane {
         members_(static_cast<std::size_t>(bootstrap.size())),
         on_failure_(std::move(on_failure)),
         board_(settings_.names),
+        leaves_(settings_.names, settings_.serves),
         work_(asio::make_work_guard(io_)) {
     for (std::size_t i = 0; i < members_.size(); ++i)
       members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
@@ -57,6 +80,8 @@ class StarControl final : public ControlPlane {
       shut_ = true;
       listener_.reset();
       if (suspicion_) suspicion_->cancel();
+      if (verdict_) verdict_->cancel();
+      if (calling_) calling_->close();
       for (Member& m : members_) {
         if (m.connection) m.connection->finish();
       }
@@ -70,41 +95,14 @@ class StarControl final : public ControlPlane {
   }
 
   void meet(Bootstrap& bootstrap, Deadline deadline) {
-    // Member 0 tells the others where it listens, and the key. It may do so because the meeting is trusted,
-    // or has authenticated its members.
-    std::string mine;
-    std::string secret;
-    if (self_ == 0) {
-      secret = random_secret();
-      if (members_.size() > 1) {
-        listener_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0), "rank 0: control plane");
-        mine = json_text({{"port", listener_->port()},
-                          {"hosts", host_addresses()},
-                          {"host_id", host_id()},
-                          {"key", secret}});
-      } else {
-        mine = "{}";
-      }
-    }
-    const auto all = bootstrap.allgather(mine, deadline);
+    if (members_.size() > 1)
+      listener_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0),
+                        settings_.names[static_cast<std::size_t>(self_)] + ": control plane");
+    const auto all = bootstrap.allgather(own_address(), deadline);
     if (members_.size() > 1) {
-      if (self_ == 0) {
-        context_ = make_psk_context(secret);
-        listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(stream); });
-        run_until([this] { return connected_ + 1 == members_.size(); }, deadline,
-                  [this] { return missing_text(); });
-        listener_.reset();
-      } else {
-        HubAddress hub = parse_hub_address(all[0]);
-        context_ = make_psk_context(hub.key);
-        if (hub.host_id == host_id()) hub.hosts = {"127.0.0.1"};
-        asio::co_spawn(io_, connect_to_hub(hub.hosts, hub.port, deadline), asio::detached);
-        run_until([this] { return connected_ == 1; }, deadline,
-                  [this] {
-                    return fmt::format("the control plane of {} was not reached: {}", settings_.names[0],
-                                       connect_error_);
-                  });
-      }
+      take_addresses(all);
+      context_ = make_psk_context(addresses_[0].key);
+      is_hub() ? await_members(deadline) : await_hub(deadline);
     }
     thread_ = start_thread("nzcl-control", [this] {
       return std::jthread([this] {
@@ -117,12 +115,7 @@ class StarControl final : public ControlPlane {
 
   void abort(Failure failure) override {
     asio::post(io_, [this, failure = std::move(failure)]() mutable {
-      if (self_ == 0) {
-        report(std::move(failure));
-      } else if (members_[0].connection) {
-        members_[0].connection->send(
-            {{"type", "abort"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
-      }
+      is_hub() ? report(std::move(failure)) : report_to_hub(std::move(failure));
     });
   }
   bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
@@ -131,14 +124,17 @@ class StarControl final : public ControlPlane {
     return failure_;
   }
   void quiesced() override {
-    asio::post(io_, [this] { say("quiet", &Member::quiet); });
+    asio::post(io_, [this] { say_quiet(); });
   }
   bool wait_quiesced(Deadline deadline) override {
     std::unique_lock lock(mutex_);
     return changed_.wait_until(lock, deadline, [this] { return all_quiet_; });
   }
+  void has_begun(std::uint64_t operations) override {
+    if (operations > limit_.load(std::memory_order_relaxed)) asio::post(io_, [this] { check_wanted(); });
+  }
   bool leave(Deadline deadline) override {
-    asio::post(io_, [this] { say("bye", &Member::bye); });
+    asio::post(io_, [this] { tell_hub("bye", settings_.progress().begun); });
     std::unique_lock lock(mutex_);
     const auto over = [this] { return all_bye_ || failure_.has_value(); };
     if (deadline == Deadline::max()) {
@@ -166,7 +162,7 @@ class StarControl final : public ControlPlane {
     auto answer = calls_.end(name);
     if (answer) return parts_of(std::move(*answer), members.size());
     if (state == State::waiting)
-      throw Error(ErrorCode::timeout, fmt::format("{}: {} does not answer", name, settings_.names[0]));
+      throw Error(ErrorCode::timeout, fmt::format("{}: the hub does not answer", name));
     if (const auto failed = failure()) throw Error(failed->code, failed->text);
     return std::nullopt;
   }
@@ -184,7 +180,61 @@ class StarControl final : public ControlPlane {
     bool gone = false, quiet = false, bye = false;
   };
 
+  bool is_hub() const { return self_ == hub_; }
+  /// The connection to the hub, if this member has one that is open.
+  ControlConnection* to_hub() {
+    Member& hub = members_[static_cast<std::size_t>(hub_)];
+    return hub.gone ? nullptr : hub.connection.get();
+  }
+
   // --- Meeting, on the caller's thread
+
+  /// What this member tells all others: where it listens, and, as member 0, the key of all connections. It
+  /// may tell the key because the meeting is trusted, or has authenticated its members.
+  std::string own_address() const {
+    if (!listener_) return "{}";
+    return json_text({{"port", listener_->port()},
+                      {"hosts", host_addresses()},
+                      {"host_id", host_id()},
+                      {"key", is_hub() ? random_secret() : ""}});
+  }
+
+  void take_addresses(const std::vector<std::string>& all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      HubAddress address = parse_hub_address(all[i]);
+      if (address.host_id == host_id()) address.hosts = {"127.0.0.1"};
+      for (const std::string& host : address.hosts) {
+        asio::error_code error;
+        asio::ip::make_address(host, error);
+        if (error)
+          throw Error(ErrorCode::mismatch,
+                      fmt::format("{} says that its control plane is at \"{}\", which is "
+                                  "no address",
+                                  settings_.names[i], host));
+      }
+      addresses_.push_back(std::move(address));
+    }
+  }
+
+  void await_members(Deadline deadline) {
+    accept_members();
+    run_until([this] { return connected_ + 1 == members_.size(); }, deadline,
+              [this] { return missing_text(); });
+    listener_.reset();
+  }
+
+  void await_hub(Deadline deadline) {
+    asio::co_spawn(io_, call_first_hub(deadline), asio::detached);
+    run_until([this] { return connected_ == 1; }, deadline,
+              [this] {
+                return fmt::format("the control plane of {} was not reached: {}", settings_.names[0],
+                                   call_error_);
+              });
+  }
+
+  void accept_members() {
+    listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(stream); });
+  }
 
   /// Runs the io_context on the calling thread until done() is true. Throws Error{timeout} with text() at the
   /// deadline.
@@ -205,7 +255,7 @@ class StarControl final : public ControlPlane {
 
   asio::awaitable<void> greet(std::shared_ptr<Stream> stream) {
     const std::size_t index = parse_control_hello(co_await read_frame(*stream, kHelloLimit));
-    if (index == 0 || index >= members_.size() || members_[index].connection)
+    if (index <= static_cast<std::size_t>(self_) || index >= members_.size() || members_[index].connection)
       throw Error(ErrorCode::denied,
                   fmt::format("it claims to be member {}, but no such member is awaited", index));
     const auto connection = std::make_shared<ControlConnection>(stream);
@@ -221,32 +271,45 @@ class StarControl final : public ControlPlane {
   std::string hello() const { return json_text({{"member", self_}}); }
   static json welcome() { return {{"type", "welcome"}}; }
 
-  asio::awaitable<void> connect_to_hub(std::vector<std::string> hosts, int port, Deadline deadline) {
-    for (std::size_t turn = 0; Clock::now() < deadline; ++turn) {
-      try {
-        const Tcp::endpoint hub(asio::ip::make_address(hosts[turn % hosts.size()]),
-                                static_cast<unsigned short>(port));
-        auto connection =
-            std::make_shared<ControlConnection>(co_await connect_secure(*context_, hub, kConnectTime));
-        co_await write_frame(*connection->stream, hello());
-        co_await read_frame(*connection->stream, kHelloLimit);  // welcome
-        members_[0].connection = connection;
-        asio::co_spawn(io_, write_loop(connection), asio::detached);
-        asio::co_spawn(io_, read_loop(connection, 0), asio::detached);
-        connected_ = 1;
-        co_return;
-      } catch (const std::exception& e) {
-        connect_error_ = fmt::format("{}:{}: {}", hosts[turn % hosts.size()], port, e.what());
-      }
-      asio::steady_timer pause(io_, std::chrono::milliseconds(50));
+  asio::awaitable<void> call_first_hub(Deadline deadline) {
+    const std::vector<std::string>& hosts = addresses_[0].hosts;
+    for (std::size_t turn = 0; Clock::now() < deadline && !shut_; ++turn) {
+      if (co_await call(0, hosts[turn % hosts.size()], kConnectTime)) break;
+      asio::steady_timer pause(io_, kRetryPause);
       co_await pause.async_wait(asio::use_awaitable);
     }
+  }
+
+  /// Joins the hub at this position by one of its addresses. Returns false, and sets `call_error_`, if that
+  /// fails.
+  asio::awaitable<bool> call(std::size_t position, std::string host, std::chrono::seconds limit) {
+    const int port = addresses_[position].port;
+    try {
+      const Tcp::endpoint endpoint(asio::ip::make_address(host), static_cast<unsigned short>(port));
+      auto connection =
+          std::make_shared<ControlConnection>(co_await connect_secure(*context_, endpoint, limit));
+      if (shut_) co_return false;
+      calling_ = connection;  // the destructor closes it if the hub does not answer
+      co_await write_frame(*connection->stream, hello());
+      co_await read_frame(*connection->stream, kHelloLimit);  // welcome
+      calling_.reset();
+      members_[position].connection = connection;
+      hub_ = static_cast<int>(position);
+      asio::co_spawn(io_, write_loop(connection), asio::detached);
+      asio::co_spawn(io_, read_loop(connection, position), asio::detached);
+      connected_ = 1;
+      co_return true;
+    } catch (const std::exception& e) {
+      call_error_ = fmt::format("{}:{}: {}", host, port, e.what());
+    }
+    co_return false;
   }
 
   // --- The communicator's life, on the control thread
 
   asio::awaitable<void> read_loop(std::shared_ptr<ControlConnection> connection, std::size_t index) {
     std::string why = "its connection closed";
+    bool vanished = false;
     try {
       while (true) {
         const std::string text = co_await read_frame(*connection->stream, kFrameLimit);
@@ -255,15 +318,16 @@ class StarControl final : public ControlPlane {
           continue;
         }
         const ControlFrame frame = parse_control_frame(text);
-        self_ == 0 ? hub_frame(index, frame) : member_frame(frame);
+        is_hub() ? hub_frame(index, frame) : member_frame(frame);
       }
     } catch (const std::system_error& e) {
       if (e.code() != asio::error::eof && e.code() != asio::ssl::error::stream_truncated) why = e.what();
+      vanished = is_of_a_vanished_host(e.code());
     } catch (const std::exception& e) {
       why = e.what();
     }
     connection->close();
-    lost(index, why);
+    lost(index, why, vanished);
   }
 
   void hub_frame(std::size_t index, const ControlFrame& frame) {
@@ -273,21 +337,74 @@ class StarControl final : public ControlPlane {
       members_[index].quiet = true;
       check_all();
     } else if (frame.type == "bye") {
-      said_bye(index);
+      said_bye(index, frame.operations);
+    } else if (frame.type == "wants") {
+      leaves_.wants(index, frame.operations);
+      check_leaves();
+    } else if (frame.type == "finished") {
+      leaves_.finished(index, frame.operations);
+      check_leaves();
     }
   }
 
   /// On the hub. A member that serves is in gathers until all others have left, no matter what it says.
-  void said_bye(std::size_t index) {
+  void said_bye(std::size_t index, std::uint64_t begun) {
     members_[index].bye = true;
-    if (!serves(index)) send_answers(board_.left(index));
+    if (!serves(index)) {
+      send_answers(board_.left(index));
+      if (leaves_.left(index, begun)) tell_all("left", leaves_.limit());
+    }
     check_all();
+    check_leaves();
+  }
+
+  // --- Members that leave too early (leave_board.h), on the control thread
+
+  /// On the hub: asks all members to finish what can complete, if one of them wants more, and fails when they
+  /// have done so.
+  void check_leaves() {
+    if (is_failed() || is_set(all_bye_) || !leaves_.exceeded()) return;
+    if (asked_ != leaves_.limit()) {
+      asked_ = leaves_.limit();
+      tell_all("finish", *asked_);
+    }
+    if (auto failure = leaves_.failure()) fail(std::move(*failure));
+  }
+
+  /// Tells the hub if this member wants an operation that a member which has left did not join.
+  void check_wanted() {
+    const std::uint64_t wanted = settings_.progress().wanted;
+    if (wanted > limit_.load(std::memory_order_relaxed)) tell_hub("wants", wanted);
+  }
+
+  /// Tells the hub when the first so many operations are over.
+  asio::awaitable<void> finish(std::uint64_t operations) {
+    while (!shut_ && !is_failed()) {
+      if (settings_.progress().finished >= operations) co_return tell_hub("finished", operations);
+      asio::steady_timer pause(io_, kSettlePause);
+      co_await pause.async_wait(asio::use_awaitable);
+    }
+  }
+
+  /// Brings a frame of this member to the hub, which may be this member.
+  void tell_hub(const char* type, std::uint64_t operations) {
+    if (is_hub()) {
+      hub_frame(static_cast<std::size_t>(self_), {.type = type, .failure = {}, .operations = operations});
+    } else if (ControlConnection* hub = to_hub()) {
+      hub->send({{"type", type}, {"operations", operations}});
+    }
+  }
+
+  /// On the hub.
+  void tell_all(const char* type, std::uint64_t operations) {
+    broadcast({{"type", type}, {"operations", operations}});
+    member_frame({.type = type, .failure = {}, .operations = operations});
   }
 
   // --- Gathers, on the control thread
 
   void gather_frame(std::size_t index, GatherFrame frame) {
-    if (self_ != 0) {
+    if (!is_hub()) {
       calls_.answer(std::move(frame));
     } else if (!is_failed()) {
       send_answers(board_.take(index, std::move(frame)));
@@ -296,7 +413,7 @@ class StarControl final : public ControlPlane {
 
   void send_answers(const GatherBoard::Answers& answers) {
     for (const auto& [member, frame] : answers) {
-      if (member == 0) {
+      if (member == static_cast<std::size_t>(self_)) {
         calls_.answer(parse_gather_frame(frame));
       } else if (members_[member].connection && !members_[member].gone) {
         members_[member].connection->send_bytes(frame);
@@ -311,24 +428,98 @@ class StarControl final : public ControlPlane {
       set_flag(all_quiet_);
     } else if (frame.type == "all_bye") {
       all_left();
+    } else if (frame.type == "left") {
+      limit_.store(frame.operations, std::memory_order_relaxed);
+      check_wanted();
+    } else if (frame.type == "finish") {
+      asio::co_spawn(io_, finish(frame.operations), asio::detached);
     }
   }
 
-  void lost(std::size_t index, const std::string& why) {
+  void lost(std::size_t index, const std::string& why, bool vanished) {
     Member& m = members_[index];
     m.gone = true;
+    leaves_.gone(index);
     if (shut_) return;
-    if (is_set(all_bye_)) {  // leaving in good order
-      self_ == 0 ? check_all() : set_flag(all_quiet_);
-      return;
+    const bool left = is_set(all_bye_) || (is_hub() && m.bye && !serves(index));  // in good order
+    if (!left) {
+      const Failure failure{ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)};
+      is_hub() ? fail(failure) : set_failure(failure);
     }
-    if (self_ != 0) {
-      set_failure({ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)});
-    } else if (!m.bye || serves(index)) {
-      fail({ErrorCode::peer_failed, fmt::format("{} died: {}", settings_.names[index], why)});
+    if (is_hub()) {
+      check_all();
+      return check_leaves();
     }
-    if (self_ == 0) check_all();
+    if (vanished) host_vanished(addresses_[index].host_id);
+    asio::co_spawn(io_, find_hub(), asio::detached);
   }
+
+  // --- When the hub is lost, on the control thread. Nothing is left to do then but to find out when all
+  // members are quiet.
+
+  /// Nobody on such a host can be reached, and there would be nobody to refuse a connection to it.
+  void host_vanished(const std::string& id) {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (static_cast<int>(i) != self_ && addresses_[i].host_id == id) members_[i].gone = true;
+    }
+  }
+
+  /// Joins the first member behind the lost hub that lives. If that is this member, it is the new hub.
+  asio::awaitable<void> find_hub() {
+    for (int next = hub_ + 1; next < self_; ++next) {
+      const auto position = static_cast<std::size_t>(next);
+      while (!members_[position].gone && !is_over()) {
+        if (co_await call_successor(position)) co_return tell_hub_quiet();
+        if (!co_await lives(position)) members_[position].gone = true;
+        asio::steady_timer pause(io_, kRetryPause);
+        co_await pause.async_wait(asio::use_awaitable);
+      }
+    }
+    if (!is_over()) take_over();
+  }
+
+  asio::awaitable<bool> call_successor(std::size_t position) {
+    for (const std::string& host : addresses_[position].hosts) {
+      if (co_await call(position, host, kSuccessorTime)) co_return true;
+      if (is_over()) break;
+    }
+    co_return false;
+  }
+
+  asio::awaitable<bool> lives(std::size_t position) {
+    const HubAddress& address = addresses_[position];
+    return is_reachable(address.hosts, address.port, [this] { return is_over(); });
+  }
+
+  /// Members before this one have died, and those behind it will come, unless they have died as well.
+  void take_over() {
+    for (int before = 0; before < self_; ++before) members_[static_cast<std::size_t>(before)].gone = true;
+    hub_ = self_;
+    accept_members();
+    for (std::size_t i = static_cast<std::size_t>(self_) + 1; i < members_.size(); ++i)
+      asio::co_spawn(io_, look_after(i), asio::detached);
+    check_all();
+  }
+
+  /// On a new hub: until the member has come, looks from time to time whether it lives.
+  asio::awaitable<void> look_after(std::size_t index) {
+    const Member& member = members_[index];
+    while (!member.gone) {
+      asio::steady_timer pause(io_, kLookPause);
+      co_await pause.async_wait(asio::use_awaitable);
+      if (member.connection || is_over()) co_return;
+      if (!co_await lives(index) && !member.connection) members_[index].gone = true;
+    }
+    check_all();
+  }
+
+  void tell_hub_quiet() {
+    ControlConnection* const hub = to_hub();
+    if (hub != nullptr && members_[static_cast<std::size_t>(self_)].quiet) hub->send({{"type", "quiet"}});
+  }
+
+  /// Whether nothing more is to be found out.
+  bool is_over() const { return shut_ || is_set(all_quiet_); }
 
   /// On the hub, when a member has reported a failure. A transport's report of a lost peer is only a
   /// suspicion for kSuspicionTime: if a connection closes within this time, the death of that member is the
@@ -342,6 +533,22 @@ class StarControl final : public ControlPlane {
     });
   }
 
+  /// On another member. A hub that is stopped keeps its connections open and answers nothing. Then this
+  /// member fails by itself, as all others will do that find the failure as well.
+  void report_to_hub(Failure failure) {
+    ControlConnection* const hub = to_hub();
+    if (hub == nullptr || is_failed()) return;
+    hub->send({{"type", "abort"}, {"code", static_cast<int>(failure.code)}, {"text", failure.text}});
+    if (verdict_) return;
+    verdict_.emplace(io_, kVerdictTime);
+    verdict_->async_wait([this, failure = std::move(failure)](const asio::error_code& error) mutable {
+      if (error || shut_) return;
+      failure.text += fmt::format(" (and {}, which should tell this to all, does not answer)",
+                                  settings_.names[static_cast<std::size_t>(hub_)]);
+      set_failure(failure);
+    });
+  }
+
   /// On the hub: tells all members of the failure, if it is the communicator's first.
   void fail(Failure failure) {
     if (is_failed()) return;
@@ -349,15 +556,9 @@ class StarControl final : public ControlPlane {
     set_failure(failure);
   }
 
-  void say(const char* type, bool Member::*flag) {
-    if (self_ == 0 && flag == &Member::bye) {
-      said_bye(0);
-    } else if (self_ == 0) {
-      members_[0].*flag = true;
-      check_all();
-    } else if (members_[0].connection && !members_[0].gone) {
-      members_[0].connection->send({{"type", type}});
-    }
+  void say_quiet() {
+    members_[static_cast<std::size_t>(self_)].quiet = true;
+    is_hub() ? check_all() : tell_hub_quiet();
   }
 
   /// On the hub: if all living members are quiet, or have said goodbye, tells all members so.
@@ -420,14 +621,15 @@ class StarControl final : public ControlPlane {
   /// On a caller's thread: brings the frame to the hub, which may be this member.
   void send_to_board(GatherFrame frame) {
     asio::post(io_, [this, frame = std::move(frame)]() mutable {
-      if (self_ == 0) {
+      const auto self = static_cast<std::size_t>(self_);
+      if (is_hub()) {
         try {
-          gather_frame(0, std::move(frame));
+          gather_frame(self, std::move(frame));
         } catch (const Error& e) {  // from another member this would end its connection
-          fail({ErrorCode::internal, fmt::format("{}: {}", settings_.names[0], e.what())});
+          fail({ErrorCode::internal, fmt::format("{}: {}", settings_.names[self], e.what())});
         }
-      } else if (members_[0].connection && !members_[0].gone) {
-        members_[0].connection->send_bytes(encode(frame));
+      } else if (ControlConnection* hub = to_hub()) {
+        hub->send_bytes(encode(frame));
       }
     });
   }
@@ -440,21 +642,31 @@ class StarControl final : public ControlPlane {
 
   const Settings settings_;
   const int self_;
+  int hub_ = 0;
   asio::io_context io_;
   std::unique_ptr<asio::ssl::context> context_;
-  std::optional<Listener> listener_;  // only on the hub, until all members have joined
-  std::vector<Member> members_;       // by position; members other than the hub use only members_[0], the hub
+  /// On the hub until all members have joined, and on the others for good, though only a new hub accepts what
+  /// comes. That a process listens tells the others that it lives.
+  std::optional<Listener> listener_;
+  std::vector<HubAddress> addresses_;           // by position; empty if there are no other members
+  std::vector<Member> members_;                 // by position; only the hub has connections to all others
+  std::shared_ptr<ControlConnection> calling_;  // to a hub that has not answered yet
   std::size_t connected_ = 0;
-  std::string connect_error_ = "no answer";
+  std::string call_error_ = "no answer";
   std::optional<asio::steady_timer> suspicion_;  // only on the hub, which waits at most once
+  std::optional<asio::steady_timer> verdict_;    // only on other members; of a failure that was reported
   bool shut_ = false;                            // the destructor has begun: lost connections mean nothing
   const std::function<void()> on_failure_;
-  GatherBoard board_;  // only on the hub
+  GatherBoard board_;                   // only on the hub
+  LeaveBoard leaves_;                   // only on the hub
+  std::optional<std::uint64_t> asked_;  // only on the hub: for how many operations it has asked last
   GatherCalls calls_;
 
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;
   std::atomic<bool> failed_{false};
+  /// So many operations can complete, as far as members have left. Written by the control thread.
+  std::atomic<std::uint64_t> limit_{std::numeric_limits<std::uint64_t>::max()};
   std::optional<Failure> failure_;
   bool all_quiet_ = false, all_bye_ = false;
 

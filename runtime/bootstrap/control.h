@@ -1,8 +1,9 @@
-// The control plane: a star of authenticated TCP connections around member 0 that lives as long as the
+// The control plane: a star of authenticated TCP connections around one member that lives as long as the
 // communicator. It tells every member about the first failure, notices members that die, lets members
 // exchange bytes, and lets all leave together.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,8 +16,16 @@
 
 namespace nzcl::bootstrap {
 
+/// How far a member has come with its operations, which all members start in the same order.
+struct Progress {
+  std::uint64_t begun = 0;     // how many it has started, including those that it refused
+  std::uint64_t wanted = 0;    // the same without refused ones at the end, for which it does not wait
+  std::uint64_t finished = 0;  // the first so many are over
+};
+
 /// Owns one thread ("nzcl-control"), which sleeps until one of its sockets has something to read. All calls
-/// are thread-safe. Member 0 is the *hub*: every other member has one connection, to the hub.
+/// are thread-safe. Member 0 is the *hub*: every other member has one connection, to the hub. If the hub
+/// dies, the first living member behind it takes its place.
 ///
 /// How a failure ends the communicator:
 ///  1. A member calls abort(), or its connection closes. The hub learns of either.
@@ -26,6 +35,7 @@ namespace nzcl::bootstrap {
 ///  3. Every member stops posting writes, waits until its own writes have ended, and calls quiesced().
 ///  4. When all members that live have called it, wait_quiesced() returns true on all of them. Only now may
 ///     buffers be given back to their owners, because no write can arrive any more.
+/// A member that has reported a failure and hears nothing from the hub fails by itself.
 ///
 /// How the members leave in good order: all call leave(), and then pass steps 3 and 4 without a failure.
 class ControlPlane {
@@ -35,6 +45,8 @@ class ControlPlane {
     std::vector<std::string> names;
     /// By position, whether the member stays until all others have left. Empty: no member does.
     std::vector<bool> serves;
+    /// Says how far this member has come. Called on the control thread, for which it must not wait.
+    std::function<Progress()> progress = [] { return Progress{}; };
   };
   /// Collective over `bootstrap`. If the communicator fails, `on_failure` runs once on the control thread,
   /// after failed() has become true; it must not block.
@@ -53,9 +65,14 @@ class ControlPlane {
   /// first. To be called after failed() has become true, or after leave() has returned true.
   virtual bool wait_quiesced(Deadline deadline) = 0;
 
-  /// Collective. Returns true when all members have called it. Members that serve call it too, but nobody
-  /// waits for them. A connection that closes afterwards is not a failure. Until it returns, members must go
-  /// on serving each other. Returns false when the deadline comes first, or when the communicator has failed.
+  /// Says that this member has started so many operations and waits for them. If a member has left that did
+  /// not join all of these, the communicator fails with Error{invalid_usage}, which names it, as soon as
+  /// everybody has finished those that it did join. Costs one atomic load unless a member has left.
+  virtual void has_begun(std::uint64_t operations) = 0;
+  /// Collective. Returns true when all members have called it. No operation may be started afterwards.
+  /// Members that serve call it too, but nobody waits for them. A connection that closes afterwards is not a
+  /// failure. Until it returns, members must go on serving each other. Returns false when the deadline comes
+  /// first, or when the communicator has failed.
   virtual bool leave(Deadline deadline) = 0;
 
   // --- Gathers: collectives of some members, for which each call brings a name that is used once. Gathers of

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -48,6 +49,9 @@ Failure failure_of(const json& j) {
   return {static_cast<ErrorCode>(code), j.at("text").get<std::string>()};
 }
 
+// The types of control frames that say how many operations a member has begun or finished.
+constexpr std::array<std::string_view, 5> kCounted{"bye", "left", "wants", "finish", "finished"};
+
 constexpr char kGatherLetter = 'G';
 constexpr std::array kGatherKinds{"part", "late", "failed", "parts"};  // in the order of GatherFrame::Kind
 
@@ -93,8 +97,10 @@ std::size_t parse_control_hello(const std::string& text) {
 
 ControlFrame parse_control_frame(const std::string& text) {
   return read_json("a frame of the control plane", text, [](const json& j) {
-    ControlFrame frame{.type = j.at("type").get<std::string>(), .failure = {}};
+    ControlFrame frame{.type = j.at("type").get<std::string>(), .failure = {}, .operations = 0};
     if (frame.type == "abort" || frame.type == "failed") frame.failure = failure_of(j);
+    if (std::find(kCounted.begin(), kCounted.end(), frame.type) != kCounted.end())
+      frame.operations = static_cast<std::uint64_t>(number(j, "operations", 0, INT64_MAX));
     return frame;
   });
 }

@@ -18,10 +18,11 @@ namespace nzcl::bootstrap {
 inline constexpr std::uint32_t kHelloLimit = 4096;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
 
-/// Where the hub of the control plane listens. There is at least one host.
+/// Where a member listens as the hub of the control plane, or to take its place. There is at least one host.
 struct HubAddress {
   std::vector<std::string> hosts;
-  std::string host_id, key;
+  std::string host_id;
+  std::string key;  // the same for all members; only the first hub tells it
   int port = 0;
 };
 /// How a member introduces itself to member 0.
@@ -32,7 +33,8 @@ struct StarHello {
 /// One message of the control plane.
 struct ControlFrame {
   std::string type;
-  Failure failure;  // set in frames of the types "abort" and "failed"
+  Failure failure;               // in frames of the types "abort" and "failed"
+  std::uint64_t operations = 0;  // in those of the types "bye", "left", "wants", "finish" and "finished"
 };
 /// One message about a gather of the control plane. It is not JSON, because parts are bytes of any value: a
 /// letter 'G', and then a list of strings (string_list.h), of which the first is JSON and the others are

@@ -167,8 +167,10 @@ void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   const engine::Membership& membership = introduction_.membership;
   std::vector<bool> serves;
   for (const int member : membership.member_of) serves.push_back(!members().is_worker(member));
-  control_ =
-      bootstrap::ControlPlane::join(meeting, {.names = membership.names, .serves = serves}, deadline, [this] {
+  control_ = bootstrap::ControlPlane::join(
+      meeting,
+      {.names = membership.names, .serves = serves, .progress = [this] { return operations_.progress(); }},
+      deadline, [this] {
         lanes_.halt();
         threads_.fail();
       });

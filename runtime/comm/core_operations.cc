@@ -254,6 +254,7 @@ std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal
   lock.unlock();
   lanes_.drive();  // sends at once what can be sent already
   if (refusal) throw Error(*refusal);
+  control_->has_begun(operation->epoch + 1);
   return operation;
 }
 

@@ -43,8 +43,16 @@ void OperationTable::check_conflicts(std::string_view call, std::span<const std:
 
 void OperationTable::add(std::shared_ptr<Operation> operation, std::span<const std::byte> input,
                          std::span<const std::byte> output) {
+  if (!operation->refusal) wanted_ = next_epoch_ + 1;
   entries_[next_index()] = {.operation = std::move(operation), .input = input, .output = output};
   ++next_epoch_;
+}
+
+bootstrap::Progress OperationTable::progress() {
+  const std::scoped_lock lock(mutex_);
+  std::uint64_t finished = oldest_;
+  while (finished < next_epoch_ && entries_[index_of(finished)].operation->finished()) ++finished;
+  return {.begun = next_epoch_, .wanted = wanted_, .finished = finished};
 }
 
 std::vector<std::shared_ptr<Operation>> OperationTable::all() const {

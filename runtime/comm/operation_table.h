@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/failure.h"
+#include "runtime/bootstrap/control.h"
 #include "runtime/lane/lane.h"
 #include "runtime/operation/operation.h"
 #include "runtime/plan/tuning.h"
@@ -44,6 +45,8 @@ class OperationTable {
   std::vector<std::shared_ptr<engine::Operation>> all() const;
 
   // --- Not locked.
+  /// Blocks while another call has the mutex.
+  bootstrap::Progress progress();
   /// Returns how long this lane may stand still, if it has not moved since `otherwise.since`: the timeout
   /// that ends first among those of the operations on it. Returns `otherwise` if only other members'
   /// operations are under way, and nothing if another call holds the mutex, which is over soon. Does not
@@ -73,6 +76,7 @@ class OperationTable {
 
   std::mutex mutex_;
   std::uint64_t next_epoch_ = 0;
+  std::uint64_t wanted_ = 0;  // operations up to the last one that was not refused here
   std::uint64_t oldest_ = 0;  // all operations before it have finished and were forgotten
   std::array<Entry, engine::kMaxOperations> entries_;
   bool closed_ = false;

@@ -60,6 +60,7 @@ std::vector<std::string> fuzz_seeds() {
           R"({"type":"failed","code":6,"text":"late"})",
           R"({"type":"abort","code":99,"text":"late"})",
           R"({"type":"all_bye"})",
+          R"({"type":"bye","operations":3})",
           R"({"code":6,"text":"late"})",
           gather_seed(GatherFrame::Kind::part, {2, 0, 1}, {"part"}),
           gather_seed(GatherFrame::Kind::part, {0, 1, 3}, {""}),

@@ -49,6 +49,7 @@ start() {
   local variables=()
   while [[ $1 != -- ]]; do variables+=("$1") && shift; done
   shift
+  rm -f "$work/$name.out" # what an earlier process of this name has printed
   env "${variables[@]}" "$@" >"$work/$name.out" 2>&1 &
   pids+=($!)
   eval "pid_$name=$!"
@@ -78,6 +79,8 @@ expect_ranks_ok() {
   local n=$1 r
   for ((r = 0; r < n; r++)); do expect "rank$r" 0 "^rank $r of $n: ok$"; done
 }
+# expect_quiet NAME: no member has given buffers back while another one may have written to them
+expect_quiet() { ! grep -q 'not every member has ended its writes' "$work/$1.out" || fail "$1 gave buffers back too early"; }
 expect_text() { grep -qE -- "$2" "$work/$1.out" || fail "$1 did not say: $2"; } # NAME TEXT
 # start_aggregators N WORKERS [VARIABLE=VALUE...]: starts aggregators 0 to N-1 for the ranks of start_ranks
 start_aggregators() {
@@ -105,6 +108,7 @@ until_true() {
   done
   fail "in 30 s not: $what"
 }
+joined() { grep -q joined "$work/rank$1.out" 2>/dev/null; } # RANK
 listens() { (: </dev/tcp/127.0.0.1/"$1") 2>/dev/null; }
 need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
 expect_lines() { # N REGEX FILE
@@ -245,8 +249,59 @@ case $case_name in
     for transport in "${transports[@]}"; do
       start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --rounds 100000 --die-rank $dead --die-at 20
       for r in 0 1 2 3; do
-        if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead \(pid .*\) died"; fi
+        if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead \(pid .*\) died" && expect_quiet rank$r; fi
       done
+      port=$(free_port)
+    done
+    ;;
+  one_round_more)
+    # Rank `early` ends in good order while the others start another operation. They learn it at once.
+    for transport in "${transports[@]}"; do
+      for early in 0 2; do
+        for r in 0 1 2; do
+          start "rank$r" "RANK=$r" WORLD_SIZE=3 "LOCAL_RANK=$r" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=1000 \
+            -- "$rank" --rounds $((r == early ? 10 : 11))
+        done
+        for r in 0 1 2; do
+          if ((r == early)); then expect rank$r 0; else expect rank$r 3 "^operation 10: rank $early \(pid .*\) did not join it and has left"; fi
+        done
+        port=$(free_port)
+      done
+    done
+    ;;
+  killed_with_first_rank)
+    # Rank 0 collects who has come to rest. The others do so without it, and without one that dies at the same time.
+    for transport in "${transports[@]}"; do
+      for n in 3 4 8; do
+        others=(0 1)
+        ((n < 8)) || others+=(7)
+        for other in "${others[@]}"; do
+          start_ranks $n "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --rounds 1000000
+          for ((r = 0; r < n; r++)); do until_true "rank $r joined" joined "$r"; done
+          other_pid=pid_rank$other
+          # shellcheck disable=SC2154 # set by start
+          kill -KILL "$pid_rank0" "${!other_pid}"
+          for ((r = 0; r < n; r++)); do
+            if ((r == 0 || r == other)); then expect rank$r 137; else expect rank$r 3 "rank (0|$other) \(pid .*\) died" && expect_quiet rank$r; fi
+          done
+          port=$(free_port)
+        done
+      done
+    done
+    ;;
+  stopped_first_rank)
+    # Rank 0 neither dies nor answers, and so cannot tell the others of a failure. They end all the same, and say what nobody
+    # can promise: that rank 0 does not write when it goes on.
+    for transport in "${transports[@]}"; do
+      start_ranks 3 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=2 -- --rounds 1000000
+      for r in 0 1 2; do until_true "rank $r joined" joined "$r"; done
+      kill -STOP "$pid_rank0"
+      for r in 1 2; do
+        expect rank$r 3 'rank 0 \(pid .*\), which should tell this to all, does not answer'
+        expect_text rank$r 'a late write may still reach'
+      done
+      kill -CONT "$pid_rank0"
+      expect rank0 3
       port=$(free_port)
     done
     ;;
@@ -255,7 +310,7 @@ case $case_name in
       export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info
       start_ranks 3 -- --rounds 100000
       for i in 0 1; do start "aggregator$i" WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests -- "$aggregator" --index $i; done
-      for r in 0 1 2; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+      for r in 0 1 2; do until_true "rank $r joined" joined "$r"; done
       grep -q 'slots 8 x' "$work/rank0.out" || fail "not the slots for members of one host"
       sleep 0.3
       # shellcheck disable=SC2154 # set by start
@@ -348,7 +403,7 @@ case $case_name in
       start rank$r RANK=$r WORLD_SIZE=2 MASTER_ADDR=10.99.0.1 MASTER_PORT=29500 NZCL_SECRET=secret-of-the-tests NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info \
         -- ip netns exec "${hosts[r]}" "$rank" --rounds 1000000
     done
-    for r in 0 1; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
+    for r in 0 1; do until_true "rank $r joined" joined "$r"; done
     for r in 0 1; do grep -q 'slots 32 x' "$work/rank$r.out" || fail "rank $r: not the slots for links between members"; done
     ip -n "${hosts[1]}" link set "nz$$b" down
     expect rank0 3 'rank 1 \(pid .*\) died'

@@ -9,7 +9,9 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <latch>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -300,9 +302,75 @@ TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
       EXPECT_EQ(p.control->failure()->code, ErrorCode::peer_failed);
       EXPECT_THAT(p.control->failure()->text, HasSubstr("rank " + std::to_string(dead) + " died"));
       p.control->quiesced();
-      // Member 0 counts who has come to rest. If it is the dead one, the wait ends only at its deadline.
-      EXPECT_EQ(p.control->wait_quiesced(in(dead == 0 ? std::chrono::milliseconds(20) : kLong)), dead != 0);
+      EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
     });
+  }
+}
+
+/// All members in `dead` die at once.
+void kill(const std::vector<std::unique_ptr<Plane>>& all, const std::set<std::size_t>& dead) {
+  on_all(all, [&](Plane& p, std::size_t i) {
+    if (dead.contains(i)) p.control.reset();
+  });
+}
+
+TEST(ControlPlane, WithoutTheHubTheOthersTellEachOtherThatTheyAreQuiet) {
+  using Dead = std::set<std::size_t>;
+  for (const Dead& dead : {Dead{0}, Dead{0, 1}, Dead{0, 2}, Dead{0, 4}, Dead{0, 1, 2}, Dead{0, 1, 2, 3}}) {
+    const auto all = planes(5);
+    kill(all, dead);
+    const std::size_t last = dead.contains(4) ? 3 : 4;
+    std::latch others_wait(static_cast<std::ptrdiff_t>(all.size() - dead.size()) - 1);
+    on_all(all, [&](Plane& p, std::size_t i) {
+      if (dead.contains(i)) return;
+      while (!p.control->failed()) std::this_thread::yield();
+      EXPECT_THAT(p.control->failure()->text, HasSubstr("rank 0 died"));
+      if (i == last) {
+        others_wait.wait();
+      } else {
+        p.control->quiesced();
+        EXPECT_FALSE(p.control->wait_quiesced(in(std::chrono::milliseconds(200)))) << "the last is not quiet";
+        others_wait.count_down();
+      }
+      p.control->quiesced();
+      EXPECT_TRUE(p.control->wait_quiesced(in(kLong))) << "member " << i << " of " << dead.size() << " dead";
+    });
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!dead.contains(i)) {
+        EXPECT_EQ(all[i]->failures, 1);
+      }
+    }
+  }
+}
+
+TEST(ControlPlane, MembersThatDieOneAfterAnotherAreNotWaitedFor) {
+  const auto all = planes(5);
+  all[3]->control->abort({ErrorCode::aborted, "first"});
+  for (const auto& p : all) {
+    while (!p->control->failed()) std::this_thread::yield();
+  }
+  all[4]->control->quiesced();
+  for (const std::size_t next : {0, 1, 2}) {
+    EXPECT_FALSE(all[4]->control->wait_quiesced(in(std::chrono::milliseconds(200))));
+    all[next]->control.reset();
+  }
+  all[3]->control->quiesced();
+  for (const std::size_t i : {3, 4}) {
+    EXPECT_TRUE(all[i]->control->wait_quiesced(in(kLong)));
+    EXPECT_EQ(all[i]->control->failure()->text, "first");
+  }
+}
+
+TEST(ControlPlane, TheHubMayDieAfterAllHaveLeft) {
+  const auto all = planes(3);
+  on_all(all, [](Plane& p, std::size_t) { EXPECT_TRUE(p.control->leave(in(kLong))); });
+  kill(all, {0});
+  all[1]->control->quiesced();
+  EXPECT_FALSE(all[1]->control->wait_quiesced(in(std::chrono::milliseconds(200)))) << "member 2 is not quiet";
+  all[2]->control->quiesced();
+  for (const std::size_t i : {1, 2}) {
+    EXPECT_TRUE(all[i]->control->wait_quiesced(in(kLong)));
+    EXPECT_EQ(all[i]->failures, 0);
   }
 }
 

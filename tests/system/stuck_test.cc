@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <latch>
 #include <thread>
 #include <vector>
@@ -108,6 +109,8 @@ TEST(Stuck, OperationsFailAndCloseReturnsWhenALaneDoesNotComeBack) {
   trap.is_set.notify_all();
   // The lane's own thread answers rank 1, because this thread does not drive.
   trap.caught.wait();
+  EXPECT_FALSE(rank.core().wait(*operation, verbs::Clock::now() + std::chrono::milliseconds(20)))
+      << "a wait with a limit ends, whoever has the lane";
   rank.core().wait(*operation, std::nullopt);
   ASSERT_TRUE(operation->failure());
   EXPECT_THAT(operation->failure()->text, HasSubstr("rank 1 gives up"));

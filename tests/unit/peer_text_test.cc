@@ -41,12 +41,25 @@ TEST(PeerText, AControlPlaneHasAHostAndAPort) {
 TEST(PeerText, FailuresHaveACodeThatExists) {
   const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_control_frame(text); }); };
   EXPECT_EQ(parse(R"({"type":"failed","code":6,"text":"late"})"), "");
-  EXPECT_EQ(parse(R"({"type":"bye"})"), "");
+  EXPECT_EQ(parse(R"({"type":"quiet"})"), "");
   for (const char* code : {"0", "13", "-1", "1.5", "1e300", "18446744073709551615"}) {
     const std::string frame = std::string(R"({"type":"failed","text":"","code":)") + code + "}";
     EXPECT_THAT(parse(frame.c_str()), HasSubstr("code is not in 1..12")) << code;
   }
   EXPECT_THAT(refusal([] { static_cast<void>(bootstrap::parse_error("{}")); }), HasSubstr("an error"));
+}
+
+TEST(PeerText, AGoodbyeCountsOperations) {
+  const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_control_frame(text); }); };
+  EXPECT_EQ(parse(R"({"type":"bye","operations":0})"), "");
+  EXPECT_EQ(parse(R"({"type":"finish","operations":9223372036854775807})"), "");
+  EXPECT_THAT(parse(R"({"type":"bye"})"), HasSubstr("operations"));
+  for (const char* type : {"bye", "left", "wants", "finish", "finished"}) {
+    for (const char* count : {"-1", "1.5", "\"1\"", "18446744073709551615"}) {
+      const std::string frame = std::string(R"({"type":")") + type + R"(","operations":)" + count + "}";
+      EXPECT_THAT(parse(frame.c_str()), HasSubstr("operations is not in")) << frame;
+    }
+  }
 }
 
 TEST(PeerText, MembersAreNumbers) {
