@@ -77,7 +77,8 @@ class StarControl final : public ControlPlane {
     if (self_ == 0) {
       secret = random_secret();
       if (members_.size() > 1) {
-        listener_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0), "rank 0: control plane");
+        listener_.emplace(io_, settings_.one_host ? resolve(own_loopback()) : Addresses(), 0,
+                          "rank 0: control plane");
         mine = json_text({{"port", listener_->port()},
                           {"hosts", host_addresses()},
                           {"host_id", host_id()},
@@ -97,7 +98,7 @@ class StarControl final : public ControlPlane {
       } else {
         HubAddress hub = parse_hub_address(all[0]);
         context_ = make_psk_context(hub.key);
-        if (hub.host_id == host_id()) hub.hosts = {"127.0.0.1"};
+        if (hub.host_id == host_id()) hub.hosts = {own_loopback()};
         asio::co_spawn(io_, connect_to_hub(hub.hosts, hub.port, deadline), asio::detached);
         run_until([this] { return connected_ == 1; }, deadline,
                   [this] {

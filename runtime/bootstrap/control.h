@@ -35,6 +35,8 @@ class ControlPlane {
     std::vector<std::string> names;
     /// By position, whether the member stays until all others have left. Empty: no member does.
     std::vector<bool> serves;
+    /// All members are in one network namespace, so the hub listens on its loopback address only.
+    bool one_host = false;
   };
   /// Collective over `bootstrap`. If the communicator fails, `on_failure` runs once on the control thread,
   /// after failed() has become true; it must not block.

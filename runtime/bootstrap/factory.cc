@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <asio.hpp>
-
 #include "nzcl/error.h"
 #include "runtime/bootstrap/file_meeting.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/bootstrap/local.h"
 #include "runtime/bootstrap/pmix_meeting.h"
-#include "runtime/bootstrap/star.h"
+#include "runtime/bootstrap/socket_meeting.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -85,40 +83,6 @@ void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& 
 
 std::string own_name() { return fmt::format("pid {} on {}", ::getpid(), host_name()); }
 
-bool is_loopback(const std::string& host, bool& v6) {
-  asio::io_context io;
-  try {
-    const auto address = asio::ip::tcp::resolver(io).resolve(host, "").begin()->endpoint().address();
-    v6 = address.is_v6();
-    return address.is_loopback();
-  } catch (const std::system_error& e) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("bootstrap: cannot resolve the host {}: {}", host, e.code().message()));
-  }
-}
-
-std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, const Choice& c,
-                                                 const std::string& secret) {
-  bool v6 = false;
-  const bool loopback = is_loopback(c.host, v6);
-  if (secret.empty() && !loopback) {
-    throw Error(ErrorCode::denied, fmt::format("bootstrap: {} is not a loopback address, so the job's secret "
-                                               "is needed: set NZCL_SECRET on every rank to the line "
-                                               "that nzcl_info --new-secret prints once",
-                                               c.host));
-  }
-  settings.point_name = fmt::format("{}:{} ({})", c.host, c.port, c.why);
-  if (settings.position != 0) {
-    const MeetingPoint point{.hosts = {c.host}, .port = c.port, .secret = secret};
-    return make_star_member(
-        std::move(settings), [point] { return std::optional(point); }, true);
-  }
-  // Other hosts may know this host by an address that none of its own interfaces has, so rank 0 listens on
-  // all interfaces, unless MASTER_ADDR is a loopback address.
-  const std::string listen_on = loopback ? c.host : v6 ? "::" : "";
-  return make_star_hub(std::move(settings), {.hosts = {listen_on}, .port = c.port, .secret = secret});
-}
-
 }  // namespace
 
 Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int number) {
@@ -166,9 +130,14 @@ std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int
                               : fmt::format("aggregator {}", position - workers);
   };
   settings.who = fmt::format("{} ({})", settings.name(c.position), own_name());
-  if (c.kind == Choice::Kind::socket) return make_socket_bootstrap(std::move(settings), c, options.secret);
-  return make_file_bootstrap(std::move(settings),
-                             c.path.empty() ? job_file(environment.job, options.session) : c.path);
+  if (c.kind == Choice::Kind::socket) {
+    return make_socket_bootstrap(std::move(settings),
+                                 {.host = c.host, .port = c.port, .why = c.why, .secret = options.secret});
+  }
+  // Without a path, the launcher has said that all processes are on this host.
+  return c.path.empty()
+             ? make_file_bootstrap(std::move(settings), job_file(environment.job, options.session), true)
+             : make_file_bootstrap(std::move(settings), c.path);
 }
 
 }  // namespace nzcl::bootstrap

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "nzcl/error.h"
+#include "runtime/bootstrap/addresses.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -141,7 +142,8 @@ void refuse_self(Tcp::socket& socket) {
 
 asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint,
                                                         std::chrono::seconds limit) {
-  auto stream = std::make_shared<Stream>(open_socket(co_await asio::this_coro::executor), context);
+  auto stream =
+      std::make_shared<Stream>(open_socket(co_await asio::this_coro::executor, endpoint.protocol()), context);
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
   co_await stream->lowest_layer().async_connect(endpoint, asio::use_awaitable);
@@ -179,7 +181,7 @@ asio::awaitable<void> write_frame(Stream& stream, std::string bytes) {
 std::string peer_text(const Tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  return error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
+  return error ? "?" : text_of(endpoint);
 }
 
 }  // namespace nzcl::bootstrap

@@ -127,8 +127,9 @@ void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   const engine::Membership& membership = introduction_.membership;
   std::vector<bool> serves;
   for (const int member : membership.member_of) serves.push_back(!members().is_worker(member));
-  control_ =
-      bootstrap::ControlPlane::join(meeting, {.names = membership.names, .serves = serves}, deadline, [this] {
+  control_ = bootstrap::ControlPlane::join(
+      meeting, {.names = membership.names, .serves = serves, .one_host = membership.networks.all_together()},
+      deadline, [this] {
         lanes_.halt();
         threads_.fail();
       });

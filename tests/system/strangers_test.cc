@@ -132,11 +132,9 @@ TEST(SilentHub, WithTheRightKeyIsGivenUpAtTheDeadline) {
   EXPECT_THAT(silent.received(), HasSubstr("session"));
 }
 
-/// The hub's answer to a valid hello that is sent with `context`.
-std::string answer_of_hub(int port, asio::ssl::context& context) {
-  asio::io_context io;
-  Stream stream(io, context);
-  asio::error_code error = asio::error::not_connected;
+/// Connects to the hub, when it listens, and sends a valid hello. `error` is set if the hub denies the key.
+void greet_hub(Stream& stream, int port, asio::error_code& error) {
+  error = asio::error::not_connected;
   for (const auto deadline = in(kLong); error && Clock::now() < deadline;) {
     asio::error_code closed;
     stream.lowest_layer().close(closed);
@@ -144,11 +142,19 @@ std::string answer_of_hub(int port, asio::ssl::context& context) {
                                   error);
   }
   stream.handshake(asio::ssl::stream_base::client, error);
-  if (error) return "";
+  if (error) return;
   const std::string hello = R"({"session":"s","index":1,"size":2,"who":"an impostor"})";
   const auto bytes = static_cast<std::uint32_t>(hello.size());
   asio::write(stream, std::array{asio::buffer(&bytes, sizeof bytes), asio::buffer(hello)}, error);
-  return read_all(stream);
+}
+
+/// The hub's answer to a valid hello that is sent with `context`.
+std::string answer_of_hub(int port, asio::ssl::context& context) {
+  asio::io_context io;
+  Stream stream(io, context);
+  asio::error_code error;
+  greet_hub(stream, port, error);
+  return error ? "" : read_all(stream);
 }
 
 TEST(ImpostorMember, IsToldNothingAndDisturbsNobody) {
@@ -281,6 +287,34 @@ class Eavesdropper final : public Bootstrap {
   const std::unique_ptr<Bootstrap> inner_;
   const std::function<void(int)> tell_;
 };
+
+bool reaches(const char* address, int port) {
+  asio::io_context io;
+  tcp::socket socket(io);
+  asio::error_code error;
+  socket.connect({asio::ip::make_address(address), static_cast<unsigned short>(port)}, error);
+  return !error;
+}
+
+// 127.0.0.2 stands for every other address of this host, because not every machine has another one.
+TEST(ControlPlaneOfOneHost, ListensOnOneLoopbackAddressOnly) {
+  for (const bool one_host : {true, false}) {
+    const std::string path = testing::TempDir() + "nzcl_one_host_" + std::to_string(::getpid());
+    std::vector<std::jthread> threads;
+    for (const int rank : {0, 1}) {
+      threads.emplace_back([&, rank] {
+        Eavesdropper meeting(make_file_bootstrap(settings(rank, 2), path, one_host), [&](int port) {
+          if (rank == 0) return;  // until rank 1 has come, rank 0 listens
+          EXPECT_TRUE(reaches("127.0.0.1", port));
+          EXPECT_EQ(reaches("127.0.0.2", port), !one_host);
+        });
+        const auto control = ControlPlane::join(
+            meeting, {.names = {"rank 0", "rank 1"}, .serves = {}, .one_host = one_host}, in(kLong), [] {});
+        EXPECT_TRUE(control->leave(in(kLong)));
+      });
+    }
+  }
+}
 
 TEST(FewDescriptors, TheControlPlaneStillFindsItsMembers) {
   const std::string path = testing::TempDir() + "nzcl_control_" + std::to_string(::getpid());
