@@ -247,9 +247,10 @@ class StarControl final : public ControlPlane {
 
   asio::awaitable<void> read_loop(std::shared_ptr<ControlConnection> connection, std::size_t index) {
     std::string why = "its connection closed";
+    const std::uint32_t limit = kGatherHeadLimit + (self_ == 0 ? part_limit(members_.size()) : kFrameLimit);
     try {
       while (true) {
-        const std::string text = co_await read_frame(*connection->stream, kFrameLimit);
+        const std::string text = co_await read_frame(*connection->stream, limit);
         if (is_gather_frame(text)) {
           gather_frame(index, parse_gather_frame(text));
           continue;

@@ -16,6 +16,8 @@ namespace nzcl::bootstrap {
 namespace {
 
 constexpr const char* kIdentity = "nzcl";
+// The memory for a frame is at most the larger of this and twice what has arrived, whatever its header says.
+constexpr std::size_t kFirstPiece = 64 << 10;
 using Key = std::array<unsigned char, 32>;
 
 /// The index under which an SSL_CTX owns its key. OpenSSL calls the lambda when it frees the SSL_CTX.
@@ -167,8 +169,12 @@ asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
   if (bytes > limit)
     throw Error(ErrorCode::denied,
                 fmt::format("it sent a frame of {} bytes, but at most {} are allowed", bytes, limit));
-  std::string text(bytes, '\0');
-  co_await asio::async_read(stream, asio::buffer(text), asio::use_awaitable);
+  std::string text;
+  while (text.size() < bytes) {
+    const std::size_t begin = text.size();
+    text.resize(std::min<std::size_t>(bytes, std::max(2 * begin, kFirstPiece)));
+    co_await asio::async_read(stream, asio::buffer(text) + begin, asio::use_awaitable);
+  }
   co_return text;
 }
 

@@ -220,10 +220,10 @@ class Hub final : public Star {
     ++readers_;
     try {
       while (true) {
-        std::string frame = co_await read_frame(*member.stream, kFrameLimit);
+        std::string frame = co_await read_frame(*member.stream, part_limit(members_.size()));
         if (frame.empty() || frame[0] != 'D' || member.part)
           throw Error(ErrorCode::denied, "it sent a frame that the protocol does not allow here");
-        member.part = frame.substr(1);
+        member.part = std::move(frame.erase(0, 1));
       }
     } catch (const std::exception& e) {
       if (!failure_)
@@ -418,7 +418,7 @@ class Spoke final : public Star {
   asio::awaitable<bool> introduce() {
     why_not_ = "it did not answer";
     co_await write_frame(*candidate_, hello());
-    const std::string answer = co_await read_frame(*candidate_, kFrameLimit);
+    const std::string answer = co_await read_frame(*candidate_, kAnswerLimit);
     if (answer.starts_with('E')) throw parse_error(std::string_view(answer).substr(1));
     if (answer.starts_with('R')) why_not_ = answer.substr(1);
     if (!answer.starts_with('W')) co_return false;

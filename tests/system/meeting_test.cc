@@ -83,6 +83,20 @@ TEST(StarMeeting, SessionsShareAPort) {
   EXPECT_THAT(run(members, port, kLong, three_rounds), Each(""));
 }
 
+TEST(StarMeeting, PartsOfAnySizeComeWhole) {
+  EXPECT_THAT(run({{0}, {1}, {2}}, free_port(), kLong,
+                  [](Bootstrap& b, Deadline deadline) {
+                    for (const std::size_t size : {65535, 65536, 65537, 131072, 131073, 1000003}) {
+                      const auto part = [&](int rank) {
+                        return std::string(size, static_cast<char>('a' + rank)) + std::to_string(rank);
+                      };
+                      const std::vector<std::string> expected{part(0), part(1), part(2)};
+                      EXPECT_TRUE(b.allgather(part(b.rank()), deadline) == expected) << size;
+                    }
+                  }),
+              Each(""));
+}
+
 TEST(StarMeeting, AMemberThatLeavesEarlyIsNamed) {
   const auto errors = run({{0}, {1}, {2}}, free_port(), kLong, [](Bootstrap& b, Deadline deadline) {
     b.allgather("x", deadline);

@@ -13,6 +13,7 @@
 #include <asio.hpp>
 #include <asio/ssl.hpp>
 #include <deque>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 
 #include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/file_meeting.h"
+#include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/secure_stream.h"
 #include "tests/system/meeting.h"
 
@@ -267,6 +269,53 @@ TEST(FewDescriptors, AMemberGetsInAfterStrangersHaveTakenThemAll) {
   const SilentStrangers strangers(port, 100);
   EXPECT_EQ(run({{1, 2}}, port, std::chrono::milliseconds(5000), three_rounds).front(), "");
   EXPECT_TRUE(ended_well(hub));
+}
+
+std::uint64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+/// Joins a meeting of two as rank 1, and leaves it after the header of a frame of so many bytes.
+void announce(int port, std::uint32_t bytes) {
+  const Context context = make_psk_context("the secret of the job");
+  asio::io_context io;
+  Stream stream(io, *context);
+  asio::error_code error;
+  greet_hub(stream, port, error);
+  std::array<char, 5> welcome{};
+  asio::read(stream, asio::buffer(welcome), error);
+  EXPECT_EQ(welcome.back(), 'W');
+  asio::write(stream, asio::buffer(&bytes, sizeof bytes), error);
+  stream.shutdown(error);
+}
+
+TEST(LargeFrames, TakeNoMemoryBeforeTheyCome) {
+  const int port = free_port();
+  const pid_t hub = ::fork();
+  if (hub == 0) {
+    const std::uint64_t before = peak_memory();
+    const std::string error = run({{0, 2}}, port, kLong, three_rounds).front();
+    const std::uint64_t grown = peak_memory() - before;
+    std::cerr << error << "; the peak of memory grew by " << (grown >> 20) << " MiB\n";
+    ::_exit(before > 0 && grown < 16 << 20 && error.find("left the meeting") != error.npos ? 0 : 1);
+  }
+  announce(port, part_limit(2));
+  EXPECT_TRUE(ended_well(hub));
+}
+
+TEST(LargeFrames, ThatNoRoundHasRoomForAreRefused) {
+  const int port = free_port();
+  std::vector<std::string> hub;
+  std::jthread thread([&] { hub = run({{0, 2}}, port, kLong, three_rounds); });
+  announce(port, part_limit(2) + 1);
+  thread.join();
+  EXPECT_THAT(hub.front(),
+              AllOf(HasSubstr("left the meeting"), HasSubstr("at most"), HasSubstr("are allowed")));
 }
 
 /// A meeting that tells the test where member 0's control plane listens, as an eavesdropper might learn it.
