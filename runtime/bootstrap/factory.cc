@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
+
 #include "nzcl/error.h"
 #include "runtime/bootstrap/file_meeting.h"
 #include "runtime/bootstrap/host_address.h"
@@ -17,10 +19,36 @@ namespace {
   throw Error(ErrorCode::invalid_argument, "bootstrap: " + text);
 }
 
+/// To be called before the launcher's numbers are used. The number of a dedicated aggregator is not the
+/// launcher's: a launcher of its own may have started it.
+void check_numbers(const LaunchEnvironment& e, int aggregators, int number) {
+  if (!e.mistake.empty()) refuse(e.mistake);
+  const std::string both = number < 0 ? contradiction(e, aggregators) : "";
+  if (both.empty()) return;
+  refuse(fmt::format(
+      "the environment holds variables of two launchers that contradict each other: {}. Unset those "
+      "that are left over; or set NZCL_RANK and NZCL_WORLD_SIZE, which count more",
+      both));
+}
+
+int port_of(const LaunchEnvironment& e) {
+  int port = 0;
+  const char* const end = e.master_port.data() + e.master_port.size();
+  if (!e.master_port.empty() && std::from_chars(e.master_port.data(), end, port).ptr != end) {
+    refuse(
+        fmt::format("environment variable MASTER_PORT: \"{}\" is not a number. Kubernetes sets it so where a "
+                    "service is called \"master\"; set NZCL_MASTER_PORT to a free TCP port of rank 0's host",
+                    e.master_port));
+  }
+  // torchrun's own store listens on MASTER_PORT, so nzcl takes the port after it.
+  return e.torchrun && port > 0 ? port + 1 : port;
+}
+
 /// Sets this member's position and the size of a meeting that does not bring an order of its own, as PMIx
 /// does.
 void take_position(Choice& c, const Options& o, const LaunchEnvironment& e, Role role, int number) {
   const bool own_numbers = o.rank >= 0 || o.world_size > 0;
+  if (o.world_size != 1 && (o.rank < 0 || o.world_size < 1)) check_numbers(e, o.aggregators, number);
   if (e.counts_everything && !own_numbers) {  // one launch started the workers together with the aggregators
     c.position = e.rank;
     c.size = e.size;
@@ -53,8 +81,7 @@ void choose_socket(Choice& c, const Options& o, const LaunchEnvironment& e) {
   c.host = !o.master_addr.empty() ? o.master_addr : e.master_addr;
   c.port = o.master_port;
   c.why = !o.master_addr.empty() ? "from NZCL_MASTER_ADDR" : "from MASTER_ADDR";
-  // torchrun's own store listens on MASTER_PORT, so nzcl takes the port after it.
-  if (c.port == 0 && e.master_port > 0) c.port = e.torchrun ? e.master_port + 1 : e.master_port;
+  if (c.port == 0) c.port = port_of(e);
   if (c.host.empty() || c.port <= 0 || c.port > 65535)
     refuse(
         "a meeting over sockets needs MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port "

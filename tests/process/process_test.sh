@@ -273,6 +273,28 @@ case $case_name in
     printf '127.0.0.1\tlate.nzcl.invalid\n' >>"$work/hosts"
     expect_ranks_ok 2
     ;;
+  left_over_world_size)
+    need mpirun.mpich
+    status=0
+    RANK=0 WORLD_SIZE=1 mpirun.mpich -n 2 "$rank" >"$work/mpi.out" 2>&1 || status=$?
+    ((status != 0)) || fail "two lone ranks"
+    grep -q 'contradict each other.*RANK=0 WORLD_SIZE=1.*PMI_RANK=. PMI_SIZE=2' "$work/mpi.out" || fail "the error does not show both launchers"
+    if command -v mpirun.openmpi >/dev/null; then # PMIx counts more
+      RANK=0 WORLD_SIZE=1 mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 "$rank" >"$work/mpi.out" 2>&1 || fail "mpirun.openmpi"
+      expect_lines 2 '^rank [0-1] of 2: ok$' "$work/mpi.out"
+    fi
+    ;;
+  left_over_master_port)
+    # Kubernetes sets it so for a service that is called "master". Only those who meet there need it.
+    export MASTER_PORT=tcp://10.0.0.1:5557
+    "$info" >"$work/info.out" || fail "nzcl_info"
+    for r in 0 1; do start "rank$r" "RANK=$r" WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "NZCL_MASTER_PORT=$port" -- "$rank"; done
+    expect_ranks_ok 2
+    for r in 0 1; do start "rank$r" "RANK=$r" WORLD_SIZE=2 "NZCL_RENDEZVOUS_FILE=$work/meeting" -- "$rank"; done
+    expect_ranks_ok 2
+    start rank0 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 -- "$rank"
+    expect rank0 3 'MASTER_PORT: "tcp://10.0.0.1:5557" is not a number.*NZCL_MASTER_PORT'
+    ;;
   foreign_file)
     # Another user's file came first. It is not believed, and rank 0 replaces it, which only root may do in such a folder.
     ((EUID == 0)) || { echo "only root can make files of another user" && exit 77; }
