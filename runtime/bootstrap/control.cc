@@ -96,7 +96,7 @@ class StarControl final : public ControlPlane {
 
   void meet(Bootstrap& bootstrap, Deadline deadline) {
     if (members_.size() > 1)
-      listener_.emplace(io_, Tcp::endpoint(Tcp::v4(), 0),
+      listener_.emplace(io_, settings_.one_host ? resolve(own_loopback()) : Addresses(), 0,
                         settings_.names[static_cast<std::size_t>(self_)] + ": control plane");
     const auto all = bootstrap.allgather(own_address(), deadline);
     if (members_.size() > 1) {
@@ -202,7 +202,7 @@ class StarControl final : public ControlPlane {
   void take_addresses(const std::vector<std::string>& all) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       HubAddress address = parse_hub_address(all[i]);
-      if (address.host_id == host_id()) address.hosts = {"127.0.0.1"};
+      if (address.host_id == host_id()) address.hosts = {own_loopback()};
       for (const std::string& host : address.hosts) {
         asio::error_code error;
         asio::ip::make_address(host, error);
@@ -310,9 +310,10 @@ class StarControl final : public ControlPlane {
   asio::awaitable<void> read_loop(std::shared_ptr<ControlConnection> connection, std::size_t index) {
     std::string why = "its connection closed";
     bool vanished = false;
+    const std::uint32_t limit = kGatherHeadLimit + (self_ == 0 ? part_limit(members_.size()) : kFrameLimit);
     try {
       while (true) {
-        const std::string text = co_await read_frame(*connection->stream, kFrameLimit);
+        const std::string text = co_await read_frame(*connection->stream, limit);
         if (is_gather_frame(text)) {
           gather_frame(index, parse_gather_frame(text));
           continue;

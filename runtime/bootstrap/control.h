@@ -47,6 +47,8 @@ class ControlPlane {
     std::vector<bool> serves;
     /// Says how far this member has come. Called on the control thread, for which it must not wait.
     std::function<Progress()> progress = [] { return Progress{}; };
+    /// All members are in one network namespace, so the hub listens on its loopback address only.
+    bool one_host = false;
   };
   /// Collective over `bootstrap`. If the communicator fails, `on_failure` runs once on the control thread,
   /// after failed() has become true; it must not block.

@@ -10,7 +10,8 @@ namespace {
 /// Whether a connection to the endpoint comes about within kReachTime.
 asio::awaitable<bool> accepts(Tcp::endpoint endpoint) {
   // Shared with the timer, whose call may come after the end of this coroutine.
-  const auto socket = std::make_shared<Tcp::socket>(open_socket(co_await asio::this_coro::executor));
+  const auto socket =
+      std::make_shared<Tcp::socket>(open_socket(co_await asio::this_coro::executor, endpoint.protocol()));
   asio::steady_timer limit(socket->get_executor(), kReachTime);
   limit.async_wait([socket](asio::error_code error) {
     asio::error_code ignored;

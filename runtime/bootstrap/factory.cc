@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <asio.hpp>
+#include <charconv>
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/file_meeting.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/bootstrap/local.h"
 #include "runtime/bootstrap/pmix_meeting.h"
-#include "runtime/bootstrap/star.h"
+#include "runtime/bootstrap/socket_meeting.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -19,10 +19,36 @@ namespace {
   throw Error(ErrorCode::invalid_argument, "bootstrap: " + text);
 }
 
+/// To be called before the launcher's numbers are used. The number of a dedicated aggregator is not the
+/// launcher's: a launcher of its own may have started it.
+void check_numbers(const LaunchEnvironment& e, int aggregators, int number) {
+  if (!e.mistake.empty()) refuse(e.mistake);
+  const std::string both = number < 0 ? contradiction(e, aggregators) : "";
+  if (both.empty()) return;
+  refuse(fmt::format(
+      "the environment holds variables of two launchers that contradict each other: {}. Unset those "
+      "that are left over; or set NZCL_RANK and NZCL_WORLD_SIZE, which count more",
+      both));
+}
+
+int port_of(const LaunchEnvironment& e) {
+  int port = 0;
+  const char* const end = e.master_port.data() + e.master_port.size();
+  if (!e.master_port.empty() && std::from_chars(e.master_port.data(), end, port).ptr != end) {
+    refuse(
+        fmt::format("environment variable MASTER_PORT: \"{}\" is not a number. Kubernetes sets it so where a "
+                    "service is called \"master\"; set NZCL_MASTER_PORT to a free TCP port of rank 0's host",
+                    e.master_port));
+  }
+  // torchrun's own store listens on MASTER_PORT, so nzcl takes the port after it.
+  return e.torchrun && port > 0 ? port + 1 : port;
+}
+
 /// Sets this member's position and the size of a meeting that does not bring an order of its own, as PMIx
 /// does.
 void take_position(Choice& c, const Options& o, const LaunchEnvironment& e, Role role, int number) {
   const bool own_numbers = o.rank >= 0 || o.world_size > 0;
+  if (o.world_size != 1 && (o.rank < 0 || o.world_size < 1)) check_numbers(e, o.aggregators, number);
   if (e.counts_everything && !own_numbers) {  // one launch started the workers together with the aggregators
     c.position = e.rank;
     c.size = e.size;
@@ -55,8 +81,7 @@ void choose_socket(Choice& c, const Options& o, const LaunchEnvironment& e) {
   c.host = !o.master_addr.empty() ? o.master_addr : e.master_addr;
   c.port = o.master_port;
   c.why = !o.master_addr.empty() ? "from NZCL_MASTER_ADDR" : "from MASTER_ADDR";
-  // torchrun's own store listens on MASTER_PORT, so nzcl takes the port after it.
-  if (c.port == 0 && e.master_port > 0) c.port = e.torchrun ? e.master_port + 1 : e.master_port;
+  if (c.port == 0) c.port = port_of(e);
   if (c.host.empty() || c.port <= 0 || c.port > 65535)
     refuse(
         "a meeting over sockets needs MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port "
@@ -84,40 +109,6 @@ void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& 
 }
 
 std::string own_name() { return fmt::format("pid {} on {}", ::getpid(), host_name()); }
-
-bool is_loopback(const std::string& host, bool& v6) {
-  asio::io_context io;
-  try {
-    const auto address = asio::ip::tcp::resolver(io).resolve(host, "").begin()->endpoint().address();
-    v6 = address.is_v6();
-    return address.is_loopback();
-  } catch (const std::system_error& e) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("bootstrap: cannot resolve the host {}: {}", host, e.code().message()));
-  }
-}
-
-std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, const Choice& c,
-                                                 const std::string& secret) {
-  bool v6 = false;
-  const bool loopback = is_loopback(c.host, v6);
-  if (secret.empty() && !loopback) {
-    throw Error(ErrorCode::denied, fmt::format("bootstrap: {} is not a loopback address, so the job's secret "
-                                               "is needed: set NZCL_SECRET on every rank to the line "
-                                               "that nzcl_info --new-secret prints once",
-                                               c.host));
-  }
-  settings.point_name = fmt::format("{}:{} ({})", c.host, c.port, c.why);
-  if (settings.position != 0) {
-    const MeetingPoint point{.hosts = {c.host}, .port = c.port, .secret = secret};
-    return make_star_member(
-        std::move(settings), [point] { return std::optional(point); }, true);
-  }
-  // Other hosts may know this host by an address that none of its own interfaces has, so rank 0 listens on
-  // all interfaces, unless MASTER_ADDR is a loopback address.
-  const std::string listen_on = loopback ? c.host : v6 ? "::" : "";
-  return make_star_hub(std::move(settings), {.hosts = {listen_on}, .port = c.port, .secret = secret});
-}
 
 }  // namespace
 
@@ -166,9 +157,14 @@ std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int
                               : fmt::format("aggregator {}", position - workers);
   };
   settings.who = fmt::format("{} ({})", settings.name(c.position), own_name());
-  if (c.kind == Choice::Kind::socket) return make_socket_bootstrap(std::move(settings), c, options.secret);
-  return make_file_bootstrap(std::move(settings),
-                             c.path.empty() ? job_file(environment.job, options.session) : c.path);
+  if (c.kind == Choice::Kind::socket) {
+    return make_socket_bootstrap(std::move(settings),
+                                 {.host = c.host, .port = c.port, .why = c.why, .secret = options.secret});
+  }
+  // Without a path, the launcher has said that all processes are on this host.
+  return c.path.empty()
+             ? make_file_bootstrap(std::move(settings), job_file(environment.job, options.session), true)
+             : make_file_bootstrap(std::move(settings), c.path);
 }
 
 }  // namespace nzcl::bootstrap

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,6 +23,9 @@ namespace nzcl::bootstrap {
 namespace {
 
 using nlohmann::json;
+
+// The file lists the addresses of a host, of which there are not that many.
+constexpr std::size_t kLongestFile = 1 << 20;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path) {
   throw Error(ErrorCode::system, fmt::format("{} {}: {}", what, path, std::strerror(errno)));
@@ -40,22 +44,65 @@ void publish(const std::string& path, const std::string& text) {
     const int error = errno;
     ::unlink(temporary.c_str());
     errno = error;
+    if (error == EPERM || error == EACCES)  // in a folder with the sticky bit, as /tmp is
+      fail("cannot replace the rendezvous file, which belongs to another user; choose another path:", path);
     fail("cannot write the rendezvous file", path);
   }
 }
 
-std::optional<MeetingPoint> look_up(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  try {
-    const json j = json::parse(file);
-    MeetingPoint point{.hosts = j.at("hosts"), .port = j.at("port"), .secret = j.at("secret")};
-    if (j.at("host_id") == host_id()) point.hosts = {"127.0.0.1"};
-    if (point.hosts.empty()) return std::nullopt;
-    return point;
-  } catch (const json::exception&) {
-    return std::nullopt;  // not a file of ours: member 0 will replace it
+/// Why a file cannot be believed, or "" if it can: only this user may have written it.
+std::string why_not_own(const struct stat& file) {
+  if (!S_ISREG(file.st_mode)) return "it is not a regular file";
+  if (file.st_uid != ::geteuid())
+    return fmt::format("it belongs to user {}, not to user {}", file.st_uid, ::geteuid());
+  if ((file.st_mode & 0022) != 0) return "other users may write to it";
+  return "";
+}
+
+NotYet refused(const std::string& path, const std::string& why) {
+  return {
+      .why = fmt::format("the rendezvous file {} is not believed, because {}. Remove it, or choose a path in "
+                         "a folder where only this user can write",
+                         path, why),
+      .for_long = true};
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> part{};
+  while (text.size() < kLongestFile) {
+    const auto n = ::read(fd, part.data(), part.size());
+    if (n <= 0) break;
+    text.append(part.data(), static_cast<std::size_t>(n));
   }
+  return text;
+}
+
+std::variant<MeetingPoint, NotYet> parse(const std::string& text) {
+  try {
+    const json j = json::parse(text);
+    MeetingPoint point{.addresses = {}, .port = j.at("port"), .secret = j.at("secret")};
+    std::vector<std::string> hosts = j.at("hosts");
+    if (j.at("host_id") == host_id()) hosts = {own_loopback()};
+    for (const std::string& host : hosts) point.addresses.push_back(asio::ip::make_address(host));
+    if (!point.addresses.empty() && point.port > 0 && point.port <= 65535) return point;
+  } catch (const json::exception&) {
+  } catch (const std::system_error&) {
+  }
+  return NotYet{.why = "member 0 has not replaced a file that is not nzcl's"};
+}
+
+std::variant<MeetingPoint, NotYet> look_up(const std::string& path) {
+  // Another user may have put a link or a pipe there, on which this process should not wait.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return NotYet{.why = "the file is not there yet"};
+  if (fd < 0) return refused(path, std::strerror(errno));
+  struct stat status {};
+  const std::string why = ::fstat(fd, &status) == 0 ? why_not_own(status) : std::strerror(errno);
+  const std::string text = why.empty() ? read_all(fd) : "";
+  ::close(fd);
+  if (!why.empty()) return refused(path, why);
+  return parse(text);
 }
 
 /// What /proc says about a process.
@@ -102,28 +149,31 @@ std::string launcher_name() {
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_file_bootstrap(StarSettings settings, const std::string& path) {
+std::unique_ptr<Bootstrap> make_file_bootstrap(StarSettings settings, const std::string& path,
+                                               bool one_host) {
   settings.point_name = "file " + path;
   if (settings.position != 0) {
     return make_star_member(
         std::move(settings), [path] { return look_up(path); }, false);
   }
-  const MeetingPoint point{.hosts = {}, .port = 0, .secret = random_secret()};
-  const auto listening = [path, secret = point.secret](int port) {
+  const HubPlace place{
+      .addresses = one_host ? resolve(own_loopback()) : Addresses(), .port = 0, .secret = random_secret()};
+  const auto listening = [path, secret = place.secret](int port) {
     publish(
         path,
         json_text({{"hosts", host_addresses()}, {"host_id", host_id()}, {"port", port}, {"secret", secret}}));
   };
-  return make_star_hub(std::move(settings), point, listening, [path] { ::unlink(path.c_str()); });
+  return make_star_hub(
+      std::move(settings), [place] { return place; }, listening, [path] { ::unlink(path.c_str()); });
 }
 
 std::string job_file(const std::string& job, const std::string& session) {
   const std::string folder =
-      (std::filesystem::temp_directory_path() / fmt::format("nzcl-{}", ::getuid())).string();
+      (std::filesystem::temp_directory_path() / fmt::format("nzcl-{}", ::geteuid())).string();
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) fail("cannot make the folder", folder);
   struct stat status {};
   if (::lstat(folder.c_str(), &status) != 0) fail("cannot look at the folder", folder);
-  if (!S_ISDIR(status.st_mode) || status.st_uid != ::getuid() || (status.st_mode & 0077) != 0) {
+  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
     throw Error(
         ErrorCode::denied,
         fmt::format("{} is not a folder that only this user can use: remove it, or set NZCL_RENDEZVOUS_FILE",

@@ -2,6 +2,7 @@
 // process, so every field is checked. README.md shows the layouts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,10 +14,16 @@
 
 namespace nzcl::bootstrap {
 
-/// The longest frame in bytes, of a hello and of all others. A hello comes from a member that has not been
-/// let in yet, so it has the smaller limit.
+/// The longest frame in bytes, of a hello, of the answer to it, and of all others. A hello comes from a
+/// member that has not been let in yet, so it has the smallest limit.
 inline constexpr std::uint32_t kHelloLimit = 4096;
+inline constexpr std::uint32_t kAnswerLimit = 1 << 20;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
+/// The longest frame with one member's part of a round of so many members. The parts of all come back in one
+/// frame, so longer ones would not fit there, with the 4 bytes before each and the letter before all.
+inline constexpr std::uint32_t part_limit(std::size_t members) {
+  return std::max<std::uint32_t>(kFrameLimit / static_cast<std::uint32_t>(members), kHelloLimit) - 8;
+}
 
 /// Where a member listens as the hub of the control plane, or to take its place. There is at least one host.
 struct HubAddress {
@@ -52,6 +59,9 @@ struct GatherFrame {
   std::vector<std::string> parts;  // one in a part, one for each member in parts, otherwise none
   Failure failure;                 // in failed
 };
+/// The longest text before the parts in a frame of a gather: it has the positions of its members, or an
+/// error.
+inline constexpr std::uint32_t kGatherHeadLimit = 64 << 10;
 /// The longest name of a gather.
 inline constexpr std::size_t kGatherNameLimit = 200;
 

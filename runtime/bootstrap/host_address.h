@@ -6,8 +6,11 @@
 
 namespace nzcl::bootstrap {
 
-/// The IPv4 addresses of all interfaces that are up; loopback addresses come last.
+/// The addresses of all interfaces that are up, IPv4 before IPv6; loopback addresses come last. IPv6
+/// addresses that are valid on one link only are left out, because other hosts would have to know on which.
 std::vector<std::string> host_addresses();
+/// The address by which processes of this host reach each other: 127.0.0.1, or ::1 if the host has only that.
+std::string own_loopback();
 /// For error messages and logs.
 std::string host_name();
 /// Equal for processes that run under the same kernel and in the same network namespace.

@@ -1,14 +1,12 @@
 #include "runtime/bootstrap/listener.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <deque>
 
 #include "nzcl/error.h"
-#include "runtime/base/log.h"
+#include "runtime/bootstrap/refusals.h"
 #include "runtime/bootstrap/sockets.h"
 
 namespace nzcl::bootstrap {
@@ -18,9 +16,6 @@ namespace {
 constexpr std::chrono::seconds kStrangersTime{10};
 // The pause before accept() is tried again after an error that closing a connection does not remedy.
 constexpr std::chrono::milliseconds kErrorPause{20};
-// So many refusals are logged as warnings. Later ones are logged at level debug, so that strangers cannot
-// fill the log.
-constexpr int kLoudRefusals = 10;
 
 /// Whether accept() failed for want of descriptors or memory, which closing another connection sets free.
 bool is_shortage(const asio::error_code& error) {
@@ -29,17 +24,42 @@ bool is_shortage(const asio::error_code& error) {
          std::find(kShortages.begin(), kShortages.end(), error.value()) != kShortages.end();
 }
 
+/// Whether this host does not have the address, or not this kind of addresses.
+bool is_absent(const asio::error_code& error) {
+  return error == asio::error::address_family_not_supported ||
+         error == asio::error_code(EADDRNOTAVAIL, asio::error::get_system_category());
+}
+
+using Acceptors = std::deque<Tcp::acceptor>;
+
+/// Adds a socket that listens on the address. Returns why not if this host does not have the address.
+asio::error_code add(Acceptors& acceptors, asio::io_context& io, const asio::ip::address& address, int port) {
+  try {
+    acceptors.push_back(open_acceptor(io, Tcp::endpoint(address, static_cast<unsigned short>(port))));
+  } catch (const std::system_error& e) {
+    if (!is_absent(e.code())) throw;
+    return e.code();
+  }
+  return {};
+}
+
+Acceptors open_acceptors(asio::io_context& io, const Addresses& addresses, int port) {
+  Acceptors acceptors;
+  asio::error_code absent;
+  for (const auto& address : addresses) {
+    if (const auto error = add(acceptors, io, address, port)) absent = error;
+  }
+  if (addresses.empty()) absent = add(acceptors, io, asio::ip::address_v6::any(), port);
+  if (addresses.empty() && absent) absent = add(acceptors, io, asio::ip::address_v4::any(), port);
+  if (acceptors.empty()) throw asio::system_error(absent);
+  return acceptors;
+}
+
 }  // namespace
 
 struct Listener::State {
-  State(asio::io_context& io, const Tcp::endpoint& endpoint, std::string n)
-      : acceptor(open_acceptor(io, endpoint)), name(std::move(n)) {}
-
-  void refuse(const std::string& from, const std::string& why) {
-    last_refusal = fmt::format("{}: {}", from, why);
-    const auto level = refusals++ < kLoudRefusals ? spdlog::level::warn : spdlog::level::debug;
-    log().log(level, "{}: refused a connection from {}", name, last_refusal);
-  }
+  State(asio::io_context& io, const Addresses& addresses, int port, std::string name)
+      : acceptors(open_acceptors(io, addresses, port)), refusals(std::move(name)) {}
 
   /// Closes the oldest connection that has not proved the key. Returns false if there is none.
   bool drop_oldest() {
@@ -50,25 +70,24 @@ struct Listener::State {
     return true;
   }
 
-  Tcp::acceptor acceptor;
-  const std::string name;
+  Acceptors acceptors;  // of all addresses
   asio::ssl::context* context = nullptr;
   Greet greet;
   std::deque<std::shared_ptr<Stream>> unproved;  // connections that have not proved the key, oldest first
-  std::string last_refusal;
-  int refusals = 0;
+  Refusals refusals;
 
-  static asio::awaitable<void> accept_loop(std::shared_ptr<State> self);
+  static asio::awaitable<void> accept_loop(std::shared_ptr<State> self, Tcp::acceptor& acceptor);
   static asio::awaitable<void> admit(std::shared_ptr<State> self, std::shared_ptr<Stream> stream);
   static asio::awaitable<void> prove(std::shared_ptr<State> self, std::shared_ptr<Stream> stream);
 };
 
-asio::awaitable<void> Listener::State::accept_loop(std::shared_ptr<State> self) {
-  asio::steady_timer pause(self->acceptor.get_executor());
-  while (self->acceptor.is_open()) {
+/// `acceptor` is one of the state's own.
+asio::awaitable<void> Listener::State::accept_loop(std::shared_ptr<State> self, Tcp::acceptor& acceptor) {
+  asio::steady_timer pause(acceptor.get_executor());
+  while (acceptor.is_open()) {
     asio::error_code error;
-    Tcp::socket socket = co_await accept(self->acceptor, error);
-    if (!self->acceptor.is_open()) break;
+    Tcp::socket socket = co_await accept(acceptor, error);
+    if (!acceptor.is_open()) break;
     if (!error) {
       if (self->unproved.size() == kUnprovedLimit) self->drop_oldest();
       auto stream = std::make_shared<Stream>(std::move(socket), *self->context);
@@ -76,7 +95,7 @@ asio::awaitable<void> Listener::State::accept_loop(std::shared_ptr<State> self) 
       asio::co_spawn(pause.get_executor(), admit(self, std::move(stream)), asio::detached);
       continue;
     }
-    self->refuse("an unknown address", error.message());
+    self->refusals.note("an unknown address", error.message());
     if (is_shortage(error) && self->drop_oldest()) continue;
     pause.expires_after(kErrorPause);
     co_await pause.async_wait(asio::use_awaitable);
@@ -89,7 +108,7 @@ asio::awaitable<void> Listener::State::admit(std::shared_ptr<State> self, std::s
     co_await prove(self, stream);
     co_await self->greet(stream);
   } catch (const std::exception& e) {
-    self->refuse(from, e.what());
+    self->refusals.note(from, e.what());
   }
 }
 
@@ -105,8 +124,8 @@ asio::awaitable<void> Listener::State::prove(std::shared_ptr<State> self, std::s
   std::erase(self->unproved, stream);
 }
 
-Listener::Listener(asio::io_context& io, const Tcp::endpoint& endpoint, std::string name)
-    : state_(std::make_shared<State>(io, endpoint, std::move(name))) {}
+Listener::Listener(asio::io_context& io, const Addresses& addresses, int port, std::string name)
+    : state_(std::make_shared<State>(io, addresses, port, std::move(name))) {}
 
 Listener::~Listener() {
   close();
@@ -114,19 +133,22 @@ Listener::~Listener() {
   }
 }
 
-int Listener::port() const { return state_->acceptor.local_endpoint().port(); }
+int Listener::port() const { return state_->acceptors.front().local_endpoint().port(); }
 
 void Listener::start(asio::ssl::context& context, Greet greet) {
   state_->context = &context;
   state_->greet = std::move(greet);
-  asio::co_spawn(state_->acceptor.get_executor(), State::accept_loop(state_), asio::detached);
+  for (Tcp::acceptor& acceptor : state_->acceptors)
+    asio::co_spawn(acceptor.get_executor(), State::accept_loop(state_, acceptor), asio::detached);
 }
 
 void Listener::close() {
   asio::error_code ignored;
-  state_->acceptor.close(ignored);
+  for (Tcp::acceptor& acceptor : state_->acceptors) acceptor.close(ignored);
 }
 
-const std::string& Listener::last_refusal() const { return state_->last_refusal; }
+bool Listener::make_room() { return state_->drop_oldest(); }
+
+const std::string& Listener::last_refusal() const { return state_->refusals.last(); }
 
 }  // namespace nzcl::bootstrap

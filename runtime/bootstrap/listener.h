@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/bootstrap/addresses.h"
 #include "runtime/bootstrap/secure_stream.h"
 
 namespace nzcl::bootstrap {
@@ -27,8 +28,11 @@ class Listener {
   /// exception's text is logged.
   using Greet = std::function<asio::awaitable<void>(std::shared_ptr<Stream>)>;
 
-  /// Throws std::system_error when the port is not available. `name` stands in the log's lines.
-  Listener(asio::io_context& io, const Tcp::endpoint& endpoint, std::string name);
+  /// Listens on all of `addresses` that this host has, or on every interface if there are none. With port 0,
+  /// which is for at most one address, the system chooses the port. `name` stands in the log's lines. Throws
+  /// std::system_error when the port is not available on one of the addresses, or when the host has none of
+  /// them.
+  Listener(asio::io_context& io, const Addresses& addresses, int port, std::string name);
   /// Closes all connections that have not proved the key.
   ~Listener();
   Listener(const Listener&) = delete;
@@ -40,6 +44,9 @@ class Listener {
   void start(asio::ssl::context& context, Greet greet);
   /// Accepts no more connections. Those that are in the middle of the handshake may finish it.
   void close();
+  /// Closes the oldest connection that has not proved the key, to set a descriptor free. Returns false if
+  /// there is none.
+  bool make_room();
   /// Which connection was refused last, and why; "" if none was.
   const std::string& last_refusal() const;
 

@@ -10,11 +10,14 @@
 #include <cstring>
 
 #include "nzcl/error.h"
+#include "runtime/bootstrap/addresses.h"
 
 namespace nzcl::bootstrap {
 namespace {
 
 constexpr const char* kIdentity = "nzcl";
+// The memory for a frame is at most the larger of this and twice what has arrived, whatever its header says.
+constexpr std::size_t kFirstPiece = 64 << 10;
 using Key = std::array<unsigned char, 32>;
 
 /// The index under which an SSL_CTX owns its key. OpenSSL calls the lambda when it frees the SSL_CTX.
@@ -141,7 +144,8 @@ void refuse_self(Tcp::socket& socket) {
 
 asio::awaitable<std::shared_ptr<Stream>> connect_secure(asio::ssl::context& context, Tcp::endpoint endpoint,
                                                         std::chrono::seconds limit) {
-  auto stream = std::make_shared<Stream>(open_socket(co_await asio::this_coro::executor), context);
+  auto stream =
+      std::make_shared<Stream>(open_socket(co_await asio::this_coro::executor, endpoint.protocol()), context);
   const auto timer = limit_time(stream, limit);
   const auto cancel = std::shared_ptr<void>(nullptr, [timer](void*) { timer->cancel(); });
   co_await stream->lowest_layer().async_connect(endpoint, asio::use_awaitable);
@@ -165,8 +169,12 @@ asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
   if (bytes > limit)
     throw Error(ErrorCode::denied,
                 fmt::format("it sent a frame of {} bytes, but at most {} are allowed", bytes, limit));
-  std::string text(bytes, '\0');
-  co_await asio::async_read(stream, asio::buffer(text), asio::use_awaitable);
+  std::string text;
+  while (text.size() < bytes) {
+    const std::size_t begin = text.size();
+    text.resize(std::min<std::size_t>(bytes, std::max(2 * begin, kFirstPiece)));
+    co_await asio::async_read(stream, asio::buffer(text) + begin, asio::use_awaitable);
+  }
   co_return text;
 }
 
@@ -179,7 +187,7 @@ asio::awaitable<void> write_frame(Stream& stream, std::string bytes) {
 std::string peer_text(const Tcp::socket& socket) {
   asio::error_code error;
   const auto endpoint = socket.remote_endpoint(error);
-  return error ? "?" : fmt::format("{}:{}", endpoint.address().to_string(), endpoint.port());
+  return error ? "?" : text_of(endpoint);
 }
 
 }  // namespace nzcl::bootstrap

@@ -34,7 +34,7 @@ asio::awaitable<void> accept_secure(std::shared_ptr<Stream> stream, std::chrono:
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit);
 asio::awaitable<void> write_frame(Stream& stream, std::string bytes);
 
-/// "127.0.0.1:4711", or "?" for a socket that is not connected any more.
+/// "127.0.0.1:4711" or "[::1]:4711", or "?" for a socket that is not connected any more.
 std::string peer_text(const Tcp::socket& socket);
 
 }  // namespace nzcl::bootstrap

@@ -10,10 +10,11 @@ namespace nzcl::bootstrap {
 
 using Tcp = asio::ip::tcp;
 
-/// An open socket that is not connected yet. Throws std::system_error.
-Tcp::socket open_socket(const asio::any_io_executor& executor);
+/// An open socket that is not connected yet, for IPv4 or IPv6. Throws std::system_error.
+Tcp::socket open_socket(const asio::any_io_executor& executor, const Tcp& family);
 
-/// A socket that listens on `endpoint`. Throws std::system_error when the port is not available.
+/// A socket that listens on `endpoint`; on the address "::" it also takes connections over IPv4. Throws
+/// std::system_error when the address or the port is not available.
 Tcp::acceptor open_acceptor(asio::io_context& io, const Tcp::endpoint& endpoint);
 
 /// Waits for the next connection. Returns a closed socket and sets `error` if there is none.

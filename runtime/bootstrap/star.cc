@@ -17,6 +17,7 @@
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/secure_stream.h"
 #include "runtime/bootstrap/string_list.h"
+#include "runtime/bootstrap/user_key.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -27,6 +28,9 @@ using nlohmann::json;
 // addresses may be dropped without an answer.
 constexpr std::chrono::seconds kConnectTime{3};
 constexpr std::chrono::milliseconds kRetryPause{50};
+// The pause before something is asked for again that may take long to become known, or before somebody is
+// tried again who has been denied.
+constexpr std::chrono::milliseconds kLongPause{500};
 // How long the hub of a failed meeting goes on listening, so that members that come a little later learn the
 // reason.
 constexpr std::chrono::seconds kLateTime{3};
@@ -75,7 +79,15 @@ class Star : public Bootstrap {
     }
     return true;
   }
+  /// To be called each time. Returns how long to wait before the next try.
+  std::chrono::milliseconds not_yet(const NotYet& reason) {
+    if (reason.for_long && reason.why != warned_)
+      log().warn("{}: {}; trying again until the bootstrap timeout", settings_.who, reason.why);
+    if (reason.for_long) warned_ = reason.why;
+    return reason.for_long ? kLongPause : kRetryPause;
+  }
   StarSettings settings_;
+  std::string warned_;  // what not_yet() has logged last
   asio::io_context io_;
   std::unique_ptr<asio::ssl::context> context_;
 };
@@ -84,15 +96,13 @@ class Star : public Bootstrap {
 /// connection lives, so that a member that leaves is noticed at any time.
 class Hub final : public Star {
  public:
-  Hub(StarSettings settings, MeetingPoint point, std::function<void(int)> on_listening,
-      std::function<void()> on_met)
+  Hub(StarSettings settings, std::function<std::variant<HubPlace, NotYet>()> find,
+      std::function<void(int)> on_listening, std::function<void()> on_met)
       : Star(std::move(settings)),
-        point_(std::move(point)),
+        find_(std::move(find)),
         on_listening_(std::move(on_listening)),
         on_met_(std::move(on_met)),
-        members_(static_cast<std::size_t>(settings_.size)) {
-    context_ = make_psk_context(point_.secret);
-  }
+        members_(static_cast<std::size_t>(settings_.size)) {}
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
     try {
@@ -127,37 +137,63 @@ class Hub final : public Star {
       run_until([this] { return connected_ + told_ + 1 >= members_.size(); },
                 std::min(deadline, Clock::now() + kLateTime));
     }
-    const std::string refused = listener_->last_refusal();
+    const std::string refused = last_refusal();
+    desk_.reset();
     listener_.reset();
     if (failure_) throw *failure_;
     if (!all) {
       throw Error(
           ErrorCode::timeout,
-          fmt::format("{} did not come to the meeting at {} within the bootstrap timeout{}", missing(),
-                      settings_.point_name, refused.empty() ? "" : "; refused: " + refused));
+          fmt::format("{} did not come to the meeting at {}{} within the bootstrap timeout{}", missing(),
+                      settings_.point_name, only_here_ ? ", which only this host can reach," : "",
+                      refused.empty() ? "" : "; refused: " + refused));
     }
     if (on_met_) on_met_();
   }
 
-  /// Tries until the deadline, because the meeting of another session may still use the port.
+  /// Tries until the deadline.
   void listen(Deadline deadline) {
-    const std::string host = point_.hosts.empty() ? "" : point_.hosts.front();
-    while (true) {
-      try {
-        Tcp::endpoint endpoint(Tcp::v4(), static_cast<unsigned short>(point_.port));
-        if (!host.empty()) endpoint = *Tcp::resolver(io_).resolve(host, std::to_string(point_.port)).begin();
-        listener_.emplace(io_, endpoint, "rank 0: bootstrap at " + settings_.point_name);
-        if (on_listening_) on_listening_(listener_->port());
-        return;
-      } catch (const std::system_error& e) {
-        listener_.reset();
-        if (e.code() != asio::error::address_in_use || Clock::now() >= deadline) {
-          throw Error(ErrorCode::unavailable, fmt::format("{}: cannot listen on {}:{}: {}", settings_.who,
-                                                          host, point_.port, e.code().message()));
-        }
-      }
-      asio::steady_timer(io_, kRetryPause).wait();
+    while (const std::optional<NotYet> reason = try_to_listen()) {
+      if (Clock::now() >= deadline) throw cannot_listen(reason->why);
+      asio::steady_timer(io_, not_yet(*reason)).wait();
     }
+    if (on_listening_) on_listening_(listener_->port());
+  }
+
+  Error cannot_listen(const std::string& why) const {
+    return Error(ErrorCode::unavailable,
+                 fmt::format("{}: cannot listen at {}: {}", settings_.who, settings_.point_name, why));
+  }
+
+  /// Returns why it should be tried again: the meeting of another session may still use the port.
+  std::optional<NotYet> try_to_listen() {
+    const auto found = find_();
+    if (const auto* reason = std::get_if<NotYet>(&found)) return *reason;
+    try {
+      open(std::get<HubPlace>(found));
+    } catch (const std::system_error& e) {
+      desk_.reset();
+      listener_.reset();
+      if (e.code() != asio::error::address_in_use) throw cannot_listen(e.what());
+      return NotYet{.why = e.what()};
+    }
+    return std::nullopt;
+  }
+
+  void open(const HubPlace& place) {
+    const std::string name = "rank 0: bootstrap at " + settings_.point_name;
+    only_here_ = !place.addresses.empty() && are_loopback(place.addresses);
+    context_ = make_psk_context(place.secret);
+    listener_.emplace(io_, place.addresses, place.port, name);
+    if (!place.for_this_user) return;
+    desk_.emplace(io_, KeyDesk::Settings{
+                           .port = listener_->port(), .key = place.secret, .name = name, .make_room = [this] {
+                             return listener_->make_room();
+                           }});
+  }
+
+  std::string last_refusal() const {
+    return desk_ && !desk_->last_refusal().empty() ? desk_->last_refusal() : listener_->last_refusal();
   }
 
   asio::awaitable<void> greet(std::shared_ptr<Stream> stream) {
@@ -201,10 +237,10 @@ class Hub final : public Star {
     ++readers_;
     try {
       while (true) {
-        std::string frame = co_await read_frame(*member.stream, kFrameLimit);
+        std::string frame = co_await read_frame(*member.stream, part_limit(members_.size()));
         if (frame.empty() || frame[0] != 'D' || member.part)
           throw Error(ErrorCode::denied, "it sent a frame that the protocol does not allow here");
-        member.part = frame.substr(1);
+        member.part = std::move(frame.erase(0, 1));
       }
     } catch (const std::exception& e) {
       if (!failure_)
@@ -271,10 +307,12 @@ class Hub final : public Star {
     run_until([this] { return readers_ == 0; }, limit);
   }
 
-  const MeetingPoint point_;
+  const std::function<std::variant<HubPlace, NotYet>()> find_;
   const std::function<void(int)> on_listening_;
   const std::function<void()> on_met_;
   std::optional<Listener> listener_;  // until all members have come
+  std::optional<KeyDesk> desk_;       // uses the listener; only in a meeting for this user
+  bool only_here_ = false;            // listens on loopback addresses only
   std::vector<Member> members_;
   std::size_t connected_ = 0;  // members that were welcomed
   std::size_t told_ = 0;       // members that were refused with the error
@@ -285,7 +323,7 @@ class Hub final : public Star {
 /// Any other member.
 class Spoke final : public Star {
  public:
-  Spoke(StarSettings settings, std::function<std::optional<MeetingPoint>()> find, bool secret_is_sure)
+  Spoke(StarSettings settings, std::function<std::variant<MeetingPoint, NotYet>()> find, bool secret_is_sure)
       : Star(std::move(settings)), find_(std::move(find)), secret_is_sure_(secret_is_sure) {}
 
   std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
@@ -341,18 +379,18 @@ class Spoke final : public Star {
 
   /// Tries to connect until the hub has welcomed this member. Throws Error{timeout} at the deadline.
   asio::awaitable<void> meet(Deadline deadline) {
-    for (std::size_t turn = 0; Clock::now() < deadline; ++turn) {
-      bool denied = false;
-      try {
-        if (co_await attempt(turn)) co_return;
-      } catch (const Error& e) {
-        if (e.code() != ErrorCode::denied || secret_is_sure_) throw;
-        denied = true;
-        why_not_ = e.what();
-      } catch (const std::system_error& e) {
-        why_not_ = e.code().message();
+    while (Clock::now() < deadline) {
+      auto wait = kRetryPause;
+      const auto found = find_();
+      if (const auto* reason = std::get_if<NotYet>(&found)) {
+        why_not_ = reason->why;
+        wait = not_yet(*reason);
+      } else if (co_await try_all(std::get<MeetingPoint>(found), deadline)) {
+        co_return;
+      } else if (std::exchange(denied_, false)) {
+        wait = kLongPause;
       }
-      asio::steady_timer pause(io_, denied ? 10 * kRetryPause : kRetryPause);
+      asio::steady_timer pause(io_, wait);
       co_await pause.async_wait(asio::use_awaitable);
     }
     throw Error(ErrorCode::timeout, fmt::format("{} was not reached at {} within the bootstrap timeout: {}",
@@ -367,22 +405,38 @@ class Spoke final : public Star {
                       {"who", settings_.who}});
   }
 
-  /// One attempt to connect and to be welcomed. Returns false if it should be repeated.
-  asio::awaitable<bool> attempt(std::size_t turn) {
-    const auto point = find_();
-    if (!point) co_return false;
-    const std::string& host = point->hosts[turn % point->hosts.size()];
-    const auto endpoint = *Tcp::resolver(io_).resolve(host, std::to_string(point->port)).begin();
-    context_ = make_psk_context(point->secret);
+  /// Tries each address once. Returns false if that should be repeated. If somebody denies the secret at one
+  /// address, the hub may still be at another one.
+  asio::awaitable<bool> try_all(const MeetingPoint& point, Deadline deadline) {
     candidate_.reset();
-    try {
-      candidate_ = co_await connect_secure(*context_, endpoint, kConnectTime);
-    } catch (const Error& e) {
-      throw Error(e.code(), fmt::format("{} at {}: {}", settings_.name(0), settings_.point_name, e.what()));
+    context_ = make_psk_context(point.secret);
+    std::optional<Error> denial;
+    for (const auto& address : point.addresses) {
+      if (Clock::now() >= deadline) break;
+      const Tcp::endpoint endpoint(address, static_cast<unsigned short>(point.port));
+      try {
+        candidate_ = co_await connect_secure(*context_, endpoint, kConnectTime);
+        if (co_await introduce()) co_return true;
+      } catch (const Error& e) {
+        if (candidate_) throw;  // the hub has said why the meeting has failed
+        denial =
+            Error(e.code(), fmt::format("{} at {}: {}", settings_.name(0), settings_.point_name, e.what()));
+        why_not_ = denial->what();
+      } catch (const std::system_error& e) {
+        why_not_ = fmt::format("{}: {}", text_of(endpoint), e.code().message());
+      }
+      candidate_.reset();
     }
+    if (denial && secret_is_sure_) throw *denial;
+    denied_ = denial.has_value();
+    co_return false;
+  }
+
+  /// Says hello to the candidate. Returns whether this member has been welcomed.
+  asio::awaitable<bool> introduce() {
     why_not_ = "it did not answer";
     co_await write_frame(*candidate_, hello());
-    const std::string answer = co_await read_frame(*candidate_, kFrameLimit);
+    const std::string answer = co_await read_frame(*candidate_, kAnswerLimit);
     if (answer.starts_with('E')) throw parse_error(std::string_view(answer).substr(1));
     if (answer.starts_with('R')) why_not_ = answer.substr(1);
     if (!answer.starts_with('W')) co_return false;
@@ -390,8 +444,9 @@ class Spoke final : public Star {
     co_return true;
   }
 
-  const std::function<std::optional<MeetingPoint>()> find_;
+  const std::function<std::variant<MeetingPoint, NotYet>()> find_;
   const bool secret_is_sure_;
+  bool denied_ = false;                // the last try of all addresses ended so
   std::shared_ptr<Stream> candidate_;  // the hub has proved the key, but has not welcomed this member yet
   std::shared_ptr<Stream> stream_;     // the hub has welcomed this member
   std::string why_not_ = "nobody listens there yet";
@@ -399,14 +454,15 @@ class Spoke final : public Star {
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings, MeetingPoint point,
+std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings,
+                                         std::function<std::variant<HubPlace, NotYet>()> find,
                                          std::function<void(int)> on_listening,
                                          std::function<void()> on_met) {
-  return std::make_unique<Hub>(std::move(settings), std::move(point), std::move(on_listening),
+  return std::make_unique<Hub>(std::move(settings), std::move(find), std::move(on_listening),
                                std::move(on_met));
 }
 std::unique_ptr<Bootstrap> make_star_member(StarSettings settings,
-                                            std::function<std::optional<MeetingPoint>()> find,
+                                            std::function<std::variant<MeetingPoint, NotYet>()> find,
                                             bool secret_is_sure) {
   return std::make_unique<Spoke>(std::move(settings), std::move(find), secret_is_sure);
 }

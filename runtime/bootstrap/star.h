@@ -15,19 +15,36 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "runtime/bootstrap/addresses.h"
 #include "runtime/bootstrap/bootstrap.h"
 
 namespace nzcl::bootstrap {
 
 /// Where member 0 can be reached, and the secret that both sides prove to know.
 struct MeetingPoint {
-  std::vector<std::string> hosts;  // names or addresses, which the members try in turn
+  Addresses addresses;  // which the members try in turn
   int port = 0;
   std::string secret;
+};
+
+/// Where member 0 listens.
+struct HubPlace {
+  Addresses addresses;  // none: on every interface
+  int port = 0;         // 0: the system chooses one
+  std::string secret;
+  /// The secret is this meeting's own. Member 0 hands it to processes of its user on its host (user_key.h).
+  bool for_this_user = false;
+};
+
+/// What stands in for a place that is not known yet. It is asked for again until the deadline.
+struct NotYet {
+  std::string why;
+  /// It may be long until the place is known: this is logged once, and asked for less often.
+  bool for_long = false;
 };
 
 struct StarSettings {
@@ -38,19 +55,20 @@ struct StarSettings {
   std::string point_name;  // the meeting point, for error messages: "10.0.0.1:29500 (from MASTER_ADDR)"
 };
 
-/// Makes member 0. It listens on `point.hosts[0]`, or on every interface if that is "" or missing, from the
-/// first allgather until all members have come. With port 0 the system chooses the port. `on_listening` is
-/// called with the port; `on_met` is called when all members have come.
-std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings, MeetingPoint point,
+/// Makes member 0. It listens from the first allgather until all members have come. `find` is called before
+/// every attempt to listen; what it throws ends the meeting. `on_listening` is called with the port; `on_met`
+/// is called when all members have come.
+std::unique_ptr<Bootstrap> make_star_hub(StarSettings settings,
+                                         std::function<std::variant<HubPlace, NotYet>()> find,
                                          std::function<void(int port)> on_listening = {},
                                          std::function<void()> on_met = {});
 
-/// Makes any other member. `find` is called before every attempt to connect, and returns nullopt as long as
-/// the meeting point is not known. If somebody who does not know the secret answers at the meeting point, the
-/// member gives up when `secret_is_sure`. Otherwise the meeting point may have been left over by another job,
-/// and `find` is called again.
+/// Makes any other member. `find` is called before every attempt to connect; what it throws ends the meeting.
+/// If somebody who does not know the secret answers at the meeting point, the member gives up when
+/// `secret_is_sure`. Otherwise the meeting point may have been left over by another job, and `find` is called
+/// again.
 std::unique_ptr<Bootstrap> make_star_member(StarSettings settings,
-                                            std::function<std::optional<MeetingPoint>()> find,
+                                            std::function<std::variant<MeetingPoint, NotYet>()> find,
                                             bool secret_is_sure);
 
 }  // namespace nzcl::bootstrap

@@ -167,13 +167,15 @@ void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
   const engine::Membership& membership = introduction_.membership;
   std::vector<bool> serves;
   for (const int member : membership.member_of) serves.push_back(!members().is_worker(member));
-  control_ = bootstrap::ControlPlane::join(
-      meeting,
-      {.names = membership.names, .serves = serves, .progress = [this] { return operations_.progress(); }},
-      deadline, [this] {
-        lanes_.halt();
-        threads_.fail();
-      });
+  control_ = bootstrap::ControlPlane::join(meeting,
+                                           {.names = membership.names,
+                                            .serves = serves,
+                                            .progress = [this] { return operations_.progress(); },
+                                            .one_host = membership.networks.all_together()},
+                                           deadline, [this] {
+                                             lanes_.halt();
+                                             threads_.fail();
+                                           });
   try {
     lanes_.connect(membership, meeting, deadline);
     threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });

@@ -115,6 +115,11 @@ expect_lines() { # N REGEX FILE
   [[ $(grep -cE "$2" "$3") == "$1" ]] || fail "not $1 lines of $3 match $2"
 }
 
+# "${with_hosts[@]}" FILE COMMAND...: runs the command with FILE as its /etc/hosts
+# shellcheck disable=SC2016 # the inner shell expands it
+with_hosts=(unshare -m bash -c 'mount --bind "$0" /etc/hosts && exec "$@"')
+need_mounts() { unshare -m true 2>/dev/null || { echo "not allowed to make mount namespaces" && exit 77; }; }
+
 port=$(free_port)
 case $case_name in
   torchrun_variables)
@@ -206,6 +211,136 @@ case $case_name in
     else
       for r in 0 1; do expect "rank$r" 3 'rank 0 announced a message that is not there'; done
     fi
+    ;;
+  no_secret)
+    for address in 127.0.0.1 localhost; do
+      for r in 1 0 2; do start "rank$r" "RANK=$r" WORLD_SIZE=3 "MASTER_ADDR=$address" "MASTER_PORT=$port" -- "$rank" --communicators 2; done
+      expect_ranks_ok 3
+      port=$(free_port)
+    done
+    ;;
+  another_user)
+    # Without a secret nobody but this user becomes a rank of its job, and nobody's job takes in one of its ranks.
+    ((EUID == 0)) || { echo "only root can start processes of another user" && exit 77; }
+    chmod 755 "$work"
+    cp "$rank" "$(ldd "$rank" | awk '/libnzcl/ {print $3}')" "$work"
+    stranger=(env "LD_LIBRARY_PATH=$work" setpriv --reuid 65534 --regid 65534 --clear-groups "$work/$(basename "$rank")")
+    start rank0 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" "$brief" -- "$rank"
+    start rank1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" "$brief" -- "${stranger[@]}"
+    expect rank1 3 'it belongs to user 0, not to user 65534.*NZCL_SECRET'
+    expect rank0 3 'rank 1 did not come .*user 65534.*NZCL_SECRET'
+    port=$(free_port)
+    start rank0 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" "$brief" -- "${stranger[@]}"
+    start rank1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" "$brief" -- "$rank"
+    expect rank1 3 'it belongs to user 65534, not to user 0.*NZCL_SECRET'
+    expect rank0 3 'rank 1 did not come'
+    port=$(free_port)
+    export NZCL_SECRET=secret-of-the-tests
+    start rank0 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_TRANSPORT=tcp -- "$rank"
+    start rank1 RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_TRANSPORT=tcp -- "${stranger[@]}"
+    expect_ranks_ok 2
+    ;;
+  one_host_listens)
+    # Nobody beyond this host is needed where the launcher says that all ranks are on it.
+    need ss
+    start rank0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 "SLURM_JOB_ID=$$" -- "$rank"
+    # shellcheck disable=SC2154 # set by start
+    sockets() { ss -Hltnp | grep "pid=$pid_rank0," | awk '{print $4}'; }
+    has_sockets() { sockets | grep -q .; }
+    until_true "rank 0 listens" has_sockets
+    mapfile -t listening < <(sockets)
+    for socket in "${listening[@]}"; do [[ $socket =~ ^(127\.0\.0\.1|\[::1\]): ]] || fail "rank 0 listens at $socket"; done
+    start rank1 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=2 "SLURM_JOB_ID=$$" -- "$rank"
+    expect_ranks_ok 2
+    ;;
+  localhost_is_ipv6)
+    need_mounts
+    printf '::1\tlocalhost ip6-localhost\n127.0.0.1\tlocalhost\n' >"$work/hosts"
+    for address in localhost ip6-localhost ::1 '[::1]'; do
+      for secret in '' secret-of-the-tests; do
+        for r in 0 1; do
+          start "rank$r" "RANK=$r" WORLD_SIZE=2 "MASTER_ADDR=$address" "MASTER_PORT=$port" "NZCL_SECRET=$secret" -- "${with_hosts[@]}" "$work/hosts" "$rank"
+        done
+        expect_ranks_ok 2
+        port=$(free_port)
+      done
+    done
+    ;;
+  name_of_loopback)
+    # Debian gives a host's own name the address 127.0.1.1, on this host only.
+    if ! ip netns add "nzcl-$$-0" 2>/dev/null; then echo "not allowed to make network namespaces" && exit 77; fi
+    ip netns add "nzcl-$$-1"
+    hosts=("nzcl-$$-0" "nzcl-$$-1")
+    ip link add "nz$$a" netns "${hosts[0]}" type veth peer name "nz$$b" netns "${hosts[1]}"
+    for host in "${hosts[@]}"; do ip -n "$host" link set lo up; done
+    ip -n "${hosts[0]}" address add 10.98.0.1/24 dev "nz$$a"
+    ip -n "${hosts[1]}" address add 10.98.0.2/24 dev "nz$$b"
+    ip -n "${hosts[0]}" link set "nz$$a" up
+    ip -n "${hosts[1]}" link set "nz$$b" up
+    printf '127.0.0.1\tlocalhost\n127.0.1.1\tnode0\n' >"$work/hosts0"
+    printf '127.0.0.1\tlocalhost\n10.98.0.1\tnode0\n' >"$work/hosts1"
+    for r in 0 1; do
+      start "rank$r" "RANK=$r" WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500 NZCL_SECRET=secret-of-the-tests NZCL_TRANSPORT=tcp NZCL_LOG_LEVEL=info \
+        -- ip netns exec "${hosts[r]}" "${with_hosts[@]}" "$work/hosts$r" "$rank"
+    done
+    expect_ranks_ok 2
+    expect_text rank0 'node0 is 127.0.1.1 here.*listens on every interface'
+    # Without a secret, rank 0 says why nobody comes, and the other host what it needs.
+    for r in 0 1; do
+      start "rank$r" "RANK=$r" WORLD_SIZE=2 MASTER_ADDR=node0 MASTER_PORT=29500 "$brief" -- ip netns exec "${hosts[r]}" "${with_hosts[@]}" "$work/hosts$r" "$rank"
+    done
+    expect rank0 3 'rank 1 did not come to the meeting at node0:29500 .*which only this host can reach'
+    expect rank1 3 'node0 is not a loopback address.*NZCL_SECRET'
+    ;;
+  late_name)
+    # The name of a pod is known only some seconds after its start.
+    need_mounts
+    printf '127.0.0.1\tlocalhost\n' >"$work/hosts"
+    for r in 0 1; do
+      start "rank$r" "RANK=$r" WORLD_SIZE=2 MASTER_ADDR=late.nzcl.invalid "MASTER_PORT=$port" -- "${with_hosts[@]}" "$work/hosts" "$rank"
+    done
+    for r in 0 1; do until_true "rank $r looks for the name" grep -q 'cannot resolve the host late.nzcl.invalid.*trying again' "$work/rank$r.out"; done
+    printf '127.0.0.1\tlate.nzcl.invalid\n' >>"$work/hosts"
+    expect_ranks_ok 2
+    ;;
+  left_over_world_size)
+    need mpirun.mpich
+    status=0
+    RANK=0 WORLD_SIZE=1 mpirun.mpich -n 2 "$rank" >"$work/mpi.out" 2>&1 || status=$?
+    ((status != 0)) || fail "two lone ranks"
+    grep -q 'contradict each other.*RANK=0 WORLD_SIZE=1.*PMI_RANK=. PMI_SIZE=2' "$work/mpi.out" || fail "the error does not show both launchers"
+    if command -v mpirun.openmpi >/dev/null; then # PMIx counts more
+      RANK=0 WORLD_SIZE=1 mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 "$rank" >"$work/mpi.out" 2>&1 || fail "mpirun.openmpi"
+      expect_lines 2 '^rank [0-1] of 2: ok$' "$work/mpi.out"
+    fi
+    ;;
+  left_over_master_port)
+    # Kubernetes sets it so for a service that is called "master". Only those who meet there need it.
+    export MASTER_PORT=tcp://10.0.0.1:5557
+    "$info" >"$work/info.out" || fail "nzcl_info"
+    for r in 0 1; do start "rank$r" "RANK=$r" WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "NZCL_MASTER_PORT=$port" -- "$rank"; done
+    expect_ranks_ok 2
+    for r in 0 1; do start "rank$r" "RANK=$r" WORLD_SIZE=2 "NZCL_RENDEZVOUS_FILE=$work/meeting" -- "$rank"; done
+    expect_ranks_ok 2
+    start rank0 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 -- "$rank"
+    expect rank0 3 'MASTER_PORT: "tcp://10.0.0.1:5557" is not a number.*NZCL_MASTER_PORT'
+    ;;
+  foreign_file)
+    # Another user's file came first. It is not believed, and rank 0 replaces it, which only root may do in such a folder.
+    ((EUID == 0)) || { echo "only root can make files of another user" && exit 77; }
+    mkdir -m 1777 "$work/open"
+    file=$work/open/meeting
+    printf '{"hosts":["127.0.0.1"],"host_id":"","port":%s,"secret":"known to its writer"}' "$port" >"$file"
+    chown 65534:65534 "$file"
+    start rank1 NZCL_RANK=1 NZCL_WORLD_SIZE=2 "NZCL_RENDEZVOUS_FILE=$file" -- "$rank"
+    until_true "rank 1 refuses the file" grep -q 'not believed, because it belongs to user 65534' "$work/rank1.out"
+    start rank0 NZCL_RANK=0 NZCL_WORLD_SIZE=2 "NZCL_RENDEZVOUS_FILE=$file" -- "$rank"
+    expect_ranks_ok 2
+    # Without root's right to replace it, rank 0 says so.
+    printf 'first' >"$file"
+    chown 65534:65534 "$file" "$work/open"
+    start rank0 NZCL_RANK=0 NZCL_WORLD_SIZE=2 "NZCL_RENDEZVOUS_FILE=$file" -- setpriv --bounding-set=-all --inh-caps=-all "$rank"
+    expect rank0 3 'cannot replace the rendezvous file, which belongs to another user'
     ;;
   no_secret_beyond_loopback)
     address=$(hostname -I | awk '{print $1}')

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,10 +40,14 @@ struct Member {
 };
 
 inline std::unique_ptr<Bootstrap> join(const Member& m, int port) {
-  const MeetingPoint point{.hosts = {"127.0.0.1"}, .port = port, .secret = m.secret};
-  if (m.position == 0) return make_star_hub(settings(0, m.size, m.session), point);
+  const Addresses loopback{asio::ip::address_v4::loopback()};
+  if (m.position == 0) {
+    const HubPlace place{.addresses = loopback, .port = port, .secret = m.secret};
+    return make_star_hub(settings(0, m.size, m.session), [place] { return place; });
+  }
+  const MeetingPoint point{.addresses = loopback, .port = port, .secret = m.secret};
   return make_star_member(
-      settings(m.position, m.size, m.session), [point] { return std::optional(point); }, true);
+      settings(m.position, m.size, m.session), [point] { return point; }, true);
 }
 
 /// Runs all members of a meeting. Returns the text of each member's error, or "" where there was none.

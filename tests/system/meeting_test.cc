@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <asio.hpp>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
@@ -20,7 +22,9 @@
 #include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/file_meeting.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/local.h"
+#include "runtime/bootstrap/socket_meeting.h"
 #include "runtime/bootstrap/star.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/system/meeting.h"
@@ -123,6 +127,20 @@ TEST(StarMeeting, SessionsShareAPort) {
   EXPECT_THAT(run(members, port, kLong, three_rounds), Each(""));
 }
 
+TEST(StarMeeting, PartsOfAnySizeComeWhole) {
+  EXPECT_THAT(run({{0}, {1}, {2}}, free_port(), kLong,
+                  [](Bootstrap& b, Deadline deadline) {
+                    for (const std::size_t size : {65535, 65536, 65537, 131072, 131073, 1000003}) {
+                      const auto part = [&](int rank) {
+                        return std::string(size, static_cast<char>('a' + rank)) + std::to_string(rank);
+                      };
+                      const std::vector<std::string> expected{part(0), part(1), part(2)};
+                      EXPECT_TRUE(b.allgather(part(b.rank()), deadline) == expected) << size;
+                    }
+                  }),
+              Each(""));
+}
+
 TEST(StarMeeting, AMemberThatLeavesEarlyIsNamed) {
   const auto errors = run({{0}, {1}, {2}}, free_port(), kLong, [](Bootstrap& b, Deadline deadline) {
     b.allgather("x", deadline);
@@ -156,6 +174,125 @@ TEST(StarMeeting, StrangersAreRefusedAndDisturbNobody) {
                     three_rounds(b, deadline);
                   }),
               Each(""));
+}
+
+using asio::ip::make_address;
+using Resolve = std::function<Addresses(const std::string&)>;
+
+Resolve always(const Addresses& addresses) {
+  return [addresses](const std::string&) { return addresses; };
+}
+
+/// Runs a meeting of as many members as there are resolvers. Returns the text of each member's error.
+std::vector<std::string> meet_by_name(const std::string& secret, const std::vector<Resolve>& resolvers,
+                                      std::chrono::milliseconds time = kLong) {
+  const int port = free_port();
+  std::vector<std::string> errors(resolvers.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < resolvers.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        const auto size = static_cast<int>(resolvers.size());
+        three_rounds(*make_socket_bootstrap(settings(static_cast<int>(i), size), {.host = "some-host",
+                                                                                  .port = port,
+                                                                                  .why = "the test",
+                                                                                  .secret = secret,
+                                                                                  .resolve = resolvers[i]}),
+                     in(time));
+      } catch (const std::exception& e) {
+        errors[i] = e.what();
+      }
+    });
+  }
+  threads.clear();
+  return errors;
+}
+
+const Addresses kV4{make_address("127.0.0.1")};
+
+TEST(SocketMeeting, ANameThatHasNoAddressYetIsAskedForAgain) {
+  for (const std::string secret : {"", "the secret of the job"}) {
+    const auto later = [](int failures) {
+      return [failures, asked = std::make_shared<int>()](const std::string&) {
+        if ((*asked)++ < failures) throw std::system_error(asio::error::host_not_found);
+        return kV4;
+      };
+    };
+    EXPECT_THAT(meet_by_name(secret, {later(1), later(2), later(0)}), Each("")) << secret;
+  }
+}
+
+TEST(SocketMeeting, ANameThatNeverHasAnAddressIsNamedAtTheDeadline) {
+  const Resolve never = [](const std::string&) -> Addresses {
+    throw std::system_error(asio::error::host_not_found);
+  };
+  EXPECT_THAT(meet_by_name("", {never, never}, kShort), Each(HasSubstr("cannot resolve the host some-host")));
+}
+
+TEST(SocketMeeting, EveryAddressOfANameIsTried) {
+  const Addresses several{make_address("::1"), make_address("127.0.0.2"), make_address("127.0.0.1")};
+  for (const std::string secret : {"", "the secret of the job"})
+    EXPECT_THAT(meet_by_name(secret, {always(kV4), always(several)}), Each("")) << secret;
+}
+
+TEST(SocketMeeting, RankZeroListensOnEveryAddressOfLoopback) {
+  const Addresses v6{make_address("::1")}, both{make_address("::1"), make_address("127.0.0.1")};
+  try {
+    asio::io_context io;
+    tcp::acceptor(io, tcp::endpoint(v6.front(), 0));
+  } catch (const std::system_error& e) {
+    GTEST_SKIP() << "no IPv6 here: " << e.what();
+  }
+  for (const std::string secret : {"", "the secret of the job"})
+    EXPECT_THAT(meet_by_name(secret, {always(both), always(kV4), always(v6)}), Each("")) << secret;
+}
+
+TEST(Listener, LeavesOutAddressesThatThisHostLacks) {
+  asio::io_context io;
+  const Addresses absent{make_address("203.0.113.7")};
+  const Addresses both{absent.front(), kV4.front()};
+  EXPECT_GT(Listener(io, both, free_port(), "the test").port(), 0);
+  EXPECT_THROW(Listener(io, absent, free_port(), "the test"), std::system_error);
+}
+
+// Debian's /etc/hosts gives a host's own name the address 127.0.1.1. Other hosts know it by another one.
+TEST(SocketMeeting, AHostsOwnNameOfLoopbackDoesNotShutOutOtherHosts) {
+  const Addresses own{make_address("127.0.1.1")};
+  const Addresses elsewhere{make_address(host_addresses().front())};
+  EXPECT_THAT(meet_by_name("the secret of the job", {always(own), always(elsewhere)}), Each(""));
+  const auto alone = meet_by_name("", {always(own), always(elsewhere)}, kShort);
+  EXPECT_THAT(alone[0], HasSubstr("which only this host can reach"));
+}
+
+/// What a member says of a file that it does not believe.
+std::string refusal_of_file(const std::string& path) {
+  try {
+    three_rounds(*make_file_bootstrap(settings(1, 2), path), in(kShort));
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(FileMeeting, AFileThatAnotherUserMayHaveWrittenIsNotBelieved) {
+  const std::string path = testing::TempDir() + "nzcl_foreign_" + std::to_string(::getpid());
+  std::ofstream(path) << "{}";
+  ASSERT_EQ(::chmod(path.c_str(), 0622), 0);
+  EXPECT_THAT(refusal_of_file(path), AllOf(HasSubstr(path), HasSubstr("other users may write to it")));
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  EXPECT_THAT(refusal_of_file(path), HasSubstr("a file that is not nzcl's"));
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    EXPECT_THAT(refusal_of_file(path), HasSubstr("it belongs to user 65534, not to user 0"));
+  }
+  const std::string link = path + "_link";
+  std::filesystem::create_symlink(path, link);
+  EXPECT_THAT(refusal_of_file(link), HasSubstr("is not believed"));
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(refusal_of_file(path), HasSubstr("not a regular file"));
+  ::unlink(path.c_str());
+  ::unlink(link.c_str());
 }
 
 TEST(FileMeeting, MeetsInSpiteOfLeftovers) {

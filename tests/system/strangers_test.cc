@@ -13,6 +13,7 @@
 #include <asio.hpp>
 #include <asio/ssl.hpp>
 #include <deque>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,7 @@
 
 #include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/file_meeting.h"
+#include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/secure_stream.h"
 #include "tests/system/meeting.h"
 
@@ -132,11 +134,9 @@ TEST(SilentHub, WithTheRightKeyIsGivenUpAtTheDeadline) {
   EXPECT_THAT(silent.received(), HasSubstr("session"));
 }
 
-/// The hub's answer to a valid hello that is sent with `context`.
-std::string answer_of_hub(int port, asio::ssl::context& context) {
-  asio::io_context io;
-  Stream stream(io, context);
-  asio::error_code error = asio::error::not_connected;
+/// Connects to the hub, when it listens, and sends a valid hello. `error` is set if the hub denies the key.
+void greet_hub(Stream& stream, int port, asio::error_code& error) {
+  error = asio::error::not_connected;
   for (const auto deadline = in(kLong); error && Clock::now() < deadline;) {
     asio::error_code closed;
     stream.lowest_layer().close(closed);
@@ -144,11 +144,19 @@ std::string answer_of_hub(int port, asio::ssl::context& context) {
                                   error);
   }
   stream.handshake(asio::ssl::stream_base::client, error);
-  if (error) return "";
+  if (error) return;
   const std::string hello = R"({"session":"s","index":1,"size":2,"who":"an impostor"})";
   const auto bytes = static_cast<std::uint32_t>(hello.size());
   asio::write(stream, std::array{asio::buffer(&bytes, sizeof bytes), asio::buffer(hello)}, error);
-  return read_all(stream);
+}
+
+/// The hub's answer to a valid hello that is sent with `context`.
+std::string answer_of_hub(int port, asio::ssl::context& context) {
+  asio::io_context io;
+  Stream stream(io, context);
+  asio::error_code error;
+  greet_hub(stream, port, error);
+  return error ? "" : read_all(stream);
 }
 
 TEST(ImpostorMember, IsToldNothingAndDisturbsNobody) {
@@ -263,6 +271,53 @@ TEST(FewDescriptors, AMemberGetsInAfterStrangersHaveTakenThemAll) {
   EXPECT_TRUE(ended_well(hub));
 }
 
+std::uint64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+/// Joins a meeting of two as rank 1, and leaves it after the header of a frame of so many bytes.
+void announce(int port, std::uint32_t bytes) {
+  const Context context = make_psk_context("the secret of the job");
+  asio::io_context io;
+  Stream stream(io, *context);
+  asio::error_code error;
+  greet_hub(stream, port, error);
+  std::array<char, 5> welcome{};
+  asio::read(stream, asio::buffer(welcome), error);
+  EXPECT_EQ(welcome.back(), 'W');
+  asio::write(stream, asio::buffer(&bytes, sizeof bytes), error);
+  stream.shutdown(error);
+}
+
+TEST(LargeFrames, TakeNoMemoryBeforeTheyCome) {
+  const int port = free_port();
+  const pid_t hub = ::fork();
+  if (hub == 0) {
+    const std::uint64_t before = peak_memory();
+    const std::string error = run({{0, 2}}, port, kLong, three_rounds).front();
+    const std::uint64_t grown = peak_memory() - before;
+    std::cerr << error << "; the peak of memory grew by " << (grown >> 20) << " MiB\n";
+    ::_exit(before > 0 && grown < 16 << 20 && error.find("left the meeting") != error.npos ? 0 : 1);
+  }
+  announce(port, part_limit(2));
+  EXPECT_TRUE(ended_well(hub));
+}
+
+TEST(LargeFrames, ThatNoRoundHasRoomForAreRefused) {
+  const int port = free_port();
+  std::vector<std::string> hub;
+  std::jthread thread([&] { hub = run({{0, 2}}, port, kLong, three_rounds); });
+  announce(port, part_limit(2) + 1);
+  thread.join();
+  EXPECT_THAT(hub.front(),
+              AllOf(HasSubstr("left the meeting"), HasSubstr("at most"), HasSubstr("are allowed")));
+}
+
 /// A meeting that tells the test where member 0's control plane listens, as an eavesdropper might learn it.
 class Eavesdropper final : public Bootstrap {
  public:
@@ -281,6 +336,34 @@ class Eavesdropper final : public Bootstrap {
   const std::unique_ptr<Bootstrap> inner_;
   const std::function<void(int)> tell_;
 };
+
+bool reaches(const char* address, int port) {
+  asio::io_context io;
+  tcp::socket socket(io);
+  asio::error_code error;
+  socket.connect({asio::ip::make_address(address), static_cast<unsigned short>(port)}, error);
+  return !error;
+}
+
+// 127.0.0.2 stands for every other address of this host, because not every machine has another one.
+TEST(ControlPlaneOfOneHost, ListensOnOneLoopbackAddressOnly) {
+  for (const bool one_host : {true, false}) {
+    const std::string path = testing::TempDir() + "nzcl_one_host_" + std::to_string(::getpid());
+    std::vector<std::jthread> threads;
+    for (const int rank : {0, 1}) {
+      threads.emplace_back([&, rank] {
+        Eavesdropper meeting(make_file_bootstrap(settings(rank, 2), path, one_host), [&](int port) {
+          if (rank == 0) return;  // until rank 1 has come, rank 0 listens
+          EXPECT_TRUE(reaches("127.0.0.1", port));
+          EXPECT_EQ(reaches("127.0.0.2", port), !one_host);
+        });
+        const auto control = ControlPlane::join(
+            meeting, {.names = {"rank 0", "rank 1"}, .serves = {}, .one_host = one_host}, in(kLong), [] {});
+        EXPECT_TRUE(control->leave(in(kLong)));
+      });
+    }
+  }
+}
 
 TEST(FewDescriptors, TheControlPlaneStillFindsItsMembers) {
   const std::string path = testing::TempDir() + "nzcl_control_" + std::to_string(::getpid());

@@ -75,13 +75,62 @@ TEST(LaunchEnvironment, ReadsEachLauncher) {
 
 TEST(LaunchEnvironment, TheInnermostLauncherCounts) { EXPECT_EQ(read(with(kSlurm, kTorch)).rank, 2); }
 
-TEST(LaunchEnvironment, AVariableThatIsNoNumberIsNamed) {
-  try {
-    read({{"RANK", "two"}, {"WORLD_SIZE", "4"}});
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("RANK"), HasSubstr("two")));
-  }
+TEST(LaunchEnvironment, AVariableThatIsNoNumberIsNamedWhereItIsUsed) {
+  const Variables wrong{{"RANK", "two"}, {"WORLD_SIZE", "4"}};
+  EXPECT_THAT(refusal(wrong), AllOf(HasSubstr("RANK"), HasSubstr("two")));
+  EXPECT_EQ(chosen(with(wrong, {{"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "job"}})).kind, Kind::pmix);
+  Options o;
+  o.rank = 1;
+  o.world_size = 4;
+  o.rendezvous_file = "/shared/f";
+  EXPECT_EQ(chosen(wrong, o).position, 1);
+}
+
+TEST(LaunchEnvironment, APortThatKubernetesHasSetIsNamedWhereItIsUsed) {
+  const Variables service{{"MASTER_PORT", "tcp://10.0.0.1:5557"}};
+  EXPECT_THAT(
+      refusal(with(kTorch, service)),
+      AllOf(HasSubstr("MASTER_PORT"), HasSubstr("tcp://10.0.0.1:5557"), HasSubstr("NZCL_MASTER_PORT")));
+  EXPECT_EQ(chosen(with(kMpich, service)).kind, Kind::file);
+  Options o;
+  o.master_port = 31000;
+  EXPECT_EQ(chosen(with(kTorch, service), o).port, 31000);
+}
+
+TEST(Contradiction, OfTwoLaunchersShowsBoth) {
+  const Variables left_over{{"RANK", "0"}, {"WORLD_SIZE", "1"}};
+  EXPECT_THAT(refusal(with(kMpich, left_over)),
+              AllOf(HasSubstr("RANK=0 WORLD_SIZE=1"), HasSubstr("MPICH (PMI_RANK=1 PMI_SIZE=4)")));
+  EXPECT_THAT(refusal(with(kSlurm, left_over)), HasSubstr("Slurm (SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8)"));
+  EXPECT_THAT(refusal(with(kOpenMpi, left_over)), HasSubstr("Open MPI"));
+  EXPECT_THAT(refusal(with(kMpich, {{"WORLD_SIZE", "1"}})), HasSubstr("WORLD_SIZE=1"));
+  EXPECT_THAT(refusal(with(kMpich, {{"RANK", "0"}, {"WORLD_SIZE", "4"}})), HasSubstr("RANK=0"))
+      << "rank 1 of 4";
+  EXPECT_THAT(refusal(with(kMpich, {{"RANK", "3"}, {"WORLD_SIZE", "8"}})), HasSubstr("RANK=3"));
+  EXPECT_THAT(refusal(with(kMpich, kOpenMpi)), HasSubstr("Open MPI"));
+}
+
+TEST(Contradiction, IsNoneWhereTheNumbersAgreeOrOneLauncherRunsInsideOfTheOther) {
+  const Variables place{{"MASTER_ADDR", "n1"}, {"MASTER_PORT", "5000"}};
+  const auto size = [&](const Variables& variables, const Options& o = {}) {
+    return chosen(with(variables, place), o).size;
+  };
+  EXPECT_EQ(size(with(kMpich, {{"RANK", "1"}, {"WORLD_SIZE", "4"}})), 4);
+  EXPECT_EQ(size(with(kSlurm, kMpich)), 4) << "mpirun in an allocation";
+  EXPECT_EQ(size(with(kSlurm, with(kTorch, {{"TORCHELASTIC_RUN_ID", "x"}}))), 4) << "torchrun says so";
+  EXPECT_EQ(size(with(kMpich, {{"RANK", "9"}, {"WORLD_SIZE", "32"}, {"LOCAL_RANK", "1"}})), 32);
+  EXPECT_EQ(size({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"RANK", "2"}, {"WORLD_SIZE", "3"}}),
+            3)
+      << "a shell that srun has started";
+  Options o;
+  o.aggregators = 1;
+  EXPECT_EQ(size(with(kMpich, {{"RANK", "1"}, {"WORLD_SIZE", "3"}}), o), 4)
+      << "WORLD_SIZE counts the workers";
+  o = {};
+  o.rank = 1;
+  o.world_size = 2;
+  EXPECT_EQ(size(with(kMpich, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), o), 2)
+      << "what is set for nzcl counts more";
 }
 
 TEST(Choice, TorchrunStyleVariablesMeetAtTheMaster) {
