@@ -103,6 +103,10 @@ class CommunicatorState {
     CommunicatorState& state = communicator.state();
     return state.work(state.core->allreduce(request));
   }
+  static void send_made(const Work& work) {
+    const WorkState& state = work.state();
+    state.core->send_made(*state.operation);
+  }
   template <typename Request>
   Work run(const Request& request) {
     return work(core->run(comm::request_of(request, core->members().self, core->members().workers)));
@@ -337,7 +341,7 @@ double comm::remote_share(Communicator& communicator) {
 Work comm::start(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::start(communicator, request);
 }
-void comm::drive(Communicator& communicator) { CommunicatorState::core_of(communicator).drive(); }
+void comm::send_made(const Work& work) { CommunicatorState::send_made(work); }
 
 // --- Dedicated aggregators
 
