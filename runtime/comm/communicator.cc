@@ -104,6 +104,10 @@ class CommunicatorState {
     CommunicatorState& state = communicator.state();
     return state.work(state.core->allreduce(request, checksum...));
   }
+  static void send_made(const Work& work) {
+    const WorkState& state = work.state();
+    state.core->send_made(*state.operation);
+  }
   template <typename Request>
   Work run(const Request& request) {
     return work(core->run(comm::request_of(request, core->members().self, core->members().workers)));
@@ -351,7 +355,7 @@ Work comm::start(Communicator& communicator, const SparseAllreduceRequest& reque
 Work comm::start(Communicator& communicator, const CompressedRequest& request) {
   return CommunicatorState::start(communicator, request);
 }
-void comm::drive(Communicator& communicator) { CommunicatorState::core_of(communicator).drive(); }
+void comm::send_made(const Work& work) { CommunicatorState::send_made(work); }
 
 // --- Dedicated aggregators
 

@@ -201,9 +201,9 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
     state.step->abandon();
     throw;
   }
-  while (state.step->make_next()) comm::drive(communicator);
+  while (state.step->make_next()) comm::send_made(state.work);
   state.step->end();
-  comm::drive(communicator);
+  comm::send_made(state.work);
   return state.work;
 }
 

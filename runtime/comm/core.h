@@ -77,8 +77,11 @@ class Core {
   bool takes(const CompressedRequest& request) const;
   /// Why the results of such a request cannot be coded, as a part of a sentence, or nullptr.
   const char* why_no_coded_results() const;
-  /// Drives every lane once.
-  void drive() { lanes_.drive(); }
+  /// Sends what the operation's source has made.
+  void send_made(engine::Operation& operation) {
+    operation.ring_for_made();
+    lanes_.drive();
+  }
   /// Takes the place, in the order of operations, of a call that was refused before it could say anything of
   /// its operation. Throws only if the communicator has failed or is closed.
   void refuse_operation(const Error& refusal);

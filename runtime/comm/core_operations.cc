@@ -312,6 +312,7 @@ std::shared_ptr<Operation> Core::make_operation(Prepared& p) {
   operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them
   operation->set_rank(members().self, members().workers);
   operation->bell = &notifier_.bell();
+  operation->ring_lanes(&lanes_, static_cast<int>(lanes_.size()));
   operation->epoch = epoch;
   operation->begun_ns = trace::now();
   operation->scan_streams = scan_streams_;

@@ -72,10 +72,20 @@ void LaneSet::submit(Operation& operation) {
   }
 }
 
-bool LaneSet::drive() {
+void LaneSet::drive() {
+  make_rounds();
+  hand_back();
+}
+
+/// Makes a round on every lane on which no other thread does. Returns true if anything moved.
+bool LaneSet::make_rounds() {
   bool moved = false;
   for (const auto& lane : lanes_) moved |= lane->drive();
   return moved;
+}
+
+void LaneSet::hand_back() noexcept {
+  for (const auto& lane : lanes_) lane->hand_back();
 }
 
 bool LaneSet::drive_until(Operation& operation, std::optional<verbs::Deadline> deadline) {
@@ -85,7 +95,7 @@ bool LaneSet::drive_until(Operation& operation, std::optional<verbs::Deadline> d
   bool was_quiet = false;
   Clock::time_point quiet_since;
   while (true) {
-    const bool moved = drive();
+    const bool moved = make_rounds();
     if (operation.finished()) return true;
     was_quiet &= !moved;
     if (moved && !deadline) continue;  // reading the clock takes time, and it is not needed here
@@ -104,11 +114,9 @@ bool LaneSet::drive_until(Operation& operation, std::optional<verbs::Deadline> d
 /// if the operation has finished.
 bool LaneSet::drive_shortly(Operation& operation) {
   if (spin() == std::chrono::nanoseconds(0)) return false;  // others wait for this core
-  for (std::uint32_t i = 0; i < engine::kRoundsPerCheck; ++i) {
-    drive();
-    if (operation.finished()) return true;
-  }
-  return false;
+  for (std::uint32_t i = 0; i < engine::kRoundsPerCheck && !operation.finished(); ++i) make_rounds();
+  hand_back();
+  return operation.finished();
 }
 
 /// Lets other threads have the core, and notes whether one took it. If that happens again and again where

@@ -13,13 +13,14 @@
 #include "runtime/bootstrap/bootstrap.h"
 #include "runtime/comm/core_sharing.h"
 #include "runtime/lane/lane.h"
+#include "runtime/operation/lane_bells.h"
 #include "runtime/placement/plan.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
 
 /// Owns the lanes. Thread-safe once connect() has returned.
-class LaneSet {
+class LaneSet final : public engine::LaneBells {
  public:
   /// Makes as many lanes as the configuration says. `caller_spin` is how long a waiting caller polls before
   /// it yields its core.
@@ -36,10 +37,12 @@ class LaneSet {
   /// Submits the operation to the lanes that own a part of it. The other lanes must not touch it, because it
   /// may have finished and been deleted before they do.
   void submit(engine::Operation& operation);
-  /// Drives every lane once, except those that another thread is driving. Returns true if anything moved.
-  bool drive();
+  /// Drives every lane once, except those that another thread is driving.
+  void drive();
   /// Drives the lanes until the operation has finished, and returns true; or returns false at the deadline.
   bool drive_until(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
+
+  void ring(int lane) noexcept override { lanes_[static_cast<std::size_t>(lane)]->ring(); }
 
   // --- These call the function of the same name on every lane.
   void halt() noexcept;
@@ -56,6 +59,8 @@ class LaneSet {
   std::string describe_staging() const;
 
  private:
+  bool make_rounds();
+  void hand_back() noexcept;
   bool drive_shortly(engine::Operation& operation);
   void yield();
   std::chrono::nanoseconds spin() const;

@@ -43,7 +43,7 @@ Work start(Communicator& communicator, const AllreduceRequest& request, std::uin
 Work start(Communicator& communicator, const SparseAllreduceRequest& request, std::uint64_t checksum);
 /// Starts the operation. The source has to be asked to make what is not made by other threads.
 Work start(Communicator& communicator, const CompressedRequest& request);
-/// Lets the communicator send what is ready.
-void drive(Communicator& communicator);
+/// Called with what start() has returned, by whoever has had the source make something: sends that.
+void send_made(const Work& work);
 
 }  // namespace nzcl::comm

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -16,8 +17,23 @@
 
 namespace nzcl::engine {
 
-/// An eventfd. Any thread may ring it, even in a callback of the control plane, and any number of threads may
-/// sleep on it.
+/// Descriptors to sleep on; those that are -1 are left out.
+using Descriptors = std::array<int, 4>;
+
+/// Sleeps until one of the descriptors becomes readable, or `at_most` has passed. Returns false if all of
+/// that time has passed.
+inline bool sleep_on(const Descriptors& descriptors, std::chrono::nanoseconds at_most) noexcept {
+  std::array<pollfd, std::tuple_size_v<Descriptors>> fds{};
+  std::transform(descriptors.begin(), descriptors.end(), fds.begin(), [](int fd) {
+    return pollfd{fd, POLLIN, 0};
+  });  // poll() ignores negative descriptors
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
+  const timespec limit{seconds.count(), static_cast<long>((at_most - seconds).count())};
+  return ::ppoll(fds.data(), fds.size(), &limit, nullptr) != 0;
+}
+
+/// An eventfd. Any thread may ring it, even in a callback of the control plane. Only one thread may sleep on
+/// it and reset it: if there were two, one of them could take the ring that was meant for the other.
 class Doorbell {
  public:
   Doorbell() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -31,20 +47,12 @@ class Doorbell {
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto n = ::write(fd_, &one, sizeof one);  // fails only if it is rung already
   }
-  /// Sleeps until the bell is rung, one of the descriptors becomes readable (those that are -1 are left out),
-  /// or `at_most` has passed. Resets the bell.
-  void sleep(std::chrono::nanoseconds at_most, std::array<int, 3> others = {-1, -1, -1}) noexcept {
-    // poll() ignores negative descriptors.
-    std::array<pollfd, 4> fds{
-        {{fd_, POLLIN, 0}, {others[0], POLLIN, 0}, {others[1], POLLIN, 0}, {others[2], POLLIN, 0}}};
-    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(at_most);
-    const timespec limit{seconds.count(), static_cast<long>((at_most - seconds).count())};
-    ::ppoll(fds.data(), fds.size(), &limit, nullptr);
-    if ((fds[0].revents & POLLIN) != 0) {
-      std::uint64_t rings;
-      [[maybe_unused]] const auto n = ::read(fd_, &rings, sizeof rings);
-    }
+  void reset() noexcept {
+    std::uint64_t rings;
+    [[maybe_unused]] const auto n = ::read(fd_, &rings, sizeof rings);  // fails only if nobody has rung
   }
+  /// Readable from a ring() to the next reset().
+  int fd() const noexcept { return fd_; }
 
  private:
   int fd_;

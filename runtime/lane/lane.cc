@@ -155,7 +155,17 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
 
 void Lane::submit(Operation* operation) {
   submissions_.push(operation);
-  if (sleeping_.load(std::memory_order_seq_cst)) doorbell_.ring();
+  wake();
+}
+
+void Lane::ring() noexcept {
+  rung_.store(true, std::memory_order_seq_cst);
+  wake();
+}
+
+/// Only the first of those that find the lane asleep makes the system call.
+void Lane::wake() noexcept {
+  if (sleeping_.load(std::memory_order_seq_cst) && sleeping_.exchange(false)) doorbell_.ring();
 }
 
 void Lane::take_submissions() {
@@ -173,10 +183,15 @@ bool Lane::drive() {
   const std::unique_lock lock(drive_, std::try_to_lock);
   if (!lock) return false;
   caller_rounds_.store(caller_rounds_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  return round();
+  const bool moved = round();
+  if (moved) disturbed_.store(true, std::memory_order_relaxed);
+  return moved;
 }
 
 bool Lane::round() {
+  // The exchange comes before the looks at what may be ready, so that a ring behind it is not lost.
+  const bool rung = rung_.load(std::memory_order_relaxed) && rung_.exchange(false, std::memory_order_seq_cst);
+  moved_ = unprompted_ = false;
   if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
   const PlainFloats floats;  // the thread may be the caller's
   bool moved = false;
@@ -188,7 +203,10 @@ bool Lane::round() {
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;
   if (!submissions_.empty()) take_submissions(), moved = true;
+  const bool prompted = moved || rung;
   if (awake_ != 0 || !context_.outbox.empty()) moved |= work();
+  moved_ = moved;
+  unprompted_ = moved && !prompted;
   check_timeout(moved);
   if (context_.failure && !failure_told_) {
     failure_told_ = true;
@@ -341,29 +359,77 @@ void Lane::report_stall(Clock::time_point now) {
   }
 }
 
+// --- Sleep
+
+/// Prepares the descriptors for a sleep. Returns them, or nothing if there is something to poll already.
+/// Precondition: `drive_` is locked.
+std::optional<Descriptors> Lane::prepare_descriptors() {
+  if (!endpoint_) return Descriptors{-1, -1, -1, -1};
+  const Descriptors fds{endpoint_->wait_fd(), exchanges_[0]->wait_fd(), exchanges_[1]->wait_fd(), -1};
+  return fds[0] >= 0 && !endpoint_->prepare_wait() ? std::nullopt : std::optional(fds);
+}
+
 void Lane::sleep(std::chrono::nanoseconds at_most) {
-  std::array<int, 3> fds{-1, -1, -1};
-  {
-    const std::unique_lock lock(drive_, std::try_to_lock);
-    if (!lock) {  // another thread drives, and what arrives is its business
-      at_most = std::min<std::chrono::nanoseconds>(at_most, kStandBack);
-    } else if (endpoint_) {
-      fds = {endpoint_->wait_fd(), exchanges_[0]->wait_fd(), exchanges_[1]->wait_fd()};
-      if (fds[0] >= 0 && !endpoint_->prepare_wait()) return;
-    }
+  std::optional<Descriptors> descriptors(Descriptors{-1, -1, -1, -1});
+  if (const std::unique_lock lock(drive_, std::try_to_lock); lock) {
+    descriptors = prepare_descriptors();
+    // The lane's thread may sleep on the same descriptors, and an event that was for it is gone now.
+    disturbed_.store(true, std::memory_order_relaxed);
+  } else {  // another thread drives, and what arrives is its business
+    at_most = std::min<std::chrono::nanoseconds>(at_most, kStandBack);
   }
-  doorbell_.sleep(at_most, fds);
+  if (descriptors) sleep_on(*descriptors, at_most);
+}
+
+/// Called by the lane's thread, which has found nothing to do for `quiet`. Sleeps until there may be
+/// something.
+Lane::Slept Lane::rest(const std::stop_token& stop, std::chrono::nanoseconds quiet) {
+  sleeping_.store(true, std::memory_order_seq_cst);  // before plan_nap() looks whether there is anything new
+  Slept slept = Slept::no;
+  if (const auto nap = plan_nap(quiet); nap && !stop.stop_requested()) {
+    slept = sleep_on(nap->descriptors, nap->at_most) ? Slept::until_woken : Slept::to_its_end;
+    doorbell_.reset();
+    if (slept == Slept::to_its_end) slept_out_.fetch_add(1, std::memory_order_relaxed);
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
+  return slept;
+}
+
+/// Returns nothing if there is something to do.
+std::optional<Lane::Nap> Lane::plan_nap(std::chrono::nanoseconds quiet) {
+  Nap nap{.at_most = kStandBack};
+  if (const std::unique_lock lock(drive_, std::try_to_lock); lock) {
+    if (moved_ || rung_.load(std::memory_order_seq_cst) || !submissions_.empty()) return std::nullopt;
+    // A caller that makes a round from here on finds that this thread sleeps, and wakes it at the end.
+    disturbed_.store(false, std::memory_order_relaxed);
+    const auto descriptors = prepare_descriptors();
+    if (!descriptors) return std::nullopt;
+    nap = {.at_most = longest_nap(quiet), .descriptors = *descriptors};
+  }  // otherwise a caller makes a round, and the lane looks soon what that has left to do
+  nap.descriptors.back() = doorbell_.fd();
+  return nap;
+}
+
+std::chrono::nanoseconds Lane::longest_nap(std::chrono::nanoseconds quiet) const {
+  const bool busy = is_active_.load(std::memory_order_relaxed);
+  if (!has_fd_) {
+    return std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap,
+                                                busy ? kLongestNap : kLongestIdleNap);
+  }
+  if (!context_.outbox.empty()) return kLongestNap;  // no event says that the transport takes more
+  return busy ? std::chrono::nanoseconds(kTimeoutNap) : std::chrono::nanoseconds(kSafetyNap);
 }
 
 void Lane::run(std::stop_token stop) {
   auto quiet_since = Clock::now();
-  bool slept = false;
+  Slept slept = Slept::no;
   std::uint32_t seen_rounds = caller_rounds_.load(std::memory_order_relaxed);
   while (!stop.stop_requested() && !halted_.load(std::memory_order_acquire)) {
     // Callers are driving: stand back until they have not done so for a while.
     const std::uint32_t rounds = caller_rounds_.load(std::memory_order_relaxed);
     if (callers_.load(std::memory_order_relaxed) > 0 || rounds != seen_rounds) {
       seen_rounds = rounds;
+      if (slept == Slept::to_its_end) slept = Slept::until_woken;  // what is ready, callers may have left
       options_.on_idle();
       std::this_thread::sleep_for(kStandBack);
       quiet_since = Clock::now();
@@ -373,9 +439,11 @@ void Lane::run(std::stop_token stop) {
     {
       const std::unique_lock lock(drive_, std::try_to_lock);
       if (lock) {
-        if (slept) quiet_rounds_ = kRoundsPerCheck;  // the sleep took its time, so look at the clock
-        slept = false;
+        if (slept != Slept::no) quiet_rounds_ = kRoundsPerCheck;  // it took its time, so look at the clock
         moved = round();
+        if (slept == Slept::to_its_end && unprompted_ && has_fd_)
+          overslept_.fetch_add(1, std::memory_order_relaxed);
+        slept = Slept::no;
       }
     }
     const auto now = Clock::now();
@@ -391,15 +459,7 @@ void Lane::run(std::stop_token stop) {
       continue;
     }
     options_.on_idle();
-    sleeping_.store(true, std::memory_order_seq_cst);
-    if (submissions_.empty() && !stop.stop_requested()) {
-      const auto nap = has_fd_ ? std::chrono::nanoseconds(kSafetyNap)
-                               : std::clamp<std::chrono::nanoseconds>(quiet / 16, kShortestNap,
-                                                                      busy ? kLongestNap : kLongestIdleNap);
-      sleep(nap);
-      slept = true;
-    }
-    sleeping_.store(false, std::memory_order_relaxed);
+    slept = rest(stop, quiet);
   }
 }
 

@@ -68,14 +68,24 @@ class Lane {
   /// finished. Any thread may call this, but the calls must come one after the other, in the order of the
   /// epochs.
   void submit(Operation* operation);
-  /// Makes one round, unless another thread is driving. Returns true if anything moved.
+  /// Makes one round, unless another thread is driving. Returns true if anything moved. Whoever has driven
+  /// calls hand_back() when it does so no longer.
   bool drive();
+  /// Wakes the lane's own thread if it has slept while callers drove, and may have something to do now.
+  void hand_back() noexcept {
+    if (disturbed_.load(std::memory_order_relaxed)) wake();
+  }
   /// Between these two calls a caller drives, and the lane's own thread stands back.
   void enter_caller() noexcept { callers_.fetch_add(1, std::memory_order_relaxed); }
-  void leave_caller() noexcept { callers_.fetch_sub(1, std::memory_order_relaxed); }
-  /// Sleeps until something may have happened, at most `at_most`.
+  void leave_caller() noexcept {
+    callers_.fetch_sub(1, std::memory_order_relaxed);
+    hand_back();
+  }
+  /// For a caller that drives: sleeps until something may have arrived, at most `at_most`.
   void sleep(std::chrono::nanoseconds at_most);
-  void ring() noexcept { doorbell_.ring(); }
+  /// Makes the lane look once more at what it waits for. Any thread may call it, after it has made something
+  /// ready.
+  void ring() noexcept;
 
   /// What the lane's thread runs. Returns when it is asked to stop, or after halt().
   void run(std::stop_token stop);
@@ -91,10 +101,25 @@ class Lane {
   /// transport after kStuckTime; the lane must not be destroyed then.
   [[nodiscard]] bool shut_down();
 
+  // For tests: how often the lane's thread has slept to the end of its time; and how often it has then found
+  // something to do, of which it should have been told.
+  std::uint64_t slept_out() const { return slept_out_.load(std::memory_order_relaxed); }
+  std::uint64_t overslept() const { return overslept_.load(std::memory_order_relaxed); }
   const LaneStatistics& statistics() const { return context_.statistics; }
   StagingSummary staging_summary() const { return context_.staging_summary(); }
 
  private:
+  struct Nap {
+    std::chrono::nanoseconds at_most{};
+    Descriptors descriptors{-1, -1, -1, -1};
+  };
+  enum class Slept : std::uint8_t { no, until_woken, to_its_end };
+
+  void wake() noexcept;
+  Slept rest(const std::stop_token& stop, std::chrono::nanoseconds quiet);
+  std::optional<Nap> plan_nap(std::chrono::nanoseconds quiet);
+  std::chrono::nanoseconds longest_nap(std::chrono::nanoseconds quiet) const;
+  std::optional<Descriptors> prepare_descriptors();
   bool round();
   void dispatch(const verbs::Completion& completion);
   void arrived(std::uint32_t immediate);
@@ -123,8 +148,16 @@ class Lane {
 
   TryLock drive_;  // held during a round
   SubmissionQueue submissions_;
+  // How the lane's thread sleeps and is woken. It says that it sleeps, looks once more whether there is
+  // anything new, and then sleeps; whoever has something new says so, and then looks whether it sleeps. These
+  // stores and loads are sequentially consistent, so one of the two sees the other.
   Doorbell doorbell_;
   std::atomic<bool> sleeping_{false};
+  std::atomic<bool> rung_{false};       // something may be ready, and no round has looked at it yet
+  std::atomic<bool> disturbed_{false};  // a caller has done something since the thread looked last
+  bool moved_ = false;                  // in the last round something moved, so there may be more to do
+  bool unprompted_ = false;             // and nothing had come that would have woken the lane
+  std::atomic<std::uint64_t> slept_out_{0}, overslept_{0};
   std::atomic<int> callers_{0};
   std::atomic<std::uint32_t> caller_rounds_{0};
   std::atomic<bool> is_active_{false};

@@ -51,10 +51,20 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
       tile_output_ = std::make_unique<TileOutput>(layout, output.base, in_place(0));
     }
   } else if (output.packed) {
-    union_counts_ = std::make_unique<std::atomic<std::int64_t>[]>(layout.slices());
-    for (std::uint64_t s = 0; s < layout.slices(); ++s) union_counts_[s].store(-1, std::memory_order_relaxed);
-    cursors_.resize(static_cast<std::size_t>(lanes));
+    positions_ = PackedPositions(layout.slices(), lanes);
   }
+}
+
+void Operation::ring_lanes(LaneBells* bells, int lanes) {
+  bells_ = bells;
+  lanes_ = static_cast<std::uint32_t>(lanes);
+  positions_.ring(bells);
+  if (tile_output_) tile_output_->ring(bells);
+}
+
+/// Every slice belongs to one lane of each member.
+void Operation::ring_lane_of(std::uint64_t slice) noexcept {
+  if (bells_ != nullptr) bells_->ring(static_cast<int>(layout.owner(slice) % lanes_));
 }
 
 void Operation::set_rank(int rank, int workers) {
@@ -126,19 +136,44 @@ void Operation::set_no_input() {
 }
 
 bool Operation::ensure_scanned(std::uint64_t slice) {
-  if (layout.tiled()) return tile_input_->ready(layout, slice);  // tiles are scanned when they are sent
+  if (layout.tiled()) return ensure_made(slice);  // tiles are scanned when they are sent
+  if (try_scan(slice)) return true;
+  std::uint8_t state = kScanning;
+  scan_[slice].compare_exchange_strong(state, kAwaited, std::memory_order_acquire);
+  return state == kScanned;
+}
+
+/// Returns false if another thread is scanning the slice.
+bool Operation::try_scan(std::uint64_t slice) {
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
-  if (layout.express()) {  // no other thread scans it
-    scan_slice(slice);
-    return true;
-  }
-  if (state == kScanning ||
-      !scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire)) {
-    return state == kScanned;
+  if (!layout.express()) {  // otherwise no other thread scans it
+    if (state != kUnscanned) return false;
+    if (!scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire))
+      return state == kScanned;
   }
   scan_slice(slice);
   return true;
+}
+
+/// Says that the lane waits, and looks once more. Both are sequentially consistent, like the publication of
+/// what was made and the look for lanes that wait in ring_for_made(): either the slice is seen here, or the
+/// lane is rung there.
+bool Operation::ensure_made(std::uint64_t slice) {
+  if (tile_input_->ready(layout, slice)) return true;
+  if (scan_[slice].load(std::memory_order_relaxed) == kAwaited) return false;
+  scan_[slice].store(kAwaited, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return tile_input_->ready(layout, slice);
+}
+
+void Operation::ring_for_made() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // the pair of the one in ensure_made()
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    std::uint8_t awaited = kAwaited;
+    if (scan_[s].load(std::memory_order_relaxed) != kAwaited || !tile_input_->ready(layout, s)) continue;
+    if (scan_[s].compare_exchange_strong(awaited, kUnscanned, std::memory_order_relaxed)) ring_lane_of(s);
+  }
 }
 
 void Operation::scan_slice(std::uint64_t slice) {
@@ -148,14 +183,16 @@ void Operation::scan_slice(std::uint64_t slice) {
               layout.bytes_of_blocks(slice, 0, layout.blocks_of(slice)), layout.block_bytes(), words,
               scan_streams);
   add(input_blocks, count_bits(words));
-  scan_[slice].store(kScanned, std::memory_order_release);
+  if (layout.express()) return scan_[slice].store(kScanned, std::memory_order_release);  // nobody waits
+  if (scan_[slice].exchange(kScanned, std::memory_order_acq_rel) == kAwaited) ring_lane_of(slice);
 }
 
 void Operation::scan_ahead(std::uint64_t slice) {
   if (tile_input_) {
     tile_input_->make(layout, slice);
+    ring_for_made();
   } else {
-    ensure_scanned(slice);
+    try_scan(slice);
   }
 }
 
@@ -174,7 +211,7 @@ RunWalk Operation::input_walk(std::uint64_t slice) {
 
 void Operation::union_known(std::uint64_t slice, std::uint64_t blocks) {
   add(union_blocks, blocks);
-  if (output.packed) union_counts_[slice].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
+  if (output.packed && !layout.tiled()) positions_.note(slice, blocks);
 }
 
 void Operation::slice_refused(std::uint64_t slice, const wire::Refusal& why) {
@@ -189,7 +226,7 @@ void Operation::slice_refused(std::uint64_t slice, const wire::Refusal& why) {
 std::optional<RunWalk> Operation::output_walk(std::uint64_t slice, int lane) {
   const SliceView view = union_slice(slice);
   if (!output.packed) return RunWalk(view, {.base = output_offset(slice)});
-  const auto before = packed_blocks_before(slice, lane);
+  const auto before = positions_.before(slice, lane);
   if (!before) return std::nullopt;
   return RunWalk(view, {.kind = BlockOrder::Kind::stream, .first = *before});
 }
@@ -215,20 +252,6 @@ void Operation::zero_absent(std::uint64_t slice) {
     if (next < view.blocks()) prefetch_to_write(base + view.tensor_offset(next), view.bytes(next, 1));
     zero_cold(base + view.tensor_offset(b), view.bytes(b, end - b));
   }
-}
-
-/// Returns how many blocks of the packed result lie before the slice, or nothing while the union of an
-/// earlier slice is unknown.
-std::optional<std::uint64_t> Operation::packed_blocks_before(std::uint64_t slice, int lane) {
-  PackedCursor& cursor = cursors_[static_cast<std::size_t>(lane)];
-  // The slices of one lane come almost in order. Where they do not, counting starts again at the first slice.
-  if (cursor.slice > slice) cursor = {};
-  for (; cursor.slice < slice; ++cursor.slice) {
-    const std::int64_t blocks = union_counts_[cursor.slice].load(std::memory_order_acquire);
-    if (blocks < 0) return std::nullopt;
-    cursor.blocks += static_cast<std::uint64_t>(blocks);
-  }
-  return cursor.blocks;
 }
 
 void Operation::part_done() {
@@ -263,20 +286,26 @@ void Operation::set_finished() {
 }
 
 void Operation::fail(const Failure& failure) {
-  // The input goes back to the caller. So no scan may start any more, and those that run must have ended.
-  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
-    std::uint8_t state = kUnscanned;
-    while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {
-      if (state == kScanning) std::this_thread::yield();
-      state = kUnscanned;
-    }
-  }
+  wait_for_scans();
   {
     const std::scoped_lock lock(failure_mutex_);
     if (finished() || failure_) return;
     set_failure(failure);
   }
   set_finished();  // last, because the operation may be deleted from here on
+}
+
+/// The input goes back to the caller. So no scan may start any more, and those that run must have ended. What
+/// makes tiles is no scan: a source belongs to others, and all else is read by the lanes.
+void Operation::wait_for_scans() noexcept {
+  if (layout.tiled()) return;
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    std::uint8_t state = kUnscanned;
+    while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {
+      if (state != kUnscanned) std::this_thread::yield();
+      state = kUnscanned;
+    }
+  }
 }
 
 void Operation::release_regions() {

@@ -20,6 +20,7 @@
 #include "runtime/base/small_array.h"
 #include "runtime/operation/completion_bell.h"
 #include "runtime/operation/input_check.h"
+#include "runtime/operation/packed_positions.h"
 #include "runtime/operation/result_coder.h"
 #include "runtime/operation/run_walk.h"
 #include "runtime/operation/tile_input.h"
@@ -80,6 +81,9 @@ class Operation {
   /// only takes the request's place in the order, and tells the other ranks.
   std::unique_ptr<const wire::Refusal> refusal;
   CompletionBell* bell = nullptr;  // rung when it has finished; it outlives the lanes
+  /// Sets the bells of this member's lanes, of which there are so many. They are rung when something is ready
+  /// that a lane has asked for in vain.
+  void ring_lanes(LaneBells* bells, int lanes);
   /// Set only with NZCL_CHECK=1.
   std::unique_ptr<const InputCheck> input_check;
   std::vector<std::uint64_t> chunk_begins;  // what `layout` refers to, if chunks differ in size
@@ -129,10 +133,13 @@ class Operation {
   DataType type() const { return static_cast<DataType>(record.type); }
   ReduceOp reduce_op() const { return static_cast<ReduceOp>(record.op); }
   /// Scans the slice, unless that has been done already. Returns false if another thread is scanning it right
-  /// now, or if a source has not made it yet.
+  /// now, or if a source has not made it yet; the slice's lane, which asks, is rung when that is done.
   bool ensure_scanned(std::uint64_t slice);
   /// Does the part of ensure_scanned() that a thread can do ahead of the lanes.
   void scan_ahead(std::uint64_t slice);
+  /// Called by whoever has had a source make something: rings the lanes that have asked for what is there
+  /// now.
+  void ring_for_made() noexcept;
   /// Input and output of a tiled operation. The functions about a slice's blocks, and about the walk over
   /// them, are for all other operations.
   const TileInput& tile_input() const { return *tile_input_; }
@@ -155,7 +162,8 @@ class Operation {
   /// The same for a caller that knows how many blocks the union has.
   void union_known(std::uint64_t slice, std::uint64_t blocks);
   /// Walks over the result's bytes, as offsets from output.base. Returns nothing while the result is packed
-  /// and the union of an earlier slice is unknown, because the position of this slice is unknown then.
+  /// and the union of an earlier slice is unknown, because the position of this slice is unknown then. The
+  /// lane is rung when it is known.
   std::optional<RunWalk> output_walk(std::uint64_t slice, int lane);
   /// Returns how many of `bytes` bytes of the output, from `offset` on, may be written. A dense output has
   /// room for all of them, a packed one only for those within its capacity.
@@ -211,11 +219,9 @@ class Operation {
   }
 
  private:
-  enum Scan : std::uint8_t { kUnscanned, kScanning, kScanned };
-  /// How many blocks of a packed result lie before `slice`. A lane goes on counting from where it stopped.
-  struct PackedCursor {
-    std::uint64_t slice = 0, blocks = 0;
-  };
+  /// What has become of the scan of a slice. Its lane has asked for one that is kAwaited while another thread
+  /// was scanning it. Of a source, slices are either kUnscanned or kAwaited.
+  enum Scan : std::uint8_t { kUnscanned, kScanning, kAwaited, kScanned };
   enum class Side : std::uint8_t { input, result };
   std::optional<std::uint64_t> changed_input_block();
   std::span<std::uint64_t> bits_of(Side side, std::uint64_t slice);
@@ -225,9 +231,12 @@ class Operation {
   std::uint64_t own_chunk_blocks() const;
   /// The number of the slice's first block among those of this rank's input or result.
   std::uint64_t first_block(Side side, std::uint64_t slice) const;
-  std::optional<std::uint64_t> packed_blocks_before(std::uint64_t slice, int lane);
   void part_done();
+  bool try_scan(std::uint64_t slice);
   void scan_slice(std::uint64_t slice);
+  bool ensure_made(std::uint64_t slice);
+  void ring_lane_of(std::uint64_t slice) noexcept;
+  void wait_for_scans() noexcept;
   void grow_packed(std::uint64_t blocks);
   void finish();
   void set_finished();
@@ -242,9 +251,9 @@ class Operation {
   SmallArray<std::atomic<std::uint8_t>, 8> scan_;  // by slice: its Scan
   /// By slice, for sparse input: contributed blocks of earlier slices.
   std::vector<std::uint64_t> blocks_before_;
-  /// By slice, for a packed result: blocks in the union, or -1 while it is unknown.
-  std::unique_ptr<std::atomic<std::int64_t>[]> union_counts_;
-  std::vector<PackedCursor> cursors_;      // by lane, for a packed result
+  PackedPositions positions_;  // of the slices of a packed result
+  LaneBells* bells_ = nullptr;
+  std::uint32_t lanes_ = 1;                // for which there are bells
   std::atomic<std::uint64_t> parts_left_;  // slices and local writes that are not done
   std::atomic<bool> finished_{false}, released_{false};
   mutable std::mutex failure_mutex_;

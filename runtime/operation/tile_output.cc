@@ -37,34 +37,14 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64
       indices_(indices),
       overflow_(overflow),
       most_blocks_(overflow != nullptr ? layout.blocks() : std::min(capacity, layout.blocks())),
-      counts_(new std::atomic<std::int64_t>[layout.tiles()]),
-      blocks_(new std::uint16_t[most_blocks_]),
-      cursors_(static_cast<std::size_t>(lanes)) {
-  for (std::uint64_t t = 0; t < layout.tiles(); ++t) counts_[t].store(-1, std::memory_order_relaxed);
-}
+      positions_(layout.tiles(), lanes),
+      blocks_(new std::uint16_t[most_blocks_]) {}
 
 std::span<std::uint64_t> TileOutput::words_of(std::uint64_t tile) {
   const std::uint64_t words = layout_.tile_blocks() / 64;
   const std::uint64_t blocks =
       std::min(layout_.tile_blocks(), layout_.blocks() - tile * layout_.tile_blocks());
   return {words_.get() + tile * words, words_for(blocks)};
-}
-
-void TileOutput::note(std::uint64_t tile, std::uint64_t blocks) {
-  counts_[tile].store(static_cast<std::int64_t>(blocks), std::memory_order_release);
-}
-
-bool TileOutput::placeable(std::uint64_t tile, int lane) {
-  if (!packed_) return true;
-  Cursor& cursor = cursors_[static_cast<std::size_t>(lane)];
-  // The tiles of one lane come almost in order. Where they do not, counting starts again at the first tile.
-  if (cursor.tile > tile) cursor = {};
-  for (; cursor.tile < tile; ++cursor.tile) {
-    const std::int64_t blocks = counts_[cursor.tile].load(std::memory_order_acquire);
-    if (blocks < 0) return false;
-    cursor.blocks += static_cast<std::uint64_t>(blocks);
-  }
-  return true;
 }
 
 std::optional<std::uint64_t> TileOutput::count(std::uint64_t tile, const wire::Tile& bytes,
@@ -127,7 +107,7 @@ std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, 
 std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part, int lane,
                                        TileScratch& scratch) {
   if (part.units == 0) return 0;
-  const std::uint64_t position = cursors_[static_cast<std::size_t>(lane)].blocks;
+  const std::uint64_t position = *positions_.before(tile, lane);  // known: the tile is placeable
   if (layout_.block_units() > 1) return place_whole_blocks(tile, part, position, scratch);
   put_indices(tile, position, as_offsets(part, scratch.offsets()));
   put_values(position, {part.values, part.count * layout_.element_bytes()});
@@ -201,8 +181,7 @@ std::vector<std::int64_t> TileOutput::packed_indices() const {
   std::vector<std::int64_t> indices;
   std::uint64_t position = 0;
   for (std::uint64_t t = 0; t < layout_.tiles(); ++t) {
-    const auto noted = static_cast<std::uint64_t>(counts_[t].load(std::memory_order_relaxed));
-    const std::uint64_t blocks = std::min(noted, most_blocks_ - position);
+    const std::uint64_t blocks = std::min(positions_.blocks_of(t), most_blocks_ - position);
     indices.resize(position + blocks);
     write_indices({blocks_.get() + position, blocks}, t * layout_.tile_blocks(), indices.data(), position);
     position += blocks;

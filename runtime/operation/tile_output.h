@@ -1,7 +1,6 @@
 // Where the result of a tiled operation goes, tile by tile.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "nzcl/indices.h"
 #include "runtime/operation/packed_overflow.h"
+#include "runtime/operation/packed_positions.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/tile/tile_blocks.h"
 #include "runtime/tile/tile_codec.h"
@@ -35,14 +35,17 @@ class TileOutput {
   TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity, IndexBuffer indices,
              PackedOverflow* overflow, int lanes);
 
+  /// Sets whose bells are rung when a tile can be placed that a lane has asked for.
+  void ring(LaneBells* bells) { positions_.ring(bells); }
   /// Says how many blocks a packed result has in a tile, unless that is known.
-  void note(std::uint64_t tile, std::uint64_t blocks);
+  void note(std::uint64_t tile, std::uint64_t blocks) { positions_.note(tile, blocks); }
   /// Returns true if note() has to be called for the tile before it can be placed.
-  bool needs_note(std::uint64_t tile) const {
-    return packed_ && counts_[tile].load(std::memory_order_relaxed) < 0;
+  bool needs_note(std::uint64_t tile) const { return packed_ && !positions_.is_noted(tile); }
+  /// Returns true if the tile can be placed now. `lane` is the number of the caller's lane, which is rung
+  /// later if this returns false.
+  bool placeable(std::uint64_t tile, int lane) {
+    return !packed_ || positions_.before(tile, lane).has_value();
   }
-  /// Returns true if the tile can be placed now. `lane` is the number of the caller's lane.
-  bool placeable(std::uint64_t tile, int lane);
 
   /// Puts a tile into place and returns how many blocks it has, or nothing if its index set is malformed.
   /// Precondition: placeable(). What does not fit a packed output is left out. `drawn` is as in read_part().
@@ -62,10 +65,6 @@ class TileOutput {
  private:
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
-  };
-  /// Blocks of the packed result that lie before `tile`. A lane goes on counting from where it stopped.
-  struct Cursor {
-    std::uint64_t tile = 0, blocks = 0;
   };
 
   std::span<std::uint64_t> words_of(std::uint64_t tile);
@@ -87,11 +86,9 @@ class TileOutput {
   PackedOverflow* const overflow_ = nullptr;
   const std::uint64_t most_blocks_ = 0;         // the number of blocks whose indices are kept in blocks_
   std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks as bits
-  // Of a packed result: the number of blocks of each tile, or -1 while it is unknown; and for each block of
-  // the result its number within its tile.
-  std::unique_ptr<std::atomic<std::int64_t>[]> counts_;
+  // Of a packed result: where its tiles lie; and for each block of the result its number within its tile.
+  PackedPositions positions_;
   std::unique_ptr<std::uint16_t[]> blocks_;
-  std::vector<Cursor> cursors_;  // by lane
   std::vector<std::uint64_t> bitmap_;
 };
 

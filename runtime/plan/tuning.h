@@ -248,8 +248,12 @@ inline constexpr std::chrono::microseconds kShortestNap{50};
 inline constexpr std::chrono::milliseconds kLongestNap{1};
 /// Sleeps get no longer than this while no operation runs, so that an idle process costs little.
 inline constexpr std::chrono::milliseconds kLongestIdleNap{20};
-/// With a file descriptor to sleep on, an event ends the sleep, and this limit is only a safety net.
-inline constexpr std::chrono::milliseconds kSafetyNap{100};
+/// With a file descriptor to sleep on, whoever has something for a lane ends its sleep. While operations run
+/// it wakes up this often all the same, to see whether one of them has timed out.
+inline constexpr std::chrono::milliseconds kTimeoutNap{100};
+/// While no operation runs it wakes up this often, to release memory of operations that could not be released
+/// at their end because another thread was at it.
+inline constexpr std::chrono::seconds kSafetyNap{2};
 /// While a caller drives a lane, the lane's own thread looks again after this time.
 inline constexpr std::chrono::microseconds kStandBack{500};
 /// A waiting caller gives way to others for this long after it has stopped polling, and only then sleeps.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -43,6 +44,9 @@ struct ClusterOptions {
   /// Member m's is number m of these, modulo their number.
   std::vector<engine::Staging> staging = {engine::Staging::cached};
   verbs::LoopbackOptions loopback;
+  /// Puts a device of the test's own before that of a member.
+  std::function<std::shared_ptr<verbs::Device>(int member, std::shared_ptr<verbs::Device>)> device =
+      [](int, std::shared_ptr<verbs::Device> own) { return own; };
 };
 
 class Cluster {
@@ -71,7 +75,7 @@ class Cluster {
     config_ = config;
     const int members = config.members.count();
     for (int m = 0; m < members; ++m) {
-      devices_.push_back(network_.device(options.loopback));
+      devices_.push_back(options.device(m, network_.device(options.loopback)));
       for (int l = 0; l < options.lanes; ++l) {
         engine::LaneOptions lane{.config = config,
                                  .timeout = std::chrono::hours(1),
