@@ -4,12 +4,15 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "nzcl/communicator.h"
 #include "perf/allreduce/bound.h"
 #include "perf/allreduce/compressed.h"
+#include "perf/allreduce/free_memory.h"
 #include "perf/allreduce/measure.h"
+#include "perf/allreduce/memory_need.h"
 #include "perf/local_ranks.h"
 
 namespace perf::allreduce {
@@ -67,34 +70,25 @@ class Output {
                  speed.read / 1e9, speed.copy / 1e9, speed.add / 1e9);
     }
     if (!settings.compress.empty()) fmt::print("# compressor {}\n", settings.compress);
-    fmt::print("#\n# {:>68}{:^40}", "", "out-of-place");
-    if (forms() == 2) fmt::print("   {:^40}", "in-place");
-    fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10} {:>6}", "size", "count", "type", "redop",
-               "density", "union", "wire", "wire/H");
-    for (int i = 0; i < forms(); ++i)
-      fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "time", "algbw", "busbw", "bound%", "#wrong");
-    fmt::print("\n# {:>11} {:>11} {:>8} {:>5} {:>7} {:>6} {:>10} {:>6}", "(B)", "(elements)", "", "", "", "",
-               "(B)", "");
-    for (int i = 0; i < forms(); ++i)
-      fmt::print(" {:>10} {:>7} {:>7} {:>6} {:>7}", "(us)", "(GB/s)", "(GB/s)", "", "");
-    fmt::print("\n");
-    std::fflush(stdout);
+    print_head();
   }
 
   void add(const Row& row) {
     rows_.push_back(json_of(row));
+    busbw_sum_ += busbw(row);
     if (silent_) return;
-    const Problem& p = row.problem;
-    if (!row.in_place) {
-      fmt::print("  {:>11} {:>11} {:>8} {:>5} {:>7.3g} {:>6.3f} {:>10.0f} {:>6.3g}", p.bytes(), p.count,
-                 nzcl::name_of(p.type), nzcl::name_of(p.op),
-                 settings_.compress.empty() ? p.density : row.density, row.union_density,
-                 row.measured.wire_bytes, over_entropy(row));
+    if (row.in_place) {
+      print_times(row);
+      print_own(fmt::format("{:.1f}", bound_percent(row)));
+    } else {
+      out_of_place_ = row;
+      print_problem(row.problem);
+      print_times(row);
+      if (forms() == 1) {
+        fmt::print(" {:>10} {:>7} {:>7} {:>7}", "N/A", "N/A", "N/A", "N/A");
+        print_own("N/A");
+      }
     }
-    const double t = row.measured.median();
-    fmt::print(" {:>10.1f} {:>7.2f} {:>7.2f} {:>6.1f} {:>7}", t * 1e6, algbw(row), busbw(row),
-               100 * row.bound_s / t, settings_.check ? std::to_string(row.measured.wrong) : "N/A");
-    if (row.in_place || forms() == 1) fmt::print("\n");
     if (!settings_.compress.empty()) {
       fmt::print(
           "#   sent {:.4g} times fewer elements; a rank wrote {:.0f} B upwards, {:.4g} times less than "
@@ -111,6 +105,9 @@ class Output {
     if (!silent_) fmt::print("# {}\n", communicator.describe());
   }
 
+  /// The mean of the column busbw, as nccl-tests print it.
+  double average_busbw() const { return rows_.empty() ? 0 : busbw_sum_ / static_cast<double>(rows_.size()); }
+
   void finish() const {
     if (silent_ || settings_.json_file.empty()) return;
     std::ofstream file(settings_.json_file);
@@ -121,6 +118,40 @@ class Output {
  private:
   /// In how many forms each problem is timed: out of place and in place, or in a single one.
   int forms() const { return settings_.one_form() ? 1 : 2; }
+  /// Up to the last `#wrong` the columns are those of nccl-tests, in their order, because many programs read
+  /// them by their places.
+  static void print_head() {
+    fmt::print("#\n# {:>45}{:^36}{:^36}{:^46}\n", "", "out-of-place", "in-place", "nzcl");
+    fmt::print("# {:>11} {:>12} {:>8} {:>6} {:>5}", "size", "count", "type", "redop", "root");
+    for (int i = 0; i < 2; ++i) fmt::print(" {:>10} {:>7} {:>7} {:>7}", "time", "algbw", "busbw", "#wrong");
+    fmt::print(" {:>7} {:>6} {:>11} {:>6} {:>6} {:>6}\n", "density", "union", "wire", "wire/H", "bound%",
+               "in-pl%");
+    fmt::print("# {:>11} {:>12} {:>8} {:>6} {:>5}", "(B)", "(elements)", "", "", "");
+    for (int i = 0; i < 2; ++i) fmt::print(" {:>10} {:>7} {:>7} {:>7}", "(us)", "(GB/s)", "(GB/s)", "");
+    fmt::print(" {:>7} {:>6} {:>11}\n", "", "", "(B)");
+    std::fflush(stdout);
+  }
+  void print_problem(const Problem& p) const {
+    const bool sums =
+        settings_.collective != Collective::broadcast && settings_.collective != Collective::allgather;
+    const bool has_root =
+        settings_.collective == Collective::broadcast || settings_.collective == Collective::reduce;
+    fmt::print("  {:>11} {:>12} {:>8} {:>6} {:>5}", p.bytes(), p.count, nccl_name_of(p.type),
+               sums ? nzcl::name_of(p.op) : "none", has_root ? 0 : -1);
+  }
+  void print_times(const Row& row) const {
+    fmt::print(" {:>10.1f} {:>7.2f} {:>7.2f} {:>7}", row.measured.median() * 1e6, algbw(row), busbw(row),
+               settings_.check ? std::to_string(row.measured.wrong) : "N/A");
+  }
+  /// The columns that nccl-tests do not have, and the end of the line. All but the last one are about the
+  /// form that was timed first.
+  void print_own(const std::string& bound_in_place) const {
+    const Row& row = out_of_place_;
+    fmt::print(" {:>7.3g} {:>6.3f} {:>11.0f} {:>6.3g} {:>6.1f} {:>6}\n",
+               settings_.compress.empty() ? row.problem.density : row.density, row.union_density,
+               row.measured.wire_bytes, over_entropy(row), bound_percent(row), bound_in_place);
+  }
+  static double bound_percent(const Row& row) { return 100 * row.bound_s / row.measured.median(); }
   static double algbw(const Row& r) {
     return static_cast<double>(r.problem.bytes()) / r.measured.median() / 1e9;
   }
@@ -186,6 +217,8 @@ class Output {
   const int ranks_;
   const bool silent_;
   ordered_json rows_ = ordered_json::array();
+  double busbw_sum_ = 0;
+  Row out_of_place_;  // of the line that is being printed
 };
 
 /// Exchanges some large messages, so that nzcl has measured how it stores them before that is printed.
@@ -284,6 +317,7 @@ std::uint64_t measure(nzcl::Communicator& communicator, Bench& bench, const Sett
 
 int run(const Settings& settings) {
   nzcl::Communicator communicator(communicator_options(settings));
+  require_memory(settings, communicator);
   Bench bench(communicator, settings);
   const MemorySpeed speed = shared_memory_speed(communicator, bench, settings);
   measure_staging(communicator);
@@ -300,6 +334,7 @@ int run(const Settings& settings) {
                !settings.check ? "(not checked)"
                : wrong == 0    ? "OK"
                                : "FAILED");
+  if (communicator.rank() == 0) fmt::print("# Avg bus bandwidth    : {:.6g}\n", output.average_busbw());
   return wrong == 0 ? 0 : 1;
 }
 
@@ -307,16 +342,28 @@ int run(const Settings& settings) {
 }  // namespace perf::allreduce
 
 int main(int argc, char** argv) {
+  perf::allreduce::CommandLine command;
+  const auto& settings = command.settings;
   try {
-    const auto command = perf::allreduce::parse_command_line(argc, argv);
+    command = perf::allreduce::parse_command_line(argc, argv);
     if (command.exit_status) return *command.exit_status;
-    const auto& settings = command.settings;
     if (settings.serve >= 0) {
       nzcl::serve_aggregator(perf::allreduce::communicator_options(settings), settings.serve);
       return 0;
     }
-    if (settings.ranks > 0) return perf::run_local_ranks(settings.ranks, argc, argv, settings.aggregators);
+    if (settings.ranks > 0) {
+      perf::allreduce::require_memory(settings, settings.ranks, perf::allreduce::free_memory_bytes());
+      return perf::run_local_ranks(settings.ranks, argc, argv, settings.aggregators);
+    }
     return perf::allreduce::run(settings);
+  } catch (const std::bad_alloc&) {  // by a limit of the process (ulimit -v), or what is needed on top
+    fmt::print(
+        stderr,
+        "nzcl_allreduce_perf: the system gives no more memory to this process, which needs {} for its "
+        "buffers alone, and {} are free: give a smaller -e (or -b), or raise its limit (ulimit -v)\n",
+        perf::allreduce::size_text(perf::allreduce::least_bytes_of_rank(settings)),
+        perf::allreduce::size_text(static_cast<double>(perf::allreduce::free_memory_bytes().value_or(0))));
+    return 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "nzcl_allreduce_perf: {}\n", error.what());
     return 1;

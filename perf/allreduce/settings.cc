@@ -16,6 +16,10 @@ std::vector<std::pair<std::string, Enum>> names(int count) {
   return all;
 }
 
+/// What else a value is called.
+std::string_view other_name_of(nzcl::DataType type) { return nccl_name_of(type); }
+std::string_view other_name_of(nzcl::ReduceOp op) { return nzcl::name_of(op); }
+
 /// "all", or a list of names.
 template <typename Enum>
 std::vector<Enum> choose(const std::vector<std::string>& wanted, int count, const char* option) {
@@ -23,7 +27,8 @@ std::vector<Enum> choose(const std::vector<std::string>& wanted, int count, cons
   for (const std::string& name : wanted) {
     bool found = false;
     for (const auto& [text, value] : names<Enum>(count)) {
-      if (name == text || name == "all") chosen.push_back(value), found = true;
+      const bool meant = name == text || name == other_name_of(value) || name == "all";
+      if (meant) chosen.push_back(value), found = true;
     }
     if (!found) {
       std::string known = "all";
@@ -35,6 +40,23 @@ std::vector<Enum> choose(const std::vector<std::string>& wanted, int count, cons
 }
 
 }  // namespace
+
+std::string_view nccl_name_of(nzcl::DataType type) {
+  switch (type) {
+    case nzcl::DataType::float32:
+      return "float";
+    case nzcl::DataType::float64:
+      return "double";
+    case nzcl::DataType::float16:
+      return "half";
+    case nzcl::DataType::bfloat16:
+    case nzcl::DataType::int32:
+    case nzcl::DataType::int64:
+    case nzcl::DataType::uint8:
+      return nzcl::name_of(type);
+  }
+  return "?";
+}
 
 const char* name_of(Overlap overlap) {
   switch (overlap) {
@@ -68,7 +90,8 @@ std::vector<std::uint64_t> Settings::sizes() const {
   std::vector<std::uint64_t> all;
   for (std::uint64_t s = min_bytes; s <= max_bytes; s = step_bytes > 0 ? s + step_bytes : s * step_factor) {
     all.push_back(s);
-    if (s == 0) break;
+    // Nothing comes of zero, and a step must not go beyond 64 bits.
+    if (step_bytes > 0 ? step_bytes > max_bytes - s : s == 0 || s > max_bytes / step_factor) break;
   }
   return all;
 }
@@ -89,6 +112,25 @@ struct Texts {
               output = "dense", index_type = "int32", wire_type;
   int check = 1;
   bool ignored = false;
+  int blocking = 0;
+  std::string single;
+};
+
+/// A flag of nccl-tests that says something about GPUs, or that nzcl has one way of doing: only that value
+/// is taken.
+struct SingleValued {
+  const char* flag;
+  const char* value;
+  const char* why;
+};
+constexpr SingleValued kSingleValued[] = {
+    {"-g,--ngpus", "1", "a process is one rank, without GPUs: start more ranks by --ranks, mpirun or srun"},
+    {"-t,--nthreads", "1", "a process is one rank: start more ranks by --ranks, mpirun or srun"},
+    {"-r,--root", "0", "the root of broadcasts and reduces is rank 0"},
+    {"-m,--agg_iters", "1", "operations are timed one by one"},
+    {"-G,--cudagraph", "0", "there are no CUDA graphs"},
+    {"-C,--report_cputime", "0", "the JSON file has the processor time, as cpu_s_per_gib"},
+    {"-a,--average", "3", "the time is that of the slowest rank"},
 };
 
 /// The sizes of the tensor.
@@ -105,10 +147,28 @@ void add_sizes(CLI::App& app, Settings& s) {
 void add_timing(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("-n,--iters", s.iterations, "Timed operations per row")->check(CLI::Range(1, 1 << 20));
   app.add_option("-w,--warmup_iters", s.warm_up, "Operations before them")->check(CLI::Range(0, 1 << 20));
-  app.add_option("-d,--datatype", t.types, "float32, float64, float16, bfloat16, int32, int64, uint8, or all")
+  app.add_option("-d,--datatype", t.types,
+                 "float32 (float), float64 (double), float16 (half), bfloat16, int32, int64, uint8, or all")
       ->delimiter(',');
   app.add_option("-o,--op", t.ops, "sum, avg, min, max, or all")->delimiter(',');
   app.add_option("-c,--check", t.check, "1: check every element of the first timed operation; 0: do not")
+      ->check(CLI::Range(0, 1));
+}
+
+/// What command lines of nccl-tests may contain, too.
+void add_single_valued(CLI::App& app, Texts& t) {
+  for (const SingleValued& s : kSingleValued) {
+    app.add_option(s.flag, t.single, std::string("Of nccl-tests; only ") + s.value + ", because " + s.why)
+        ->check([&s](const std::string& value) {
+          return value == s.value ? std::string() : value + " cannot be: " + s.why;
+        })
+        ->default_str(s.value);
+  }
+  app.add_option("-z,--blocking", t.blocking,
+                 "Of nccl-tests; 0 and 1 are the same, because each operation is waited for")
+      ->check(CLI::Range(0, 1));
+  app.add_option("-p,--parallel_init", t.blocking,
+                 "Of nccl-tests; 0 and 1 are the same, because a process has one rank to start")
       ->check(CLI::Range(0, 1));
 }
 
@@ -255,6 +315,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   app.option_defaults()->always_capture_default();
   add_sizes(app, s);
   add_timing(app, s, t);
+  add_single_valued(app, t);
   add_data(app, s, t);
   add_ranks(app, s, t);
   add_forms(app, s, t);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "nzcl/options.h"
@@ -62,6 +63,8 @@ struct CommandLine {
 };
 CommandLine parse_command_line(int argc, char** argv);
 
+/// The names of nccl-tests: "float", "half" and "double"; of other types nzcl's own, which are the same.
+std::string_view nccl_name_of(nzcl::DataType type);
 const char* name_of(Overlap overlap);
 const char* name_of(Collective collective);
 

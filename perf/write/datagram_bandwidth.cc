@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "nzcl/error.h"
-#include "nzcl/options.h"
-#include "runtime/bootstrap/factory.h"
+#include "perf/write/meeting.h"
 #include "runtime/bootstrap/host_address.h"
 #include "verbs/datagram.h"
 
@@ -51,27 +50,9 @@ struct Numbers {
   std::uint64_t received = 0;  // from the server: how many have come
 };
 
-std::unique_ptr<bootstrap::Bootstrap> meet(const Settings& s) {
-  Options options = options_from_environment();
-  options.bootstrap = "socket";
-  options.rank = static_cast<int>(s.self());
-  options.world_size = 2;
-  options.master_port = s.port;
-  // Without a secret the server listens for this host only.
-  options.master_addr = s.self() == kClient ? s.host : options.secret.empty() ? "127.0.0.1" : "0.0.0.0";
-  if (s.self() == kServer) {
-    fmt::print("Waiting for the client on {} port {}\n", options.master_addr, s.port);
-    std::fflush(stdout);
-  }
-  return bootstrap::make_bootstrap(options, bootstrap::Role::worker, -1);
-}
-
 /// Opens a port and connects it to the other side's.
-std::unique_ptr<verbs::DatagramPort> open(const Settings& s, bootstrap::Bootstrap& meeting) {
-  const auto say = [&](const json& mine) {
-    const auto limit = s.self() == kServer ? Clock::duration(std::chrono::hours(24)) : seconds(60);
-    return json::parse(meeting.allgather(mine.dump(), Clock::now() + limit).at(s.peer()));
-  };
+std::unique_ptr<verbs::DatagramPort> open(const Settings& s, Meeting& meeting) {
+  const auto say = [&](const json& mine) { return json::parse(meeting.exchange(mine.dump())); };
   const json mine{{"kind", s.kind}, {"size", s.size}, {"iters", s.iterations}};
   const json other = say({{"options", mine}, {"host", bootstrap::host_id()}});
   if (other.at("options") != mine)
@@ -157,8 +138,8 @@ Result send_all(verbs::DatagramPort& port, const Settings& s) {
 }
 
 int run(const Settings& s) {
-  const auto meeting = meet(s);
-  const auto port = open(s, *meeting);
+  Meeting meeting({s.host, s.port});
+  const auto port = open(s, meeting);
   if (s.self() == kServer) {
     receive_all(*port, s);
   } else {

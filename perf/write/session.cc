@@ -10,8 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "nzcl/error.h"
-#include "nzcl/options.h"
-#include "runtime/bootstrap/factory.h"
 #include "runtime/bootstrap/host_address.h"
 #include "verbs/ibv/device.h"
 
@@ -19,39 +17,17 @@ namespace perf::write {
 
 using namespace nzcl;  // NOLINT: a program, not a header
 using nlohmann::json;
-using std::chrono::hours;
 using std::chrono::seconds;
 
 namespace {
 
 constexpr std::size_t kPage = 4096;
 
-/// A server waits for its client for as long as somebody may take to type the other command.
-bootstrap::Deadline meeting_deadline(const Settings& s) {
-  return bootstrap::Clock::now() + (s.server() ? bootstrap::Clock::duration(hours(24)) : seconds(60));
-}
-
-std::unique_ptr<bootstrap::Bootstrap> meet(const Settings& s) {
-  Options options = options_from_environment();
-  options.bootstrap = "socket";
-  options.rank = s.server() ? 0 : 1;
-  options.world_size = 2;
-  options.master_port = s.port;
-  // Without a secret the server listens for this host only.
-  options.master_addr = !s.server() ? s.host : options.secret.empty() ? "127.0.0.1" : "0.0.0.0";
-  if (s.server()) {
-    fmt::print("Waiting for the client on {} port {}{}\n", options.master_addr, s.port,
-               options.secret.empty() ? " (beyond this host: set NZCL_SECRET on both sides)" : "");
-    std::fflush(stdout);
-  }
-  return bootstrap::make_bootstrap(options, bootstrap::Role::worker, -1);
-}
-
 }  // namespace
 
-Session::Session(Settings settings) : settings_(std::move(settings)) {
+Session::Session(Settings settings)
+    : settings_(std::move(settings)), meeting_({settings_.host, settings_.port}) {
   if (settings_.transport.empty()) settings_.transport = verbs::ibv::probe().available ? "ibverbs" : "tcp";
-  meeting_ = meet(settings_);
   const std::string mine = json{{"options", settings_.shared()}, {"host", bootstrap::host_id()}}.dump();
   const json other = json::parse(exchange(mine));
   const std::string differing = differences(settings_.shared(), other.at("options"));
@@ -105,13 +81,9 @@ Session::~Session() {
     while (std::any_of(channels_.begin(), channels_.end(), busy) && verbs::Clock::now() < deadline) {
       for (const Channel& c : channels_) c.endpoint->poll(ignored);
     }
-    if (meeting_) meeting_->allgather("over", bootstrap::Clock::now() + seconds(5));
+    meeting_.exchange_within("over", seconds(5));
   } catch (const std::exception&) {  // the other side has gone, so there is nothing to wait for
   }
-}
-
-std::string Session::exchange(const std::string& mine) {
-  return meeting_->allgather(mine, meeting_deadline(settings_)).at(peer());
 }
 
 }  // namespace perf::write

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "perf/write/meeting.h"
 #include "perf/write/settings.h"
-#include "runtime/bootstrap/bootstrap.h"
 #include "verbs/transport.h"
 
 namespace perf::write {
@@ -38,7 +38,7 @@ class Session {
   std::byte* incoming() { return memory_.get() + half_; }
   const nzcl::verbs::MemoryRegion& region() const { return *region_; }
   /// Returns what the other side said. Both sides call it, in the same order.
-  std::string exchange(const std::string& mine);
+  std::string exchange(const std::string& mine) { return meeting_.exchange(mine); }
 
  private:
   struct Free {
@@ -46,7 +46,7 @@ class Session {
   };
 
   Settings settings_;
-  std::unique_ptr<nzcl::bootstrap::Bootstrap> meeting_;
+  Meeting meeting_;
   std::shared_ptr<nzcl::verbs::Device> device_;
   std::size_t half_ = 0;
   // Begins at a page, because the speed of copies depends on where memory begins.

@@ -47,6 +47,13 @@ refused() {
   ! "$allreduce" --ranks 2 "$@" >"$work/rows" 2>&1 || fail "$* was accepted"
   grep -qF -- "$text" "$work/rows" || fail "$*: the refusal does not say: $text"
 }
+# good_rows N: rows of the table whose two #wrong are 0, or N/A where there is no such form. They must be N, and all rows.
+good_rows() {
+  local all good
+  all=$(grep -cvE '^(#|$)' "$work/rows")
+  good=$(awk '!/^#/ && NF == 19 && $9 == "0" && ($13 == "0" || $13 == "N/A")' "$work/rows" | wc -l)
+  [[ $all == "$good" && $good == "$1" ]] || fail "$good good rows of $all, not $1"
+}
 rows() { grep -cE "^ $1 +[0-9]+ +[0-9.]+ +[0-9.]+" "$work/client"; }
 
 case $case_name in
@@ -80,19 +87,36 @@ case $case_name in
     SERVER_OPTIONS="-s 5" both "$write_bw" 1 --transport tcp -n 50
     for side in server client; do grep -q 'different options: size' "$work/$side" || fail "$side does not name the option"; done
     ;;
+  taken_port)
+    # Some other program has the port, and says nothing.
+    port=$((RANDOM % 12000 + 20000))
+    exec {silent}< <(exec python3 -c "import signal, socket
+s = socket.create_server(('127.0.0.1', $port))
+print('listening', flush=True)
+signal.pause()")
+    server=$!
+    [[ $(head -n 1 <&"$silent") == listening ]] || fail "no other program to try with"
+    for tool in "$write_bw" "$write_lat" "$(dirname "$write_bw")/nzcl_datagram_bw"; do
+      ! timeout 60 "$tool" -p $port >"$work/server" 2>&1 || fail "$tool took a port that is taken"
+      grep -qF "cannot listen on 127.0.0.1 port $port: Address already in use; end the program that has it, or give both sides another port with -p" "$work/server" ||
+        fail "the server of $tool does not name the port"
+      ! NZCL_BOOTSTRAP_TIMEOUT_S=1 timeout 60 "$tool" -p $port 127.0.0.1 >"$work/client" 2>&1 || fail "$tool met a program that is not its server"
+      grep -qF "no server of this program answers at 127.0.0.1 port $port" "$work/client" || fail "the client of $tool does not name the port"
+    done
+    ;;
   allreduce)
     # Without --link the speed of memory is measured first. In a sanitizer build on a CPU with large caches that takes long,
     # so it is done only once.
     for transport in "${transports[@]}"; do
       "$allreduce" --ranks 3 --transport "$transport" -b 1K -e 256K -f 16 -n 3 -w 1 --density 1,0.1 --link 10 >"$work/rows" 2>&1 || fail "status $?"
-      [[ $(grep -cE '^ +[0-9]+ .* 0 .* 0$' "$work/rows") == 6 ]] || fail "not six rows without a wrong element"
+      good_rows 6
     done
     "$allreduce" --ranks 2 -b 10001 -n 2 -w 0 -d all -o all --density 0.3 --overlap none --link 10 >"$work/rows" 2>&1 || fail "types: status $?"
-    [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == 28 ]] || fail "not 28 rows"
+    good_rows 28
     "$allreduce" --ranks 3 --aggregators 2 -b 100K -n 2 --density 0.1 --bitmap --out_json_file "$work/json" >"$work/rows" 2>&1 || fail "aggregators: status $?"
     for text in '"aggregators": 2' '"wrong": 0' '"bound": "memory"'; do grep -q "$text" "$work/json" || fail "no $text in the JSON file"; done
     "$allreduce" --ranks 2 --algorithm switch -b 100K -n 2 --density 0.1 -d int32,float32 --link 10 >"$work/rows" 2>&1 || fail "switch: status $?"
-    [[ $(grep -cE '^ +[0-9]+ .* 0 .* 0$' "$work/rows") == 2 ]] || fail "not two rows through the switch exchange without a wrong element"
+    good_rows 2
     for field in bytes count type op density union overlap block ranks aggregators transport time_us_{min,median,max} algbw busbw wire_bytes bound_us bound entropy_bytes input output wrong; do
       grep -q "\"$field\": " "$work/json" || fail "no field $field in the JSON file"
     done
@@ -101,7 +125,7 @@ case $case_name in
       "$allreduce" --ranks 3 --input stream -b 50004 -n 2 -w 1 --density 1,0.1,0 --link 10 $options --out_json_file "$work/json" >"$work/rows" 2>&1 ||
         fail "stream, $options: status $?"
       [[ $(grep -c '"input": "stream"' "$work/json") == $(grep -c '"wrong": 0' "$work/json") ]] || fail "stream, $options: wrong elements"
-      [[ $(grep -cE '^ +[0-9]+ .* 0$' "$work/rows") == $(grep -c '"input": "stream"' "$work/json") ]] || fail "stream, $options: not one row for each result"
+      good_rows "$(grep -c '"input": "stream"' "$work/json")"
       grep -q "\"output\": \"$(cut -d' ' -f2 <<<"$options")\"" "$work/json" || fail "stream, $options: another output"
     done
     ! "$allreduce" --ranks 2 --output packed >"$work/rows" 2>&1 || fail "a packed output of a dense input was accepted"
@@ -115,6 +139,33 @@ case $case_name in
     grep -q 'overlap: some not in {random,all,none}' "$work/rows" || fail "the overlaps are not listed: $(cat "$work/rows")"
     ! "$allreduce" --ranks 2 -d float31 >"$work/rows" 2>&1 || fail "an unknown type was taken"
     grep -q 'float31 is none of: all, float32' "$work/rows" || fail "the types are not listed"
+    ;;
+  nccl_tests)
+    # Command lines of nccl-tests, and programs that read its tables: after the lines with #, the fields of a line are counted.
+    for type in float half double; do
+      right 4 --ranks 2 -b 1K -e 16K -f 16 -g 1 -t 1 -z 0 -n 3 -w 1 -c 1 -m 1 -p 0 -r 0 -G 0 -C 0 -a 3 -o sum -d $type
+      good_rows 2
+      [[ $(awk '!/^#/ { print $3, $4, $5 }' "$work/rows" | sort -u) == "$type sum -1" ]] || fail "other names for $type"
+      for place in 8:false 12:true; do
+        shown=$(awk -v at="${place%:*}" '!/^#/ { print $at }' "$work/rows")
+        meant=$(grep -E '"(in_place|busbw)"' "$work/json" | tr -d ' ,' | paste -d ' ' - - | awk -F '[: ]' -v in_place="${place#*:}" '$2 == in_place { printf "%.2f\n", $4 }')
+        [[ -n $meant && $shown == "$meant" ]] || fail "field ${place%:*} is $shown, and busbw is $meant"
+      done
+      grep -qE '^# Out of bounds values : 0 OK$' "$work/rows" || fail "no word about wrong elements"
+      mean=$(awk '!/^#/ { sum += $8 + $12; n += 2 } END { printf "%.6f", sum / n }' "$work/rows")
+      awk -v mean="$mean" '/^# Avg bus bandwidth    : / { found = $6 } END { exit !(found - mean < 0.011 && mean - found < 0.011) }' "$work/rows" || fail "another average than $mean"
+    done
+    "$allreduce" --ranks 2 --collective broadcast -b 4K -n 2 -w 0 --link 10 >"$work/rows" 2>&1 || fail "broadcast: status $?"
+    [[ $(awk '!/^#/ { print $4, $5, $12 }' "$work/rows") == "none 0 N/A" ]] || fail "a broadcast has a root, no operation and one form"
+    refused '2 cannot be: a process is one rank, without GPUs: start more ranks by --ranks, mpirun or srun' -g 2
+    refused '4 cannot be: a process is one rank: start more ranks by --ranks, mpirun or srun' -t 4
+    refused '1 cannot be: the root of broadcasts and reduces is rank 0' -r 1
+    refused '1 cannot be: the time is that of the slowest rank' -a 1
+    refused 'int8 is none of: all, float32' -d int8
+    refused 'a size of 8.0 EiB needs 48.0 EiB of memory for 2 rank(s) of this host (3 buffers each), and ' -b 8e
+    ! NZCL_WORLD_SIZE=1 "$allreduce" -b 8 -e 4E >"$work/rows" 2>&1 || fail "a rank without --ranks took 12 EiB"
+    grep -qE 'a size of 4.0 EiB needs 12.0 EiB of memory for 1 rank\(s\) of this host \(3 buffers each\), and [0-9.]+ [MGT]iB are free' "$work/rows" ||
+      fail "a rank without --ranks: $(cat "$work/rows")"
     ;;
   collectives)
     for transport in "${transports[@]}"; do
