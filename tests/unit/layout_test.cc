@@ -49,7 +49,7 @@ RC_GTEST_PROP(SliceLayout, SlicesCoverEveryBlockOnceInOrder, ()) {
 /// that is compared if one of them has refused its request.
 RC_GTEST_PROP(SliceLayout, FollowsFromWhatRanksCompareWhenOneRefuses, ()) {
   EngineConfig config;
-  config.members.workers = *rc::gen::inRange(1, 5);
+  config.members.workers = *rc::gen::inRange(2, 5);  // roots are ranks 0 and 1
   config.lanes = *rc::gen::inRange(1, 4);
   config.tile_block_bytes = *rc::gen::element<std::uint64_t>(0, 64, 512);
   config.channels.fill({.slot_bytes = 16384, .slots = 8});
