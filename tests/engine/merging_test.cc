@@ -213,6 +213,23 @@ TEST_F(MergingTest, SaysForWhomItWaits) {
   EXPECT_THAT(exchange_.waiting_for().suspected, HasSubstr("rank 2"));
 }
 
+TEST_F(MergingTest, ARankWhoseFirstSliceHasComeHasJoined) {
+  HandMade made(fed_, 0, std::vector<float>(100000), merging_record());
+  const engine::SliceLayout& layout = made.operation.layout;
+  ASSERT_GT(layout.slices(), 1u);
+  exchange_.submit(made.operation);
+  step();
+  PartialSum first(0, {}, {});
+  first.record.count = made.data.size();
+  first.header.tiles = static_cast<std::uint32_t>(layout.tiles_of(0));
+  for (std::uint32_t t = 1; t < first.header.tiles; ++t) append_bytes(first.tail, first.descriptor.encode());
+  feed(1, first);
+  step();
+  EXPECT_EQ(fed_.failure(), "");
+  EXPECT_EQ(exchange_.waiting_for().known, "");
+  EXPECT_THAT(exchange_.waiting_for().suspected, HasSubstr("rank 1 (operation 0, slice 1)"));
+}
+
 TEST_F(MergingTest, KnowsThatOthersWaitForThisRank) {
   feed(1, PartialSum(0, {0}, {9}));
   step();

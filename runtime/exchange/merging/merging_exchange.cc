@@ -542,14 +542,23 @@ void MergingExchange::return_credits() {
 
 // --- Failures and stalls
 
+/// Whether anything of the oldest operation has come from the step's partner. Precondition: all of that has
+/// been merged.
+bool MergingExchange::has_begun(const Step& step) const {
+  const TilePlace& next = step.merged.place;
+  const Operation& op = *operations_[finished_ % kMaxOperations];
+  return step.merged.begun && (next.tile > 0 || next.slice > slice_from(op, 0));
+}
+
 void MergingExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
   context_.fail(
       ErrorCode::transport,
       fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));
 }
 
-/// A rank sends its contribution without waiting for anybody, so whoever has not begun with that is known not
-/// to have joined. Those whose partial sums are missing may be waiting themselves.
+/// A rank sends the first slice of its contribution without waiting for anybody, so whoever has not begun
+/// with that is known not to have joined. Those whose later slices or partial sums are missing may be waiting
+/// themselves.
 Stall MergingExchange::waiting_for() const {
   Stall stall;
   if (submitted_ == finished_) {
@@ -564,8 +573,7 @@ Stall MergingExchange::waiting_for() const {
   std::string absent;
   for (const Step& step : steps_) {
     if (step.merged.operation != finished_ || !step.theirs->empty()) continue;
-    const bool result = gives_, begun = step.merged.begun && step.merged.place.tile > 0;
-    if (!step.their_partial && !result && !begun) {
+    if (!step.their_partial && !gives_ && !has_begun(step)) {
       append_item(absent, step.partner);
     } else {
       append_item(stall.suspected, fmt::format("{} (operation {}, slice {})", context_.name(step.partner),

@@ -96,6 +96,7 @@ class MergingExchange final : public Exchange {
   void end_slice(Step& step, Operation& op);
   bool send();
   void return_credits();
+  bool has_begun(const Step& step) const;
 
   LaneContext& context_;
   const MergingPlan plan_;
