@@ -29,7 +29,7 @@ class CmaTrialTest : public testing::Test {
     std::memcpy(offer.data() + at, &value, sizeof value);
     return offer;
   }
-  static constexpr std::size_t kNonceAt = 0, kAddressAt = 8, kPidAt = 16, kFdAt = 20;
+  static constexpr std::size_t kNonceAt = 0, kAddressAt = 8, kNamespaceAt = 16, kPidAt = 24, kFdAt = 28;
 
   CmaTrial own{{.self = 0, .peers = 2, .endpoints = 1}}, peer{{.self = 1, .peers = 2, .endpoints = 1}};
 };
@@ -44,6 +44,10 @@ TEST_F(CmaTrialTest, AnotherProcessWithTheSameIdIsNotThePeer) {
   EXPECT_THAT(own.try_peer(changed(kNonceAt, std::uint64_t{4711})), HasSubstr("another one here"));
   EXPECT_THAT(own.try_peer(changed(kFdAt, std::int32_t{0})), HasSubstr("another one here"));
   EXPECT_THAT(own.try_peer(changed(kFdAt, std::int32_t{9999})), HasSubstr("Bad file descriptor"));
+}
+
+TEST_F(CmaTrialTest, ProcessIdsOfAnotherNamespaceAreNotLookedFor) {
+  EXPECT_THAT(own.try_peer(changed(kNamespaceAt, std::uint64_t{4711})), HasSubstr("another pid namespace"));
 }
 
 TEST_F(CmaTrialTest, AProcessThatCannotBeFoundIsNamed) {

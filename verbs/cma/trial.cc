@@ -10,6 +10,7 @@
 #include "nzcl/error.h"
 #include "verbs/cma/nonce.h"
 #include "verbs/descriptors.h"
+#include "verbs/pid_namespace.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -30,6 +31,7 @@ CmaTrial::CmaTrial(const TrialOptions& options)
 std::string CmaTrial::offer() const {
   const Offer mine{.nonce = nonce_,
                    .address = reinterpret_cast<std::uint64_t>(memory_.bytes().data()),
+                   .pid_namespace = pid_namespace(),
                    .pid = ::getpid(),
                    .fd = fd_.get()};
   return {reinterpret_cast<const char*>(&mine), sizeof mine};
@@ -39,12 +41,14 @@ std::string CmaTrial::try_peer(std::string_view text) {
   Offer offer;
   if (text.size() != sizeof offer) return "cma: a peer's offer has a wrong length";
   std::memcpy(&offer, text.data(), sizeof offer);
+  if (offer.pid_namespace != pid_namespace())
+    return "cma: the peer is in another pid namespace; use NZCL_TRANSPORT=tcp";
   try {
     const Process peer(offer.pid);
     const Fd memory = peer.take_fd(offer.fd);
     if (!holds(memory, 0, offer.nonce)) {
       return fmt::format(
-          "cma: process {} is another one here (the peer is in another pid namespace or on another host); "
+          "cma: process {} is another one here (the peer has ended, or is on another host); "
           "use NZCL_TRANSPORT=tcp",
           offer.pid);
     }

@@ -10,6 +10,9 @@
 
 namespace nzcl::verbs::cma {
 
+/// Process ids mean the same only within one pid namespace, so others are refused before a process is looked
+/// for.
+///
 /// A member offers shared memory with a random number and one cell for each peer. A peer takes the
 /// descriptor, reads the number, which proves that this is the member's process and not another one with the
 /// same id, writes its cell through the kernel, and reads there what it has written.
@@ -24,6 +27,7 @@ class CmaTrial final : public Trial {
   /// It travels as these bytes.
   struct Offer {
     std::uint64_t nonce = 0, address = 0;  // of the first byte of the memory
+    std::uint64_t pid_namespace = 0;
     std::int32_t pid = 0, fd = -1;
   };
   std::string write_cell(const Process& peer, const Fd& memory, const Offer& offer) const;

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <random>
+
+#include "verbs/pid_namespace.h"
 
 namespace nzcl::verbs::ofi {
 namespace {
@@ -19,12 +20,6 @@ std::string prefix() { return fmt::format("nzcl-{}-", pid_namespace()); }
 bool is_gone(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
-
-std::uint64_t pid_namespace() {
-  struct stat space {};
-  ::stat("/proc/self/ns/pid", &space);
-  return space.st_ino;
-}
 
 std::string shm_name() {
   std::random_device random;

@@ -1,7 +1,6 @@
 // Names for libfabric's shm endpoints.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 namespace nzcl::verbs::ofi {
@@ -11,10 +10,6 @@ namespace nzcl::verbs::ofi {
 /// process id alone: a process that is killed leaves its file behind, and a later process with the same id
 /// would be refused.
 std::string shm_name();
-
-/// The number of this process's pid namespace. Equal for processes of one machine that see each other's
-/// process ids.
-std::uint64_t pid_namespace();
 
 /// Deletes the files of processes of this pid namespace that have ended. All other files stay.
 void remove_shm_leftovers() noexcept;

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "verbs/descriptors.h"
-#include "verbs/ofi/shm_name.h"
+#include "verbs/pid_namespace.h"
 
 namespace nzcl::verbs::ofi {
 namespace {
