@@ -16,7 +16,7 @@ std::string transport_of(const Options& o, const Membership& m) { return transpo
 verbs::DeviceOptions device_options(const Options& o, const Membership& m, int numa_node) {
   return {.transport = transport_of(o, m),
           .interface = o.interface,
-          .one_host = m.hosts.all_together(),
+          .one_host = m.networks.all_together(),
           .loopback_reaches_all = m.networks.all_together(),
           .met_at = m.met_at,
           .local_rank = m.cores.index_of(m.members.self),
