@@ -217,10 +217,11 @@ TEST_F(WorkerTest, ADirectWriteForNothingIsRefused) {
   EXPECT_THAT(fed_.failure(), HasSubstr("not running"));
 }
 
-/// A rank that gives tiles to an aggregator, in slots of 1024 bytes.
+/// A rank that gives tiles to an aggregator, in small slots.
 struct TiledRank {
   TiledRank()
-      : fed({.self = 0, .slot_bytes = 1024, .tile_block_bytes = 64}), worker(fed.context(), Priority::bulk) {}
+      : fed({.self = 0, .slot_bytes = kSlotBytes, .tile_block_bytes = 64}),
+        worker(fed.context(), Priority::bulk) {}
   void start(std::size_t count, const std::string& refusal = "") {
     wire::OperationRecord record = HandMade::record();
     record.block_elems = 1;
@@ -234,6 +235,7 @@ struct TiledRank {
     }
     worker.submit(&op);
   }
+  static constexpr std::uint64_t kSlotBytes = 960;
   HandFed fed;
   Worker worker;
   std::vector<std::unique_ptr<HandMade>> started;
@@ -250,7 +252,7 @@ TEST(TiledWorkerTest, ARefusalThatDoesNotFitBehindTilesGoesIntoTheNextMessage) {
     const auto sent = rank.fed.run(rank.worker);
     std::size_t refusals = 0;
     for (const auto& message : sent) {
-      EXPECT_LE(message.bytes, 1024u) << count << " elements";
+      EXPECT_LE(message.bytes, TiledRank::kSlotBytes) << count << " elements";
       std::vector<Message> sections = message.more;
       sections.push_back(message.message);
       for (const Message& section : sections) {
