@@ -254,6 +254,7 @@ TEST_F(KernelSwitchByHand, APacketThatIsInTheProgramWhenItsPoolEndsDoesNothingTo
   ASSERT_TRUE(kernel_) << why_not;
   for (int i = 0; i < 30; ++i) {
     std::atomic<std::uint32_t> round = 0;
+    const auto at_first = kernel_->counts().added;
     std::thread network([&] {
       for (unsigned last = XDP_DROP; last != XDP_PASS; ++round) {
         const bool opens = round == 0;
@@ -262,7 +263,6 @@ TEST_F(KernelSwitchByHand, APacketThatIsInTheProgramWhenItsPoolEndsDoesNothingTo
         for (const int rank : {1, 0}) last = verdict(rank, packet(rank, round, piece, round, values));
       }
     });
-    const auto at_first = kernel_->counts().added;
     while (round < 3) std::this_thread::yield();
     kernel_->close_pool();
     network.join();  // nobody sums for the address any more

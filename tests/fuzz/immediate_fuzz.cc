@@ -23,9 +23,10 @@ engine::LaneOptions options() {
   return options;
 }
 
-/// What a lane's address has in front of that of its endpoint: where its memory is, and an empty address of
-/// each exchange.
-constexpr std::size_t kBeforeEndpoint = sizeof(verbs::RemoteMemory) + wire::kPriorities;
+/// What a lane's address has in front of that of its endpoint: where its memory is, a secret, and an empty
+/// address of each exchange.
+constexpr std::size_t kBeforeEndpoint =
+    sizeof(verbs::RemoteMemory) + sizeof(std::uint64_t) + wire::kPriorities;
 
 void run(FuzzInput input) {
   verbs::LoopbackNetwork network;

@@ -194,11 +194,11 @@ void Worker::compose(Uplink& uplink, Transfer& first, SectionParts parts) {
   std::uint64_t covered = 0;
   std::uint32_t sections = 0;
   for (Transfer* t = &first; t != nullptr; t = start_along(uplink, message, *last, covered)) {
-    const std::uint64_t end = message.staged();
+    const std::uint64_t staged = message.staged();
     if (!message.align(wire::kSectionAlignment)) break;
     const auto section = add_section(uplink, message, *t, parts);
     if (!section) {
-      message.take_back_to(end);  // a message ends with its last section
+      message.take_back_to(staged);  // what filled up to where it would begin
       break;
     }
     if (header != nullptr) wire::add_flag(header, wire::kMore);
