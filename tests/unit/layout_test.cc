@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/plan/slice_layout.h"
+#include "runtime/wire/checks.h"
 
 namespace nzcl::engine {
 namespace {
@@ -79,6 +80,7 @@ RC_GTEST_PROP(SliceLayout, FollowsFromWhatRanksCompareWhenOneRefuses, ()) {
                            &Record::algorithm, &Record::root_or_density, &Record::tag);
   all[*rc::gen::inRange<std::size_t>(0, all.size())]();
   RC_PRE(a.same_layout(b));
+  RC_PRE(wire::wrong_with(a) == nullptr && wire::wrong_with(b) == nullptr);  // others are never laid out
   const SliceLayout x = layout_of(config, 7, a), y = layout_of(config, 7, b);
   RC_ASSERT(x.slices() == y.slices());
   RC_ASSERT(x.slice_blocks() == y.slice_blocks());
