@@ -79,7 +79,8 @@ inline const char* wrong_with(const OperationRecord& r) {
   if (r.value_rule != ValueRule::as_is && static_cast<DataType>(r.type) != DataType::float32)
     return "its values cannot be coded as narrower floats";
   const std::uint64_t element = element_bytes(static_cast<DataType>(r.type));
-  if (!can_be_laid_out(r.count, r.block_elems, element)) return "its tensor is larger than memory can be";
+  if (!can_be_laid_out(r.count, r.block_elems, element))
+    return "its tensor is larger than memory can be, or has too many blocks";
   if (r.collective != Collective::allreduce && r.value_rule != ValueRule::as_is)
     return "its values cannot be coded";
   if (is_chunked(r.collective) && r.count > kMostBytes / kMaxMembers / element)

@@ -57,7 +57,12 @@ TEST(HostileRank, ShapesThatWrapAreRefused) {
   EXPECT_THAT(refused([](Message& m) { m.record.count = kHuge; }), larger);
   EXPECT_THAT(refused([](Message& m) { m.record.block_elems = kHuge; }), larger);
   EXPECT_THAT(refused([](Message& m) { m.record.count = ~std::uint64_t{0}; }), larger);
-  EXPECT_THAT(refused([](Message& m) { m.record.count = kHuge / 4; }), HasSubstr("rank 1 sent a bitmap"));
+  EXPECT_THAT(refused([](Message& m) { m.record.count = kHuge / 4; }), larger) << "too many blocks";
+  EXPECT_THAT(refused([](Message& m) {
+                m.record.count = kHuge / 4;
+                m.record.block_elems = std::uint64_t{1} << 21;
+              }),
+              HasSubstr("rank 1 sent a bitmap"));
 }
 
 TEST(HostileRank, RecordsOfNothingThatExistsAreRefused) {
@@ -91,6 +96,7 @@ TEST(HostileRank, CollectivesThatCannotBeAreRefused) {
   EXPECT_THAT(refused([](Message& m) {
                 m.record.collective = wire::Collective::allgather;
                 m.record.count = m.record.chunk_count = std::uint64_t{1} << 50;
+                m.record.block_elems = std::uint64_t{1} << 20;
               }),
               AllOf(malformed, HasSubstr("chunks are larger than memory")));
 }
