@@ -26,8 +26,8 @@ class Bootstrap {
   /// Collective: every member calls it the same number of times. Returns the bytes of all members, ordered by
   /// their positions. Throws Error{timeout} at the deadline.
   virtual std::vector<std::string> allgather(std::string_view mine, Deadline deadline) = 0;
-  /// The address of this host on its connections with the other members ("10.0.0.7"), or "" if there are none,
-  /// or only within the host. It is known after the first allgather.
+  /// The address of this host on its connections with the other members ("10.0.0.7"), or "" if there are
+  /// none, or only within the host. It is known after the first allgather.
   virtual std::string local_address() const { return {}; }
 };
 
