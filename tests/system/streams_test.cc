@@ -308,7 +308,7 @@ TEST(StreamErrors, NameWhatIsWrong) {
     // So many bytes of values that their number would begin again at 0.
     const std::vector<std::int64_t> zeros(4);
     r.count = 1, r.block_elems = std::uint64_t{1} << 60, r.indices = zeros, r.sum_duplicates = true;
-    EXPECT_EQ(refused(r), "allreduce: 4 blocks of values are larger than memory can be");
+    EXPECT_EQ(refused(r), "allreduce: 4 indices are given, and their values are larger than memory can be");
     r.count = 10000, r.block_elems = 1, r.sum_duplicates = false;
     r.indices = {};
     r.wire_type = static_cast<WireType>(9);
