@@ -191,7 +191,7 @@ case $case_name in
     # nobody else can even reach them: each listens on loopback alone.
     need ss
     stranger=$(dirname "$rank")/process_tcp_stranger
-    start_ranks 2 NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 -- --rounds 5000 --count 20000 --late-rank 0 --late-ms 2
+    start_ranks 2 NZCL_TRANSPORT=tcp NZCL_TIMEOUT_S=100 -- --rounds 8000 --count 20000 --late-rank 0 --late-ms 2
     for r in 0 1; do until_true "rank $r joined" grep -q joined "$work/rank$r.out"; done
     # shellcheck disable=SC2154 # set by start
     mapfile -t sockets < <(ss -Hltnp | grep -E "pid=($pid_rank0|$pid_rank1)," | awk '{print $4}')
