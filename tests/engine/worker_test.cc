@@ -252,7 +252,7 @@ TEST(TiledWorkerTest, ARefusalThatDoesNotFitBehindTilesGoesIntoTheNextMessage) {
     const auto sent = rank.fed.run(rank.worker);
     std::size_t refusals = 0;
     for (const auto& message : sent) {
-      EXPECT_LE(message.bytes, TiledRank::kSlotBytes) << count << " elements";
+      EXPECT_LE(message.bytes, TiledRank::kSlotBytes + wire::kSealBytes) << count << " elements";
       std::vector<Message> sections = message.more;
       sections.push_back(message.message);
       for (const Message& section : sections) {
