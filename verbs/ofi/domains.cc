@@ -36,7 +36,11 @@ class Domains::Region final : public MemoryRegion {
 };
 
 Domains::Domains(fid_fabric* fabric, fi_info* info, std::string device_name)
-    : fabric_(fabric), info_(info), device_name_(std::move(device_name)), one_each_(needs_one_each(*info)) {
+    : fabric_(fabric),
+      info_(info),
+      device_name_(std::move(device_name)),
+      one_each_(needs_one_each(*info)),
+      next_region_(draw_first_number(*info)) {
   // A domain that is there from the beginning shows at once whether one can be opened.
   domains_.push_back({open(), {}});
 }
@@ -48,13 +52,10 @@ Handle<fid_domain> Domains::open() const {
   return Handle<fid_domain>(domain);
 }
 
-std::uint64_t Domains::draw_number() const {
-  const std::size_t bits = 8 * std::clamp<std::size_t>(info_->domain_attr->mr_key_size, 1, 8);
-  std::uint64_t number = 0;
-  do {  // nearly always once; providers may give 0 and all ones a meaning of their own
-    number = random_number() >> (64 - bits);
-  } while (number == 0 || ~number << (64 - bits) == 0 || regions_.contains(number));
-  return number;
+/// Half of all keys that the provider takes are below the first one, so that the numbers never wrap.
+std::uint64_t Domains::draw_first_number(const fi_info& info) {
+  const std::size_t bits = 8 * std::clamp<std::size_t>(info.domain_attr->mr_key_size, 1, 8);
+  return std::max<std::uint64_t>(1, random_number() >> (65 - bits));
 }
 
 Handle<fid_mr> Domains::enroll(fid_domain* domain, std::span<std::byte> bytes, std::uint64_t number) const {
@@ -84,7 +85,7 @@ std::shared_ptr<fid_domain> Domains::for_endpoint() {
 
 std::unique_ptr<MemoryRegion> Domains::register_memory(std::span<std::byte> bytes) {
   const std::scoped_lock lock(mutex_);
-  const std::uint64_t number = draw_number();
+  const std::uint64_t number = next_region_++;
   std::list<Memory> enrolled;
   for (const Domain& d : domains_)
     enrolled.emplace_back().emplace(number, enroll(d.domain.get(), bytes, number));

@@ -18,8 +18,10 @@ namespace nzcl::verbs::ofi {
 /// so that it does not matter through which endpoint a peer writes it.
 ///
 /// Over TCP the key is all that keeps a stranger out: whoever reaches the port may write where he knows a key
-/// (runtime/bootstrap/SECURITY.md). So keys are random wherever the provider lets the caller choose them,
-/// with as many bits as it takes.
+/// (runtime/bootstrap/SECURITY.md). So wherever the provider lets the caller choose keys, they count from a
+/// random number with one bit less than a key has. They ascend, because the TCP providers of libfabric 1.17
+/// look a key up while another thread takes a region out, and then pass only keys that are close to it in
+/// their tree (verbs/GOTCHAS.md).
 ///
 /// The TCP providers need a domain for each endpoint. They progress a whole domain whenever one of its
 /// endpoints is polled, and a connection that an endpoint has accepted, but not answered yet, outlives the
@@ -44,8 +46,7 @@ class Domains {
     Memory memory;  // declared after the domain, because it must be closed first
   };
   Handle<fid_domain> open() const;
-  /// A number for a new region, which is also its key where the caller chooses it.
-  std::uint64_t draw_number() const;
+  static std::uint64_t draw_first_number(const fi_info& info);
   Handle<fid_mr> enroll(fid_domain* domain, std::span<std::byte> bytes, std::uint64_t number) const;
   void close(const fid_domain* domain) noexcept;
   void remove(std::uint64_t region) noexcept;
@@ -55,7 +56,8 @@ class Domains {
   const std::string device_name_;
   const bool one_each_;
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;           // guards all below
+  std::uint64_t next_region_;  // the number of the next region, which is its key where the caller chooses it
   std::map<std::uint64_t, std::span<std::byte>> regions_;
   std::list<Domain> domains_;  // one_each_: those of open endpoints; otherwise always the same one
 };
