@@ -3,16 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
 
 #include "verbs/fd.h"
+#include "verbs/random.h"
 
 namespace nzcl::verbs::cma {
-
-inline std::uint64_t random_number() {
-  std::random_device random;
-  return std::uint64_t{random()} << 32 | random();
-}
 
 /// Whether the file holds this number there. It is read and not mapped, because it may be any kind of file.
 inline bool holds(const Fd& file, std::size_t at, std::uint64_t number) {

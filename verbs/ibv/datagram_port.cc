@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include "verbs/ibv/datagram_address.h"
 #include "verbs/ibv/handles.h"
 #include "verbs/ibv/port.h"
+#include "verbs/random.h"
 
 namespace nzcl::verbs::ibv {
 namespace {
@@ -22,10 +22,8 @@ namespace {
 constexpr std::uint8_t kHopLimit = 64;
 
 std::uint32_t draw_key() {
-  std::uint32_t key = 0;
-  if (::getrandom(&key, sizeof key, 0) != sizeof key)
-    throw Error(ErrorCode::system, fmt::format("getrandom: {}", std::strerror(errno)));
-  return key & 0x7fffffff;  // with the upper bit set, the device would take the queue pair's own key instead
+  return random_number() &
+         0x7fffffff;  // with the upper bit set, the device would take the queue pair's own key instead
 }
 
 /// Registered memory for `count` datagrams of one size.

@@ -6,19 +6,14 @@
 #include <sys/statvfs.h>
 
 #include <cerrno>
-#include <random>
 
 #include "nzcl/error.h"
 #include "verbs/descriptors.h"
 #include "verbs/ofi/shm_name.h"
+#include "verbs/random.h"
 
 namespace nzcl::verbs::ofi {
 namespace {
-
-std::uint64_t random_number() {
-  std::random_device random;
-  return std::uint64_t{random()} << 32 | random();
-}
 
 /// Allocates all pages of a file of this size. Returns an errno. A call that a signal has interrupted is
 /// repeated.

@@ -1,7 +1,6 @@
 #include "runtime/exchange/switch/port.h"
 
 #include <fmt/format.h>
-#include <sys/random.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include <sstream>
 
 #include "nzcl/error.h"
+#include "verbs/random.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -31,11 +31,8 @@ PortAddress PortAddress::decode(const std::string& text, const std::string& memb
 
 Job draw_job() {
   Job job;
-  std::uint64_t words[3];
-  if (::getrandom(words, sizeof words, 0) != sizeof words)
-    throw Error(ErrorCode::system, fmt::format("getrandom: {}", std::strerror(errno)));
-  job.tag = static_cast<std::uint32_t>(words[0]);
-  job.key = {words[1], words[2]};
+  job.tag = static_cast<std::uint32_t>(verbs::random_number());
+  job.key = {verbs::random_number(), verbs::random_number()};
   return job;
 }
 
