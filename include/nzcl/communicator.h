@@ -324,6 +324,12 @@ class NZCL_API Communicator {
   [[nodiscard]] Work allgather(const AllgatherRequest& request);
   /// Returns when every rank has called it.
   void barrier();
+  /// For code that checks a caller's arguments before it makes a request of them: takes the place, in the
+  /// order of operations, of a call that this code refuses. Without it the next call of this rank would meet
+  /// the present one of the others. If all ranks refuse, nothing happens. If the others start an operation
+  /// there, it fails on every rank, and with it the communicator, with an error that names this rank and
+  /// `reason`.
+  void refuse(std::string_view reason);
 
   /// Collective over all ranks: makes new communicators, one for each colour, as MPI_Comm_split does. Ranks
   /// that pass the same colour get the same one, where they are ordered by key, and by their rank here if

@@ -101,10 +101,12 @@ struct Compressor {
   /// coded.
   ResultCodec results = AsIs{};
   /// Momentum correction (DGC, Lin et al., arXiv 1712.01887): momentum is applied here, before the selection,
-  /// and what is sent loses it. The optimizer must then use none. 0: off; below 1.
+  /// and what is sent loses it. The optimizer must then use none. 0: off; below 1. Refused with the selection
+  /// Everything, which would keep none.
   float momentum = 0;
   /// Local gradient clipping (DGC): a gradient with a 2-norm above clip / sqrt(ranks) is scaled down to it
-  /// before it is added to the residual. 0: off.
+  /// before it is added to the residual. The norm is that of what one state has, so not of a model whose
+  /// tensors have states of their own. 0: off.
   float clip = 0;
   /// Steps in which the ratio comes down to its value, in four stages (DGC). Only for selections that have a
   /// ratio. 0: off.

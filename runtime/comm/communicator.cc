@@ -288,6 +288,9 @@ Work Communicator::reduce(const ReduceRequest& request) { return state().run(req
 Work Communicator::reduce_scatter(const ReduceScatterRequest& request) { return state().run(request); }
 Work Communicator::allgather(const AllgatherRequest& request) { return state().run(request); }
 void Communicator::barrier() { allreduce(AllreduceRequest{}).wait(); }
+void Communicator::refuse(std::string_view reason) {
+  state().core->refuse_operation(Error(ErrorCode::invalid_argument, std::string(reason)));
+}
 Communicator Communicator::split(int color, int key) {
   auto core = state().core->split(color, key);
   return Communicator(core ? std::make_unique<CommunicatorState>(std::move(core)) : nullptr);

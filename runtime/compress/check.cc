@@ -83,6 +83,9 @@ void check_compressor(const Compressor& c) {
   std::visit(CheckValues(), c.values);
   std::visit(CheckResults(), c.results);
   require(c.momentum >= 0 && c.momentum < 1, "momentum", c.momentum, "0 or more and below 1");
+  require(c.momentum == 0 || !std::holds_alternative<Everything>(c.selection), "momentum", c.momentum,
+          "0 only where every element is sent, because what is sent loses its momentum: leave it to the "
+          "optimizer");
   require(c.clip >= 0 && std::isfinite(c.clip), "clip", c.clip, "0 or more");
   require(c.warm_up == 0 || has_ratio(c.selection), "warm_up", c.warm_up,
           "above 0 only for selections that have a ratio");

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "runtime/torch/error_text.h"
 #include "runtime/torch/types.h"
 
 namespace nzcl_torch {
@@ -37,13 +38,24 @@ std::vector<nzcl::Layer> layers_of(const c10d::GradBucket& bucket, const nzcl::C
   return layers;
 }
 
+/// Zeros come by rows (of an embedding, of the neurons that did not fire), so a block is a row, or several of
+/// short rows. Tensors without rows, and such with very long ones, have the usual blocks. All ranks have the
+/// same model, so they come to the same.
+std::uint64_t rows_of(const at::Tensor& t) {
+  constexpr std::uint64_t kLongestRow = 4096, kLeastBytes = 64;
+  const std::uint64_t row = t.dim() >= 2 ? static_cast<std::uint64_t>(t.size(-1)) : 0;
+  if (row == 0 || row > kLongestRow) return block_of(t);
+  const std::uint64_t bytes = row * t.element_size();
+  return row * ((kLeastBytes + bytes - 1) / bytes);
+}
+
 /// A bucket is one long row, in which the rows of its gradients cannot be seen. Where one gradient fills most
 /// of it, and its rows begin where blocks do, blocks are its rows.
 std::uint64_t blocks_in(const c10d::GradBucket& bucket) {
   const at::Tensor& buffer = bucket.getBuffer();
   for (const at::Tensor& g : bucket.getGradients()) {
     if (2 * g.numel() <= buffer.numel()) continue;
-    const auto block = block_of(g);
+    const auto block = rows_of(g);
     if (static_cast<std::uint64_t>(g.storage_offset() - buffer.storage_offset()) % block == 0) return block;
   }
   return block_of(buffer);
@@ -81,12 +93,18 @@ BucketHook::BucketHook(c10::intrusive_ptr<GroupBase> group, HookOptions options,
   if (compressor_ && !options_.automatic) selector_.choose(Way::compressed);
 }
 
+/// DistributedDataParallel cannot take an exception here, so what goes wrong is the future's error. The other
+/// ranks fail, too: the bucket's place in the order is taken.
 c10::intrusive_ptr<Future> BucketHook::run(c10d::GradBucket& source) {
-  if (source.getIndex() == 0) begin_step();
-  const std::string name = name_of(source);
-  Bucket& bucket = buckets_[name];
-  bucket.last_step = steps_;
-  return recorded(name, start(name, bucket, source));
+  try {
+    if (source.getIndex() == 0) begin_step();
+    const std::string name = name_of(source);
+    Bucket& bucket = buckets_[name];
+    bucket.last_step = steps_;
+    return recorded(name, start(name, bucket, source));
+  } catch (const std::exception& e) {
+    return failed(*group_, text_of(e))->getFuture();
+  }
 }
 
 /// A step lasts from its first bucket to the next one's, so that what the network delays and what a

@@ -30,7 +30,7 @@ struct HookOptions {
   /// hold when the choice falls on dense is sent with the next gradient.
   bool automatic = false;
   int tries = 5;
-  /// So many times as many steps does a model need with compression for the same accuracy, from 1 to 1000.
+  /// Factor by which compression increases the steps needed for equal accuracy, from 1 to 1000.
   double more_steps = 1.5;
   /// The first step whose buckets are compressed. DistributedDataParallel arranges its buckets anew after its
   /// step 0, so that the least is 1.
@@ -64,7 +64,8 @@ class NZCL_API BucketHook {
   BucketHook(c10::intrusive_ptr<GroupBase> group, HookOptions options,
              const std::vector<at::Tensor>& parameters);
 
-  /// Starts the allreduce of one bucket. The future's value is the average, as a tensor.
+  /// Starts the allreduce of one bucket. The future's value is the average, as a tensor. Does not throw: what
+  /// goes wrong is the future's error, on every rank.
   c10::intrusive_ptr<c10::ivalue::Future> run(c10d::GradBucket& bucket);
 
   std::vector<BucketReport> report() const;

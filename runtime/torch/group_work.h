@@ -5,115 +5,85 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <stdexcept>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "nzcl/communicator.h"
+#include "runtime/torch/callback_threads.h"
 
 namespace nzcl_torch {
 
-/// Completes, and its future with it, when all operations have completed and `finish` has put their results
-/// where the caller wants them. Both happen on the thread that completes the last operation; see
-/// nzcl::Work::on_complete().
+/// Completes, and its future with it, when all operations that were added have completed, seal() has said
+/// that there will be no more, and at_end() has put their results where the caller wants them. If one fails,
+/// the work fails with the first error, but not before all of them are over, since until then nzcl uses their
+/// memory.
+///
+/// Threads: whoever starts the call adds and seals, one thread at a time. Any thread may wait.
 class GroupWork final : public c10d::Work {
  public:
-  /// `outputs` are the tensors that the future returns.
-  GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs)
-      : Work(rank, type),
-        outputs_(std::move(outputs)),
-        future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+  /// `outputs` are the tensors that the future returns. Callbacks of the future run on `threads`. `over` is
+  /// called when the work is over, before them.
+  GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
+            std::shared_ptr<CallbackThreads> threads, std::function<void()> over);
+
+  // ---- For whoever starts the call; until seal().
 
   /// Runs after success of all operations.
   void at_end(std::function<void()> then) { finish_.push_back(std::move(then)); }
-  /// Keeps a tensor alive until the end.
-  void keep(at::Tensor tensor) { kept_.push_back(std::move(tensor)); }
-  /// Adds an operation. All are added, and at_end() is called, before start().
-  void add(nzcl::Work work) { works_.push_back(std::move(work)); }
+  /// Keeps a tensor until the work is over.
+  void keep(at::Tensor tensor) { kept_tensors_.push_back(std::move(tensor)); }
+  /// Keeps a registration until the work is over.
+  void keep(nzcl::RegisteredBuffer buffer) { kept_buffers_.push_back(std::move(buffer)); }
+  /// Adds an operation that has been started.
+  void add(nzcl::Work work);
+  /// The work is not over as long as what this returns lives.
+  std::shared_ptr<void> wait_also();
+  /// The work fails with this text, unless it has failed already.
+  void fail(const std::string& text);
+  /// No operation will be added any more.
+  void seal();
 
-  static c10::intrusive_ptr<c10d::Work> start(const c10::intrusive_ptr<GroupWork>& self) {
-    self->left_ = self->works_.size();
-    if (self->works_.empty()) self->complete();
-    // The object is complete, and maybe gone, in the last one, so the list is not read behind that.
-    const auto works = self->works_;
-    for (nzcl::Work work : works) {
-      work.on_complete([self](const nzcl::Error* error) {
-        if (error != nullptr) self->fail(error->what());
-        if (self->left_.fetch_sub(1) == 1) self->complete();
-      });
-    }
-    return self;
-  }
+  // ---- For the caller of the collective.
 
-  bool wait(std::chrono::milliseconds timeout) override {
-    // The thread that waits takes part in the work. Errors come by the callback.
-    for (nzcl::Work& work : works_) {
-      try {
-        if (timeout == kNoTimeout) {
-          work.wait();
-        } else if (!work.wait(timeout)) {
-          break;
-        }
-      } catch (const nzcl::Error&) {
-      }
-    }
-    return Work::wait(timeout);
-  }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  /// Takes part in the operations while it waits. `timeout` is for the whole call.
+  bool wait(std::chrono::milliseconds timeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::vector<at::Tensor> result() override { return outputs_; }
   /// Of all operations together; the algorithm is that of the last one. May be called after completion.
-  nzcl::OperationStatistics statistics() const {
-    nzcl::OperationStatistics sum;
-    for (const nzcl::Work& work : works_) {
-      const nzcl::OperationStatistics one = work.statistics();
-      sum.blocks += one.blocks;
-      sum.input_blocks += one.input_blocks;
-      sum.union_blocks += one.union_blocks;
-      sum.bytes_sent += one.bytes_sent;
-      sum.bytes_received += one.bytes_received;
-      sum.algorithm = one.algorithm;
-    }
-    return sum;
-  }
+  nzcl::OperationStatistics statistics() const;
 
  private:
-  void fail(const std::string& text) {
-    const std::scoped_lock lock(error_mutex_);
-    if (error_.empty()) error_ = text;
-  }
-  void complete() {
-    try {
-      if (error_.empty()) {
-        const at::NoGradGuard no_grad;
-        for (const auto& then : finish_) then();
-      }
-    } catch (const std::exception& e) {
-      fail(e.what());
-    }
-    finish_.clear();
-    kept_.clear();
-    if (error_.empty()) {
-      finish();
-      future_->markCompleted(c10::IValue(outputs_));
-    } else {
-      const auto error = std::make_exception_ptr(std::runtime_error(error_));
-      finish(error);
-      future_->setError(error);
-    }
-  }
+  using Deadline = std::optional<std::chrono::steady_clock::time_point>;
+  c10::intrusive_ptr<GroupWork> self();
+  /// The operation with this number, once there is one; none if there never will be, or not in time.
+  std::optional<nzcl::Work> operation(std::size_t number, const Deadline& deadline);
+  void drop();
+  void complete();
+  void complete_future();
 
   const std::vector<at::Tensor> outputs_;
+  const std::shared_ptr<CallbackThreads> threads_;
+  std::function<void()> over_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
-  std::vector<nzcl::Work> works_;
   std::vector<std::function<void()>> finish_;
-  std::vector<at::Tensor> kept_;
-  std::atomic<std::size_t> left_{0};
-  std::mutex error_mutex_;
+  std::vector<at::Tensor> kept_tensors_;
+  std::vector<nzcl::RegisteredBuffer> kept_buffers_;
+
+  mutable std::mutex lock_;  // of all below
+  std::condition_variable added_;
+  std::vector<nzcl::Work> operations_;
+  std::size_t left_ = 1;  // what wait_also() has returned and still lives, and 1 until seal()
+  bool sealed_ = false;
   std::string error_;
+
+  std::mutex future_lock_;     // nobody is given the future while it is completed on this thread
+  bool future_given_ = false;  // it may have callbacks
 };
 
 }  // namespace nzcl_torch

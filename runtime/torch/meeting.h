@@ -10,16 +10,19 @@
 
 #include "nzcl/allgather.h"
 #include "nzcl/error.h"
+#include "runtime/torch/error_text.h"
 
 namespace nzcl_torch {
 
-/// Returns an allgather through the store. Each round has keys of its own, "nzcl/ROUND/RANK". The store's
-/// wait throws when a rank does not come, and does not say which; so ranks are waited for one by one, and
-/// named.
+/// Returns an allgather through the store. Each round has keys of its own, "nzcl/GENERATION/ROUND/RANK". The
+/// generation counts the groups that this rank has made with the store, whose earlier ones left their keys.
+/// The store's wait throws when a rank does not come, and does not say which; so ranks are waited for one by
+/// one, and named.
 inline nzcl::AllgatherCallback meeting_in(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                           std::chrono::milliseconds timeout) {
+  const std::int64_t generation = store->add("nzcl/generation/" + std::to_string(rank), 1);
   return [=, round = std::make_shared<int>(0)](std::string_view mine) {
-    const std::string prefix = "nzcl/" + std::to_string((*round)++) + "/";
+    const std::string prefix = "nzcl/" + std::to_string(generation) + "/" + std::to_string((*round)++) + "/";
     store->set(prefix + std::to_string(rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
     const auto deadline = std::chrono::steady_clock::now() + timeout;
     std::vector<std::string> all;
@@ -33,7 +36,7 @@ inline nzcl::AllgatherCallback meeting_in(c10::intrusive_ptr<c10d::Store> store,
         all.emplace_back(bytes.begin(), bytes.end());
       } catch (const std::exception& e) {
         throw nzcl::Error(nzcl::ErrorCode::timeout,
-                          "rank " + std::to_string(r) + " has not come to c10d's store: " + e.what());
+                          "rank " + std::to_string(r) + " has not come to c10d's store: " + text_of(e));
       }
     }
     return all;

@@ -1,10 +1,18 @@
 #include "runtime/torch/process_group.h"
 
-#include <atomic>
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "nzcl/communicator.h"
 #include "runtime/torch/buffers.h"
+#include "runtime/torch/call_order.h"
+#include "runtime/torch/callback_threads.h"
+#include "runtime/torch/error_text.h"
 #include "runtime/torch/group_work.h"
 #include "runtime/torch/meeting.h"
 #include "runtime/torch/sparse.h"
@@ -42,170 +50,307 @@ const at::Tensor& only(const Tensors& tensors, const char* call) {
   return tensors.front();
 }
 
+void check_reducible(const at::Tensor& t, const c10d::ReduceOp& op) {
+  type_of(t);
+  op_of(op);
+}
+
+void check_allreduce(const at::Tensor& t, const c10d::ReduceOp& op, const char* call) {
+  check_layout(t, call);
+  check_reducible(t, op);
+  if (t.is_sparse()) header_of(t, 0);
+}
+
+/// Refuses a tensor of a list that has not the type of `like`.
+void check_type(const at::Tensor& t, const char* call, const char* what, std::size_t number,
+                const at::Tensor& like, const char* like_what) {
+  TORCH_CHECK(t.scalar_type() == like.scalar_type(), "nzcl's ", call, ": ", what, " ", number, " is of type ",
+              t.scalar_type(), ", but ", like_what, " of type ", like.scalar_type());
+}
+
+/// Refuses a tensor of a list that has not the type and the number of elements of `like`.
+void check_like(const at::Tensor& t, const char* call, const char* what, std::size_t number,
+                const at::Tensor& like, const char* like_what) {
+  check_dense(t, call);
+  check_type(t, call, what, number, like, like_what);
+  TORCH_CHECK(t.numel() == like.numel(), "nzcl's ", call, ": ", what, " ", number, " has ", t.numel(),
+              " elements, but ", like_what, " has ", like.numel());
+}
+
 /// The process group. What it does not override, its base refuses by name: point-to-point messages,
 /// all-to-all, gather and scatter. See process_group.h.
+///
+/// A call checks its arguments, and then starts its operations in the order of the calls. Arguments that do
+/// not fit are refused by the call, which takes its place in the order all the same, so that the other ranks
+/// learn of it. What the communicator refuses, and what fails later, is the error of the work.
 class NzclGroup final : public GroupBase {
  public:
   NzclGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
             std::chrono::milliseconds timeout, AroundClose around_close)
-      : GroupBase(rank, size),
-        around_close_(std::move(around_close)),
-        options_(options_for(timeout)),
-        communicator_(options_, rank, size,
-                      meeting_in(store, rank, size,
-                                 std::chrono::milliseconds(
-                                     static_cast<std::int64_t>(options_.bootstrap_timeout_s * 1000)))),
-        buffers_(communicator_) {}
-
-  ~NzclGroup() override { close(); }
+      : GroupBase(rank, size), around_close_(std::move(around_close)) {
+    const nzcl::Options options = options_for(timeout);
+    const std::chrono::duration<double> for_meeting(options.bootstrap_timeout_s);
+    communicator_.emplace(
+        options, rank, size,
+        meeting_in(store, rank, size, std::chrono::duration_cast<std::chrono::milliseconds>(for_meeting)));
+    buffers_.emplace(*communicator_);
+    headers_.resize(static_cast<std::size_t>(size) + 1);
+    headers_handle_ = communicator_->register_buffer(headers_.data(), headers_.size() * sizeof(SparseHeader));
+  }
+  ~NzclGroup() override { end(); }
+  /// Called in place of the destructor when the last owner lets go of the group, but somebody has a weak
+  /// reference.
+  void release_resources() override { end(); }
 
   void close() {
     const auto close = [this] {
       try {
-        communicator_.close();
+        communicator_->close();
       } catch (const nzcl::Error& error) {
         TORCH_WARN("nzcl, rank ", getRank(), ": ", error.what());
       }
+      callbacks_->wait_until_idle();
     };
     around_close_ ? around_close_(close) : close();
   }
 
   const std::string getBackendName() const override { return kName; }
 
-  void abort(const std::string& reason) { communicator_.abort(reason); }
+  void abort(const std::string& reason) { communicator_->abort(reason); }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    check([&] { check_allreduce(only(tensors, "allreduce"), options.reduceOp, "allreduce"); });
     const auto work = make_work(OpType::ALLREDUCE, tensors);
-    add_allreduce(*work, only(tensors, "allreduce"), options.reduceOp, timeout_of(options));
-    return GroupWork::start(work);
+    return start(work, [=, this, op = options.reduceOp, timeout = timeout_of(options)] {
+      add_allreduce(work, tensors.front(), op, timeout);
+    });
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    check([&] {
+      for (const at::Tensor& t : tensors) {
+        check_allreduce(t, options.reduceOp, "allreduce_coalesced");
+        check_dense(t, "allreduce_coalesced");
+      }
+    });
     const auto work = make_work(OpType::ALLREDUCE_COALESCED, tensors);
-    for (const at::Tensor& t : tensors) add_allreduce(*work, t, options.reduceOp, timeout_of(options));
-    return GroupWork::start(work);
+    return start(work, [=, this, op = options.reduceOp, timeout = timeout_of(options)] {
+      for (const at::Tensor& t : tensors) add_dense_allreduce(work, t, op, block_of(t), timeout);
+    });
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    const at::Tensor& tensor = only(tensors, "broadcast");
-    check_dense(tensor, "broadcast");
+    check([&] { check_dense(only(tensors, "broadcast"), "broadcast"); });
     const auto work = make_work(OpType::BROADCAST, tensors);
-    const at::Tensor data = in_one_piece(*work, tensor, getRank() != options.rootRank);
-    work->add(
-        communicator_.broadcast({.data = data.data_ptr(),
-                                 .count = data.nbytes(),
-                                 .type = nzcl::DataType::uint8,  // bytes are copied, whatever they stand for
-                                 .root = static_cast<int>(options.rootRank),
-                                 .block_elems = block_of(data) * data.element_size(),
-                                 .timeout = timeout_of(options)}));
-    return GroupWork::start(work);
+    return start(work, [=, this, root = static_cast<int>(options.rootRank), timeout = timeout_of(options)] {
+      const at::Tensor data = in_one_piece(*work, tensors.front(), getRank() != root);
+      work->add(communicator_->broadcast({.data = data.data_ptr(),
+                                          .count = data.nbytes(),
+                                          .type = kBytes,
+                                          .root = root,
+                                          .block_elems = kBlockBytes,
+                                          .timeout = timeout}));
+    });
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
-    const at::Tensor& tensor = only(tensors, "reduce");
-    check_dense(tensor, "reduce");
+    check([&] {
+      check_dense(only(tensors, "reduce"), "reduce");
+      check_reducible(tensors.front(), options.reduceOp);
+    });
     const auto work = make_work(OpType::REDUCE, tensors);
-    const at::Tensor data = in_one_piece(*work, tensor, getRank() == options.rootRank);
-    work->add(communicator_.reduce({.input = data.data_ptr(),
-                                    .output = data.data_ptr(),
-                                    .count = count_of(data),
-                                    .type = type_of(data),
-                                    .op = op_of(options.reduceOp),
-                                    .root = static_cast<int>(options.rootRank),
-                                    .block_elems = block_of(data),
-                                    .timeout = timeout_of(options)}));
-    return GroupWork::start(work);
+    return start(work, [=, this, op = options.reduceOp, root = static_cast<int>(options.rootRank),
+                        timeout = timeout_of(options)] {
+      const at::Tensor data = in_one_piece(*work, tensors.front(), getRank() == root);
+      work->add(communicator_->reduce({.input = data.data_ptr(),
+                                       .output = data.data_ptr(),
+                                       .count = count_of(data),
+                                       .type = type_of(data),
+                                       .op = op_of(op),
+                                       .root = root,
+                                       .block_elems = block_of(data),
+                                       .timeout = timeout}));
+    });
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
-    const at::Tensor input = only(inputs, "allgather");
-    TORCH_CHECK(outputs.size() == 1 && outputs[0].size() == static_cast<std::size_t>(getSize()),
-                "nzcl's allgather takes one list of ", getSize(), " outputs");
+    check([&] {
+      const at::Tensor& input = only(inputs, "allgather");
+      check_dense(input, "allgather");
+      check_list(outputs, "allgather", "output");
+      for (std::size_t r = 0; r < outputs[0].size(); ++r)
+        check_like(outputs[0][r], "allgather", "output", r, input, "this rank's input");
+    });
     const auto work = make_work(OpType::ALLGATHER, outputs[0]);
-    at::Tensor all = at::empty({getSize() * input.numel()}, input.options());
-    add_allgather(*work, all, input, timeout_of(options));
-    work->at_end([all, outs = outputs[0]] { split(all, outs); });
-    return GroupWork::start(work);
+    const at::Tensor input = inputs.front();
+    return start(work, [=, this, outs = outputs[0], timeout = timeout_of(options)] {
+      const at::Tensor all = at::empty({getSize() * input.numel()}, input.options());
+      add_allgather(*work, used(*work, all), input, timeout);
+      work->at_end([all, outs] { split(all, outs); });
+    });
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
-    check_dense(output, "allgather");
-    TORCH_CHECK(output.numel() == input.numel() * getSize() && output.scalar_type() == input.scalar_type(),
-                "nzcl's allgather: the output must have as many elements as all inputs, and their type");
+    check([&] {
+      check_dense(output, "allgather");
+      check_dense(input, "allgather");
+      TORCH_CHECK(output.numel() == input.numel() * getSize() && output.scalar_type() == input.scalar_type(),
+                  "nzcl's allgather: the output must have as many elements as all inputs, and their type");
+    });
     const auto work = make_work(OpType::_ALLGATHER_BASE, {output});
-    add_allgather(*work, in_one_piece(*work, output, true), input, timeout_of(options));
-    return GroupWork::start(work);
+    return start(work, [=, this, timeout = timeout_of(options)] {
+      add_allgather(*work, in_one_piece(*work, output, true), input, timeout);
+    });
   }
 
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
-    const at::Tensor& output = only(outputs, "reduce_scatter");
-    TORCH_CHECK(inputs.size() == 1 && inputs[0].size() == static_cast<std::size_t>(getSize()),
-                "nzcl's reduce_scatter takes one list of ", getSize(), " inputs");
+    check([&] {
+      const at::Tensor& output = only(outputs, "reduce_scatter");
+      check_dense(output, "reduce_scatter");
+      check_reducible(output, options.reduceOp);
+      check_list(inputs, "reduce_scatter", "input");
+      check_like(output, "reduce_scatter", "output of rank", static_cast<std::size_t>(getRank()),
+                 inputs[0][static_cast<std::size_t>(getRank())], "the input for it");
+      for (std::size_t r = 0; r < inputs[0].size(); ++r) {
+        check_dense(inputs[0][r], "reduce_scatter");
+        check_type(inputs[0][r], "reduce_scatter", "input", r, output, "the output");
+      }
+    });
     const auto work = make_work(OpType::REDUCE_SCATTER, outputs);
     Tensors flat;
     std::vector<std::uint64_t> counts;
     for (const at::Tensor& t : inputs[0]) {
-      check_dense(t, "reduce_scatter");
       flat.push_back(t.reshape({-1}));
       counts.push_back(count_of(t));
     }
-    add_reduce_scatter(*work, output, at::cat(flat), counts, options);
-    return GroupWork::start(work);
+    return start(work,
+                 [=, this, output = outputs.front(), op = options.reduceOp, timeout = timeout_of(options)] {
+                   add_reduce_scatter(*work, output, at::cat(flat), counts, op, timeout);
+                 });
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    check_dense(input, "reduce_scatter");
-    TORCH_CHECK(input.numel() == output.numel() * getSize() && output.scalar_type() == input.scalar_type(),
-                "nzcl's reduce_scatter: the input must have as many elements as all outputs, and their type");
+    check([&] {
+      check_dense(input, "reduce_scatter");
+      check_dense(output, "reduce_scatter");
+      check_reducible(output, options.reduceOp);
+      TORCH_CHECK(
+          input.numel() == output.numel() * getSize() && output.scalar_type() == input.scalar_type(),
+          "nzcl's reduce_scatter: the input must have as many elements as all outputs, and their type");
+    });
     const auto work = make_work(OpType::_REDUCE_SCATTER_BASE, {output});
-    const std::vector<std::uint64_t> counts(static_cast<std::size_t>(getSize()), count_of(output));
-    add_reduce_scatter(*work, output, input.contiguous(), counts, options);
-    return GroupWork::start(work);
+    return start(work, [=, this, op = options.reduceOp, timeout = timeout_of(options)] {
+      const std::vector<std::uint64_t> counts(static_cast<std::size_t>(getSize()), count_of(output));
+      add_reduce_scatter(*work, output, input.contiguous(), counts, op, timeout);
+    });
+  }
+
+  /// It is over when all earlier calls of this rank are.
+  WorkPtr barrier(const c10d::BarrierOptions& options) override {
+    const std::uint64_t number = outstanding_.begin();
+    const auto work = make_work(OpType::BARRIER, {}, number);
+    outstanding_.when_earlier_end(number, [earlier = work->wait_also()]() mutable { earlier.reset(); });
+    return start(work, [=, this, timeout = timeout_of(options)] {
+      work->add(communicator_->allreduce({.timeout = timeout}));
+    });
   }
 
   WorkPtr average(const at::Tensor& tensor, std::uint64_t block_elems) {
-    check_cpu(tensor);
-    check_dense(tensor, "average");
+    check([&] { check_dense(tensor, "average"); });
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
-    add_dense_allreduce(*work, tensor, c10d::ReduceOp::AVG, block_elems, std::chrono::nanoseconds(0));
-    return GroupWork::start(work);
+    return start(work, [=, this] {
+      add_dense_allreduce(work, tensor, c10d::ReduceOp::AVG, block_elems, std::chrono::nanoseconds(0));
+    });
   }
 
   WorkPtr average_compressed(nzcl::CompressorState& state, const at::Tensor& tensor) {
-    check_dense(tensor, "compressed allreduce");
-    TORCH_CHECK(
-        tensor.scalar_type() == at::kFloat && tensor.is_contiguous() && count_of(tensor) == state.elements(),
-        "nzcl's compressed allreduce takes the state's ", state.elements(),
-        " elements of type float, one behind the other");
+    check([&] {
+      check_dense(tensor, "compressed allreduce");
+      TORCH_CHECK(tensor.scalar_type() == at::kFloat && tensor.is_contiguous() &&
+                      count_of(tensor) == state.elements(),
+                  "nzcl's compressed allreduce takes the state's ", state.elements(),
+                  " elements of type float, one behind the other");
+    });
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
-    float* const data = used(*work, tensor).data_ptr<float>();
-    work->add(communicator_.allreduce_compressed(
-        {.state = &state, .input = data, .output = data, .op = nzcl::ReduceOp::avg}));
-    return GroupWork::start(work);
+    return start(work, [=, this, state = &state] {
+      float* const data = used(*work, tensor).data_ptr<float>();
+      work->add(communicator_->allreduce_compressed(
+          {.state = state, .input = data, .output = data, .op = nzcl::ReduceOp::avg}));
+    });
   }
 
-  void expect_density(double share) {
-    TORCH_CHECK(share >= 0 && share <= 1, "nzcl: the expected density is a share from 0 to 1, and not ",
-                share);
-    sparse_density_.store(share, std::memory_order_relaxed);
+  WorkPtr failed(const std::string& reason) {
+    refuse(reason);
+    const auto work = make_work(OpType::ALLREDUCE, {});
+    work->fail(reason);
+    work->seal();
+    return work;
   }
 
-  nzcl::Statistics statistics() const { return communicator_.statistics(); }
-  std::size_t registered_storages() const { return buffers_.size(); }
-
-  WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    const auto work = make_work(OpType::BARRIER, {});
-    work->add(communicator_.allreduce({.timeout = timeout_of(options)}));
-    return GroupWork::start(work);
-  }
+  nzcl::Statistics statistics() const { return communicator_->statistics(); }
+  std::size_t registered_storages() const { return buffers_->size(); }
 
  private:
+  static constexpr nzcl::DataType kBytes = nzcl::DataType::uint8;  // are copied, whatever they stand for
+  static constexpr std::uint64_t kBlockBytes = 1024;
+
+  void end() {
+    if (!communicator_) return;
+    close();
+    headers_handle_ = {};
+    buffers_.reset();
+    communicator_.reset();
+  }
+
+  /// Runs `checks`. If they throw, the call takes its place in the order all the same.
+  void check(const std::function<void()>& checks) {
+    try {
+      checks();
+    } catch (const std::exception& e) {
+      refuse(text_of(e));
+      throw;
+    }
+  }
+  void refuse(const std::string& reason) {
+    order_.run([=, this] {
+      try {
+        communicator_->refuse(reason);
+      } catch (const nzcl::Error&) {  // the communicator has failed, which the others know
+      }
+    });
+  }
+  void check_list(const std::vector<Tensors>& lists, const char* call, const char* what) const {
+    TORCH_CHECK(lists.size() == 1 && lists[0].size() == static_cast<std::size_t>(getSize()), "nzcl's ", call,
+                " takes one list of ", getSize(), " ", what, "s");
+  }
+
   GroupWorkPtr make_work(OpType type, const Tensors& outputs) {
-    return c10::make_intrusive<GroupWork>(getRank(), type, outputs);
+    return make_work(type, outputs, outstanding_.begin());
+  }
+  GroupWorkPtr make_work(OpType type, const Tensors& outputs, std::uint64_t number) {
+    return c10::make_intrusive<GroupWork>(getRank(), type, outputs, callbacks_,
+                                          [this, number] { outstanding_.end(number); });
+  }
+
+  /// Has the call's operations started in the order of the calls.
+  WorkPtr start(const GroupWorkPtr& work, const std::function<void()>& add_operations) {
+    order_.run([=] {
+      add_or_fail(*work, add_operations);
+      work->seal();
+    });
+    return work;
+  }
+  static void add_or_fail(GroupWork& work, const std::function<void()>& add_operations) {
+    try {
+      const at::NoGradGuard no_grad;
+      add_operations();
+    } catch (const std::exception& e) {
+      work.fail(text_of(e));
+    }
   }
 
   /// Returns the tensor, or a copy whose elements follow each other. What is written to a copy is copied
@@ -217,8 +362,8 @@ class NzclGroup final : public GroupBase {
   }
   /// Registers the tensor, and keeps it until the work is over.
   at::Tensor used(GroupWork& work, const at::Tensor& t) {
-    buffers_.cover(t);
     work.keep(t);
+    work.keep(buffers_->cover(t));
     return t;
   }
   static void split(const at::Tensor& all, const Tensors& outputs) {
@@ -229,93 +374,111 @@ class NzclGroup final : public GroupBase {
     }
   }
 
-  void add_allreduce(GroupWork& work, const at::Tensor& t, const c10d::ReduceOp& op,
+  void add_allreduce(const GroupWorkPtr& work, const at::Tensor& t, const c10d::ReduceOp& op,
                      std::chrono::nanoseconds timeout) {
-    check_cpu(t);
-    if (t.is_sparse()) return add_sparse_allreduce(work, t, op, timeout);
-    check_dense(t, "allreduce");
+    if (t.is_sparse()) return ask_for_entries(work, t, op_of(op), timeout);
     add_dense_allreduce(work, t, op, block_of(t), timeout);
   }
 
-  void add_dense_allreduce(GroupWork& work, const at::Tensor& t, const c10d::ReduceOp& op,
+  void add_dense_allreduce(const GroupWorkPtr& work, const at::Tensor& t, const c10d::ReduceOp& op,
                            std::uint64_t block_elems, std::chrono::nanoseconds timeout) {
-    const at::Tensor data = in_one_piece(work, t, true);
-    work.add(communicator_.allreduce({.input = data.data_ptr(),
-                                      .output = data.data_ptr(),
-                                      .count = count_of(data),
-                                      .type = type_of(data),
-                                      .op = op_of(op),
-                                      .block_elems = block_elems,
-                                      .timeout = timeout}));
+    const at::Tensor data = in_one_piece(*work, t, true);
+    work->add(communicator_->allreduce({.input = data.data_ptr(),
+                                        .output = data.data_ptr(),
+                                        .count = count_of(data),
+                                        .type = type_of(data),
+                                        .op = op_of(op),
+                                        .block_elems = block_elems,
+                                        .timeout = timeout}));
   }
 
-  /// Entries with the same index are summed on the way. The result has room for as many entries as all ranks
-  /// have if they are alike, and grows where that is too little.
-  void add_sparse_allreduce(GroupWork& work, const at::Tensor& tensor, const c10d::ReduceOp& op,
-                            std::chrono::nanoseconds timeout) {
-    const nzcl::ReduceOp reduce_op = op_of(op);
-    const bool sums = reduce_op == nzcl::ReduceOp::sum || reduce_op == nzcl::ReduceOp::avg;
-    const SparseBlocks b = blocks_of(sums ? tensor : tensor.coalesce());  // in torch equal indices mean a sum
-    const at::Tensor values = used(work, b.values);
-    const auto empty_result = [like = b.values](std::int64_t entries) {
-      auto sizes = like.sizes().vec();
-      sizes[0] = entries;
-      return at::empty(sizes, like.options());
-    };
-    const auto room = std::min(b.blocks, getSize() * static_cast<std::int64_t>(b.indices.size()));
-    const auto result = std::make_shared<at::Tensor>(empty_result(room));
-    nzcl::Work sum =
-        communicator_.allreduce_sparse({.values = values.data_ptr(),
-                                        .indices = std::span<const std::int64_t>(b.indices),
-                                        .count = static_cast<std::uint64_t>(b.blocks * b.block_elems),
-                                        .type = type_of(values),
-                                        .op = reduce_op,
-                                        .block_elems = static_cast<std::uint64_t>(b.block_elems),
-                                        .packed_values = room > 0 ? result->data_ptr() : nullptr,
-                                        .packed_capacity = static_cast<std::uint64_t>(room),
-                                        .packed_grow =
-                                            [result, empty_result](std::uint64_t blocks) {
-                                              *result = empty_result(static_cast<std::int64_t>(blocks));
-                                              return nzcl::PackedMemory{.values = result->data_ptr()};
-                                            },
-                                        .sum_duplicates = sums,
-                                        .timeout = timeout,
-                                        .expected_density = sparse_density_.load(std::memory_order_relaxed)});
-    work.at_end([tensor, result, sum] { replace(tensor, sum.packed_indices(), *result); });
-    work.add(std::move(sum));
+  /// First the ranks tell each other how many entries they have, and of which dimensions. So a tensor without
+  /// entries fits any others, the result has the room that it needs, and the way that suits the density is
+  /// taken. The headers of all ranks lie behind this rank's in `headers_`; one call at a time uses them.
+  void ask_for_entries(const GroupWorkPtr& work, const at::Tensor& tensor, nzcl::ReduceOp op,
+                       std::chrono::nanoseconds timeout) {
+    // In PyTorch equal indices mean a sum, whatever the operation between ranks.
+    const bool sums = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg;
+    const at::Tensor input = sums ? tensor : tensor.coalesce();
+    headers_[0] = header_of(input, static_cast<int>(op));
+    nzcl::Work gathering = communicator_->allgather({.input = &headers_[0],
+                                                     .output = &headers_[1],
+                                                     .count = kHeaderWords,
+                                                     .type = nzcl::DataType::int64,
+                                                     .block_elems = kHeaderWords,
+                                                     .timeout = timeout});
+    order_.hold();
+    try {
+      gathering.on_complete([=, this, going_on = work->wait_also()](const nzcl::Error* error) {
+        if (error != nullptr) work->fail(error->what());
+        order_.release([&] {
+          if (error == nullptr)
+            add_or_fail(*work, [&] { add_sparse_allreduce(work, tensor, input, op, timeout); });
+        });
+      });
+    } catch (const nzcl::Error& e) {  // this rank cannot go on, and the others will
+      communicator_->abort(e.what());
+      order_.release([] {});
+      throw;
+    }
+  }
+
+  void add_sparse_allreduce(const GroupWorkPtr& work, const at::Tensor& tensor, const at::Tensor& input,
+                            nzcl::ReduceOp op, std::chrono::nanoseconds timeout) {
+    const auto plan = plan_of(input, std::span(headers_).subspan(1));
+    if (!plan) return;
+    const at::Tensor values = used(*work, values_of(input));
+    const at::Tensor result = used(*work, empty_values(input, *plan, plan->room));
+    const std::vector<std::int64_t> indices = indices_of(input);
+    const double density = static_cast<double>(plan->most_entries) / static_cast<double>(plan->blocks);
+    nzcl::Work sum = communicator_->allreduce_sparse(
+        {.values = indices.empty() ? nullptr : values.data_ptr(),
+         .indices = std::span<const std::int64_t>(indices),
+         .count = static_cast<std::uint64_t>(plan->blocks) * static_cast<std::uint64_t>(plan->block_elems),
+         .type = type_of(values),
+         .op = op,
+         .block_elems = static_cast<std::uint64_t>(plan->block_elems),
+         .packed_values = result.data_ptr(),
+         .packed_capacity = static_cast<std::uint64_t>(plan->room),
+         .sum_duplicates = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg,
+         .timeout = timeout,
+         .expected_density = std::min(density, 1.0)});
+    work->at_end([=] { replace(tensor, *plan, sum.packed_indices(), result); });
+    work->add(std::move(sum));
   }
 
   void add_allgather(GroupWork& work, const at::Tensor& all, const at::Tensor& input,
                      std::chrono::nanoseconds timeout) {
-    check_dense(input, "allgather");
     const at::Tensor own = in_one_piece(work, input, false);
-    used(work, all);
-    work.add(communicator_.allgather({.input = own.data_ptr(),
-                                      .output = all.data_ptr(),
-                                      .count = own.nbytes(),
-                                      .type = nzcl::DataType::uint8,
-                                      .block_elems = block_of(own) * own.element_size(),
-                                      .timeout = timeout}));
+    work.add(communicator_->allgather({.input = own.data_ptr(),
+                                       .output = all.data_ptr(),
+                                       .count = own.nbytes(),
+                                       .type = kBytes,
+                                       .block_elems = kBlockBytes,
+                                       .timeout = timeout}));
   }
 
   void add_reduce_scatter(GroupWork& work, const at::Tensor& output, const at::Tensor& input,
-                          std::span<const std::uint64_t> counts, const c10d::ReduceScatterOptions& options) {
-    check_dense(output, "reduce_scatter");
+                          std::span<const std::uint64_t> counts, const c10d::ReduceOp& op,
+                          std::chrono::nanoseconds timeout) {
     const at::Tensor out = in_one_piece(work, output, true), in = used(work, input);
-    work.add(communicator_.reduce_scatter({.input = in.data_ptr(),
-                                           .output = out.data_ptr(),
-                                           .counts = counts,
-                                           .type = type_of(in),
-                                           .op = op_of(options.reduceOp),
-                                           .block_elems = block_of(out),
-                                           .timeout = timeout_of(options)}));
+    work.add(communicator_->reduce_scatter({.input = in.data_ptr(),
+                                            .output = out.data_ptr(),
+                                            .counts = counts,
+                                            .type = type_of(in),
+                                            .op = op_of(op),
+                                            .block_elems = block_of(out),
+                                            .timeout = timeout}));
   }
 
   const AroundClose around_close_;
-  const nzcl::Options options_;
-  nzcl::Communicator communicator_;
-  std::atomic<double> sparse_density_{0};  // what expect_density() has said; 0: nothing
-  Buffers buffers_;  // destroyed before the communicator, whose operations keep what they use
+  const std::shared_ptr<CallbackThreads> callbacks_ = std::make_shared<CallbackThreads>();
+  Outstanding outstanding_;
+  CallOrder order_;
+  std::vector<SparseHeader> headers_;
+  std::optional<nzcl::Communicator> communicator_;  // its callbacks use all above
+  std::optional<Buffers> buffers_;
+  nzcl::RegisteredBuffer headers_handle_;
 };
 
 NzclGroup& nzcl_group(GroupBase& group) {
@@ -344,7 +507,7 @@ void abort(GroupBase& group, const std::string& reason) { nzcl_group(group).abor
 
 void close(GroupBase& group) { nzcl_group(group).close(); }
 
-void expect_density(GroupBase& group, double share) { nzcl_group(group).expect_density(share); }
+WorkPtr failed(GroupBase& group, const std::string& reason) { return nzcl_group(group).failed(reason); }
 
 nzcl::Statistics statistics(GroupBase& group) { return nzcl_group(group).statistics(); }
 

@@ -39,10 +39,11 @@ using GroupBase = c10d::ProcessGroup;
 /// come from NZCL_* variables. Throws nzcl::Error, which names the ranks that do not come.
 ///
 /// Threads: as c10d asks, calls that start operations come in the same order on all ranks. Works complete on
-/// a thread of the communicator, where callbacks of their futures run too. Destroying the group waits for the
-/// other ranks to do so, at most NZCL_CLOSE_TIMEOUT_S. It also waits for callbacks, which may need a lock
-/// that the destroying thread holds, such as Python's; so that waiting is done inside of `around_close`, if
-/// it is given, which must call its argument.
+/// a thread of the communicator, and the callbacks of their futures run on threads of the group, so that one
+/// may wait for another. Destroying the group closes it: that waits for the other ranks to do so, at most
+/// NZCL_CLOSE_TIMEOUT_S. It also waits for callbacks, which may need a lock that the destroying thread holds,
+/// such as Python's; so that waiting is done inside of `around_close`, if it is given, which must call its
+/// argument.
 NZCL_API c10::intrusive_ptr<GroupBase> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
     std::function<void(const std::function<void()>& close)> around_close = {});
@@ -62,11 +63,9 @@ NZCL_API c10::intrusive_ptr<c10d::Work> average_compressed(GroupBase& group, nzc
 /// on every rank.
 NZCL_API c10::intrusive_ptr<c10d::Work> average(GroupBase& group, const at::Tensor& tensor,
                                                 std::uint64_t block_elems);
-/// How dense each rank's sparse tensors will be of which an allreduce is started from now on: the share of
-/// entries that are there, 0 .. 1; 0: not known. It helps to choose how they are exchanged, and changes no
-/// result but the order in which values are added. Every rank calls it with the same share at the same place
-/// among its collectives; ranks that do not fail with a text that shows both shares.
-NZCL_API void expect_density(GroupBase& group, double share);
+/// For code that finds that it cannot start a collective which the other ranks start: takes its place in the
+/// order, so that they fail and do not wait. Returns a work that has failed with this reason.
+NZCL_API c10::intrusive_ptr<c10d::Work> failed(GroupBase& group, const std::string& reason);
 /// What this rank's communicator has moved since it was made.
 NZCL_API nzcl::Statistics statistics(GroupBase& group);
 /// What one of nzcl's works has moved. It must have completed.

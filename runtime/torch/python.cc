@@ -134,10 +134,6 @@ void load_state_dict(BucketHook& hook, const py::dict& saved) {
   hook.restore(std::move(states), chosen);
 }
 
-void expect_density(const c10::intrusive_ptr<GroupBase>& group, double share) {
-  nzcl_torch::expect_density(*group, share);
-}
-
 py::dict statistics(const c10::intrusive_ptr<GroupBase>& group) {
   const nzcl::Statistics s = nzcl_torch::statistics(*group);
   return py::dict(py::arg("operations") = s.operations, py::arg("messages_sent") = s.messages_sent,
@@ -153,7 +149,6 @@ PYBIND11_MODULE(_C, module) {
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::call_guard<py::gil_scoped_release>());
   module.def("close_all", &close_all, py::arg("failure"), py::call_guard<py::gil_scoped_release>());
-  module.def("expect_density", &expect_density, py::arg("group"), py::arg("share"));
   module.def("statistics", &statistics, py::arg("group"));
   module.def("register_hook", &register_hook, py::arg("reducer"), py::arg("group"), py::arg("parameters"),
              py::arg("compress"), py::arg("automatic"), py::arg("tries"), py::arg("more_steps"),

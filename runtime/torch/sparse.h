@@ -3,59 +3,49 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
+#include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
-
-#include "runtime/torch/types.h"
 
 namespace nzcl_torch {
 
-/// What a sparse tensor is in nzcl's terms. The tensor is `blocks` blocks of `block_elems` elements: the
-/// sparse dimensions count the blocks, the dense ones are inside of a block. An index may be there several
-/// times.
-struct SparseBlocks {
-  at::Tensor values;  // [number of entries, dense dimensions...], contiguous
-  std::vector<std::int64_t> indices;
+/// What the ranks tell each other of a sparse tensor before they sum it. The sparse dimensions count blocks,
+/// the dense ones are inside of a block; only entries say which are which, because a tensor without entries
+/// may have been emptied in place, and then all its dimensions are sparse.
+struct SparseHeader {
+  std::int64_t entries = 0;
+  std::int64_t sparse_dims = 0;  ///< without entries it counts for nothing
+  std::int64_t fingerprint = 0;  ///< of what has to be the same on all ranks: shape, type and operation
+};
+inline constexpr std::int64_t kHeaderWords = 3;
+
+/// What the ranks agree on.
+struct SparsePlan {
+  std::int64_t sparse_dims = 0;
   std::int64_t blocks = 1, block_elems = 1;
+  std::int64_t most_entries = 0;  ///< of one rank
+  std::int64_t room = 0;          ///< the result has at most so many blocks
 };
 
-inline std::int64_t product(at::IntArrayRef sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-}
+/// Throws c10::Error for a tensor of more elements than 63 bits count.
+SparseHeader header_of(const at::Tensor& tensor, int op);
 
-inline SparseBlocks blocks_of(const at::Tensor& t) {
-  SparseBlocks b;
-  const auto sparse = t.sizes().slice(0, static_cast<std::size_t>(t.sparse_dim()));
-  b.blocks = product(sparse);
-  b.block_elems = product(t.sizes().slice(static_cast<std::size_t>(t.sparse_dim())));
-  b.values = t._values().contiguous();
-  const at::Tensor indices = t._indices().contiguous();
-  const auto n = static_cast<std::size_t>(t._nnz());
-  b.indices.assign(n, 0);
-  for (std::int64_t d = 0; d < t.sparse_dim(); ++d) {
-    const std::int64_t* row = indices.data_ptr<std::int64_t>() + d * indices.size(1);
-    for (std::size_t i = 0; i < n; ++i)
-      b.indices[i] = b.indices[i] * sparse[static_cast<std::size_t>(d)] + row[i];
-  }
-  return b;
-}
+/// The plan for `tensor`, which is this rank's, from the headers of all ranks; none if no rank has elements.
+/// Every rank comes to the same. Throws c10::Error, naming ranks, if their tensors do not fit each other.
+std::optional<SparsePlan> plan_of(const at::Tensor& tensor, std::span<const SparseHeader> ranks);
+
+/// The blocks' indices of the tensor's entries, of which the same may be there several times.
+std::vector<std::int64_t> indices_of(const at::Tensor& tensor);
+/// Its values, one behind the other, or none.
+at::Tensor values_of(const at::Tensor& tensor);
+/// Memory for the values of so many blocks.
+at::Tensor empty_values(const at::Tensor& tensor, const SparsePlan& plan, std::int64_t blocks);
 
 /// Makes `tensor` the sparse tensor with these entries, of which the indices ascend. `values` may have room
 /// for more.
-inline void replace(at::Tensor tensor, std::span<const std::int64_t> indices, const at::Tensor& values) {
-  const auto n = static_cast<std::int64_t>(indices.size());
-  at::Tensor coordinates = at::empty({tensor.sparse_dim(), n}, at::kLong);
-  std::vector<std::int64_t> rest(indices.begin(), indices.end());
-  for (std::int64_t d = tensor.sparse_dim(); d-- > 0;) {
-    std::int64_t* row = coordinates.data_ptr<std::int64_t>() + d * n;
-    const std::int64_t size = tensor.size(d);
-    for (std::size_t i = 0; i < rest.size(); ++i) row[i] = rest[i] % size, rest[i] /= size;
-  }
-  at::Tensor result =
-      at::_sparse_coo_tensor_unsafe(coordinates, values.narrow(0, 0, n), tensor.sizes(), tensor.options());
-  result._coalesced_(true);
-  tensor.copy_(result);
-}
+void replace(at::Tensor tensor, const SparsePlan& plan, std::span<const std::int64_t> indices,
+             const at::Tensor& values);
 
 }  // namespace nzcl_torch

@@ -48,23 +48,28 @@ inline nzcl::ReduceOp op_of(const c10d::ReduceOp& op) {
   }
 }
 
-/// Elements per block. Zeros come by rows (of an embedding, of the neurons that did not fire), so a block is
-/// a row, or several of short rows. Tensors without rows, and such with very long ones, have blocks of 256.
+/// Elements per block of a dense tensor: 512 bytes, whatever its shape, because ranks may have tensors of as
+/// many elements in other shapes. Smaller blocks would follow short rows more closely; where all blocks are
+/// there, they take longer.
 inline std::uint64_t block_of(const at::Tensor& t) {
-  constexpr std::uint64_t kDefault = 256, kLongestRow = 4096, kLeastBytes = 64;
-  const std::uint64_t row = t.dim() >= 2 ? static_cast<std::uint64_t>(t.size(-1)) : 0;
-  if (row == 0 || row > kLongestRow) return kDefault;
-  const std::uint64_t bytes = row * t.element_size();
-  return row * ((kLeastBytes + bytes - 1) / bytes);
+  constexpr std::uint64_t kBlockBytes = 512;
+  return std::max<std::uint64_t>(kBlockBytes / t.element_size(), 1);
 }
 
 inline void check_cpu(const at::Tensor& t) {
   TORCH_CHECK(t.device().is_cpu(), "nzcl reduces tensors in host memory; this one is on ", t.device());
 }
+/// Refuses what is neither dense nor COO.
+inline void check_layout(const at::Tensor& t, const char* call) {
+  check_cpu(t);
+  TORCH_CHECK(t.layout() == at::kStrided || t.layout() == at::kSparse, "nzcl's ", call,
+              " takes dense tensors, and sparse ones in COO form; this one is ", t.layout(),
+              ", which to_sparse_coo() or to_dense() turns into one of them");
+}
 inline void check_dense(const at::Tensor& t, const char* call) {
   check_cpu(t);
   TORCH_CHECK(t.layout() == at::kStrided, "nzcl's ", call,
-              " takes dense tensors; only allreduce takes sparse ones");
+              " takes dense tensors; only allreduce takes sparse ones, and this one is ", t.layout());
 }
 
 }  // namespace nzcl_torch

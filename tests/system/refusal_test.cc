@@ -417,5 +417,26 @@ TEST(Hints, AWrongOneChangesNoResultAndOneThatCannotBeIsRefused) {
   EXPECT_THAT(errors, Each(""));
 }
 
+/// A layer above refuses a call of its own: its place in the order is taken.
+TEST(RefusedByCaller, AllRanksAlikeGoOn) {
+  const auto errors = run_ranks(patient(3, 0), [](Communicator& c) {
+    Tensors t(c, kSmall);
+    t.sum_and_check(1);
+    c.refuse("no such shape");
+    t.sum_and_check(2);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(RefusedByCaller, OneRankAloneFailsAllByName) {
+  run_ranks(patient(3, 0), [](Communicator& c) {
+    Tensors t(c, kSmall);
+    t.sum_and_check(1);
+    if (c.rank() == 1) c.refuse("no such shape");
+    EXPECT_THAT(error_of([&] { c.allreduce(t.request(2)).wait(); }).second,
+                AllOf(HasSubstr("rank 1"), HasSubstr("no such shape")));
+  });
+}
+
 }  // namespace
 }  // namespace nzcl::test

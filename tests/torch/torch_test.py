@@ -145,6 +145,66 @@ def rank_collectives():
     dist.destroy_process_group()
 
 
+def rank_calls():
+    """Every call of torch.distributed that communicates does what runtime/torch/CALLS.md says."""
+    torch, dist, rank, size = group()
+    told = told_calls()
+    base = dist.distributed_c10d._get_default_group()
+    next_rank = (rank + 1) % size
+
+    def tensors(n=size):
+        return [torch.ones(4) for _ in range(n)]
+
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(torch.ones(4)),
+        "all_reduce of a sparse tensor": lambda: dist.all_reduce(torch.eye(4).to_sparse()),
+        "all_reduce with PRODUCT, BAND, BOR or BXOR": lambda: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.PRODUCT),
+        "all_reduce of bool, int8, int16 or complex": lambda: dist.all_reduce(torch.ones(4, dtype=torch.int8)),
+        "all_reduce_coalesced": lambda: dist.all_reduce_coalesced(tensors()),
+        "reduce": lambda: dist.reduce(torch.ones(4), 0),
+        "broadcast": lambda: dist.broadcast(torch.ones(4), 0),
+        "broadcast_object_list": lambda: dist.broadcast_object_list([rank], 0),
+        "all_gather": lambda: dist.all_gather(tensors(), torch.ones(4)),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.ones(4 * size), torch.ones(4)),
+        "all_gather_object": lambda: dist.all_gather_object([None] * size, rank),
+        "all_gather_coalesced": lambda: dist.all_gather_coalesced([tensors()] * size, tensors()),
+        "reduce_scatter": lambda: dist.reduce_scatter(torch.ones(4), tensors()),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(4), torch.ones(4 * size)),
+        "barrier": lambda: dist.barrier(),
+        "monitored_barrier": lambda: dist.monitored_barrier(),
+        "send, recv, isend, irecv": lambda: dist.send(torch.ones(4), next_rank),
+        "batch_isend_irecv": lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(4), next_rank)]),
+        "gather": lambda: dist.gather(torch.ones(4), tensors() if rank == 0 else None),
+        "gather_object": lambda: dist.gather_object(rank, [None] * size if rank == 0 else None),
+        "scatter": lambda: dist.scatter(torch.ones(4), tensors() if rank == 0 else None),
+        "scatter_object_list": lambda: dist.scatter_object_list([None], list(range(size)) if rank == 0 else [None]),
+        "all_to_all": lambda: dist.all_to_all(tensors(), tensors()),
+        "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(size), torch.ones(size)),
+        "new_group": lambda: dist.new_group(list(range(size))),
+    }
+    assert set(told) == set(calls), set(told) ^ set(calls)
+    for name, call in calls.items():
+        try:
+            call()
+            outcome = "works"
+        except Exception as error:
+            assert told[name] == "refused", f"{name}: {error}"
+            outcome = "refused"
+        assert outcome == told[name], f"{name} {outcome}, and CALLS.md says {told[name]}"
+    t = torch.ones(4)
+    base.allreduce(t).wait()
+    assert (t == size).all(), "refused calls have not disturbed the order"
+    dist.destroy_process_group()
+
+
+def told_calls():
+    """What the table of CALLS.md says of each call: works or refused."""
+    page = os.path.join(os.path.dirname(__file__), "..", "..", "runtime", "torch", "CALLS.md")
+    with open(page) as lines:
+        rows = [[cell.strip().replace("`", "") for cell in line.split("|")[1:3]] for line in lines if line.startswith("| `")]
+    return dict(rows)
+
+
 def rank_sparse():
     torch, dist, rank, size = group()
 
@@ -175,34 +235,211 @@ def rank_sparse():
     dist.destroy_process_group()
 
 
-def rank_density():
-    import nzcl_torch
+def emptied(torch, sizes):
+    """What zero_grad() of torch 1.13 makes of a sparse gradient: without entries, and all its dimensions are sparse."""
+    t = torch.sparse_coo_tensor([[0]], torch.ones(1, *sizes[1:]), sizes)
+    t.zero_()
+    assert t._nnz() == 0 and t.sparse_dim() == len(sizes)
+    return t
+
+
+def rank_sparse_agreement():
+    """Ranks whose sparse tensors look different come to the same plan, in the order of the calls."""
+    torch, dist, rank, size = group()
+
+    def row(index, rows, width=4):
+        return torch.sparse_coo_tensor([[index]], torch.ones(1, width), (rows, width))
+
+    for empty_rank in range(size):
+        t = emptied(torch, (10, 4)) if rank == empty_rank else row(rank, 10)
+        dist.all_reduce(t)
+        assert t.sparse_dim() == 1 and t.to_dense().sum() == 4 * (size - 1), t
+        t = emptied(torch, (10, 4)) if rank == empty_rank else torch.sparse_coo_tensor([[rank], [1]], [1.0], (10, 4))
+        dist.all_reduce(t)
+        assert t.sparse_dim() == 2 and t.to_dense()[:, 1].sum() == size - 1, t
+    t = emptied(torch, (10, 4))
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    assert t._nnz() == 0
+
+    # The result has many more entries than this rank.
+    generator = torch.Generator().manual_seed(rank)
+    for n in (1, 1000) if rank == 0 else (1000, 1):
+        index = torch.randperm(5000, generator=generator)[:n].unsqueeze(0)
+        t = torch.sparse_coo_tensor(index, torch.ones(n, 16), (5000, 16))
+        dist.all_reduce(t)
+        total = torch.tensor([n * 16.0])
+        dist.all_reduce(total)
+        assert t.to_dense().sum() == total.item()
+
+    # A table of which hardly anything is there.
+    rows = 10**8
+    t = torch.sparse_coo_tensor([[0, 5 + rank, rows - 1]], torch.ones(3, 128), (rows, 128))
+    dist.all_reduce(t)
+    assert t.coalesce().indices().tolist() == [[0] + list(range(5, 5 + size)) + [rows - 1]]
+    assert t.coalesce().values()[:, 0].tolist() == [size] + [1] * size + [size]
+
+    # Calls that are started while an allreduce of sparse tensors is under way keep their order.
+    sparse = [row(i, 50) for i in range(20)]
+    dense = [torch.full((100 * i + 1,), float(rank)) for i in range(20)]
+    works = []
+    for i, (s, d) in enumerate(zip(sparse, dense)):
+        works += [dist.all_reduce(s, async_op=True), dist.all_reduce(d, async_op=True)]
+        if i % 5 == rank % 5:
+            works[-1].wait()
+    for work in reversed(works):
+        work.wait()
+    for i, (s, d) in enumerate(zip(sparse, dense)):
+        assert s.to_dense()[i].tolist() == [size] * 4
+        assert (d == size * (size - 1) / 2).all(), d
+
+    wait_for_all(dist, rank, size)
+    huge = torch.sparse_coo_tensor([[1], [2], [3]], [1.0], (10**6,) * 3)
+    expect_error(lambda: dist.all_reduce(huge), "1000000000000000000 elements in blocks of 1 is larger than memory can be")
+    expect_error(lambda: dist.all_reduce(row(0, 10 if rank == 0 else 11)), "shape, type or operation of rank 0 and rank 1 differ")
+    expect_error(lambda: dist.all_reduce(row(0, 10) if rank == 0 else torch.sparse_coo_tensor([[1], [1]], [1.0], (10, 4))),
+                 "numbers of sparse dimensions of rank 0 and rank 1 differ")
+    t = row(0, 10)
+    dist.all_reduce(t)
+    assert t.to_dense().sum() == 4 * size, "a refused call has not disturbed the order"
+    dist.destroy_process_group()
+
+
+def rank_shapes():
+    """Sizes that do not fit are refused on every rank, and nothing is written; other shapes of as many elements fit."""
+    torch, dist, rank, size = group()
+    base = dist.distributed_c10d._get_default_group()
+    for elements in (2, 6):
+        memory = torch.zeros(20)
+        expect_error(lambda: dist.reduce_scatter(memory[:elements], [torch.ones(4)] * size),  # noqa: B023
+                     f"reduce_scatter: output of rank {rank} has {elements} elements, but the input for it has 4")
+        outs = [torch.zeros(4) for _ in range(size - 1)] + [memory[:elements]]
+        expect_error(lambda: dist.all_gather(outs, torch.ones(4)),  # noqa: B023
+                     f"allgather: output {size - 1} has {elements} elements, but this rank's input has 4")
+        assert not memory.any()
+    expect_error(lambda: base.allgather([[torch.zeros(4, dtype=torch.int)] * size], [torch.ones(4)]), "output 0 is of type Int", "of type Float")
+    expect_error(lambda: base.reduce_scatter([torch.zeros(4)], [[torch.ones(4, dtype=torch.double)] * size]), "is of type Float", "of type Double")
+    csr = torch.eye(3).to_sparse_csr()
+    expect_error(lambda: dist.all_reduce(csr), "SparseCsr", "to_sparse_coo()")
+
+    first = rank == 0
+    t = torch.ones(4, 24) if first else torch.ones(96)
+    dist.all_reduce(t)
+    assert (t == size).all()
+    dist.broadcast(t, 0)
+    dist.reduce(t, 0)
+    outs = [torch.zeros(96) for _ in range(size)]
+    dist.all_gather(outs, torch.ones(96 // (4 if first else 1), 4 if first else 1))
+    assert all((out == 1).all() for out in outs)
+    shapes = [(4, 24 + 8 * r) for r in range(size)]
+    out = torch.zeros(shapes[rank])
+    dist.reduce_scatter(out, [torch.ones(shape) for shape in shapes])
+    assert (out == size).all()
+
+    # One rank alone is refused: the others do not wait.
+    wait_for_all(dist, rank, size)
+    out = torch.zeros(3 if rank == 1 else 4)
+    expect_error(lambda: dist.reduce_scatter(out, [torch.ones(4)] * size), "output of rank 1 has 3 elements")
+
+
+def rank_callbacks():
+    """Callbacks of futures wait for other collectives, as those of PyTorch's PowerSGD hook do."""
+    torch, dist, rank, size = group()
+
+    def again(_):
+        return dist.all_reduce(torch.ones(4), async_op=True).get_future().wait()[0]
+
+    def nested(future):
+        return dist.all_reduce(torch.ones(8), async_op=True).get_future().then(again).wait()
+
+    for then in (again, nested):
+        for _ in range(20):
+            t = dist.all_reduce(torch.ones(100000), async_op=True).get_future().then(then).wait()
+            assert (t == size).all()
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    model, optimizer, batch = dense_problem(torch)
+    parallel = torch.nn.parallel.DistributedDataParallel(model)
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
+    parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    losses = train(torch, parallel, optimizer, 10, rank, size, batch)
+    assert losses[-1] < losses[0]
+    check_same_on_all_ranks(torch, dist, model)
+    dist.destroy_process_group()
+
+
+def rank_waiting():
+    """wait() ends after its timeout, however many operations a call has; a barrier waits for all earlier calls."""
+    import datetime
+
+    torch, dist, rank, size = group()
+    store = dist.distributed_c10d._get_default_store()
+    # A wait for each of these operations would outlive this test.
+    tensors = [torch.ones(3) for _ in range(60)]
+    if rank > 0:
+        store.wait(["timed out"])
+    work = dist.distributed_c10d._get_default_group().allreduce_coalesced(tensors)
+    if rank == 0:
+        expect_error(lambda: work.wait(datetime.timedelta(seconds=4)), "timed out")
+        expect_error(lambda: work.wait(datetime.timedelta(seconds=-1)), "timed out")
+        store.set("timed out", "")
+    work.wait()
+    assert all((t == size).all() for t in tensors)
+
+    for _ in range(10):
+        sparse = torch.sparse_coo_tensor([list(range(3000))], torch.ones(3000, 100), (100000, 100))
+        works = [dist.all_reduce(torch.ones(1000000), async_op=True), dist.all_reduce(sparse, async_op=True)]
+        dist.barrier()
+        assert all(work.is_completed() for work in works)
+    dist.destroy_process_group()
+
+
+def rank_destroyed():
+    """A destroyed group leaves no threads and no descriptors, and a store serves one group after the other."""
+    import gc
 
     torch, dist, rank, size = group()
 
-    def entries(n):
-        return torch.sparse_coo_tensor([list(range(rank, rank + n))], torch.ones(n, 10), (5000, 10))
+    def held():
+        names = [open(f"/proc/self/task/{t}/comm").read().strip() for t in os.listdir("/proc/self/task")]
+        return len([n for n in names if n.startswith("nzcl") and n != "nzcl-callback"]), len(os.listdir("/proc/self/fd"))
 
-    def check():
-        t = entries(40)
-        dist.all_reduce(t)
-        expected = torch.zeros(5000, 10)
-        for r in range(size):
-            expected[r:r + 40] += 1
-        assert torch.equal(t.to_dense(), expected)
+    before = held()
+    groups = [dist.new_group(list(range(size))) for _ in range(5)]
+    for g in groups:
+        assert dist.all_reduce(torch.ones(1), group=g, async_op=True).get_future().wait()[0] == size
+    assert held() > before
+    for g in groups:
+        dist.destroy_process_group(g)
+    del g, groups
+    gc.collect()
+    assert held() == before, (held(), before)
+    pair = dist.new_group([0, 1])  # which another rank is not in
+    dist.all_reduce(torch.ones(1), group=pair) if rank < 2 else None
 
-    for share in (0, 40 / 5000, 1, 1e-300):  # right or wrong, the sums are the same
-        nzcl_torch.expect_density(share)
-        check()
-    for share in (-0.1, 1.5, float("nan")):
-        expect_error(lambda: nzcl_torch.expect_density(share), "a share from 0 to 1")
-    check()
-    nzcl_torch.expect_density(0.25 if rank == 0 else 0.5)
-    dense = torch.ones(3)
-    dist.all_reduce(dense)
-    assert (dense == size).all(), "it is for sparse tensors only"
-    wait_for_all(dist, rank, size)
-    expect_error(check, "ranks disagree", "expected density 0.25", "expected density 0.5")
+    import datetime
+    import nzcl_torch
+
+    store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
+    for _ in range(3):
+        g = nzcl_torch._C.create(store=store, rank=rank, size=size, timeout=datetime.timedelta(seconds=20))
+        t = torch.ones(3)
+        g.allreduce(t).wait()
+        assert (t == size).all()
+        del g
+    dist.destroy_process_group()
+    del pair
+    gc.collect()
+    assert held()[0] == 0
+
+
+def rank_leaver():
+    """A rank leaves with operations of the others open: they fail at once, long before the group's timeout."""
+    torch, dist, rank, size = group()
+    dist.all_reduce(torch.ones(3))
+    if rank == 1:
+        dist.destroy_process_group()
+    else:
+        expect_error(lambda: dist.all_reduce(torch.ones(3)), "rank 1", "has left")
 
 
 def rank_sum_order():
@@ -255,6 +492,31 @@ def rank_storages():
             t.resize_(t.numel() + 100000).fill_(1)
             dist.all_reduce(t)
             assert (t == size).all(), i
+    import nzcl_torch
+
+    def registered():
+        return nzcl_torch.statistics()["registered_storages"]
+
+    # Memory that is freed, in whatever way, is registered no more, also if new memory lies at the same place.
+    t = torch.ones(2000000)
+    dist.all_reduce(t)
+    before = registered()
+    for _ in range(5):
+        t.storage().resize_(0)
+        assert registered() == before - 1
+        t.storage().resize_(2000000)
+        t.fill_(1)
+        dist.all_reduce(t)
+        assert (t == size).all() and registered() == before
+    del t
+    assert registered() == before - 1
+    import numpy
+
+    for i in range(5):  # memory of which nobody says when it is freed
+        array = numpy.full(1000000, float(rank))
+        t = torch.from_numpy(array)
+        dist.all_reduce(t)
+        assert (array == size * (size - 1) / 2).all() and registered() == before - 1
     bucket = torch.zeros(100000)
     for i in range(50):  # views of one storage, as of a bucket
         view = bucket[i * 100:i * 100 + 1000]
@@ -269,6 +531,17 @@ def rank_coalesced():
     tensors = [torch.full((10 * i + 1, 3), float(rank)) for i in range(5)]
     dist.all_reduce_coalesced(tensors)
     assert all((t == size * (size - 1) / 2).all() for t in tensors)
+
+    # A later tensor is refused: nothing is under way any more when the caller learns of it.
+    base = dist.distributed_c10d._get_default_group()
+    x = torch.ones(1000000, 2)[:, 0]
+    expect_error(lambda: base.allreduce_coalesced([x, torch.ones(4, dtype=torch.int16)]), "does not reduce tensors of type Short")
+    assert (x == 1).all()
+    x, y = torch.ones(1000000), torch.ones(10)
+    expect_error(lambda: dist.all_reduce_coalesced([x, y, y]), "overlaps a buffer of operation")
+    assert (x == size).all() and (y == size).all()
+    dist.all_reduce(y)
+    assert (y == size * size).all()
     dist.destroy_process_group()
 
 
@@ -606,6 +879,17 @@ def rank_hook_refusals():
     train(torch, other, optimizer, 1, rank, size, batch)
     hook.load_state_dict(states)
     expect_error(lambda: train(torch, other, optimizer, 1, rank, size, batch), "state")
+    # What the hook refuses on one rank fails the step on all of them, and the next one works.
+    parallel, optimizer, batch, hook = hooked(convolution_problem, "topk:0.1,error=1")
+    train(torch, parallel, optimizer, 3, rank, size, batch)
+
+    def step(weight):
+        parallel.zero_grad()
+        (parallel(batch(0)[0]) * weight).sum().backward()
+
+    expect_error(lambda: step(float("nan") if rank == 1 else 1), *(["is nan"] if rank == 1 else ["rank 1 refused its request", "is nan"]))
+    step(1)
+    check_same_on_all_ranks(torch, dist, parallel.module)
     expect_error(lambda: nzcl_statistics_of(dist.new_group(backend="gloo")), "not of nzcl")
 
 

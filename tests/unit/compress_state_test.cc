@@ -503,7 +503,9 @@ TEST(CompressorText, SaysWhatItDoesNotUnderstand) {
   EXPECT_THAT(text("topk+fp16+bf16"), HasSubstr("more than one +"));
   EXPECT_THAT(text("qsgd:3"), HasSubstr("bits of Qsgd is 3; it may be 2, 4 or 8"));
   EXPECT_THAT(text("threshold"), HasSubstr("threshold needs a value"));
-  EXPECT_THAT(text("all,momentum=1"), HasSubstr("momentum is 1; it may be 0 or more and below 1"));
+  EXPECT_THAT(text("topk:0.1,momentum=1"), HasSubstr("momentum is 1; it may be 0 or more and below 1"));
+  for (const char* const everything : {"all,momentum=0.9", "qsgd:8,momentum=0.9", "fp16,momentum=0.9"})
+    EXPECT_THAT(text(everything), HasSubstr("momentum is 0.9; it may be 0 only where every element is sent"));
   EXPECT_THAT(text("adacomp,warm_up=10"), HasSubstr("only for selections that have a ratio"));
   EXPECT_THAT(text("all,speed=9"), HasSubstr("there is no speed here"));
   EXPECT_THAT(text("all,results=ternary"), HasSubstr("results cannot be \"ternary\""));

@@ -38,16 +38,6 @@ def register_hook(model, compress="", *, automatic=False, tries=5, more_steps=1.
     return hook
 
 
-def expect_density(share, group=None):
-    """Says how dense each rank's sparse tensors will be whose allreduce is started from now on: the share of entries that are there, 0 .. 1;
-    0: not known.
-
-    Every rank calls it with the same share at the same place among its collectives, and ranks that do not find out by an error. The share need
-    not be exact. It helps to choose how the tensors are exchanged.
-    """
-    _C.expect_density(group or torch.distributed.distributed_c10d._get_default_group(), share)
-
-
 def statistics(group=None):
     """What a process group of nzcl has moved on this rank since it was made."""
     return _C.statistics(group or torch.distributed.distributed_c10d._get_default_group())

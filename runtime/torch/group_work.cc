@@ -1,0 +1,153 @@
+#include "runtime/torch/group_work.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/torch/error_text.h"
+
+namespace nzcl_torch {
+
+using std::chrono::steady_clock;
+
+GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
+                     std::shared_ptr<CallbackThreads> threads, std::function<void()> over)
+    : Work(rank, type),
+      outputs_(std::move(outputs)),
+      threads_(std::move(threads)),
+      over_(std::move(over)),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+
+c10::intrusive_ptr<GroupWork> GroupWork::self() { return c10::intrusive_ptr<GroupWork>::reclaim_copy(this); }
+
+void GroupWork::add(nzcl::Work work) {
+  {
+    const std::scoped_lock lock(lock_);
+    operations_.push_back(work);
+  }
+  added_.notify_all();
+  try {
+    work.on_complete([self = self(), over = wait_also()](const nzcl::Error* error) {
+      if (error != nullptr) self->fail(error->what());
+    });
+  } catch (const std::exception& e) {  // there can be no thread for that; the operation goes on nevertheless
+    fail(text_of(e));
+    try {
+      work.wait();
+    } catch (const nzcl::Error&) {
+    }
+  }
+}
+
+std::shared_ptr<void> GroupWork::wait_also() {
+  {
+    const std::scoped_lock lock(lock_);
+    ++left_;
+  }
+  return {this, [self = self()](void*) { self->drop(); }};
+}
+
+void GroupWork::fail(const std::string& text) {
+  const std::scoped_lock lock(lock_);
+  if (error_.empty()) error_ = text;
+}
+
+void GroupWork::seal() {
+  {
+    const std::scoped_lock lock(lock_);
+    sealed_ = true;
+  }
+  added_.notify_all();
+  drop();
+}
+
+void GroupWork::drop() {
+  {
+    const std::scoped_lock lock(lock_);
+    if (--left_ > 0) return;
+  }
+  complete();
+}
+
+void GroupWork::complete() {
+  const auto failed = [this] {
+    const std::scoped_lock lock(lock_);
+    return !error_.empty();
+  };
+  try {
+    const at::NoGradGuard no_grad;
+    if (!failed())
+      for (const auto& then : finish_) then();
+  } catch (const std::exception& e) {
+    fail(text_of(e));
+  }
+  finish_.clear();
+  kept_buffers_.clear();
+  kept_tensors_.clear();
+  finish(failed() ? std::make_exception_ptr(std::runtime_error(error_)) : nullptr);
+  std::exchange(over_, nullptr)();
+
+  {
+    const std::scoped_lock lock(future_lock_);
+    if (!future_given_) return complete_future();
+  }
+  threads_->run([self = self()] { self->complete_future(); });
+}
+
+void GroupWork::complete_future() {
+  if (const auto error = exception())
+    future_->setError(error);
+  else
+    future_->markCompleted(c10::IValue(outputs_));
+}
+
+std::optional<nzcl::Work> GroupWork::operation(std::size_t number, const Deadline& deadline) {
+  std::unique_lock lock(lock_);
+  const auto known = [&] { return sealed_ || number < operations_.size(); };
+  if (!deadline)
+    added_.wait(lock, known);
+  else if (!added_.wait_until(lock, *deadline, known))
+    return std::nullopt;
+  if (number == operations_.size()) return std::nullopt;
+  return operations_[number];
+}
+
+bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  Deadline deadline;
+  if (timeout != kNoTimeout) deadline = steady_clock::now() + timeout;
+  for (std::size_t i = 0; auto known = operation(i, deadline); ++i) {
+    try {
+      if (!deadline)
+        known->wait();
+      else if (!known->wait(*deadline - steady_clock::now()))
+        break;
+    } catch (const nzcl::Error&) {  // comes by on_complete(), too
+    }
+  }
+  if (!deadline) return Work::wait(kNoTimeout);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - steady_clock::now());
+  return Work::wait(std::max(left, std::chrono::milliseconds(1)));  // 0 would be without an end
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> GroupWork::getFuture() {
+  const std::scoped_lock lock(future_lock_);
+  future_given_ = true;
+  return future_;
+}
+
+nzcl::OperationStatistics GroupWork::statistics() const {
+  const std::scoped_lock lock(lock_);
+  nzcl::OperationStatistics sum;
+  for (const nzcl::Work& work : operations_) {
+    const nzcl::OperationStatistics one = work.statistics();
+    sum.blocks += one.blocks;
+    sum.input_blocks += one.input_blocks;
+    sum.union_blocks += one.union_blocks;
+    sum.bytes_sent += one.bytes_sent;
+    sum.bytes_received += one.bytes_received;
+    sum.algorithm = one.algorithm;
+  }
+  return sum;
+}
+
+}  // namespace nzcl_torch
