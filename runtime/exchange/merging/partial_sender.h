@@ -35,8 +35,8 @@ class PartialSender {
     return std::max<std::size_t>(unsent_.size(), kept_.size()) + 1 + (open_ ? 1 : 0) <= kMergingKept &&
            context_.pool(kPriority).available() > 0;
   }
-  /// Begins a tile that takes at most so many bytes. Returns a null place, after a failure, if no message has
-  /// room for it, which would be a fault of nzcl's own. Precondition: room().
+  /// Begins a tile that takes at most `most_bytes` bytes. Returns a null place, after a failure, if no
+  /// message has room for it, which would be a fault of nzcl's own. Precondition: room().
   Room begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes);
   /// Ends the tile, whose bytes have been written.
   void end_tile(Operation& op, std::uint64_t bytes);
@@ -90,7 +90,7 @@ class PartialSender {
 std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t units,
                          std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch);
 
-/// The most bytes of a tile that holds so many of its elements.
+/// The most bytes that a tile takes of which `held` elements are there.
 constexpr std::uint64_t most_tile_bytes(const wire::TileShape& shape, std::uint64_t held,
                                         std::uint64_t value_bytes) {
   return wire::kTileOverhead + std::min(held, shape.elements) * value_bytes + (shape.units() + 63) / 64 * 8;
