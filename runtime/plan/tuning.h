@@ -189,7 +189,7 @@ inline constexpr std::uint32_t kStagingBuffers = 16;
 /// One of this many lent messages is stored in the way that is not used at present (StagingWay), so that the
 /// times of both ways stay known. If the ways differ by a factor of three, that costs 3 per cent.
 inline constexpr std::uint32_t kStagingTrial = 64;
-/// Of the messages that are stored in the way that is used, one of this many is timed.
+/// One of this many messages that are stored in the way that is used is timed.
 inline constexpr std::uint32_t kStagingSample = 16;
 /// To time a message, this many of its bytes are read. That takes much longer than reading the clock, and is
 /// no waste, because the bytes are read again directly afterwards, from the cache.

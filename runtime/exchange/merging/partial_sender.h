@@ -75,14 +75,14 @@ class PartialSender {
   const std::uint64_t slot_bytes_;
   FixedQueue<Composed> unsent_;
   TileQueue kept_;
-  // Of the message that is being composed.
+  // The message that is being composed:
   bool open_ = false;
   StagingPool::Index buffer_ = 0;
   SlotWriter message_;
   std::uint32_t sections_ = 0;
-  wire::Header header_;  // of the last section, which begins at header_at_
-  std::byte* header_at_ = nullptr;
-  std::uint64_t payload_at_ = 0;  // where its payload begins in the message
+  wire::Header header_;             // the header of the last section,
+  std::byte* header_at_ = nullptr;  // where that section begins,
+  std::uint64_t payload_at_ = 0;    // and where its payload begins in the message
 };
 
 /// Completes a tile of `part` that begins at `room`, and whose values are in place. Returns its bytes. The
