@@ -57,7 +57,7 @@ make_lone_host() {
 
 # set_congestion_control NAMESPACE: chooses what hosts of a cluster run, whatever the default of this machine is: cubic, or reno where a
 # namespace may not choose cubic. A default of BBR would slow TCP down and make it unsteady, because BBR paces every connection by an
-# estimate of its own, on loopback too (perf/results/2026-11-23-choices.md).
+# estimate of its own, on loopback too (perf/results/tuning.md).
 set_congestion_control() {
   local name
   for name in cubic reno; do

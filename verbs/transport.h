@@ -112,7 +112,7 @@ struct Limits {
   /// Writes land and complete even while the receiver does not poll.
   bool autonomous = false;
   double link_gbps = 0;  // of the device's link, one way, as the system says; 0: it has none or does not say
-  /// How many descriptors an endpoint keeps open: so many by itself, and so many for each other member.
+  /// How many descriptors an endpoint keeps open: by itself, and for each other member.
   std::size_t endpoint_descriptors = 1, peer_descriptors = 0;
   Costs costs;
 };

@@ -236,7 +236,8 @@ struct CompressedAllreduceRequest {
   /// state->elements() elements, anywhere; read before the call returns. No operation in flight may write
   /// them.
   const float* input = nullptr;
-  /// As many, inside a registered buffer; may equal input, but must not overlap it otherwise.
+  /// The result: state->elements() elements inside a registered buffer. It may equal input, but must not
+  /// overlap it otherwise.
   float* output = nullptr;
   ReduceOp op = ReduceOp::sum;          ///< sum or avg: over all ranks, of what was sent
   std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest

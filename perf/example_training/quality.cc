@@ -95,7 +95,7 @@ RelatedWords related_words(const Similarity& similarity, const Vocabulary& vocab
 }
 
 // The requirements lie between what good runs reach and what a model reaches that knows no more than how
-// frequent each word is. perf/results/2026-11-21-training.md has the measurements.
+// frequent each word is. perf/results/training.md has the measurements.
 Requirements full_run_requirements() {
   return {.held_out_drop = 0.38, .cosine_margin = 0.25, .median_rank_share = 0.01, .min_pairs = 20};
 }

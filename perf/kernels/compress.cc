@@ -39,7 +39,7 @@ class Gradients {
   std::vector<float> all_;
 };
 
-/// After so many steps, thresholds are no longer found anew in each.
+/// After this many steps, thresholds are not found anew in each step any more.
 constexpr int kSettle = 10;
 
 /// One step of compression by one thread.

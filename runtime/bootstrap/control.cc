@@ -378,7 +378,7 @@ class StarControl final : public ControlPlane {
     if (wanted > limit_.load(std::memory_order_relaxed)) tell_hub("wants", wanted);
   }
 
-  /// Tells the hub when the first so many operations are over.
+  /// Tells the hub when the first `operations` operations are over.
   asio::awaitable<void> finish(std::uint64_t operations) {
     while (!shut_ && !is_failed()) {
       if (settings_.progress().finished >= operations) co_return tell_hub("finished", operations);
@@ -666,7 +666,7 @@ class StarControl final : public ControlPlane {
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;
   std::atomic<bool> failed_{false};
-  /// So many operations can complete, as far as members have left. Written by the control thread.
+  /// How many operations can complete, given which members have left. Written by the control thread.
   std::atomic<std::uint64_t> limit_{std::numeric_limits<std::uint64_t>::max()};
   std::optional<Failure> failure_;
   bool all_quiet_ = false, all_bye_ = false;

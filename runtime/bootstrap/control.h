@@ -20,7 +20,7 @@ namespace nzcl::bootstrap {
 struct Progress {
   std::uint64_t begun = 0;     // how many it has started, including those that it refused
   std::uint64_t wanted = 0;    // the same without refused ones at the end, for which it does not wait
-  std::uint64_t finished = 0;  // the first so many are over
+  std::uint64_t finished = 0;  // all operations before this number are over
 };
 
 /// Owns one thread ("nzcl-control"), which sleeps until one of its sockets has something to read. All calls
@@ -67,8 +67,8 @@ class ControlPlane {
   /// first. To be called after failed() has become true, or after leave() has returned true.
   virtual bool wait_quiesced(Deadline deadline) = 0;
 
-  /// Says that this member has started so many operations and waits for them. If a member has left that did
-  /// not join all of these, the communicator fails with Error{invalid_usage}, which names it, as soon as
+  /// Says that this member has started `operations` operations and waits for them. If a member has left that
+  /// did not join all of these, the communicator fails with Error{invalid_usage}, which names it, as soon as
   /// everybody has finished those that it did join. Costs one atomic load unless a member has left.
   virtual void has_begun(std::uint64_t operations) = 0;
   /// Collective. Returns true when all members have called it. No operation may be started afterwards.

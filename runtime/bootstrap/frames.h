@@ -19,8 +19,9 @@ namespace nzcl::bootstrap {
 inline constexpr std::uint32_t kHelloLimit = 4096;
 inline constexpr std::uint32_t kAnswerLimit = 1 << 20;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
-/// The longest frame with one member's part of a round of so many members. The parts of all come back in one
-/// frame, so longer ones would not fit there, with the 4 bytes before each and the letter before all.
+/// The longest frame with one member's part of a round of `members` members. The parts of all members come
+/// back in one frame, with 4 bytes before each part and a letter before all, so longer parts would not fit
+/// there.
 inline constexpr std::uint32_t part_limit(std::size_t members) {
   return std::max<std::uint32_t>(kFrameLimit / static_cast<std::uint32_t>(members), kHelloLimit) - 8;
 }

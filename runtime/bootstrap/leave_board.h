@@ -26,21 +26,21 @@ class LeaveBoard {
   /// may be shorter than `names`; the rest do not serve.
   LeaveBoard(std::vector<std::string> names, const std::vector<bool>& serves);
 
-  /// This member, which does not serve, has left, after it had begun so many operations. Returns true if all
+  /// This member, which does not serve, has left after it had begun `begun` operations. Returns true if all
   /// members have to be told of the new limit().
   bool left(std::size_t member, std::uint64_t begun);
-  /// This member waits for the first so many operations.
+  /// This member waits for the first `operations` operations.
   void wants(std::size_t member, std::uint64_t operations);
-  /// The first so many operations are over on this member.
+  /// The first `operations` operations are over on this member.
   void finished(std::size_t member, std::uint64_t operations);
   /// This member's connection has closed. What it has said before still holds.
   void gone(std::size_t member) { members_[member].here = false; }
 
-  /// So many operations can complete, because all that have left have begun them. The largest number of its
-  /// type if nobody has left.
+  /// How many operations can complete: those that all members have begun that have left. The largest number
+  /// of its type if nobody has left.
   std::uint64_t limit() const;
-  /// Whether a member wants more operations than that. Then all are to be asked to say when they have
-  /// finished so many.
+  /// Whether a member wants more operations than limit(). Then all members are to be asked to say when they
+  /// have finished the first limit() operations.
   bool exceeded() const;
   /// What is wrong, once all have done so.
   std::optional<Failure> failure() const;

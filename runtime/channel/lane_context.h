@@ -236,7 +236,7 @@ struct LaneContext {
     return nullptr;
   }
   /// Called when a message of a peer says how many slots of this member's channel it has released. Returns
-  /// false if it cannot be so many.
+  /// false if that number is impossible.
   bool credit(wire::Priority p, wire::Direction direction, std::uint16_t member, std::uint16_t total) {
     return channels(p, member).send(direction).credit(total, pool(p));
   }

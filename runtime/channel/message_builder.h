@@ -75,7 +75,7 @@ class MessageBuilder {
     copied_ += bytes;
     return true;
   }
-  /// Takes back what was reserved since so many bytes were staged. Precondition: nothing was gathered since.
+  /// Takes back what was reserved since staged() was `staged`. Precondition: nothing was gathered since.
   void take_back_to(std::uint64_t staged) {
     if (staged == this->staged()) return;
     segments_[count_ - 1].bytes -= static_cast<std::uint32_t>(this->staged() - staged);

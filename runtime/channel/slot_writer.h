@@ -19,26 +19,26 @@ class SlotWriter {
   /// Bytes that were taken, and that are left.
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t room() const { return capacity_ - bytes_; }
-  /// Where the next part begins, of which room() bytes may be written before they are taken.
+  /// Where the next part begins. Up to room() bytes may be written there before they are taken.
   std::byte* next() const { return begin_ + bytes_; }
 
-  /// Takes the next bytes, which the caller writes. Returns nullptr, and takes nothing, if there are not so
-  /// many.
+  /// Takes the next bytes, which the caller writes. Returns nullptr, and takes nothing, if there is no room
+  /// for them.
   [[nodiscard]] std::byte* take(std::uint64_t bytes) {
     if (bytes > room()) return nullptr;
     std::byte* const at = next();
     bytes_ += bytes;
     return at;
   }
-  /// Takes bytes and copies `data` there. Returns false, and takes nothing, if there are not so many.
+  /// Takes bytes and copies `data` there. Returns false, and takes nothing, if there is no room for them.
   [[nodiscard]] bool put(const void* data, std::uint64_t bytes) {
     std::byte* const at = take(bytes);
     if (at == nullptr) return false;
     if (bytes > 0) std::memcpy(at, data, bytes);
     return true;
   }
-  /// Fills up with zeros to where `bytes` bytes are taken. Returns false, and takes nothing, if there are not
-  /// so many.
+  /// Fills up with zeros until `bytes` bytes are taken in all. Returns false, and takes nothing, if there is
+  /// no room for them.
   [[nodiscard]] bool fill_up_to(std::uint64_t bytes) {
     const std::uint64_t filler = bytes - bytes_;
     std::byte* const at = take(filler);

@@ -22,7 +22,7 @@ class StagingPool {
   using Bank = std::uint32_t;
 
   StagingPool() = default;
-  /// Makes a pool whose banks have so many buffers each.
+  /// Makes a pool. `banks` has the number of buffers of each bank.
   StagingPool(std::byte* base, std::uint64_t buffer_bytes, std::span<const std::uint32_t> banks,
               const verbs::MemoryRegion* region)
       : base_(base),

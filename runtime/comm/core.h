@@ -42,9 +42,8 @@ namespace nzcl::comm {
 ///  - In failure, the control plane's thread halts the lanes. The ending thread then waits in the same way
 ///    until no write is in flight, and only after that fails the operations, by which their buffers go back
 ///    to the caller.
-///  - If a thread does not come back from the transport, the operations fail all the same. The core is then
-///  never
-///    destroyed, because that thread uses it.
+///  - If a thread does not come back from the transport, the operations fail all the same. That thread still
+///    uses the core, so the core is never destroyed then.
 ///
 /// In a child that the process makes by fork(), calls throw Error{invalid_usage}, close() returns at once,
 /// and the destructor does not run, because the child shares connections and devices with its parent.
@@ -85,8 +84,8 @@ class Core {
   /// Takes the place, in the order of operations, of a call that was refused before it could say anything of
   /// its operation. Throws only if the communicator has failed or is closed.
   void refuse_operation(const Error& refusal);
-  /// The same for a call of which more is known than that: the operation fails on all ranks, and the
-  /// communicator stays usable.
+  /// The same for a call whose request says what the operation would have been: the operation fails on all
+  /// ranks, and the communicator stays usable.
   void refuse_operation(const AllreduceRequest& request, const Error& refusal);
   void refuse_operation(const SparseAllreduceRequest& request, const Error& refusal);
   void refuse_operation(const CompressedRequest& request, const Error& refusal);

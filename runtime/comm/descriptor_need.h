@@ -7,7 +7,7 @@
 
 namespace nzcl::comm {
 
-/// Raises the soft limit of descriptors to the hard one if it may be too low for a meeting of so many.
+/// Raises the soft limit of descriptors to the hard one if it may be too low for a meeting of that size.
 void make_room_to_meet(const bootstrap::Bootstrap& meeting);
 
 /// Raises it if it may be too low for the lanes and the control plane. Throws Error{system} that says how

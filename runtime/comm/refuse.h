@@ -14,7 +14,7 @@ namespace nzcl::comm {
 /// its operation. Without it the next operation of this rank would meet the other ranks' present one. Throws
 /// Error if the communicator has failed or is closed.
 void refuse_operation(Communicator& communicator, const Error& refusal);
-/// The same for a call of which it is known what the request would have been: the other ranks' operations
+/// The same for a call whose request says what the operation would have been: the other ranks' operations
 /// fail, and the communicator stays usable.
 void refuse_operation(Communicator& communicator, const AllreduceRequest& request, const Error& refusal);
 void refuse_operation(Communicator& communicator, const SparseAllreduceRequest& request,

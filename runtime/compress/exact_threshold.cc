@@ -14,18 +14,20 @@
 namespace nzcl::compress {
 namespace {
 
-/// A sample consists of runs of so many elements. They are short, because neighbours are alike in many
-/// tensors, such as the rows of an embedding.
+/// A sample consists of runs of kRun elements. Runs are short, because neighbours are alike in many tensors,
+/// such as the rows of an embedding. There are at most kMostRuns of them.
 constexpr std::size_t kRun = 4;
 constexpr std::uint64_t kMostRuns = 4096;
 static_assert(kMostRuns * kRun <= kMostSliceElements);
-/// One run is taken of so many elements, or of more, so that there are at most kMostRuns.
+/// One run is taken out of every kElementsPerRun elements, or out of more if there would be more than
+/// kMostRuns.
 constexpr std::uint64_t kElementsPerRun = 256;
 /// Smaller tensors stay in a cache, and a sample of them would be too small.
 constexpr std::uint64_t kLeastElements = std::uint64_t{4} * kMostSliceElements;
-/// With a larger share of the tensor wanted, candidates would be most of it.
+/// If more than one in kLeastPerWanted elements is wanted, there is no sample, because most of the tensor
+/// would be candidates.
 constexpr std::uint64_t kLeastPerWanted = 8;
-/// There is room for twice as many candidates as are wanted, and so many more.
+/// There is room for twice as many candidates as elements are wanted, and for this many in addition.
 constexpr std::uint64_t kMoreCandidates = kMostSliceElements;
 
 }  // namespace
@@ -55,9 +57,9 @@ MagnitudeBits TensorState::likely_below(std::uint64_t wanted) noexcept {
                std::span(magnitudes_).subspan(run * kRun, kRun));
   }
   const std::span<const MagnitudeBits> sample(magnitudes_.data(), runs * kRun);
-  // So many of the wanted ones are in the sample on average. If elements were independent of each other the
-  // deviation would be its square root; if the elements of a run were alike, twice that. Three times that is
-  // rarely exceeded.
+  // `expected` is how many of the wanted elements are in the sample on average. The standard deviation would
+  // be its square root if elements were independent, and twice that if the four elements of a run were alike.
+  // Three standard deviations above the average are rarely exceeded.
   const double expected =
       static_cast<double>(wanted) * static_cast<double>(sample.size()) / static_cast<double>(elements);
   const auto place = static_cast<std::uint64_t>(std::ceil(expected + 6 * std::sqrt(expected))) + 8;

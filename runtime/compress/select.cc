@@ -394,7 +394,7 @@ void bin_maxima_any(const SliceData& s, const std::uint32_t* ends, std::size_t f
 
 // ---- AdaComp
 
-/// So many words are selected from after the bins that cover them have been measured: few enough that
+/// The bins of this many words are measured before elements are selected from them. They are few enough that
 /// gradient and residual are still in the first-level cache when they are read again.
 constexpr std::size_t kChunkWords = 16;
 

@@ -22,8 +22,8 @@ struct ThresholdCounts {
 /// Predicts each step's threshold from the step before, so that a top-k needs one pass. It is a controller
 /// with a proportional and an integral part, which works on the logarithm of the threshold. The proportional
 /// part corrects the error of the last count. The integral part (`drift`) follows the residual, which grows
-/// as training goes on; without it the threshold would always lag behind. perf/results/ tells how the two
-/// constants were chosen.
+/// as training goes on; without it the threshold would always lag behind. perf/results/compression.md
+/// tells how the two constants were chosen.
 struct StreamingThreshold {
   float next = 0;   // the threshold for the next step; 0: that step must find it exactly
   float last = 0;   // the threshold of the step before

@@ -16,7 +16,8 @@ namespace {
 
 /// The number of stages in which the ratio comes down during the warm-up.
 constexpr int kWarmUpStages = 4;
-/// A streaming top-k may send one more for so many that are wanted, because they are equal to the last ones.
+/// A streaming top-k may send one further element for every kTiesPerWanted that are wanted, if it is equal to
+/// the smallest of them.
 constexpr std::uint64_t kTiesPerWanted = 16;
 
 MagnitudeBits bits_of(float magnitude) { return std::bit_cast<MagnitudeBits>(std::fabs(magnitude)); }
@@ -267,8 +268,8 @@ void TensorState::end_selection() noexcept {
 void TensorState::code_slice(std::size_t index, SliceBuffers& buffers, std::span<const std::uint16_t> offsets,
                              std::span<float> values) noexcept {
   SliceOutcome& outcome = outcomes_[index];
-  // A narrower type makes infinities of what is beyond its range. Qsgd makes NaNs of a whole bucket, of which
-  // those count that it was given.
+  // A narrower type makes infinities of what is beyond its range. Qsgd makes NaNs of a whole bucket, so only
+  // the NaNs that it was given are counted.
   const bool narrows = std::holds_alternative<Narrow>(compressor_.values);
   if (!narrows) outcome.non_finite = count_non_finite(values);
   if (!std::holds_alternative<AsIs>(compressor_.values))

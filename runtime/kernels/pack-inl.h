@@ -193,7 +193,8 @@ HWY_INLINE std::uint64_t bits_at(D d, std::uint64_t word, std::size_t lane) {
 
 HWY_INLINE std::size_t popcount(std::uint64_t bits) { return static_cast<std::size_t>(std::popcount(bits)); }
 
-/// Writes the elements in `bits`, of which there are kFew at most, and arbitrary ones behind them up to kFew.
+/// Writes the elements in `bits`, which are kFew at most, and behind them arbitrary ones, so that kFew are
+/// written in all.
 template <std::size_t kFew, typename Element>
 HWY_INLINE void pack_few(const Element* from, std::uint64_t bits, Element* to) {
   // countr_zero() of 0 is a case of its own, for which compilers may add a branch. With the highest bit set,
@@ -207,7 +208,7 @@ template <class Format>
 HWY_INLINE void pack_word(const typename Format::Element* from, std::uint64_t bits,
                           typename Format::Element* to) {
 #if !NZCL_HAVE_AVX512
-  // Moving all lanes by tables takes longer than so many elements one by one.
+  // Moving all lanes by tables takes longer than moving up to kFew elements one by one.
   constexpr std::size_t kFew = 8;
   if (popcount(bits) <= kFew) return pack_few<kFew>(from, bits, to);
 #endif

@@ -88,7 +88,7 @@ class BitReader {
   }
 
  private:
-  /// So many bits can be looked at, whatever place within a byte they begin at.
+  /// The number of bits that can be looked at, wherever within a byte they begin.
   static constexpr int kWindow = 57;
   std::uint64_t look() const {
     const std::uint64_t byte = at_ / 8;

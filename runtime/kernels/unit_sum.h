@@ -28,7 +28,7 @@ struct UnitSlice {
 /// is no sum of units.
 constexpr bool sums_faster_by_element(std::size_t elements, std::size_t unit_elements, std::size_t held_units,
                                       std::size_t sources) {
-  constexpr std::size_t kElementsOfUnit = 40;  // a unit takes as long as so many elements of one source
+  constexpr std::size_t kElementsOfUnit = 40;  // a unit takes as long as this many elements of a source
   return unit_elements == 1 || held_units * kElementsOfUnit > elements * sources;
 }
 

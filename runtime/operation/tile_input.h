@@ -52,7 +52,8 @@ class TileInput {
     source_ = std::move(source);
   }
 
-  /// Whether the tiles of a slice can be asked for. Only those of a source cannot at any time.
+  /// Whether the tiles of a slice can be asked for now. They always can, unless the input comes from a source
+  /// that has not made the slice yet.
   bool ready(const SliceLayout& layout, std::uint64_t slice) const;
   /// Has the source make a slice, if there is a source.
   void make(const SliceLayout& layout, std::uint64_t slice) const;

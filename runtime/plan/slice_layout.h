@@ -22,17 +22,17 @@ struct LayoutRequest {
   std::uint64_t ahead_bytes = 0;    // see EngineConfig::ahead_bytes
   std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot
   std::uint64_t express_bytes = 0;  // the most bytes of a tensor and its bitmap in one express slice
-  /// The channels that such a slice takes.
+  /// The priority whose channels an express slice takes.
   wire::Priority express_priority = wire::Priority::express;
   /// Tensors with blocks of fewer bytes are cut into tiles, unless they are express. 0: none are.
   std::uint64_t tile_block_bytes = 0;
-  /// Whether tiles tell of single elements which are there, and not of whole blocks.
+  /// Whether the units of a tile are single elements instead of whole blocks.
   bool single_elements = false;
   /// Whether contributions are coded, so that few bytes are left of each slice.
   bool coded = false;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.
   std::uint64_t tile_value_bytes = 0;
-  /// The channels that slices take which are not express.
+  /// The priority whose channels all other slices take.
   wire::Priority priority = wire::Priority::bulk;
 
   // --- Of collectives other than allreduce.

@@ -189,7 +189,7 @@ inline constexpr std::uint32_t kStagingBuffers = 16;
 /// One of this many lent messages is stored in the way that is not used at present (StagingWay), so that the
 /// times of both ways stay known. If the ways differ by a factor of three, that costs 3 per cent.
 inline constexpr std::uint32_t kStagingTrial = 64;
-/// Of the messages that are stored in the way that is used, one of this many is timed.
+/// One of this many messages that are stored in the way that is used is timed.
 inline constexpr std::uint32_t kStagingSample = 16;
 /// To time a message, this many of its bytes are read. That takes much longer than reading the clock, and is
 /// no waste, because the bytes are read again directly afterwards, from the cache.
@@ -258,11 +258,11 @@ inline constexpr std::chrono::seconds kSafetyNap{2};
 inline constexpr std::chrono::microseconds kStandBack{500};
 /// A waiting caller gives way to others for this long after it has stopped polling, and only then sleeps.
 inline constexpr std::chrono::microseconds kCallerYieldTime{500};
-/// A caller's yield has lent the core to another thread if it takes at least this long, and so many times as
-/// long as one that returns at once.
+/// A caller's yield has lent the core to another thread if it takes at least kLentCoreTime, and at least
+/// kLentCoreYields times as long as a yield that returns at once.
 inline constexpr std::chrono::microseconds kLentCoreTime{1};
 inline constexpr int kLentCoreYields = 3;
-/// After so many of these a caller that should have a core of its own sleeps once.
+/// After this many yields that lent the core, a caller that should have a core of its own sleeps once.
 inline constexpr std::uint32_t kYieldsPerNap = 128;
 /// When a communicator ends, it waits this long for its own writes, because their receiver may be dead.
 inline constexpr std::chrono::milliseconds kDrainTime{500};
@@ -272,9 +272,8 @@ inline constexpr std::chrono::seconds kQuietTime{2};
 /// transport may wait for a lock that a killed process holds.
 inline constexpr std::chrono::seconds kStuckTime{5};
 
-// --- Predicted costs, by which an exchange is chosen (exchange_cost.h). They are round figures, the same on
-// all
-// --- ranks, which must come to the same choice. Times are in seconds.
+// --- Predicted costs, by which an exchange is chosen (exchange_cost.h). They are round figures, and the same
+// on all ranks, because these must come to the same choice. Times are in seconds.
 
 /// What sending costs over one kind of link.
 struct LinkCosts {

@@ -14,7 +14,7 @@ class TileBlocks {
  public:
   explicit TileBlocks(std::uint64_t block_units);
 
-  /// The number of blocks of a tile of so many units.
+  /// The number of blocks of a tile of `units` units.
   std::uint64_t blocks(std::uint64_t units) const { return (units + block_ - 1) / block_; }
   /// The number of the block that a unit is in.
   std::uint64_t block_of(std::uint16_t unit) const { return unit * reciprocal_ >> 32; }

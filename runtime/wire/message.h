@@ -49,8 +49,8 @@ struct Header {
   std::uint64_t stream_offset = 0;
   std::uint32_t bitmap_bytes = 0;  // a multiple of 8
   std::uint32_t payload_bytes = 0;
-  /// With kDirect, how many writes there were. Where the transport does not keep writes in order, the
-  /// receiver waits for as many immediates.
+  /// With kDirect: the number of direct writes. Where the transport does not keep writes in order, the
+  /// receiver waits for one immediate of each.
   std::uint32_t direct_writes = 0;
   std::uint16_t refused_by = 0;    // kRefused: the rank
   std::uint16_t refusal_code = 0;  // kRefused: an nzcl::ErrorCode
@@ -78,15 +78,15 @@ struct OperationRecord {
   ValueRule value_rule = ValueRule::as_is;  // of a tiled tensor's values
   Collective collective = Collective::allreduce;
   Algorithm algorithm = Algorithm::push;
-  /// Of a broadcast or reduce: the rank that is the root. Of an allreduce: how dense the ranks' inputs are
-  /// expected to be. See root() and density().
+  /// For a broadcast or reduce: the root's rank. For an allreduce: how dense the ranks' inputs are expected
+  /// to be. See root() and density().
   std::uint16_t root_or_density = 0;
   std::uint64_t output_address = 0;  // dense output: the first byte of the tensor, or of the slice's chunk
   std::uint64_t output_key = 0;
   std::uint64_t tag = 0;          // the caller's own name for the operation
   std::uint64_t chunk_count = 0;  // of a collective with chunks: elements of the slice's chunk
-  /// Of a collective with chunks: of all chunks' counts, or 0 if they are equal. Of an allreduce of what
-  /// compressors send: of what the ranks' compressors must have in common. Else 0.
+  /// For a collective with chunks: a checksum of the counts of all chunks, or 0 if these are equal. For a
+  /// compressed allreduce: a checksum of what the ranks' compressors must have in common. Otherwise 0.
   std::uint64_t checksum = 0;
 
   /// 0 for a collective that has no root.
@@ -114,9 +114,9 @@ struct OperationRecord {
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
            collective == other.collective && algorithm == other.algorithm && root() == other.root() &&
-           value_rule == other.value_rule &&  // on which depends whether there are tiles, and of which units
+           value_rule == other.value_rule &&  // it decides whether there are tiles, and what their units are
            (collective == Collective::allreduce || checksum == other.checksum) &&
-           (algorithm != Algorithm::merging || op == other.op);  // on which the type of partial sums depends
+           (algorithm != Algorithm::merging || op == other.op);  // it decides the type of partial sums
   }
 };
 static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);

@@ -13,10 +13,10 @@
 namespace nzcl::wire {
 
 /// An immediate alone proves nothing. Over some transports whoever reaches a lane's port can send one,
-/// without any key (runtime/bootstrap/SECURITY.md). It may then announce a message whose bytes have not come,
-/// or of which only the first part is there. So a message ends with a number that follows from its first
-/// header, its length and a secret which each lane draws at random and tells only to members. Nobody but a
-/// member can write into a slot, and what an earlier message has left there is not the seal of this one.
+/// without any key (runtime/bootstrap/SECURITY.md). It may then announce a message that has not come, or has
+/// come only in part. So a message ends with a number that follows from its first header, its length and a
+/// secret which each lane draws at random and tells only to members. Nobody but a member can write into a
+/// slot, and what an earlier message has left there is not the seal of this one.
 inline constexpr std::uint64_t kSealBytes = sizeof(std::uint64_t);
 
 /// Returns the seal of the message of `bytes` bytes that begins at `message`. Precondition: bytes >=

@@ -19,22 +19,24 @@ inline constexpr std::uint64_t kMostTileElements = std::uint64_t{1} << 16;
 /// The size of a tile, and of the units that its index set counts: single elements, or whole blocks.
 struct TileShape {
   constexpr TileShape() = default;
-  /// `unit_elements`: of each unit but the last one, which may have fewer. At least 1.
+  /// `unit_elements` is the number of elements of each unit but the last one, which may have fewer. It is at
+  /// least 1.
   constexpr TileShape(std::uint64_t tile_elements, std::uint64_t unit_elements = 1)  // NOLINT: an integer is
       : elements(tile_elements), unit(unit_elements) {}  // a tile of single elements
 
-  /// The number of units that so many elements are, if they are whole units.
+  /// The number of units that `count` elements make up, if these are whole units.
   constexpr std::uint64_t units_of(std::uint64_t count) const {
     return unit == 1 ? count : (count + unit - 1) / unit;
   }
   constexpr std::uint64_t units() const { return units_of(elements); }
-  /// Elements that the last unit has less than the others.
+  /// How many elements fewer the last unit has than the others.
   constexpr std::uint64_t missing() const { return units() * unit - elements; }
-  /// Whether any set of units has so many elements.
+  /// Whether some set of this tile's units has exactly `count` elements.
   constexpr bool can_hold(std::uint64_t count) const {
     return count <= elements && (unit == 1 || count % unit == 0 || count % unit == elements % unit);
   }
-  /// Elements of a set of so many units. `last`: whether the last unit is one of them.
+  /// The number of elements of a set of `set_units` units. `last`: whether the last unit of the tile is one
+  /// of them.
   constexpr std::uint64_t elements_in(std::uint64_t set_units, bool last) const {
     return set_units * unit - (last ? missing() : 0);
   }
@@ -62,7 +64,7 @@ enum class ValueCode : std::uint8_t {
   float16 = 1,   // rounded to float16
   bfloat16 = 2,  // rounded to bfloat16
   signs = 3,     // runs of values of one magnitude, and one bit for each sign
-  levels = 4,    // buckets of values with a scale each, of which they are multiples (compress/qsgd.h)
+  levels = 4,    // buckets of values, each with a scale that its values are multiples of (compress/qsgd.h)
 };
 inline constexpr unsigned kValueCodes = 5;
 
@@ -195,7 +197,7 @@ class TileParts {
  public:
   TileParts(std::span<const std::byte> payload, std::uint64_t at) : payload_(payload), at_(at) {}
   std::uint64_t at() const { return at_; }
-  /// Returns nothing if the payload has no part of so many bytes left.
+  /// Returns nothing if fewer than `bytes` bytes of the payload are left.
   std::optional<std::span<const std::byte>> take(std::uint64_t bytes) {
     const auto part = peek(bytes);
     if (part) at_ += bytes;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs nzcl into an empty folder and uses it as a user would: the README's examples are compiled through find_package and
-# pkg-config, and run with two ranks.
+# Installs nzcl into an empty folder and uses it as a user would: the examples of the README and the manual are compiled through
+# find_package and pkg-config, and run with two ranks.
 #   installed_tree.sh BUILD_DIR SOURCE_DIR
 set -euo pipefail
 build=$1 source=$2
@@ -32,19 +32,19 @@ two_ranks "$work/build/example" "weights[0] = -1.50"
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 read -ra flags < <(pkg-config --cflags --libs nzcl)
-echo "The README's C example, through pkg-config"
-code_between 'c example' "$source/README.md" >"$work/example.c"
+echo "The manual's C example, through pkg-config"
+code_between 'c example' "$source/include/nzcl/C.md" >"$work/example.c"
 "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror "$work/example.c" -o "$work/example_c" "${flags[@]}"
 two_ranks "$work/example_c" "gradient[0] = 1.50"
 echo "The C++ example, through pkg-config"
 "${CXX:-c++}" -std=c++20 "$work/consumer/example.cc" -o "$work/example_pc" "${flags[@]}"
 two_ranks "$work/example_pc" "weights[0] = -1.50"
-echo "The README's example of values and indices; it finds the library by itself"
-code_between 'sparse example' "$source/README.md" >"$work/sparse.cc"
+echo "The manual's example of values and indices; it finds the library by itself"
+code_between 'sparse example' "$source/include/nzcl/SPARSE.md" >"$work/sparse.cc"
 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/sparse.cc" -o "$work/sparse" "${flags[@]}" "-Wl,-rpath,$(pkg-config --variable=libdir nzcl)"
 two_ranks "$work/sparse" "3 blocks, block 7 holds 2.00" ""
-echo "The README's example of subgroups"
-code_between 'split example' "$source/README.md" >"$work/split.cc"
+echo "The manual's example of subgroups"
+code_between 'split example' "$source/include/nzcl/SPLITS.md" >"$work/split.cc"
 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/split.cc" -o "$work/split" "${flags[@]}"
 two_ranks "$work/split" "in a group of 2: 4"
 

@@ -32,7 +32,7 @@ case $case_name in
     ;;
   two_numa_nodes)
     # One processor per node, because a VM with more processors than this machine has takes very long to boot
-    # (perf/results/tuning-verbs.md).
+    # (perf/results/tuning.md).
     "$softroce" --no-install --numa 2 --smp 2 --devices 1 --time 350 -- "$numa_test" | tee /dev/stderr | grep -q '^\[  PASSED  \] 7 tests\.$' ||
       { echo "not all seven tests ran and passed" >&2 && exit 1; }
     ;;

@@ -24,8 +24,9 @@ constexpr std::uint64_t kBytesPerPost = 512 << 10;
 /// Receivers of smaller writes are woken together at the end of post().
 constexpr std::uint64_t kWokenAtOnce = 16 << 10;
 
-/// Of the next message so many bytes are got ready, if this one is not longer. Longer ones take more time
-/// than the wait for their first lines.
+/// The memory of the next message to a peer is got ready for writing if the present message, whose length the
+/// next one is taken to have, has at most this many bytes. For longer ones that takes more time than waiting
+/// for their first lines.
 constexpr std::uint64_t kReadyBytes = 4 * kLine;
 
 std::uint64_t bytes_of(const Write& write) {

@@ -57,8 +57,7 @@ inline constexpr std::uint8_t kReceiverPause = 14;
 
 /// The processor time for a write (building the request, and its share of a doorbell and of a completion, at
 /// both ends) and for one more gather entry, in the unit of verbs::Costs. These are estimates from
-/// publications on RDMA devices, because no such device was at hand: perf/results/tuning-verbs.md derives
-/// them.
+/// publications on RDMA devices, because no such device was at hand: perf/results/tuning.md derives them.
 inline constexpr double kWriteCost = 5 << 10, kSegmentCost = 1 << 10;
 
 /// poll() looks for asynchronous events (port down, queue pair fatal) only once in this many calls that found

@@ -116,7 +116,7 @@ void require_way_out(const DeviceOptions& options, const fi_info& info) {
 }
 
 /// The costs of a write come from nzcl_write_bw, and those of a gather entry from what the kernel takes for
-/// one entry of an I/O vector: perf/results/tuning-verbs.md has the measurements.
+/// one entry of an I/O vector: perf/results/tuning.md has the measurements.
 Costs costs_of(const std::string& provider) {
   if (provider == "shm") return {.segment = 8 << 10, .write = 16 << 10, .foreign_byte = 0};
   if (provider == "tcp;ofi_rxm") return {.segment = 8 << 10, .write = 48 << 10, .foreign_byte = 0};

@@ -32,7 +32,7 @@ class OfiEndpoint final : public Endpoint {
  private:
   /// A write in flight, or a free place for one. It is kept small because each write touches it twice between
   /// two posts, and that time counts several times over: libfabric's shm holds spin locks meanwhile
-  /// (perf/results/2026-11-23-writes.md).
+  /// (perf/results/writes.md).
   struct InFlight {
     std::uint64_t context = 0;
     PeerId peer = 0;

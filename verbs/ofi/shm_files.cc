@@ -10,7 +10,7 @@
 namespace nzcl::verbs::ofi {
 namespace {
 
-/// So many peers an address vector of libfabric's shm takes (SMR_MAX_PEERS, 1.17 to 2.6).
+/// The most peers that an address vector of libfabric's shm takes (SMR_MAX_PEERS, 1.17 to 2.6).
 constexpr std::size_t kMostPeers = 256;
 
 }  // namespace

@@ -14,8 +14,8 @@ namespace nzcl::verbs::ofi {
 /// Thread-safe.
 class ShmFiles {
  public:
-  /// Keeps room for the endpoints that are announced. Throws Error{unavailable} if there is none, or if
-  /// libfabric's shm does not join so many members.
+  /// Keeps room for the endpoints that are announced. Throws Error{unavailable} if there is none, or if there
+  /// are more members than libfabric's shm can join.
   std::unique_ptr<Trial> begin_trial(const TrialOptions& options);
 
   /// To be called before an endpoint is opened. Throws Error{unavailable} if there is no room for it.

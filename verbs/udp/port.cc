@@ -26,9 +26,10 @@ class UdpPort final : public DatagramPort {
       : max_bytes_(std::min(options.max_bytes, std::min<std::size_t>(interface.mtu, 65535) - kHeaders)),
         sender_(socket_, max_bytes_),
         receiver_(socket_, max_bytes_) {
-    // Too large a datagram is refused instead of being cut into fragments, of which any lost one loses all.
-    // What is too large is decided by the interface alone. Messages of routers about smaller links are not
-    // believed, because anybody can send them, and with them stop all datagrams of the usual size.
+    // A datagram that is too large is refused instead of being cut into fragments, because one lost fragment
+    // would lose all of it. What is too large is decided by the interface alone. Messages of routers about
+    // smaller links are not believed, because anybody can send them, and with them stop all datagrams of the
+    // usual size.
     socket_.set(IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
     const int wanted = static_cast<int>(std::min<std::size_t>(options.receive_bytes, 1 << 30));
     if (!socket_.set(SOL_SOCKET, SO_RCVBUFFORCE, wanted)) socket_.set(SOL_SOCKET, SO_RCVBUF, wanted);

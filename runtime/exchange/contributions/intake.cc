@@ -179,7 +179,8 @@ bool Intake::offer(int via, int rank, const wire::Batch& batch, const wire::Entr
         static_cast<std::uint16_t>(rank), entry.refusal_code,
         std::string_view{reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size()});
   }
-  // Each record is compared by whom its rank sends to directly. What is passed on has been compared already.
+  // The rank that gets a contribution directly compares its record. A contribution that another rank passes
+  // on has been compared there.
   IncomingSlice* const s = via == rank ? enter(rank, header, batch.record, refusal ? &*refusal : nullptr)
                                        : &slices_[header.sequence % kWindow];
   if (s == nullptr) return false;

@@ -103,8 +103,8 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
   return part;
 }
 
-/// Rounds this rank's own values as those of the others were for their way here, so that it makes no
-/// difference to the sum which rank owns a slice.
+/// Rounds this rank's own values as the other ranks have rounded theirs before sending them. So the sum does
+/// not depend on which rank owns the slice.
 TilePart TileSum::rounded(const TilePart& part) {
   const DataType narrower = narrow_type(code());
   auto* const halves = reinterpret_cast<std::uint16_t*>(result_scratch_.values().data());
@@ -153,7 +153,7 @@ bool TileSum::collect() {
 /// A result has the elements that all ranks draw if all of them have sent these, and no more.
 void TileSum::choose_result_code() {
   CodeRules rules = rules_;
-  rules.coded = coder_ != nullptr;  // values then take so few bits that the index set is most of a result
+  rules.coded = coder_ != nullptr;  // most of a coded result is its index set
   result_.drawn = all_drawn_;
   choice_ = choose_code(result_, units_, rules, result_scratch_);
 }

@@ -69,7 +69,8 @@ class TileSum {
   std::uint64_t result_value_bytes() const;
   DataType type() const { return static_cast<DataType>(slice_->record.type); }
   wire::ValueRule rule() const { return slice_->record.value_rule; }
-  /// Of the result, and of this rank's own values where they are rounded as those of the others were.
+  /// The code of the result's values, and the one in which this rank's own values are rounded, as the other
+  /// ranks have rounded theirs.
   wire::ValueCode code() const { return wire::result_code(rule()); }
   ReduceOp op() const { return static_cast<ReduceOp>(slice_->record.op); }
 
@@ -79,19 +80,19 @@ class TileSum {
   std::vector<int> ranks_;  // 0, 1, 2 ...
   IncomingSlice* slice_ = nullptr;
   std::uint64_t summed_ = 0, tiles_ = 0;
-  // Of the next tile.
+  // What is known of the next tile:
   bool ready_ = false;
   Way way_ = Way::nothing;
   std::uint64_t number_ = 0;
   wire::TileShape shape_;
   std::uint64_t units_ = 0;
   ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps
-  std::uint64_t alignment_ = 0;      // of the result's values, as they are sent
-  std::vector<wire::Tile> arrived_;  // by rank, of the remote ranks
+  std::uint64_t alignment_ = 0;      // how the result's values are aligned as they are sent
+  std::vector<wire::Tile> arrived_;  // the parts of the remote ranks, by rank
   std::vector<TilePart> parts_;      // by rank, for the ways that need all of them at once
   TilePart result_;                  // the union; sum_into() writes its values
   bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
-  CodeChoice choice_;                // of the result
+  CodeChoice choice_;                // the code of the result's index set
   // Memory.
   std::vector<TileScratch> scratches_;  // by rank, as long as there are few; otherwise one for all
   TileScratch result_scratch_, rounding_scratch_;

@@ -39,12 +39,12 @@ class MergingExchange final : public Exchange {
   struct Step {
     std::uint16_t partner = 0;
     bool exchanges = true;                            // the partner gets this rank's own partial sum
-    bool partner_first = false;                       // the partner's sum is of lower ranks
-    bool own_partial = false, their_partial = false;  // more than one rank's contribution
-    std::optional<PartialSender> sender;              // of the own partial sum, if it is exchanged
+    bool partner_first = false;                       // the partner's ranks are the lower ones
+    bool own_partial = false, their_partial = false;  // the sum has more than one rank's contribution
+    std::optional<PartialSender> sender;              // sends this rank's partial sum, if it is exchanged
     std::optional<TileQueue> theirs;
     Cursor merged;
-    // Of the slice that `merged` is in: who has refused it, from either side.
+    // Who has refused the slice that `merged` is in: on this rank's side, and on the partner's.
     std::optional<wire::Refusal> own_refusal, their_refusal;
   };
   enum class Side : std::uint8_t { waiting, tile, refused };

@@ -41,8 +41,8 @@ void PartialSender::refuse(Operation& op, const TilePlace& place, const wire::Re
   op.add(op.bytes_sent, refusal.bytes());
 }
 
-/// Begins another message if this one has no room for so many bytes, and a section if one is wanted, or if
-/// that is in the new message. Returns false, after a failure, if an empty message has no room either.
+/// Begins another message if this one has no room for `bytes` bytes. Begins a section in a new message, or if
+/// one is wanted. Returns false, after a failure, if an empty message has no room either.
 bool PartialSender::make_room(Operation& op, const TilePlace& place, std::uint64_t bytes, bool section) {
   const std::uint64_t begin =
       section ? wire::aligned_section(message_.bytes()) + wire::kMaxOverhead : message_.bytes();

@@ -35,8 +35,8 @@ class PartialSender {
     return std::max<std::size_t>(unsent_.size(), kept_.size()) + 1 + (open_ ? 1 : 0) <= kMergingKept &&
            context_.pool(kPriority).available() > 0;
   }
-  /// Begins a tile that takes at most so many bytes. Returns a null place, after a failure, if no message has
-  /// room for it, which would be a fault of nzcl's own. Precondition: room().
+  /// Begins a tile that takes at most `most_bytes` bytes. Returns a null place, after a failure, if no
+  /// message has room for it, which would be a fault of nzcl's own. Precondition: room().
   Room begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes);
   /// Ends the tile, whose bytes have been written.
   void end_tile(Operation& op, std::uint64_t bytes);
@@ -75,14 +75,14 @@ class PartialSender {
   const std::uint64_t slot_bytes_;
   FixedQueue<Composed> unsent_;
   TileQueue kept_;
-  // Of the message that is being composed.
+  // The message that is being composed:
   bool open_ = false;
   StagingPool::Index buffer_ = 0;
   SlotWriter message_;
   std::uint32_t sections_ = 0;
-  wire::Header header_;  // of the last section, which begins at header_at_
-  std::byte* header_at_ = nullptr;
-  std::uint64_t payload_at_ = 0;  // where its payload begins in the message
+  wire::Header header_;             // the header of the last section,
+  std::byte* header_at_ = nullptr;  // where that section begins,
+  std::uint64_t payload_at_ = 0;    // and where its payload begins in the message
 };
 
 /// Completes a tile of `part` that begins at `room`, and whose values are in place. Returns its bytes. The
@@ -90,7 +90,7 @@ class PartialSender {
 std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t units,
                          std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch);
 
-/// The most bytes of a tile that holds so many of its elements.
+/// The most bytes that a tile takes of which `held` elements are there.
 constexpr std::uint64_t most_tile_bytes(const wire::TileShape& shape, std::uint64_t held,
                                         std::uint64_t value_bytes) {
   return wire::kTileOverhead + std::min(held, shape.elements) * value_bytes + (shape.units() + 63) / 64 * 8;

@@ -26,7 +26,7 @@ class TileMerge {
   TilePart merge(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch, const TilePart& b,
                  TileScratch& b_scratch, const wire::TileShape& shape, std::span<std::byte> values);
 
-  /// For what is done with the result: its index set may lie here.
+  /// The result's index set may lie in this memory, so whoever codes or places the result needs it.
   TileScratch& scratch() { return scratch_; }
 
  private:

@@ -65,12 +65,12 @@ class TileQueue {
 
   const std::uint64_t slot_bytes_;
   FixedQueue<Message> messages_;
-  // Of the first message.
-  std::optional<wire::Section> section_;  // that is being read
-  bool more_ = false;                     // another one follows
-  std::uint64_t next_section_ = 0;        // where it begins
-  std::uint64_t tiles_read_ = 0;          // of the section
-  std::uint64_t at_ = 0;                  // where its next tile begins in its payload
+  // What is known of the first message, which is being read:
+  std::optional<wire::Section> section_;  // the section that is being read
+  bool more_ = false;                     // whether another section follows
+  std::uint64_t next_section_ = 0;        // where the next section begins
+  std::uint64_t tiles_read_ = 0;          // how many tiles of the section have been read
+  std::uint64_t at_ = 0;                  // where the section's next tile begins in its payload
   wire::Tile tile_;
   wire::Refusal refusal_;
   const char* wrong_ = nullptr;

@@ -27,8 +27,8 @@ inline std::uint64_t blocks_of(const Header& header, const Pool& pool) noexcept 
   return pool.zeros ? 1 : header.blocks;
 }
 
-/// How many values each block of a packet has: all as many. 0: the packet has no values. Nothing: its values
-/// are not those of its blocks, or these do not fit into a piece.
+/// How many values each block of a packet has, which is the same for all of its blocks. 0: the packet has no
+/// values. Nothing: its number of values does not fit its blocks, or is too large for a piece.
 inline std::optional<std::uint32_t> block_values(const Opened& packet, const Pool& pool) noexcept {
   const std::size_t values = packet.values.size();
   const std::uint64_t blocks = blocks_of(packet.header, pool);

@@ -31,7 +31,8 @@ class RoundOrder {
     latest[0] = numbers_[set];
     std::ranges::sort(latest);
   }
-  /// Whether the rank has contributed to as many later rounds as show that it has sent this one.
+  /// Whether the rank has contributed to so many later rounds that it must have sent its contribution to this
+  /// one as well.
   bool has_passed(std::uint32_t set, int rank) const {
     return numbers_[set] < ranks_[static_cast<std::size_t>(rank)].latest[0];
   }

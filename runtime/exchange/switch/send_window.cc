@@ -19,8 +19,9 @@ void SendWindow::sent(std::uint32_t slot, Time now, double share, double result_
   Entry& e = entries_[slot];
   const std::uint32_t last = entries_[end_].before;
   const double length = std::max(share, result_share), packets = part_of_packet(length);
-  if (under_way_ == 0) full_under_way_ = 0;  // of which sums are not exact
-  under_way_ += packets;                     // of eighths they are
+  // Sums of lengths are not exact, so they begin anew when nothing is under way. Sums of eighths are exact.
+  if (under_way_ == 0) full_under_way_ = 0;
+  under_way_ += packets;
   full_under_way_ += length;
   e = {.before = last,
        .after = end_,
@@ -72,7 +73,8 @@ void SendWindow::measured(std::uint32_t slot, Time now, Time round_trip) {
   resize(held * (has_queue(round_trip) ? kFull : kGrowing), e.was_full && in_order(slot));
 }
 
-/// A window grows at once. It shrinks only if it was what kept packets back, and within some round trips.
+/// A window grows at once. It shrinks over some round trips, and only if it was the window that kept packets
+/// back.
 void SendWindow::resize(double target, bool may_shrink) {
   target = std::clamp<double>(target, least_, end_);
   if (target > size_) {

@@ -18,7 +18,8 @@ namespace nzcl::engine::slot_pool {
 ///
 /// The window holds what arrives in the least round trip, and some more, so that a link is full and a queue
 /// is short. It never goes below `least` packets, which need no measurement. It is counted in packets that
-/// are full of values, of which others are a part. Not thread-safe; allocates only when it is made.
+/// are full of values; a shorter packet counts as a part of one. Not thread-safe; allocates only when it is
+/// made.
 class SendWindow {
  public:
   SendWindow(std::uint32_t slots, std::uint32_t least);
@@ -26,8 +27,8 @@ class SendWindow {
   bool open() const { return under_way_ < size_; }
   /// In full packets.
   double size() const { return size_; }
-  /// By what part more may be under way now than when the last round trip in the order of sending began. If a
-  /// queue forms, round trips become longer by that before any of them has been measured.
+  /// How many times as much may be under way now as when the packet was sent whose round trip was measured
+  /// last. If a queue forms, round trips become that many times longer before one of them has been measured.
   double growth() const { return std::max(1.0, size_ / measured_size_); }
 
   /// How long a link that is as fast as the fastest one seen takes to deliver what is under way now. A result
@@ -48,15 +49,17 @@ class SendWindow {
   void told_to_wait(std::uint32_t slot, Time now, Time round_trip);
   /// The slot's result has come, and takes this share of a full packet.
   void answered(std::uint32_t slot, Time now, double share);
-  /// Of the slot's last packet, among all that were sent.
+  /// The number of the slot's last packet, counted over all packets in the order of sending.
   std::uint64_t number(std::uint32_t slot) const { return entries_[slot].number; }
   /// Whether no packet that was sent later has been answered before it.
   bool in_order(std::uint32_t slot) const { return entries_[slot].number > answered_.back(); }
-  /// Its packet was sent once, so those that were sent before should have been answered, too.
+  /// Notes that the slot's packet has been answered. It was sent only once, so packets that were sent before
+  /// it should have been answered as well.
   void note_answer(std::uint32_t slot);
-  /// It took this time. Called after answered().
+  /// Notes how long the slot's packet took. Called after answered().
   void measured(std::uint32_t slot, Time now, Time round_trip);
-  /// Calls lost(slot) for those whose packet must have been lost, because as many later ones were answered.
+  /// Calls lost(slot) for each slot whose packet must have been lost, because kLaterAnswers packets that were
+  /// sent later have been answered.
   template <typename Lost>
   void find_lost(Lost lost) {
     while (entries_[end_].after != end_ && entries_[entries_[end_].after].number < answered_[0]) {
@@ -67,10 +70,11 @@ class SendWindow {
   }
 
  private:
-  /// As in TCP: a network may change the order of packets by so much.
+  /// A packet counts as lost when this many later ones have been answered, as in TCP: fewer may just have
+  /// overtaken it.
   static constexpr std::size_t kLaterAnswers = 3;
-  /// A link is full when round trips are longer than the least one by this; a window may then exceed what
-  /// the link holds by `kFull`, and until then it may double.
+  /// A link is full when round trips take kQueue times the least one. The window may then hold kFull times
+  /// what the link holds, and before that kGrowing times.
   static constexpr double kQueue = 1.125, kFull = 1.25, kGrowing = 2;
   static constexpr double kLeastPart = 0.125;
   /// The least of what was measured is forgotten after this time, because a route may change.
@@ -91,13 +95,13 @@ class SendWindow {
     bool under_way = false;
     bool was_full = false;      // the window, when it was sent
     double packets = 0;         // what it counts for in the window
-    double share = 0;           // what it takes of a full packet,
-    double length = 0;          // and what it or its result takes, whichever is longer, as far as is known
-    double size = 0;            // of the window, when it was sent
-    std::uint64_t number = 0;   // of all that were sent
-    double delivered = 0;       // before it was sent: as the window counts,
-    double full_delivered = 0;  // and as many full packets as take as long;
-    Time delivered_at{};        // the last one at this time
+    double share = 0;           // its length, as a share of a full packet
+    double length = 0;          // the same of the packet or its result, whichever is longer
+    double size = 0;            // the window's size when it was sent
+    std::uint64_t number = 0;   // its number among all packets, in the order of sending
+    double delivered = 0;       // what had been delivered when it was sent, as the window counts packets
+    double full_delivered = 0;  // the same by length, in full packets
+    Time delivered_at{};        // when the last of these was delivered
   };
 
   bool has_queue(Time round_trip) const {

@@ -16,8 +16,8 @@
 
 namespace nzcl::engine::slot_pool {
 
-/// How many of the pool's slots a tensor of so many pieces uses; all ranks come to the same number. An
-/// opening round is worth its packets only if some pieces follow it.
+/// How many of the pool's `slots` slots a tensor of `pieces` pieces uses; all ranks come to the same number.
+/// An opening round is worth its packets only if some pieces follow it.
 inline std::uint32_t slots_used(std::uint32_t pieces, std::uint32_t slots) {
   constexpr std::uint32_t kPiecesForASlot = 8, kAlways = 256;
   return std::min(slots, std::max(kAlways, pieces / kPiecesForASlot));
@@ -57,7 +57,7 @@ class SlotWorker {
   /// Packets that were sent for the first time, and results that were taken: what moves but repetitions.
   std::uint64_t progress() const { return progress_; }
   std::uint64_t repeated() const { return repeated_; }
-  /// Of those, the ones that were a question.
+  /// How many of those were questions.
   std::uint64_t asked() const { return asked_; }
   std::uint64_t refused() const { return refused_; }
   Time round_trip() const { return round_trips_.smoothed(); }
@@ -76,22 +76,22 @@ class SlotWorker {
     bool told_to_wait = false;  // for other ranks: a timeout then says nothing about the network
     bool asks = false;          // the next packet is a question
     bool asked = false;         // the last one was
-    std::uint8_t exponent = 0;  // of this round's values
+    std::uint8_t exponent = 0;  // the shared exponent of this round's values
     std::uint32_t round = 0;
     std::uint32_t piece = kNoPiece;
     Ahead ahead;  // the next piece that this rank holds
     std::uint64_t tensor = 0;
     Time sent{};
-    // Numbers of packets, in the order of sending:
-    std::uint64_t contributed = 0;        // this round's contribution, for the last time
-    std::uint64_t first_sent = 0;         // ... for the first time; 0: not yet
-    std::uint64_t first_sent_before = 0;  // the contribution to the round before
+    // The numbers of these packets, in the order of sending:
+    std::uint64_t contributed = 0;        // this round's contribution, when it was sent last
+    std::uint64_t first_sent = 0;         // this round's contribution, when it was sent first; 0: not yet
+    std::uint64_t first_sent_before = 0;  // the contribution to the round before, when it was sent first
     // In this round:
     int times = 0;       // how often a packet has been sent
     int unanswered = 0;  // repetitions that were sent since the last answer
-    int timeouts = 0;    // of packets that were not answered
-    int waits = 0;       // of those that were answered *waiting*
-    int doublings = 0;   // of the timeout that runs
+    int timeouts = 0;    // timeouts of packets that were not answered
+    int waits = 0;       // timeouts of packets that were answered *waiting*
+    int doublings = 0;   // how often the present timeout has been doubled
   };
 
   Tensor& tensor_of(const Slot& slot) { return *tensors_[slot.tensor % tensors_.size()].tensor; }
@@ -109,7 +109,7 @@ class SlotWorker {
   }
   Header header_of(std::uint32_t slot);
   std::size_t write_values(std::uint32_t slot, Header& header, std::span<std::byte> to);
-  /// Of a full packet, what a packet with so many bytes of values takes.
+  /// The length of a packet with `value_bytes` bytes of values, as a share of that of a full packet.
   double share_of(std::size_t value_bytes) const {
     return static_cast<double>(sizeof(Header) + value_bytes) /
            static_cast<double>(sizeof(Header) + pool_.piece_elements * sizeof(std::int32_t));
@@ -134,9 +134,9 @@ class SlotWorker {
   std::uint64_t tensors_begun_ = 0, tensors_ended_ = 0;
   std::vector<std::uint32_t> due_;  // a ring of slots
   std::size_t due_first_ = 0, due_count_ = 0;
-  std::uint32_t looking_ = 0;  // how many slots
+  std::uint32_t looking_ = 0;  // how many slots are in State::looking
   SendWindow window_;
-  double result_share_ = 1;  // of a full packet, what results take, smoothed
+  double result_share_ = 1;  // the smoothed length of results, as a share of a full packet
   TimerWheel timers_;
   RoundTrips round_trips_;
   std::optional<Missing> missing_;

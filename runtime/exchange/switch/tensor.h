@@ -39,10 +39,10 @@ class Tensor {
   /// all.
   virtual Filled fill(std::uint32_t piece, std::uint8_t exponent, std::span<std::int32_t> to) = 0;
   /// Takes the sum of a piece: of these blocks, or, if pieces are sent whole, of all. Precondition: values()
-  /// of the blocks is not 0 and as many as there are sums.
+  /// of the blocks is not 0, and equals the number of sums.
   virtual void store(std::uint32_t piece, std::uint8_t exponent, std::uint64_t blocks,
                      std::span<const std::int32_t> sums) = 0;
-  /// Of this slot, nothing comes any more before piece `position`, which is pieces() in the end. Called for
+  /// Says that this slot is done with all pieces before `position`, which is pieces() in the end. Called for
   /// each slot at least once.
   virtual void advanced(std::uint32_t slot, std::uint32_t position) = 0;
 };

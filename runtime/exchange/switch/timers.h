@@ -81,7 +81,7 @@ class SmoothedTime {
   }
   bool known() const { return smoothed_ != Time{}; }
   Time smoothed() const { return smoothed_; }
-  /// Few take longer.
+  /// Few samples take longer than this.
   Time most() const { return smoothed_ + std::max(4 * deviation_, smoothed_); }
 
  private:
@@ -93,25 +93,28 @@ class SmoothedTime {
 /// something, that time contains the timeouts of others, which would grow with each other without end. So the
 /// timeout is not longer than some round trips of the network.
 ///
-/// What has been sent more than once is measured only if it is known which packet was answered (Karn). So
-/// after a timeout that came too early nothing would ever be measured again, if the doubled timeout did not
-/// stay in force, for all that is sent, until something has been.
+/// A packet that has been sent more than once is measured only if it is known which copy was answered (Karn).
+/// After a timeout that came too early, every packet would be repeated before its answer comes, and nothing
+/// would ever be measured again. So the doubled timeout stays in force for all packets until one has been
+/// measured.
 class RoundTrips {
  public:
-  /// How often the timeout of what has waited for so many timeouts before is doubled.
+  /// How often to double the timeout of a packet that has already timed out `timeouts` times. It is at least
+  /// the number of doublings in force for all packets.
   int doublings(int timeouts) const { return std::min(std::max(timeouts, doublings_), kMostDoublings); }
-  /// A timeout that was doubled so often is over.
+  /// A timeout that had been doubled `doublings` times has run out.
   void expired(int doublings) { doublings_ = std::max(doublings_, doublings + 1); }
-  /// A packet came back after this time, and waited for nobody.
+  /// A packet was answered after the time `sample`, and the answer did not wait for other ranks.
   void measured(Time now, Time sample) {
     doublings_ = 0;
-    // One in a round trip, because otherwise a part of one would make all others forgotten.
+    // At most one sample is taken in each round trip. Otherwise the many samples of one round trip would
+    // outweigh all earlier ones.
     if (network_.known() && now - measured_at_ < network_.smoothed()) return;
     measured_at_ = now;
     network_.add(sample);
   }
-  /// A packet came back after this time, but may have waited for other ranks. So the round trip of the
-  /// network is not longer than that.
+  /// A packet was answered after the time `sample`, but the answer may have waited for other ranks. So the
+  /// round trip of the network is at most that long.
   void bounded(Time sample) {
     while (doublings_ > 0 && sample <= timeout(doublings_ - 1)) --doublings_;
     if (!network_.known() || sample < network_.smoothed()) network_.add(sample);
