@@ -189,11 +189,14 @@ void add_explain(CLI::App& app, Arguments& arguments) {
                std::uint64_t{1} << 32);
   app.add_flag("--packed", question.packed, "The result is packed, as a stream's may be")->needs(explain);
   std::map<std::string, DataType> types;
-  for (int t = 0; t < kDataTypes; ++t)
+  std::string names;
+  for (int t = 0; t < kDataTypes; ++t) {
     types.emplace(name_of(static_cast<DataType>(t)), static_cast<DataType>(t));
+    names += (t == 0 ? "" : ", ") + std::string(name_of(static_cast<DataType>(t)));
+  }
   app.add_option("--type", question.type, "Type of the elements; default: float32")
       ->needs(explain)
-      ->transform(CLI::CheckedTransformer(types));
+      ->transform(CLI::CheckedTransformer(types).description(names));
 }
 
 int run(int argc, char** argv) {
