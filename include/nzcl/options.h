@@ -27,6 +27,37 @@ inline constexpr int kRequestAlgorithms = 5;
 /// As Options::algorithm spells it.
 [[nodiscard]] NZCL_API std::string_view name_of(Algorithm algorithm);
 
+/// What nzcl chooses well by itself, for measurements and for tests: NZCL_TUNE sets these, as a list
+/// "name=value,...", and so does `tune` in a configuration file.
+struct Tuning {
+  int scan_threads = -1;  ///< Additional threads that scan for non-zero blocks; -1 = planned.
+  /// Largest message, and the size of one slot of a channel. 0 = 272 KiB; with many members, or over several
+  /// networks (hosts), 136 KiB, and there with dedicated aggregators 68 KiB.
+  std::uint64_t slot_bytes = 0;
+  /// Slots per channel, which are the credits of a sender. 0 = 8, or with several networks (hosts) as many as
+  /// 128 MiB per lane hold, but at most 32, and at most 16 with dedicated aggregators.
+  int channel_slots = 0;
+  int max_segments = 0;           ///< Entries of a gather list; 0 = as many as the transport grants.
+  std::uint64_t slice_bytes = 0;  ///< Dense bytes per slice; 0 = chosen from the tensor's size.
+  /// Runs of at least this size are sent from the user's buffer, and shorter ones are copied. 0 = chosen from
+  /// the costs of gather entries and copies.
+  std::uint64_t gather_bytes = 0;
+  /// A result whose runs have at least this average size is written in place. 0 = chosen from the costs
+  /// of writes and copies.
+  std::uint64_t direct_bytes = 0;
+  /// auto | bitmap | offsets | gaps | runs | rice: how this rank codes which elements or small blocks it
+  /// sends. Results are the same; it is for tests and measurements.
+  std::string format = "auto";
+  /// How messages that other ranks of this host read in place are stored: "cached" in this core's caches,
+  /// which is fastest between cores that share one; "streamed" past them, which is fastest between cores that
+  /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
+  std::string staging = "auto";
+  /// The share of a rank's blocks that the model takes not to be zero where the result is packed and the
+  /// request has no expected_density. Equal on all members.
+  double packed_density = 0.01;
+  int ack_timeout = 0;  ///< ibverbs: 4.096 us * 2^n until a packet is sent again; 0 = from timeout_s.
+};
+
 /// The settings of a communicator. Defaults are overridden by code or a file, and these by NZCL_* environment
 /// variables. A bad value throws Error{invalid_argument}. An unknown NZCL_* variable leads to a warning in
 /// the log.
@@ -49,41 +80,15 @@ struct Options {
   int gid_index = -1;        ///< ibverbs: entry of the GID table; -1 = RoCEv2 with an IPv4 address first.
   int traffic_class = 0;     ///< ibverbs: traffic class of the packets (on RoCE: DSCP * 4).
   int service_level = 0;     ///< ibverbs: service level of the packets.
-  int ack_timeout = 0;       ///< ibverbs: 4.096 us * 2^n until a packet is sent again; 0 = from timeout_s.
   int aggregators = 0;       ///< Dedicated aggregator processes; 0 = colocated in every worker.
   int lanes = 0;             ///< Engine threads (each with its own endpoint) per process; 0 = planned.
-  int scan_threads = -1;     ///< Additional threads that scan for non-zero blocks; -1 = planned.
-  int scan_streams = 0;      ///< Parts of a slice that a scan reads in turn; 0 = the fastest, measured.
   std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
   /// NUMA node of the gradients (numa_node_of() finds it). Slots and device are chosen near it, and threads
   /// too where this process may run there. -1 = the node of the process's cores.
   int numa_node = -1;
-  /// Largest message, and the size of one slot of a channel. 0 = 272 KiB; with many members, or over several
-  /// networks (hosts), 136 KiB, and there with dedicated aggregators 68 KiB.
-  std::uint64_t slot_bytes = 0;
-  /// Slots per channel, which are the credits of a sender. 0 = 8, or with several networks (hosts) as many as
-  /// 128 MiB per lane hold, but at most 32, and at most 16 with dedicated aggregators.
-  int channel_slots = 0;
-  int max_segments = 0;           ///< Entries of a gather list; 0 = as many as the transport grants.
-  std::uint64_t slice_bytes = 0;  ///< Dense bytes per slice; 0 = chosen from the tensor's size.
-  /// Runs of at least this size are sent from the user's buffer, and shorter ones are copied. 0 = chosen from
-  /// the costs of gather entries and copies.
-  std::uint64_t gather_bytes = 0;
-  /// A result whose runs have at least this average size is written in place. 0 = chosen from the costs
-  /// of writes and copies.
-  std::uint64_t direct_bytes = 0;
-
   /// as_is | float16 | bfloat16: the type in which float32 values travel, unless a call says otherwise.
   /// Tensors for which a call may not ask for it travel as they are.
   std::string wire_type = "as_is";
-  /// auto | bitmap | offsets | gaps | runs | rice: how this rank codes which elements or small blocks it
-  /// sends. Results are the same; it is for tests and measurements.
-  std::string format = "auto";
-  /// How messages that other ranks of this host read in place are stored: "cached" in this core's caches,
-  /// which is fastest between cores that share one; "streamed" past them, which is fastest between cores that
-  /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
-  std::string staging = "auto";
-
   /// auto | push | doubling | merging | switch: how operations are exchanged, unless a call says otherwise.
   /// With doubling or merging, operations that do not fit it are pushed. With switch, all go through slot
   /// pools over datagrams, at dedicated aggregators. auto: whichever a model of the costs expects to be
@@ -92,14 +97,13 @@ struct Options {
   /// Speed of this member's network link, one way, in Gb/s: what the model takes it for. The least of all
   /// members' counts. 0 = what its device says; if no member knows any speed, 10.
   double link_gbps = 0;
-  /// The share of a rank's blocks that the model takes not to be zero where the result is packed and the
-  /// request has no expected_density. Equal on all members.
-  double packed_density = 0.01;
   /// rank | any: in which order values are added where nobody asks for an algorithm. rank: in that of the
   /// ranks, so that a result has the same bits whichever algorithm is taken. any: as is fastest; the order
   /// follows from the number of ranks, the request and the options, so it is the same in every run. Equal on
   /// all members.
   std::string sum_order = "rank";
+
+  Tuning tune;
 
   // Timeouts, logging and tracing.
   double timeout_s = 30;            ///< An operation that makes no progress for this long fails.

@@ -23,7 +23,7 @@ using nlohmann::ordered_json;
 nzcl::Options communicator_options(const Settings& s) {
   nzcl::Options options = nzcl::options_from_environment();
   if (!s.transport.empty()) options.transport = s.transport;
-  if (!s.format.empty()) options.format = s.format;
+  if (!s.format.empty()) options.tune.format = s.format;
   if (!s.algorithm.empty()) options.algorithm = s.algorithm;
   if (s.aggregators > 0) options.aggregators = s.aggregators;
   return options;
@@ -223,7 +223,7 @@ class Output {
 
 /// Exchanges some large messages, so that nzcl has measured how it stores them before that is printed.
 void measure_staging(nzcl::Communicator& communicator) {
-  if (communicator.options().transport != "cma" || communicator.options().staging != "auto") return;
+  if (communicator.options().transport != "cma" || communicator.options().tune.staging != "auto") return;
   if (communicator.options().algorithm == "switch") return;  // it sums no bytes, and stores no messages
   constexpr std::size_t kCount = 16 << 20, kTimes = 8;
   std::vector<std::uint8_t> data(kCount, 0);

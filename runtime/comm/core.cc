@@ -38,8 +38,7 @@ namespace {
 std::chrono::nanoseconds seconds(double s) { return saturated_nanoseconds(std::chrono::duration<double>(s)); }
 
 /// Only workers scan, so only they measure how many streams their CPU reads fastest.
-int choose_scan_streams(const Options& o, const engine::Members& members) {
-  if (o.scan_streams > 0) return o.scan_streams;
+int choose_scan_streams(const engine::Members& members) {
   return members.is_worker(members.self) ? fastest_scan_streams() : 1;
 }
 
@@ -147,7 +146,7 @@ std::shared_ptr<Core> Core::make(Introduction introduction, std::shared_ptr<Sess
 Core::Core(Introduction introduction, std::shared_ptr<Session> session)
     : introduction_(std::move(introduction)),
       session_(std::move(session)),
-      scan_streams_(choose_scan_streams(options(), members())),
+      scan_streams_(choose_scan_streams(members())),
       wire_type_(wire_type_of(options().wire_type)),
       config_(plan_lanes(introduction_, *session_)),
       lanes_({.config = config_,

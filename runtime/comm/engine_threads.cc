@@ -26,7 +26,7 @@ void EngineThreads::start(LaneSet& lanes, const placement::Placement& placement,
     });
   } catch (const Error& e) {
     throw Error(e.code(), fmt::format("{}. {} needs {} thread(s) for lanes (NZCL_LANES), {} for scans "
-                                      "(NZCL_SCAN_THREADS) and 3 more",
+                                      "(NZCL_TUNE=scan_threads=...) and 3 more",
                                       e.what(), member, lanes.size(), scan_threads));
   }
 }

@@ -27,11 +27,16 @@ constexpr int kMostLanes = 1 << 16;
 
 /// The options that must be equal on all members, by name.
 json shared_options(const Options& o) {
-  return {{"transport", o.transport},   {"aggregators", o.aggregators},
-          {"slot_bytes", o.slot_bytes}, {"channel_slots", o.channel_slots},
-          {"connect", o.connect},       {"slice_bytes", o.slice_bytes},
-          {"session", o.session},       {"algorithm", o.algorithm},
-          {"sum_order", o.sum_order},   {"packed_density", o.packed_density}};
+  return {{"transport", o.transport},
+          {"aggregators", o.aggregators},
+          {"slot_bytes", o.tune.slot_bytes},
+          {"channel_slots", o.tune.channel_slots},
+          {"connect", o.connect},
+          {"slice_bytes", o.tune.slice_bytes},
+          {"session", o.session},
+          {"algorithm", o.algorithm},
+          {"sum_order", o.sum_order},
+          {"packed_density", o.tune.packed_density}};
 }
 
 /// Returns true if two members run on the same cores of the same host.
@@ -90,14 +95,14 @@ Hello Hello::decode(const std::string& text) {
     const json& o = j.at("options");
     h.options.transport = o.at("transport");
     h.options.aggregators = o.at("aggregators");
-    h.options.slot_bytes = o.at("slot_bytes");
-    h.options.channel_slots = o.at("channel_slots");
+    h.options.tune.slot_bytes = o.at("slot_bytes");
+    h.options.tune.channel_slots = o.at("channel_slots");
     h.options.connect = o.at("connect");
-    h.options.slice_bytes = o.at("slice_bytes");
+    h.options.tune.slice_bytes = o.at("slice_bytes");
     h.options.session = o.at("session");
     h.options.algorithm = o.at("algorithm");
     h.options.sum_order = o.at("sum_order");
-    h.options.packed_density = o.at("packed_density");
+    h.options.tune.packed_density = o.at("packed_density");
     // membership_of() computes with these numbers in int, where larger ones would overflow.
     if (h.index < -1 || h.index >= wire::kMaxMembers || h.lanes < 0 || h.lanes > kMostLanes || h.cores < 1)
       throw Error(

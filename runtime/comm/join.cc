@@ -70,7 +70,7 @@ Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity 
   const auto placement = placement::plan(topology, {.local_rank = membership.cores.index_of(members.self),
                                                     .local_ranks = membership.cores.size_of(members.self),
                                                     .lanes = membership.lanes,
-                                                    .scan_threads = options.scan_threads,
+                                                    .scan_threads = options.tune.scan_threads,
                                                     .pin = options.pin,
                                                     .node = options.numa_node});
   return {std::move(options), std::move(membership), placement};

@@ -19,6 +19,7 @@ namespace nzcl {
 namespace {
 
 constexpr const char* kFileVariable = "NZCL_CONFIG";
+constexpr const char* kTuneVariable = "NZCL_TUNE";
 
 /// The Levenshtein distance of two names, by which "did you mean" finds the most similar one.
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -36,14 +37,33 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string unknown_text(std::string_view what, std::string_view name, auto spelling) {
+std::string unknown_text(std::string_view what, std::string_view name, std::span<const Setting> known,
+                         auto spelling) {
   const auto nearest =
-      std::min_element(settings().begin(), settings().end(), [&](const Setting& a, const Setting& b) {
-        return distance(spelling(a), name) < distance(spelling(b), name);
-      });
+      std::ranges::min_element(known, {}, [&](const Setting& s) { return distance(spelling(s), name); });
   std::string text = fmt::format("{} {} is not an option of nzcl", what, name);
   if (distance(spelling(*nearest), name) <= 4) text += fmt::format("; did you mean {}?", spelling(*nearest));
   return text;
+}
+
+std::string name_in(const Setting& s) { return std::string(s.name); }
+
+/// Sets the tunings of a list "name=value,...".
+void apply_tunings(std::string_view list, const std::string& origin, Resolved& resolved) {
+  while (!list.empty()) {
+    const std::string_view item = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(item.size() + 1, list.size()));
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos)
+      throw Error(ErrorCode::invalid_argument,
+                  fmt::format("option tune ({}): \"{}\" has no value; write NAME=VALUE,...", origin, item));
+    const std::string_view name = item.substr(0, equals);
+    const Setting* const tuning = find_in(tunings(), name);
+    if (!tuning)
+      throw Error(ErrorCode::invalid_argument, unknown_text(origin + ":", name, tunings(), name_in));
+    tuning->set(resolved.options, item.substr(equals + 1), origin);
+    resolved.tuning_origins[static_cast<std::size_t>(tuning - tunings().data())] = origin;
+  }
 }
 
 void apply_file(const std::string& path, Resolved& resolved) {
@@ -59,15 +79,17 @@ void apply_file(const std::string& path, Resolved& resolved) {
   const std::string origin = "file " + path;
   for (const CLI::ConfigItem& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // CLI11's marks where a section begins and ends
-    const Setting* setting = find_setting(item.fullname());
-    if (!setting) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          unknown_text(origin + ":", item.fullname(), [](const Setting& s) { return std::string(s.name); }));
-    }
     if (item.inputs.size() != 1)
       throw Error(ErrorCode::invalid_argument,
                   fmt::format("{}: option {} takes one value", origin, item.name));
+    if (item.fullname() == "tune") {
+      apply_tunings(item.inputs.front(), origin, resolved);
+      continue;
+    }
+    const Setting* setting = find_in(settings(), item.fullname());
+    if (!setting)
+      throw Error(ErrorCode::invalid_argument,
+                  unknown_text(origin + ":", item.fullname(), settings(), name_in));
     setting->set(resolved.options, item.inputs.front(), origin);
     resolved.origins[static_cast<std::size_t>(setting - settings().data())] = origin;
   }
@@ -90,13 +112,18 @@ std::vector<std::string> process_variables() {
 }
 
 Resolved resolve(const Options& base, const Lookup& lookup, const std::vector<std::string>& variables) {
-  Resolved resolved{.options = base, .origins = {}, .warnings = {}};
+  Resolved resolved{.options = base, .origins = {}, .tuning_origins = {}, .warnings = {}};
   const Options defaults;
-  for (const Setting& s : settings()) {
-    const bool same = std::visit([&](auto member) { return base.*member == defaults.*member; }, s.field);
-    resolved.origins.emplace_back(same ? "default" : "code");
-    s.check(base, "code");
-  }
+  const auto begin = [&](std::span<const Setting> list, std::vector<std::string>& origins) {
+    for (const Setting& s : list) {
+      const bool same = std::visit(
+          [&](auto member) { return value_in(base, member) == value_in(defaults, member); }, s.field);
+      origins.emplace_back(same ? "default" : "code");
+      s.check(base, "code");
+    }
+  };
+  begin(settings(), resolved.origins);
+  begin(tunings(), resolved.tuning_origins);
   if (const auto path = lookup(kFileVariable); path && !path->empty()) apply_file(*path, resolved);
   for (std::size_t i = 0; i < settings().size(); ++i) {
     const std::string name = settings()[i].variable();
@@ -105,14 +132,17 @@ Resolved resolve(const Options& base, const Lookup& lookup, const std::vector<st
       resolved.origins[i] = name;
     }
   }
+  if (const auto list = lookup(kTuneVariable)) apply_tunings(*list, kTuneVariable, resolved);
   for (const std::string& name : variables) {
-    const bool known =
-        name == kFileVariable || std::any_of(settings().begin(), settings().end(),
-                                             [&](const Setting& s) { return s.variable() == name; });
-    if (name.starts_with("NZCL_") && !known) {
-      resolved.warnings.push_back(
-          unknown_text("environment variable", name, [](const Setting& s) { return s.variable(); }));
-    }
+    if (!name.starts_with("NZCL_") || name == kFileVariable || name == kTuneVariable) continue;
+    const auto spelling = [](const Setting& s) { return s.variable(); };
+    if (std::ranges::any_of(settings(), [&](const Setting& s) { return s.variable() == name; })) continue;
+    const auto tuning = std::ranges::find(tunings(), name, spelling);
+    resolved.warnings.push_back(
+        tuning == tunings().end()
+            ? unknown_text("environment variable", name, settings(), spelling)
+            : fmt::format("environment variable {} is not an option of nzcl; it is {}={}=VALUE", name,
+                          kTuneVariable, tuning->name));
   }
   return resolved;
 }
@@ -126,7 +156,8 @@ Options options_from_environment(Options base) {
 }
 
 void validate(const Options& options) {
-  for (const Setting& s : settings()) s.check(options, "as given");
+  for (const auto list : {settings(), tunings()})
+    for (const Setting& s : list) s.check(options, "as given");
 }
 
 }  // namespace nzcl

@@ -16,6 +16,7 @@ struct Resolved {
   /// Where each value comes from, in the order of the table: "default", "code", "file x.toml" or
   /// "NZCL_TRANSPORT".
   std::vector<std::string> origins;
+  std::vector<std::string> tuning_origins;  ///< the same for the tunings
   /// One for each unknown NZCL_* variable, with the option that may have been meant.
   std::vector<std::string> warnings;
 };

@@ -54,47 +54,18 @@ constexpr std::array kSettings = {
             "ibverbs: traffic class of the packets (on RoCE: DSCP times 4)"},
     Setting{"service_level", &Options::service_level, SettingKind::number, 0, 15, "",
             "ibverbs: service level of the packets"},
-    Setting{"ack_timeout", &Options::ack_timeout, SettingKind::number, 0, 31, "",
-            "ibverbs: a packet is sent again after 4.096 us times 2 to the power of this; 0: from timeout_s"},
     Setting{"aggregators", &Options::aggregators, SettingKind::number, 0, 1024, "",
             "Dedicated aggregator processes; 0: colocated in every worker"},
     Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "",
             "Engine threads per process, each with its own endpoint; 0: from the cores"},
-    Setting{"scan_threads", &Options::scan_threads, SettingKind::number, -1, 64, "",
-            "Threads that look for non-zero blocks beside the lanes; -1: from the cores"},
-    Setting{
-        "scan_streams", &Options::scan_streams, SettingKind::number, 0, 4, "",
-        "Parts of a slice that a scan reads in turn; 0: what is fastest on this CPU, measured at the start"},
     Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off",
             "Pin engine threads to cores; auto: if there is a core for each"},
     Setting{
         "numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
         "NUMA node of the gradients: slots, device and threads are chosen near it; -1: that of the cores"},
-    Setting{"slot_bytes", &Options::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
-            "Largest message, and size of a channel's slots; 0: 272K, or with many members, or over several "
-            "networks (hosts), 136K, and there with dedicated aggregators 68K",
-            true},
-    Setting{"channel_slots", &Options::channel_slots, SettingKind::number, 0, 1024, "",
-            "Slots per channel: the credits of its sender; 0: 8, or over several networks (hosts) up to 32, "
-            "with dedicated aggregators 16"},
-    Setting{"max_segments", &Options::max_segments, SettingKind::number, 0, 16, "",
-            "Entries of a gather list; 0: as many as the transport grants"},
-    Setting{"slice_bytes", &Options::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",
-            "Dense bytes per slice; 0: from the tensor's size"},
-    Setting{"gather_bytes", &Options::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "",
-            "Runs from this size up leave from the user's buffer, shorter ones are copied; 0: from "
-            "what entries and copies cost"},
-    Setting{"direct_bytes", &Options::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
-            "Results with runs from this size up on average are written in place; 0: from what writes and "
-            "copies cost"},
     Setting{"wire_type", &Options::wire_type, SettingKind::choice, 0, 0, "as_is|float16|bfloat16",
             "The type in which float32 values travel, unless a call says otherwise; sums are computed in "
             "float32"},
-    Setting{"format", &Options::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs|rice",
-            "How this rank codes which elements or small blocks it sends; for tests and measurements"},
-    Setting{
-        "staging", &Options::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
-        "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},
     Setting{
         "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|merging|switch",
         "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough; "
@@ -104,10 +75,6 @@ constexpr std::array kSettings = {
             "Gb/s of this member's network link, one way, by which an exchange is chosen; the least of all "
             "members' counts; 0: what its device says, or 10 if none says it",
             true},
-    Setting{
-        "packed_density", &Options::packed_density, SettingKind::number, 1e-9, 1, "",
-        "The share of blocks that are taken not to be zero on a rank, by which an exchange is chosen, where "
-        "the result is packed and the call does not say it"},
     Setting{
         "sum_order", &Options::sum_order, SettingKind::choice, 0, 0, "rank|any",
         "Where no algorithm is asked for, values are added in the order of the ranks, or in any order that "
@@ -125,6 +92,39 @@ constexpr std::array kSettings = {
             "costs two more passes over every input"},
     Setting{"trace", &Options::trace, SettingKind::text, 0, kInfinity, "",
             "A file for a timeline of what every thread did, for Perfetto; empty: none"},
+};
+
+constexpr std::array kTunings = {
+    Setting{"scan_threads", &Tuning::scan_threads, SettingKind::number, -1, 64, "",
+            "Threads that look for non-zero blocks beside the lanes; -1: from the cores"},
+    Setting{"slot_bytes", &Tuning::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
+            "Largest message, and size of a channel's slots; 0: 272K, or with many members, or over several "
+            "networks (hosts), 136K, and there with dedicated aggregators 68K",
+            true},
+    Setting{"channel_slots", &Tuning::channel_slots, SettingKind::number, 0, 1024, "",
+            "Slots per channel: the credits of its sender; 0: 8, or over several networks (hosts) up to 32, "
+            "with dedicated aggregators 16"},
+    Setting{"max_segments", &Tuning::max_segments, SettingKind::number, 0, 16, "",
+            "Entries of a gather list; 0: as many as the transport grants"},
+    Setting{"slice_bytes", &Tuning::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",
+            "Dense bytes per slice; 0: from the tensor's size"},
+    Setting{"gather_bytes", &Tuning::gather_bytes, SettingKind::bytes, 0, 1ull << 40, "",
+            "Runs from this size up leave from the user's buffer, shorter ones are copied; 0: from "
+            "what entries and copies cost"},
+    Setting{"direct_bytes", &Tuning::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
+            "Results with runs from this size up on average are written in place; 0: from what writes and "
+            "copies cost"},
+    Setting{"format", &Tuning::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs|rice",
+            "How this rank codes which elements or small blocks it sends; for tests and measurements"},
+    Setting{
+        "staging", &Tuning::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
+        "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},
+    Setting{
+        "packed_density", &Tuning::packed_density, SettingKind::number, 1e-9, 1, "",
+        "The share of blocks that are taken not to be zero on a rank, by which an exchange is chosen, where "
+        "the result is packed and the call does not say it"},
+    Setting{"ack_timeout", &Tuning::ack_timeout, SettingKind::number, 0, 31, "",
+            "ibverbs: a packet is sent again after 4.096 us times 2 to the power of this; 0: from timeout_s"},
 };
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -210,11 +210,12 @@ bool is_choice(std::string_view choices, std::string_view value) {
 }  // namespace
 
 std::span<const Setting> settings() { return kSettings; }
+std::span<const Setting> tunings() { return kTunings; }
 
-const Setting* find_setting(std::string_view name) {
+const Setting* find_in(std::span<const Setting> settings, std::string_view name) {
   const auto found =
-      std::find_if(kSettings.begin(), kSettings.end(), [&](const Setting& s) { return s.name == name; });
-  return found == kSettings.end() ? nullptr : &*found;
+      std::find_if(settings.begin(), settings.end(), [&](const Setting& s) { return s.name == name; });
+  return found == settings.end() ? nullptr : &*found;
 }
 
 std::string Setting::variable() const {
@@ -259,13 +260,15 @@ std::string Setting::text(const Options& options) const {
       return fmt::format("{}", value);
     }
   };
-  return std::visit([&](auto member) { return format(options.*member); }, field);
+  return std::visit([&](auto member) { return format(value_in(options, member)); }, field);
 }
 
 void Setting::set(Options& options, std::string_view value, std::string_view origin) const {
-  const auto assign = [&]<typename T>(T Options::*member) {
+  const auto assign = [&](auto member) {
+    auto& field_value = value_in(options, member);
+    using T = std::decay_t<decltype(field_value)>;
     if constexpr (std::is_same_v<T, std::string>) {
-      options.*member = std::string(value);
+      field_value = std::string(value);
     } else {
       std::optional<T> number;
       if constexpr (std::is_same_v<T, std::uint64_t>) {
@@ -274,7 +277,7 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
         number = parse<T>(value);
       }
       if (!number) refuse(*this, value, origin);
-      options.*member = *number;
+      field_value = *number;
     }
   };
   std::visit(assign, field);
@@ -282,13 +285,14 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
 }
 
 void Setting::check(const Options& options, std::string_view origin) const {
-  const auto good = [&]<typename T>(T Options::*member) {
-    if constexpr (std::is_same_v<T, std::string>) {
-      const std::size_t bytes = (options.*member).size();
+  const auto good = [&](auto member) {
+    const auto& field_value = value_in(options, member);
+    if constexpr (std::is_same_v<std::decay_t<decltype(field_value)>, std::string>) {
+      const std::size_t bytes = field_value.size();
       if (kind == SettingKind::secret && bytes > 0 && bytes < kLeastSecret) refuse_secret(bytes, origin);
-      return kind != SettingKind::choice || is_choice(choices, options.*member);
+      return kind != SettingKind::choice || is_choice(choices, field_value);
     } else {
-      const auto value = static_cast<double>(options.*member);
+      const auto value = static_cast<double>(field_value);
       return (value >= low && value <= high) || (or_zero && value == 0);  // false for NaN
     }
   };

@@ -17,12 +17,12 @@ namespace {
 
 ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_network,
                         const verbs::Limits& limits) {
-  const std::uint64_t wanted = o.slot_bytes ? o.slot_bytes : bulk_slot_bytes(members, one_network);
+  const std::uint64_t wanted = o.tune.slot_bytes ? o.tune.slot_bytes : bulk_slot_bytes(members, one_network);
   ChannelConfig bulk;
   // A message and its seal leave in one write.
   bulk.slot_bytes = std::min<std::uint64_t>(wanted, limits.max_write_bytes - kSlotTail) / 64 * 64;
-  bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots)
-                               : bulk_slots(members, one_network, bulk.slot_bytes);
+  bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots)
+                                    : bulk_slots(members, one_network, bulk.slot_bytes);
   // An announcement has 16 bits for the number of a staging buffer. The sender has about as many buffers as
   // its channels to all members have slots.
   bulk.lent = limits.readable && (bulk.slots + 1) * static_cast<unsigned>(members.count() + 1) < 65536;
@@ -32,7 +32,7 @@ ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_netwo
 ChannelConfig plan_express(const Options& o, std::uint64_t bulk_slot_bytes, bool one_hop) {
   ChannelConfig express;
   express.slot_bytes = std::min(bulk_slot_bytes, kExpressSlotBytes);
-  express.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kLeastSlots;
+  express.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kLeastSlots;
   // No results go the other way that could carry credits. Credits come in writes of their own, each for half
   // a ring, so the ring must be larger.
   if (one_hop) express.slots *= kOneHopSlots;
@@ -44,7 +44,8 @@ ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, con
   ChannelConfig doubling;
   doubling.slot_bytes = std::min(bulk_slot_bytes, kDoublingSlotBytes);
   const bool can = members.dedicated == 0 && doubling_bytes(members.workers, doubling.slot_bytes) > 0;
-  if (can) doubling.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kDoublingSlots;
+  if (can)
+    doubling.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kDoublingSlots;
   return doubling;
 }
 
@@ -52,7 +53,7 @@ ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, con
 /// because tiles are as large.
 ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& members) {
   if (members.dedicated > 0 || members.workers == 1) return {};
-  bulk.slots = o.channel_slots ? static_cast<std::uint32_t>(o.channel_slots) : kMergingSlots;
+  bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kMergingSlots;
   return bulk;
 }
 
@@ -95,7 +96,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.lanes = membership.lanes;
   config.algorithm = algorithm_of(o.algorithm, members);
   config.any_order = o.sum_order == "any";
-  config.packed_density = o.packed_density;
+  config.packed_density = o.tune.packed_density;
   config.link_speed = slowest_link(membership.links);
   config.link_costs = link_costs(transport_of(o, membership), one_network, config.link_speed.gbps);
   config.ranks_per_core = membership.members_per_core;
@@ -111,17 +112,18 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   // One device serves all links, so they are alike. Whether memory can be read is also a property of the
   // whole device.
   config.set_links({.ordered = limits.ordered,
-                    .gather_bytes = o.gather_bytes ? o.gather_bytes : gather_from(limits.costs)});
+                    .gather_bytes = o.tune.gather_bytes ? o.tune.gather_bytes : gather_from(limits.costs)});
   config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
-  if (o.max_segments > 0)
-    config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.max_segments));
-  config.direct_bytes = o.direct_bytes ? o.direct_bytes : direct_from(limits.costs, members.workers);
-  config.slice_bytes = o.slice_bytes;
+  if (o.tune.max_segments > 0)
+    config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.tune.max_segments));
+  config.direct_bytes =
+      o.tune.direct_bytes ? o.tune.direct_bytes : direct_from(limits.costs, members.workers);
+  config.slice_bytes = o.tune.slice_bytes;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
   config.tile_block_bytes = kTileBlockBytes;
   config.short_codes = !one_network;
-  config.index_code = index_code_of(o.format);
-  config.staging = staging_of(o.staging);
+  config.index_code = index_code_of(o.tune.format);
+  config.staging = staging_of(o.tune.staging);
   config.nodes = membership.nodes;
   if (o.algorithm == "switch") {
     config.datagrams = plan_datagrams(o, membership, config.node(members.self));

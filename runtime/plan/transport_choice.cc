@@ -23,11 +23,11 @@ verbs::DeviceOptions device_options(const Options& o, const Membership& m, int n
           .numa_node = numa_node,
           .rdma_cm = o.connect == "rdma_cm",
           .on_demand_paging = o.on_demand_paging == "on",
-          .max_segments = static_cast<std::size_t>(o.max_segments),
+          .max_segments = static_cast<std::size_t>(o.tune.max_segments),
           .gid_index = o.gid_index,
           .traffic_class = o.traffic_class,
           .service_level = o.service_level,
-          .ack_timeout = o.ack_timeout,
+          .ack_timeout = o.tune.ack_timeout,
           .timeout_s = o.timeout_s};
 }
 

@@ -99,7 +99,7 @@ void print_placement(const Arguments& arguments, const Options& options,
     const auto plan = placement::plan(topology, {.local_rank = r,
                                                  .local_ranks = ranks,
                                                  .lanes = options.lanes,
-                                                 .scan_threads = options.scan_threads,
+                                                 .scan_threads = options.tune.scan_threads,
                                                  .pin = options.pin,
                                                  .node = options.numa_node});
     fmt::print("  rank {}: {}\n", r, plan.text);
@@ -115,7 +115,7 @@ void print_core_distance() {
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
   }
-  fmt::print("\nDistance of cores (NZCL_STAGING=auto measures it between the ranks as they run)\n");
+  fmt::print("\nDistance of cores (staging=auto measures it between the ranks as they run)\n");
   if (cpus.size() < 2) {
     fmt::print("  one core\n");
     return;

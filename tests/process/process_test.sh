@@ -669,11 +669,11 @@ case $case_name in
     done
     ;;
   info)
-    NZCL_SECRET=hunter2-and-his-friends NZCL_TRASPORT=tcp NZCL_SLOT_BYTES=64K "$info" >"$work/info.out"
+    NZCL_SECRET=hunter2-and-his-friends NZCL_TRASPORT=tcp NZCL_TUNE=slot_bytes=64K "$info" >"$work/info.out"
     for section in Transports Kernels Topology Placement Bootstrap Options; do grep -q "^$section" "$work/info.out" || fail "no section $section"; done
     grep -qE '^  shm +(yes|no) ' "$work/info.out" || fail "no line about shm"
     grep -A1 '^Sums inside the kernel' "$work/info.out" | grep -qE '^  (yes|no) +[^ ]' || fail "no line about sums inside the kernel"
-    grep -qE '^  slot_bytes +64K +NZCL_SLOT_BYTES$' "$work/info.out" || fail "no origin of slot_bytes"
+    grep -qE '^  tune.slot_bytes +64K +NZCL_TUNE$' "$work/info.out" || fail "no origin of slot_bytes"
     grep -qE 'NZCL_TRASPORT.*did you mean NZCL_TRANSPORT' "$work/info.out" || fail "no warning about NZCL_TRASPORT"
     ! grep -q hunter2 "$work/info.out" || fail "the secret is shown"
     "$info" --topology 'pack:2 [numa] core:32 pu:2' --local-ranks 8 >"$work/plan.out"

@@ -48,7 +48,7 @@ TEST_P(RdmaCollectivesTest, SmallAndLarge) {
 }
 
 TEST_P(RdmaCollectivesTest, EverythingGatheredAndDirect) {
-  run(calls_of(20011, 16), [](Options& o) { o.gather_bytes = 1, o.direct_bytes = 1; });
+  run(calls_of(20011, 16), [](Options& o) { o.tune.gather_bytes = 1, o.tune.direct_bytes = 1; });
 }
 
 TEST_P(RdmaCollectivesTest, ConnectedByRdmaCm) {

@@ -50,7 +50,7 @@ struct Fault {
 Setting lossy(int ranks) {
   Setting s{.transport = "ibverbs", .ranks = ranks, .options = {}};
   s.options.timeout_s = 120;
-  s.options.ack_timeout = 12;  // the code of 17 ms, which each lost packet costs
+  s.options.tune.ack_timeout = 12;  // the code of 17 ms, which each lost packet costs
   s.options.pin = "off";
   s.options.log_level = "off";
   return s;
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Netem, FaultsTest,
 TEST_F(Faults, ADeviceThatGoesDownEndsTheOperationWithAnError) {
   Setting s = lossy(3);
   s.options.timeout_s = 10;
-  s.options.ack_timeout = 14;
+  s.options.tune.ack_timeout = 14;
   std::atomic<int> rounds{0};
   std::jthread saboteur([&] {
     while (rounds.load() < 6) std::this_thread::yield();

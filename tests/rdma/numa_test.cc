@@ -121,7 +121,7 @@ std::string complaints_about(int node, std::span<std::byte> data, const Options&
 Options pinned_options() {
   Options options;
   options.pin = "on";
-  options.scan_threads = 1;
+  options.tune.scan_threads = 1;
   options.lanes = 1;
   return options;
 }

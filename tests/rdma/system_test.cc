@@ -88,7 +88,8 @@ TEST_P(RdmaTest, ManyInFlight) {
 TEST_F(Rdma, MemoryThatIsUnmappedAndMappedAgainAtItsAddress) {
   constexpr std::size_t kCount = 1 << 18, kBytes = kCount * sizeof(float);
   Setting s = setting(2);
-  s.options.gather_bytes = s.options.direct_bytes = 1;  // the device accesses all of the buffer itself
+  s.options.tune.gather_bytes = s.options.tune.direct_bytes =
+      1;  // the device accesses all of the buffer itself
   EXPECT_THAT(run_ranks(s,
                         [&](Communicator& c) {
                           void* place = nullptr;
@@ -158,13 +159,13 @@ class RdmaLimitsTest : public Rdma {
 };
 
 TEST_F(RdmaLimitsTest, TheFewestAndSmallestSlots) {
-  run_with([](Options& o) { o.slot_bytes = 4096, o.channel_slots = 2; });
+  run_with([](Options& o) { o.tune.slot_bytes = 4096, o.tune.channel_slots = 2; });
 }
 TEST_F(RdmaLimitsTest, OneSlotPerChannel) {
-  run_with([](Options& o) { o.slot_bytes = 4096, o.channel_slots = 1; });
+  run_with([](Options& o) { o.tune.slot_bytes = 4096, o.tune.channel_slots = 1; });
 }
 TEST_F(RdmaLimitsTest, OneGatherEntryPerWrite) {
-  run_with([](Options& o) { o.max_segments = 1, o.gather_bytes = 1; });
+  run_with([](Options& o) { o.tune.max_segments = 1, o.tune.gather_bytes = 1; });
 }
 TEST_F(RdmaLimitsTest, ConnectedByRdmaCm) {
   run_with([](Options& o) { o.connect = "rdma_cm"; });
@@ -173,13 +174,13 @@ TEST_F(RdmaLimitsTest, SeveralLanesConnectedByRdmaCm) {
   run_with([](Options& o) { o.connect = "rdma_cm", o.lanes = 2; });
 }
 TEST_F(RdmaLimitsTest, EverythingPacked) {
-  run_with([](Options& o) { o.gather_bytes = 1ull << 30, o.direct_bytes = 1ull << 30; });
+  run_with([](Options& o) { o.tune.gather_bytes = 1ull << 30, o.tune.direct_bytes = 1ull << 30; });
 }
 TEST_F(RdmaLimitsTest, EverythingGatheredAndDirect) {
-  run_with([](Options& o) { o.gather_bytes = 1, o.direct_bytes = 1; });
+  run_with([](Options& o) { o.tune.gather_bytes = 1, o.tune.direct_bytes = 1; });
 }
 TEST_F(RdmaLimitsTest, SeveralLanes) {
-  run_with([](Options& o) { o.lanes = 2, o.scan_threads = 1; });
+  run_with([](Options& o) { o.lanes = 2, o.tune.scan_threads = 1; });
 }
 
 TEST_F(RdmaLimitsTest, SettingsBeyondTheDeviceAreNamed) {

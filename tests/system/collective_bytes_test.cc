@@ -130,7 +130,7 @@ void run_case(const Case& c, const std::function<void(Communicator&)>& body) {
   Setting s{.transport = c.transport, .ranks = c.ranks, .options = {}};
   s.options.pin = "off";
   s.options.log_level = "off";
-  s.options.slice_bytes = kSliceBytes;
+  s.options.tune.slice_bytes = kSliceBytes;
   const auto errors = run_ranks(s, body);
   for (const auto& e : errors) EXPECT_EQ(e, "") << c.text();
 }

@@ -19,7 +19,7 @@ class CollectivesTest : public ::testing::TestWithParam<Where> {
  protected:
   Setting setting() const {
     Setting s = GetParam().setting();
-    s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
+    s.options.tune.scan_threads = GetParam().lanes > 1 ? 1 : 0;
     return s;
   }
   void run(const std::vector<std::pair<Call, Form>>& calls) {

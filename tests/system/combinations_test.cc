@@ -17,7 +17,7 @@ class CombinationsTest : public ::testing::TestWithParam<Where> {
  protected:
   Setting setting() const {
     Setting s = GetParam().setting();
-    s.options.scan_threads = GetParam().lanes > 1 ? 1 : 0;
+    s.options.tune.scan_threads = GetParam().lanes > 1 ? 1 : 0;
     return s;
   }
   void check_errors(const std::vector<std::string>& errors) {

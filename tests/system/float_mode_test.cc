@@ -88,7 +88,7 @@ class FloatMode : public ::testing::TestWithParam<Case> {
   void run(const std::function<void(Communicator&)>& body) {
     for (const bool before : {true, false}) {
       Setting s{.ranks = kRanks, .options = {}};
-      s.options.slot_bytes = 16 << 10;
+      s.options.tune.slot_bytes = 16 << 10;
       s.options.pin = "off";
       s.options.log_level = "off";
       LocalGroup group(kRanks);

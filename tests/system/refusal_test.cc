@@ -267,7 +267,7 @@ TEST(Refusal, MeetsAnotherTypeOnTheWire) {
 TEST(Refusal, BehindAnOperationInFlightInSmallSlots) {
   constexpr std::uint64_t kFirst = 64717, kSecond = 55869, kBlock = 7;
   Setting s = patient(2, 0);
-  s.options.slot_bytes = 4096;
+  s.options.tune.slot_bytes = 4096;
   const auto errors = run_ranks(s, [&](Communicator& c) {
     std::vector<std::uint16_t> in(kFirst), out(kFirst);
     for (std::uint64_t i = 0; i < kFirst; i += 7 + static_cast<unsigned>(c.rank())) in[i] = 0x3c00;

@@ -131,8 +131,8 @@ class SignedZeroTest : public ::testing::TestWithParam<std::tuple<Place, std::ui
 TEST_P(SignedZeroTest, SparseGivesTheBitsOfDense) {
   const auto& [place, block] = GetParam();
   Setting s{.transport = place.transport, .ranks = place.ranks, .dedicated = place.dedicated, .options = {}};
-  s.options.slot_bytes = 16 << 10;
-  s.options.direct_bytes = place.direct_bytes;
+  s.options.tune.slot_bytes = 16 << 10;
+  s.options.tune.direct_bytes = place.direct_bytes;
   s.options.pin = "off";
   s.options.log_level = "off";
   std::vector<std::pair<Case, std::vector<std::byte>>> cases;

@@ -171,7 +171,7 @@ TEST_P(Streams, WithEveryFormatForced) {
             check_streams<std::int64_t>(c, 70001, block, 0.4, Order::with_duplicates, -1);
           }
         },
-        [&](Options& o) { o.format = format; });
+        [&](Options& o) { o.tune.format = format; });
   }
 }
 

@@ -25,7 +25,7 @@ Setting setting(int ranks, int aggregators = 1, int lanes = 1) {
   Setting s{.transport = "loopback", .ranks = ranks, .dedicated = aggregators, .options = {}};
   s.options.algorithm = "switch";
   s.options.lanes = lanes;
-  s.options.scan_threads = 0;
+  s.options.tune.scan_threads = 0;
   s.options.pin = "off";
   s.options.timeout_s = 60;
   s.options.log_level = "off";

@@ -78,7 +78,7 @@ TEST(Trace, AnAllreduceOfThreeRanksIsThereInAllItsParts) {
     ranks.emplace_back([&, rank] {
       Options options;
       options.trace = path;
-      options.slice_bytes = 64 << 10;
+      options.tune.slice_bytes = 64 << 10;
       Communicator communicator(group, rank, options);
       // A name of the user's choice, which JSON must escape.
       ::pthread_setname_np(::pthread_self(), "a \"thread\" \xff");

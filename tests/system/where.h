@@ -24,7 +24,7 @@ struct Where {
   Setting setting() const {
     Setting s{.transport = transport, .ranks = ranks, .dedicated = dedicated, .options = {}};
     s.options.lanes = lanes;
-    s.options.slot_bytes = 16 << 10;
+    s.options.tune.slot_bytes = 16 << 10;
     s.options.pin = "off";
     s.options.timeout_s = 60;
     s.options.log_level = "off";

@@ -123,8 +123,8 @@ TEST(EnginePlan, SlotsCoverLinksBetweenHosts) {
 
 TEST(EnginePlan, SlotsAreWhatTheUserWants) {
   Options options;
-  options.channel_slots = 5;
-  options.slot_bytes = 1000;
+  options.tune.channel_slots = 5;
+  options.tune.slot_bytes = 1000;
   const EngineConfig config = plan(members_on("ab"), {}, options);
   EXPECT_EQ(config.channel(Priority::bulk).slots, 5u);
   EXPECT_EQ(config.channel(Priority::express).slots, 5u * kOneHopSlots);
@@ -152,10 +152,10 @@ TEST(EnginePlan, MembersLendWhatOthersCanRead) {
 
 TEST(EnginePlan, NobodyLendsMoreBuffersThanAnAnnouncementNumbers) {
   Options options;
-  options.channel_slots = 32768;
+  options.tune.channel_slots = 32768;
   EXPECT_FALSE(plan(members_on("aa"), {.ordered = true, .readable = true, .costs = {}}, options)
                    .lends(Priority::bulk, 0, 1));
-  options.channel_slots = 8192;
+  options.tune.channel_slots = 8192;
   EXPECT_TRUE(plan(members_on("aa"), {.ordered = true, .readable = true, .costs = {}}, options)
                   .lends(Priority::bulk, 0, 1));
 }
@@ -175,7 +175,7 @@ TEST(EnginePlan, WorkersOfOneNetworkStayWithinTheirCache) {
 TEST(EnginePlan, GatherListsKeepToTheTransportAndToTheUser) {
   Options options;
   EXPECT_EQ(plan(members_on("aa"), {.max_segments = 1000, .costs = {}}).max_segments, verbs::kMaxSegments);
-  options.max_segments = 3;
+  options.tune.max_segments = 3;
   EXPECT_EQ(plan(members_on("aa"), {.max_segments = 1000, .costs = {}}, options).max_segments, 3u);
   EXPECT_EQ(plan(members_on("aa"), {.max_segments = 2, .costs = {}}, options).max_segments, 2u);
 }

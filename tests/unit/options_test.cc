@@ -53,7 +53,15 @@ std::string error_of(const std::function<void()>& call) {
 }
 
 std::string origin(const Resolved& r, std::string_view name) {
-  return r.origins[static_cast<std::size_t>(find_setting(name) - settings().data())];
+  if (const Setting* const tuning = find_in(tunings(), name))
+    return r.tuning_origins[static_cast<std::size_t>(tuning - tunings().data())];
+  return r.origins[static_cast<std::size_t>(find_in(settings(), name) - settings().data())];
+}
+
+std::vector<Setting> all_settings() {
+  std::vector<Setting> all(settings().begin(), settings().end());
+  all.insert(all.end(), tunings().begin(), tunings().end());
+  return all;
 }
 
 /// A file whose name no other test uses, because tests run side by side.
@@ -72,7 +80,7 @@ class File {
 
 TEST(OptionTable, NamesAreUniqueAndDefaultsAreValid) {
   std::set<std::string_view> names;
-  for (const Setting& s : settings()) {
+  for (const Setting& s : all_settings()) {
     EXPECT_TRUE(names.insert(s.name).second) << s.name;
     EXPECT_FALSE(s.meaning.empty()) << s.name;
   }
@@ -83,15 +91,14 @@ TEST(OptionTable, HasEveryFieldOfOptions) {
   // A field that the table lacks could not be set from outside. The sizes of the table's fields add up to the
   // structure's only if none is missing.
   std::size_t bytes = 0;
-  for (const Setting& s : settings()) {
-    std::visit([&](auto member) { bytes += sizeof(Options{}.*member); }, s.field);
-  }
+  for (const Setting& s : all_settings())
+    std::visit([&](auto member) { bytes += sizeof(value_in(Options{}, member)); }, s.field);
   EXPECT_LE(bytes, sizeof(Options));
   EXPECT_GT(bytes + 32, sizeof(Options)) << "more than padding is missing";  // a string field has 32
 }
 
 TEST(OptionTable, ValuesComeBackFromTheirText) {
-  for (const Setting& s : settings()) {
+  for (const Setting& s : all_settings()) {
     if (s.kind == SettingKind::secret) continue;
     Options copy;
     s.set(copy, s.text({}), "test");
@@ -102,44 +109,61 @@ TEST(OptionTable, ValuesComeBackFromTheirText) {
 RC_GTEST_PROP(OptionTable, BytesComeBackFromTheirText, ()) {
   const auto value = *rc::gen::inRange<std::uint64_t>(0, std::uint64_t{1} << 40);
   Options options;
-  options.slice_bytes = value;
-  const Setting& s = *find_setting("slice_bytes");
+  options.tune.slice_bytes = value;
+  const Setting& s = *find_in(tunings(), "slice_bytes");
   Options copy;
   s.set(copy, s.text(options), "test");
-  RC_ASSERT(copy.slice_bytes == value);
+  RC_ASSERT(copy.tune.slice_bytes == value);
 }
 
 TEST(Resolve, DefaultsThenCodeThenFileThenEnvironment) {
-  const File file("# a comment\ntransport = \"tcp\"\nslot_bytes = \"64K\"\ntimeout_s = 2.5\n");
+  const File file(
+      "# a comment\ntransport = \"tcp\"\ntune = \"slot_bytes=64K,max_segments=3\"\ntimeout_s = 2.5\n");
   Options base;
   base.lanes = 2;
   base.transport = "shm";
-  const Resolved r = resolved({{"NZCL_CONFIG", file.path()}, {"NZCL_SLOT_BYTES", "256KiB"}}, base);
+  const Resolved r =
+      resolved({{"NZCL_CONFIG", file.path()}, {"NZCL_TUNE", "slot_bytes=256KiB,staging=cached"}}, base);
   EXPECT_EQ(r.options.lanes, 2);
   EXPECT_EQ(origin(r, "lanes"), "code");
   EXPECT_EQ(r.options.transport, "tcp");
   EXPECT_THAT(origin(r, "transport"), HasSubstr("file "));
   EXPECT_EQ(r.options.timeout_s, 2.5);
-  EXPECT_EQ(r.options.slot_bytes, 256u << 10);
-  EXPECT_EQ(origin(r, "slot_bytes"), "NZCL_SLOT_BYTES");
+  EXPECT_EQ(r.options.tune.slot_bytes, 256u << 10);
+  EXPECT_EQ(origin(r, "slot_bytes"), "NZCL_TUNE");
+  EXPECT_EQ(r.options.tune.max_segments, 3);
+  EXPECT_THAT(origin(r, "max_segments"), HasSubstr("file "));
+  EXPECT_EQ(r.options.tune.staging, "cached");
   EXPECT_EQ(origin(r, "channel_slots"), "default");
   EXPECT_THAT(r.warnings, IsEmpty());
 }
 
 TEST(Resolve, BadValuesNameOptionOriginAndRange) {
   EXPECT_THAT(error_of([] {
-                resolved({{"NZCL_CHANNEL_SLOTS", "many"}});
+                resolved({{"NZCL_TUNE", "channel_slots=many"}});
               }),
-              AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_CHANNEL_SLOTS"), HasSubstr("\"many\""),
+              AllOf(HasSubstr("channel_slots"), HasSubstr("NZCL_TUNE"), HasSubstr("\"many\""),
                     HasSubstr("0 .. 1024")));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_PIN", "maybe"}}); }), HasSubstr("auto|on|off"));
-  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLOT_BYTES", "1K"}}); }), HasSubstr("0, 4K .. 16M"));
-  EXPECT_EQ(resolved({{"NZCL_SLOT_BYTES", "0"}}).options.slot_bytes, 0);  // 0 leaves the choice to nzcl
+  EXPECT_THAT(error_of([] { resolved({{"NZCL_TUNE", "slot_bytes=1K"}}); }), HasSubstr("0, 4K .. 16M"));
+  EXPECT_EQ(resolved({{"NZCL_TUNE", "slot_bytes=0"}}).options.tune.slot_bytes,
+            0);  // 0 leaves the choice to nzcl
   EXPECT_THAT(error_of([] {
-                resolved({{"NZCL_SLOT_BYTES", "99999999999999999999"}});
+                resolved({{"NZCL_TUNE", "slot_bytes=99999999999999999999"}});
               }),
               HasSubstr("slot_bytes"));
-  EXPECT_THAT(error_of([] { resolved({{"NZCL_SLICE_BYTES", "17179869185G"}}); }), HasSubstr("slice_bytes"));
+  EXPECT_THAT(error_of([] {
+                resolved({{"NZCL_TUNE", "slice_bytes=17179869185G"}});
+              }),
+              HasSubstr("slice_bytes"));
+  EXPECT_THAT(error_of([] {
+                resolved({{"NZCL_TUNE", "slot_bites=64K"}});
+              }),
+              AllOf(HasSubstr("slot_bites"), HasSubstr("did you mean slot_bytes?")));
+  EXPECT_THAT(error_of([] {
+                resolved({{"NZCL_TUNE", "slot_bytes=64K,staging"}});
+              }),
+              AllOf(HasSubstr("\"staging\" has no value"), HasSubstr("NAME=VALUE")));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_TIMEOUT_S", "nan"}}); }), HasSubstr("timeout_s"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_TIMEOUT_S", ""}}); }), HasSubstr("timeout_s"));
   EXPECT_THAT(error_of([] { resolved({{"NZCL_CONFIG", "/does/not/exist"}}); }), HasSubstr("/does/not/exist"));
@@ -158,12 +182,14 @@ TEST(Resolve, UnknownVariablesAreWarningsWithASuggestion) {
               ElementsAre(AllOf(HasSubstr("NZCL_TRANSPROT"), HasSubstr("did you mean NZCL_TRANSPORT?"))));
   EXPECT_THAT(resolved({{"NZCL_COMPLETELY_DIFFERENT_THING", "1"}}).warnings,
               ElementsAre(Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(resolved({{"NZCL_SLOT_BYTES", "64K"}}).warnings,
+              ElementsAre(AllOf(HasSubstr("NZCL_SLOT_BYTES"), HasSubstr("NZCL_TUNE=slot_bytes=VALUE"))));
 }
 
 TEST(Secret, ShortOnesAreRefusedWithoutBeingShown) {
   for (const std::string& origin : {std::string("code"), std::string("NZCL_SECRET")}) {
     try {
-      find_setting("secret")->set(*std::make_unique<Options>(), "fifteen letters", origin);
+      find_in(settings(), "secret")->set(*std::make_unique<Options>(), "fifteen letters", origin);
       FAIL() << "taken";
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
@@ -183,6 +209,7 @@ TEST(Help, NeverShowsTheSecret) {
 TEST(Help, MarkdownHasARowPerOption) {
   const std::string text = options_markdown();
   for (const Setting& s : settings()) EXPECT_THAT(text, HasSubstr("| `" + s.variable() + "` |"));
+  for (const Setting& s : tunings()) EXPECT_THAT(text, HasSubstr("| `" + std::string(s.name) + "` |"));
 }
 
 TEST(Resolve, NamesOfAlgorithmsAreThoseOfTheOption) {
