@@ -81,6 +81,14 @@ TEST_F(PackedPositionsTest, ALaneThatFindsThatItsEarlierPieceCanBePlacedRingsIts
   EXPECT_THAT(rings.lanes, ElementsAre(0));
 }
 
+/// Whoever counted from the first piece on again for each of these would not end within the life of the test.
+TEST(PackedPositions, CountsBackwardsFromWhereItIs) {
+  constexpr std::uint64_t kPieces = 1 << 20;
+  PackedPositions positions(kPieces, 1);
+  for (std::uint64_t p = 0; p < kPieces; ++p) positions.note(p, 3);
+  for (std::uint64_t p = kPieces; p-- > 0;) ASSERT_EQ(positions.before(p, 0), 3 * p);
+}
+
 /// Lanes count pieces in any order while others wait. Each waits until it is rung and looks only then, so a
 /// ring that is lost would leave it waiting for ever.
 TEST(PackedPositions, NoRingIsLostBetweenThreads) {
