@@ -30,6 +30,9 @@ struct LayoutRequest {
   bool single_elements = false;
   /// Whether contributions are coded, so that few bytes are left of each slice.
   bool coded = false;
+  /// The result is packed, and so contributions are streams: nothing has to be done for what is not in them.
+  /// However large the tensor is, it gets a bounded number of slices then.
+  bool packed = false;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.
   std::uint64_t tile_value_bytes = 0;
   /// The channels that slices take which are not express.
@@ -68,7 +71,8 @@ struct LayoutRequest {
 /// The slices of a *tiled* tensor, whose blocks are small, are cut further into tiles of at most
 /// kMostSliceElements elements. A tile holds whole blocks, and in its dense form it fits a message. What it
 /// says to be there, its *units*, are blocks; or single elements where values are coded, because compressors
-/// select elements.
+/// select elements. A tile has at least 64 blocks, unless the result is packed and they are too large for
+/// that.
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
@@ -135,7 +139,7 @@ class SliceLayout {
   }
 
   bool tiled() const { return tile_blocks_ > 0; }
-  /// Elements of every tile but the tensor's last one: a multiple of 64 blocks.
+  /// Elements of every tile but the tensor's last one: of whole blocks.
   std::uint64_t tile_elements() const { return tile_blocks_ * block_elements(); }
   std::uint64_t block_elements() const { return block_bytes_ / element_bytes_; }
   std::uint64_t element_bytes() const { return element_bytes_; }
@@ -148,6 +152,9 @@ class SliceLayout {
   std::uint64_t tile_number(std::uint64_t slice, std::uint64_t tile) const {
     return slice * (slice_blocks_ / tile_blocks_) + tile;
   }
+  std::uint64_t slice_of_tile(std::uint64_t number) const { return number / (slice_blocks_ / tile_blocks_); }
+  /// The place of a tile within its slice.
+  std::uint64_t place_in_slice(std::uint64_t number) const { return number % (slice_blocks_ / tile_blocks_); }
   std::uint64_t tiles() const { return (blocks_ + tile_blocks_ - 1) / tile_blocks_; }
   /// First element of a tile that is counted over the whole tensor, and how many it has.
   std::uint64_t tile_begin(std::uint64_t number) const { return number * tile_elements(); }

@@ -36,8 +36,6 @@ TEST_F(PackedPositionsTest, CountsTheBlocksBefore) {
   positions.note(0, 3);
   EXPECT_EQ(positions.before(2, 0), 8u);
   EXPECT_EQ(positions.before(1, 0), 3u) << "a lane may ask for an earlier piece";
-  EXPECT_TRUE(positions.is_noted(1));
-  EXPECT_FALSE(positions.is_noted(2));
 }
 
 TEST_F(PackedPositionsTest, RingsTheLaneThatWaitsWhenTheLastMissingPieceIsCounted) {
