@@ -253,4 +253,10 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
   return SliceLayout(request);
 }
 
+bool same_layout(const EngineConfig& config, const wire::OperationRecord& a, const wire::OperationRecord& b) {
+  if (!a.same_layout(b)) return false;
+  return a.packed_result == b.packed_result ||
+         (layout_of(config, 0, a).express() && layout_of(config, 0, b).express());
+}
+
 }  // namespace nzcl::engine

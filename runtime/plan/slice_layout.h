@@ -215,4 +215,9 @@ class SliceLayout {
 SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
                       const std::uint64_t* begins = nullptr);
 
+/// Returns true if the tensors of two records are cut into the same slices. It is all that has to agree if a
+/// rank has refused its request, because nothing is summed then. That rank may not know whether it wants its
+/// result packed, so where this makes no difference it need not agree.
+bool same_layout(const EngineConfig& config, const wire::OperationRecord& a, const wire::OperationRecord& b);
+
 }  // namespace nzcl::engine

@@ -253,7 +253,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   if (!s.active) open(s, header, record);
   const bool refused = s.refusal != nullptr || refusal != nullptr;
   if (s.epoch != header.epoch ||
-      !(refused ? s.record.same_layout(record) : s.record.same_operation(record))) {
+      !(refused ? same_layout(context_.config, s.record, record) : s.record.same_operation(record))) {
     refuse(ErrorCode::mismatch, fmt::format("ranks disagree: {}, meets operation {}, {}, of rank {}",
                                             describe(s), header.epoch, text_of(record, refusal), rank));
     return nullptr;
