@@ -88,7 +88,9 @@ TilePart TileInput::whole(const wire::TileShape& shape, const std::byte* values)
 
 /// Returns the stream's first tile that is not before this one, or its end.
 const ElementStream::Tile* TileInput::stream_tile(std::uint64_t tile) const {
-  return &*std::ranges::lower_bound(stream_.tiles, tile, {}, &ElementStream::Tile::number);
+  const auto& tiles = stream_.tiles;
+  if (tile < tiles.size() && tiles[tile].number == tile) return &tiles[tile];  // no tile before it is empty
+  return &*std::ranges::lower_bound(tiles, tile, {}, &ElementStream::Tile::number);
 }
 
 std::uint64_t TileInput::empty_tiles(std::uint64_t tile, std::uint64_t most) const {

@@ -130,12 +130,14 @@ std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part,
   std::uint64_t blocks = part.units;
   if (layout_.block_units() > 1) {
     blocks = place_whole_blocks(tile, part, position, scratch);
+    keep_place(tile, position, blocks);
   } else {
+    // Before the values, because its atomic would wait until these have gone past the caches.
+    keep_place(tile, position, blocks);
     put_indices(tile, position, as_offsets(part, scratch.offsets()));
     put_values(position, {part.values, part.count * layout_.element_bytes()});
   }
   progress.placed_blocks += blocks;
-  keep_place(tile, position, blocks);
   return blocks;
 }
 

@@ -110,7 +110,8 @@ void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
       std::max<std::uint64_t>(1, wanted_tiled_slice_bytes(r, tensor_bytes_) / (together * block_bytes_));
   tile_blocks_ = together * std::min(most, std::bit_floor(wanted));
   unit_elements_ = r.single_elements ? 1 : block_elements();
-  slice_blocks_ = together * wanted / tile_blocks_ * tile_blocks_;
+  slice_tiles_ = together * wanted / tile_blocks_;
+  slice_blocks_ = slice_tiles_ * tile_blocks_;
 }
 
 // --- Owners

@@ -150,11 +150,11 @@ class SliceLayout {
   }
   /// A slice's tile, counted over the whole tensor, and the number of all tiles.
   std::uint64_t tile_number(std::uint64_t slice, std::uint64_t tile) const {
-    return slice * (slice_blocks_ / tile_blocks_) + tile;
+    return slice * slice_tiles_ + tile;
   }
-  std::uint64_t slice_of_tile(std::uint64_t number) const { return number / (slice_blocks_ / tile_blocks_); }
+  std::uint64_t slice_of_tile(std::uint64_t number) const { return number / slice_tiles_; }
   /// The place of a tile within its slice.
-  std::uint64_t place_in_slice(std::uint64_t number) const { return number % (slice_blocks_ / tile_blocks_); }
+  std::uint64_t place_in_slice(std::uint64_t number) const { return number % slice_tiles_; }
   std::uint64_t tiles() const { return (blocks_ + tile_blocks_ - 1) / tile_blocks_; }
   /// First element of a tile that is counted over the whole tensor, and how many it has.
   std::uint64_t tile_begin(std::uint64_t number) const { return number * tile_elements(); }
@@ -200,6 +200,7 @@ class SliceLayout {
 
   std::uint64_t epoch_, element_bytes_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
   std::uint64_t tile_blocks_ = 0;  // 0: not tiled
+  std::uint64_t slice_tiles_ = 0;  // of every slice but the last one, if it is tiled
   std::uint64_t unit_elements_ = 1;
   std::uint32_t owners_, meets_, chunks_, aggregator_, lanes_;
   std::uint64_t chunk_slices_, chunk_count_;
