@@ -47,6 +47,10 @@ class TileOutput {
   bool needs_note(std::uint64_t tile) const {
     return packed_ && progress_[layout_.slice_of_tile(tile)].noted_tiles == layout_.place_in_slice(tile);
   }
+  /// Returns true if the tile and all before it in its slice need no note() any more.
+  bool is_noted(std::uint64_t tile) const {
+    return !packed_ || progress_[layout_.slice_of_tile(tile)].noted_tiles > layout_.place_in_slice(tile);
+  }
   /// Returns true if the tile can be placed now. `lane` is the number of the caller's lane, which is rung
   /// later if this returns false.
   bool placeable(std::uint64_t tile, int lane) {

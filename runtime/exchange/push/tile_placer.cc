@@ -43,8 +43,10 @@ void TilePlacer::note(Uplink& uplink) {
 
 void TilePlacer::note_section(const Transfer& t, const wire::Section& section) {
   Operation& op = *t.up.operation;
-  if (!op.output.packed) return;
   const SliceLayout& layout = op.layout;
+  const std::uint64_t end = section.header.stream_offset + section.header.tiles;
+  // A section that cannot be placed yet is offered again and again.
+  if (op.tile_output().is_noted(layout.tile_number(t.up.slice, end - 1))) return;
   std::uint64_t at = 0, n = 1;
   for (std::uint64_t i = 0; i < section.header.tiles; i += n) {
     const std::uint64_t number = layout.tile_number(t.up.slice, section.header.stream_offset + i);
