@@ -135,13 +135,12 @@ engine::ElementStream IndexList::tiles(const engine::SliceLayout& layout) const 
   engine::ElementStream stream;
   const std::uint64_t units = layout.block_units();
   stream.offsets.reset(new std::uint16_t[ascending_.size() * units]);
-  stream.first.reserve(layout.tiles() + 1);
   visit(ascending_, [&](auto list) {
-    std::size_t at = 0;        // in the list
     std::uint64_t before = 0;  // units
-    for (std::uint64_t t = 0; t < layout.tiles(); ++t) {
-      stream.first.push_back(before);
+    for (std::size_t at = 0; at < list.size();) {
+      const std::uint64_t t = static_cast<std::uint64_t>(list[at]) / layout.tile_blocks();
       const std::uint64_t first_block = t * layout.tile_blocks();
+      stream.tiles.push_back({t, before});
       const std::size_t end = find_index(list, at, first_block + layout.tile_blocks());
       if (units == 1) {
         offsets_in_slice(list.subspan(at, end - at), first_block, stream.offsets.get() + before);
@@ -156,7 +155,7 @@ engine::ElementStream IndexList::tiles(const engine::SliceLayout& layout) const 
       }
       at = end;
     }
-    stream.first.push_back(before);
+    stream.tiles.push_back({engine::ElementStream::kNoTile, before});
   });
   return stream;
 }

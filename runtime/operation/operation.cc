@@ -382,8 +382,13 @@ void Operation::grow_packed(std::uint64_t blocks) {
 
 std::span<const std::uint64_t> Operation::union_bitmap() {
   if (tile_output_) {
-    std::call_once(bitmap_once_, [this] { tile_bitmap_ = tile_output_->union_bitmap(); });
-    return tile_bitmap_;
+    if (!output.packed) return tile_output_->union_bitmap();
+    std::call_once(bitmap_once_, [this] {
+      bitmap_.assign(words_for(layout.blocks()), 0);
+      for (const std::int64_t block : packed_indices())
+        set_bit(std::span(bitmap_), static_cast<std::uint64_t>(block));
+    });
+    return bitmap_;
   }
   // If slices have whole words of bits, the bitmaps of all slices together are that of the tensor.
   const bool plain = record.collective == wire::Collective::allreduce;

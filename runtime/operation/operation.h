@@ -262,7 +262,6 @@ class Operation {
   std::once_flag bitmap_once_, indices_once_, verified_once_, packed_once_;
   std::unique_ptr<PackedOverflow> overflow_;  // of an output that may grow
   std::vector<std::uint64_t> bitmap_;
-  std::span<const std::uint64_t> tile_bitmap_;
   std::vector<std::int64_t> indices_;
 };
 

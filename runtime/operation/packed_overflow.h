@@ -12,8 +12,8 @@
 
 namespace nzcl::engine {
 
-/// Keeps what lies behind the end of a packed output until the caller has made room for it. It allocates and
-/// locks, which is why callers should give enough room.
+/// Keeps what lies behind the end of a packed output until the caller has made room for it: values, and the
+/// numbers of their blocks. It allocates and locks, which is why callers should give enough room.
 class PackedOverflow {
  public:
   // --- While the operation runs, from any thread.
@@ -22,6 +22,15 @@ class PackedOverflow {
     const std::scoped_lock lock(mutex_);
     if (bytes_.size() < offset + bytes.size()) bytes_.resize(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(offset));
+  }
+
+  /// Keeps the numbers of as many blocks as there are `offsets`, which begin `position` blocks behind the end
+  /// of the output: `first` and each of the offsets together.
+  void write_indices(std::uint64_t position, std::uint64_t first, std::span<const std::uint16_t> offsets) {
+    const std::scoped_lock lock(mutex_);
+    if (indices_.size() < position + offsets.size()) indices_.resize(position + offsets.size());
+    for (const std::uint16_t offset : offsets)
+      indices_[position++] = static_cast<std::int64_t>(first + offset);
   }
 
   // --- When the operation has finished, from one thread at a time.
@@ -34,7 +43,7 @@ class PackedOverflow {
     output_ = std::move(copy);
     output_bytes_ = output.size();
   }
-  /// Writes the whole result, and forgets it. Precondition: keep_output().
+  /// Writes the values of the whole result, and forgets them. Precondition: keep_output().
   void move_to(std::byte* to) {
     std::copy_n(output_.get(), output_bytes_, to);
     std::ranges::copy(bytes_, to + output_bytes_);
@@ -42,9 +51,13 @@ class PackedOverflow {
     bytes_ = {};
   }
 
+  /// The numbers of the blocks that lie behind the end of the output.
+  std::span<const std::int64_t> indices() const { return indices_; }
+
  private:
   std::mutex mutex_;
   std::vector<std::byte> bytes_;
+  std::vector<std::int64_t> indices_;
   std::unique_ptr<std::byte[]> output_;
   std::size_t output_bytes_ = 0;
 };

@@ -11,8 +11,10 @@ PackedPositions::PackedPositions(std::uint64_t pieces, int lanes)
 
 std::optional<std::uint64_t> PackedPositions::before(std::uint64_t piece, int number) noexcept {
   Cursor& lane = cursors_[static_cast<std::size_t>(number)];
-  // The pieces of one lane come almost in order. Where they do not, counting starts again at the first piece.
-  if (lane.piece > piece) lane.piece = lane.blocks = 0;
+  // The pieces of one lane come almost in order. Where they do not, it is few steps back, over pieces that
+  // are counted, and many from the first piece on.
+  while (lane.piece > piece)
+    lane.blocks -= static_cast<std::uint64_t>(count(--lane.piece, std::memory_order_relaxed));
   while (lane.piece < piece) {
     const std::int64_t blocks = count(lane.piece, std::memory_order_acquire);
     if (blocks < 0) {

@@ -1,4 +1,4 @@
-// Where the pieces of a packed result belong: its slices, or its tiles.
+// Where the pieces of a packed result belong, which are its slices.
 #pragma once
 
 #include <atomic>
@@ -25,11 +25,6 @@ class PackedPositions {
 
   /// Says how many blocks a piece has. Each piece is counted once.
   void note(std::uint64_t piece, std::uint64_t blocks) noexcept;
-  bool is_noted(std::uint64_t piece) const noexcept { return count(piece, std::memory_order_relaxed) >= 0; }
-  /// Precondition: is_noted().
-  std::uint64_t blocks_of(std::uint64_t piece) const noexcept {
-    return static_cast<std::uint64_t>(count(piece, std::memory_order_relaxed));
-  }
   /// Returns how many blocks lie before the piece, or nothing if that is not known yet. `lane` is the number
   /// of the caller's lane.
   std::optional<std::uint64_t> before(std::uint64_t piece, int lane) noexcept;

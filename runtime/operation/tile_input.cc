@@ -86,10 +86,23 @@ TilePart TileInput::whole(const wire::TileShape& shape, const std::byte* values)
           .values = values};
 }
 
+/// Returns the stream's first tile that is not before this one, or its end.
+const ElementStream::Tile* TileInput::stream_tile(std::uint64_t tile) const {
+  const auto& tiles = stream_.tiles;
+  if (tile < tiles.size() && tiles[tile].number == tile) return &tiles[tile];  // no tile before it is empty
+  return &*std::ranges::lower_bound(tiles, tile, {}, &ElementStream::Tile::number);
+}
+
+std::uint64_t TileInput::empty_tiles(std::uint64_t tile, std::uint64_t most) const {
+  if (kind_ == Kind::none) return most;
+  return kind_ == Kind::stream ? std::min(stream_tile(tile)->number - tile, most) : 0;
+}
+
 TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile) const {
+  const ElementStream::Tile* const at = stream_tile(tile);
+  if (at->number != tile) return {};
   const wire::TileShape shape = layout.shape_of_tile(tile);
-  const std::uint64_t first = stream_.first[tile], units = stream_.first[tile + 1] - first;
-  if (units == 0) return {};
+  const std::uint64_t first = at->first, units = at[1].first - first;
   // Only the tensor's last unit may be shorter, and no values lie behind it.
   const std::byte* const values = stream_.values + first * shape.unit * layout.element_bytes();
   if (units == shape.units()) return whole(shape, values);

@@ -22,8 +22,13 @@ struct ElementStream {
   const verbs::MemoryRegion* region = nullptr;
   std::vector<std::byte> own_values;
   std::unique_ptr<std::uint16_t[]> offsets;  // for each unit its number in its tile
-  /// For each tile of the tensor, the position in the list of its first unit; at the end the list's size.
-  std::vector<std::uint64_t> first;
+  /// A tile that has any units: its number in the tensor, and the position in the list of its first unit.
+  struct Tile {
+    std::uint64_t number = 0, first = 0;
+  };
+  static constexpr std::uint64_t kNoTile = ~std::uint64_t{0};
+  /// These tiles, in ascending order. At the end stands kNoTile, with the number of all units.
+  std::vector<Tile> tiles;
 };
 
 /// Where the input of a tiled operation comes from. One thread at a time asks for a tile, but different
@@ -61,6 +66,8 @@ class TileInput {
   /// unless they lie packed in the caller's memory. Returns nothing if `values` has not enough room for them.
   std::optional<TilePart> part(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
                                std::span<std::byte> values) const;
+  /// Returns how many tiles from this one on, up to `most`, are known to be empty without looking at each.
+  std::uint64_t empty_tiles(std::uint64_t tile, std::uint64_t most) const;
   /// Returns the index set of a tile that was sent with code drawn; empty for all others.
   std::span<const std::uint16_t> drawn(const SliceLayout& layout, std::uint64_t number,
                                        const wire::Tile& tile, TileScratch& scratch) const;
@@ -73,6 +80,7 @@ class TileInput {
   enum class Kind : std::uint8_t { scan, all, none, bitmap, stream, source };
   static TilePart whole(const wire::TileShape& shape, const std::byte* values);
   TilePart of_stream(const SliceLayout& layout, std::uint64_t tile) const;
+  const ElementStream::Tile* stream_tile(std::uint64_t tile) const;
   std::optional<TilePart> packed(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
                                  std::span<std::byte> values) const;
 

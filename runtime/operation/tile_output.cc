@@ -36,9 +36,19 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64
       capacity_(capacity),
       indices_(indices),
       overflow_(overflow),
-      most_blocks_(overflow != nullptr ? layout.blocks() : std::min(capacity, layout.blocks())),
-      positions_(layout.tiles(), lanes),
+      most_blocks_(std::min(capacity, layout.blocks())),
+      positions_(layout.slices(), lanes),
+      progress_(layout.slices()),
+      places_(new Place[most_places()]),
       blocks_(new std::uint16_t[most_blocks_]) {}
+
+void TileOutput::note(std::uint64_t tile, std::uint64_t tiles, std::uint64_t blocks) {
+  const std::uint64_t slice = layout_.slice_of_tile(tile);
+  Progress& p = progress_[slice];
+  p.noted_tiles += tiles;
+  p.noted_blocks += blocks;
+  if (p.noted_tiles == layout_.tiles_of(slice)) positions_.note(slice, p.noted_blocks);
+}
 
 std::span<std::uint64_t> TileOutput::words_of(std::uint64_t tile) {
   const std::uint64_t words = layout_.tile_blocks() / 64;
@@ -64,6 +74,13 @@ std::optional<std::uint64_t> TileOutput::place(std::uint64_t tile, const wire::T
                               direct ? words_of(tile) : std::span<std::uint64_t>(), drawn);
   if (!part) return std::nullopt;
   return place(tile, *part, lane, scratch);
+}
+
+void TileOutput::place_empty(std::uint64_t tile, std::uint64_t tiles) {
+  if (packed_ || in_place_) return;
+  const std::uint64_t last = tile + tiles - 1, begin = layout_.tile_begin(tile),
+                      end = layout_.tile_begin(last) + layout_.elements_of_tile(last);
+  zero_cold(base_ + begin * layout_.element_bytes(), (end - begin) * layout_.element_bytes());
 }
 
 std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch) {
@@ -107,11 +124,29 @@ std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, 
 std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part, int lane,
                                        TileScratch& scratch) {
   if (part.units == 0) return 0;
-  const std::uint64_t position = *positions_.before(tile, lane);  // known: the tile is placeable
-  if (layout_.block_units() > 1) return place_whole_blocks(tile, part, position, scratch);
-  put_indices(tile, position, as_offsets(part, scratch.offsets()));
-  put_values(position, {part.values, part.count * layout_.element_bytes()});
-  return part.units;
+  const std::uint64_t slice = layout_.slice_of_tile(tile);
+  Progress& progress = progress_[slice];
+  const std::uint64_t position = *positions_.before(slice, lane) + progress.placed_blocks;  // it is placeable
+  std::uint64_t blocks = part.units;
+  if (layout_.block_units() > 1) {
+    blocks = place_whole_blocks(tile, part, position, scratch);
+    keep_place(tile, position, blocks);
+  } else {
+    // Before the values, because its atomic would wait until these have gone past the caches.
+    keep_place(tile, position, blocks);
+    put_indices(tile, position, as_offsets(part, scratch.offsets()));
+    put_values(position, {part.values, part.count * layout_.element_bytes()});
+  }
+  progress.placed_blocks += blocks;
+  return blocks;
+}
+
+void TileOutput::keep_place(std::uint64_t tile, std::uint64_t position, std::uint64_t blocks) {
+  if (position >= most_blocks_) return;
+  const std::uint64_t number = place_count_.fetch_add(1, std::memory_order_relaxed);
+  // There are more places only if an owner sends tiles with other numbers of blocks than it did at first.
+  if (number >= most_places()) return;
+  places_[number] = {tile, position, std::min(blocks, most_blocks_ - position)};
 }
 
 /// Places a tile that tells of single elements, where blocks have several.
@@ -149,16 +184,17 @@ std::size_t TileOutput::place_block(std::uint64_t tile, std::uint64_t number,
   return n;
 }
 
-/// Writes the indices of blocks, as far as there is room for them.
+/// Writes the indices of blocks, as far as there is room for them. Others go to the overflow.
 void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
                              std::span<const std::uint16_t> blocks) {
-  const auto fitting = [&](std::uint64_t room) {
-    return blocks.first(position < room ? std::min<std::uint64_t>(blocks.size(), room - position) : 0);
-  };
-  const auto kept = fitting(most_blocks_);
+  const std::uint64_t fit =
+      position < most_blocks_ ? std::min<std::uint64_t>(blocks.size(), most_blocks_ - position) : 0;
+  const auto kept = blocks.first(fit);
+  const std::uint64_t first = tile * layout_.tile_blocks();
   std::copy(kept.begin(), kept.end(), blocks_.get() + position);
-  if (indices_.data() != nullptr)
-    write_indices(fitting(capacity_), tile * layout_.tile_blocks(), indices_, position);
+  if (indices_.data() != nullptr) write_indices(kept, first, indices_, position);
+  if (fit < blocks.size() && overflow_ != nullptr)
+    overflow_->write_indices(position + fit - most_blocks_, first, blocks.subspan(fit));
 }
 
 /// Writes values of blocks from `position` on.
@@ -169,23 +205,22 @@ void TileOutput::put_values(std::uint64_t position, std::span<const std::byte> v
   if (fit < values.size() && overflow_ != nullptr) overflow_->write(begin + fit - end, values.subspan(fit));
 }
 
-std::span<const std::uint64_t> TileOutput::union_bitmap() {
-  if (!packed_) return {words_.get(), words_for(layout_.blocks())};
-  bitmap_.assign(words_for(layout_.blocks()), 0);
-  for (const std::int64_t block : packed_indices())
-    set_bit(std::span(bitmap_), static_cast<std::uint64_t>(block));
-  return bitmap_;
+std::span<const std::uint64_t> TileOutput::union_bitmap() const {
+  return {words_.get(), words_for(layout_.blocks())};
 }
 
 std::vector<std::int64_t> TileOutput::packed_indices() const {
-  std::vector<std::int64_t> indices;
-  std::uint64_t position = 0;
-  for (std::uint64_t t = 0; t < layout_.tiles(); ++t) {
-    const std::uint64_t blocks = std::min(positions_.blocks_of(t), most_blocks_ - position);
-    indices.resize(position + blocks);
-    write_indices({blocks_.get() + position, blocks}, t * layout_.tile_blocks(), indices.data(), position);
-    position += blocks;
+  const std::span places(places_.get(),
+                         std::min(most_places(), place_count_.load(std::memory_order_relaxed)));
+  std::uint64_t blocks = 0;
+  for (const Place& place : places) blocks = std::max(blocks, place.position + place.blocks);
+  std::vector<std::int64_t> indices(blocks);
+  for (const Place& place : places) {
+    write_indices({blocks_.get() + place.position, place.blocks}, place.tile * layout_.tile_blocks(),
+                  indices.data(), place.position);
   }
+  if (overflow_ != nullptr)
+    indices.insert(indices.end(), overflow_->indices().begin(), overflow_->indices().end());
   return indices;
 }
 

@@ -1,6 +1,7 @@
 // Where the result of a tiled operation goes, tile by tile.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -18,14 +19,16 @@
 namespace nzcl::engine {
 
 /// Puts the tiles of a result into place: into a whole tensor, or packed, one block behind the other, with
-/// the indices of the blocks. Its memory follows the result: one bit for each block of a dense result, and 16
-/// bits for each block that a packed output has room for, of which only what is used is ever touched.
+/// the indices of the blocks. Its memory follows the result: one bit for each block of a dense result, and of
+/// a packed one what its output has room for, of which only what is used is ever touched: 16 bits for each
+/// block, and a line about each tile that has any. Nothing of a packed result is proportional to the tensor.
 ///
-/// A tile's place in a packed output depends on the tiles before it, so it can be placed when the blocks of
-/// all of these are known; note() makes them known as soon as their message has arrived. Only one thread at a
-/// time touches a tile, and lanes place different ones at the same time. Indices are kept here even where the
-/// caller has given memory for them: that is the caller's again as soon as the operation has succeeded, and
-/// the union may be asked for later.
+/// A tile's place in a packed output depends on the tiles before it: on the blocks of all slices before its
+/// own, and on those of its own slice that have been placed, because the tiles of a slice are placed one
+/// after the other, on one lane. note() makes known how many blocks tiles have as soon as their message has
+/// arrived, so that other lanes can place later slices. Indices are kept here even where the caller has given
+/// memory for them: that is the caller's again as soon as the operation has succeeded, and the union may be
+/// asked for later.
 class TileOutput {
  public:
   /// `dense`: the tensor, which is also the input if `in_place`.
@@ -37,18 +40,29 @@ class TileOutput {
 
   /// Sets whose bells are rung when a tile can be placed that a lane has asked for.
   void ring(LaneBells* bells) { positions_.ring(bells); }
-  /// Says how many blocks a packed result has in a tile, unless that is known.
-  void note(std::uint64_t tile, std::uint64_t blocks) { positions_.note(tile, blocks); }
-  /// Returns true if note() has to be called for the tile before it can be placed.
-  bool needs_note(std::uint64_t tile) const { return packed_ && !positions_.is_noted(tile); }
+  /// Says how many blocks a packed result has in a tile, or that there are none in so many tiles in a row.
+  /// Precondition: needs_note().
+  void note(std::uint64_t tile, std::uint64_t tiles, std::uint64_t blocks);
+  /// Returns true if note() has to be called for the tile, which is the next one of its slice.
+  bool needs_note(std::uint64_t tile) const {
+    return packed_ && progress_[layout_.slice_of_tile(tile)].noted_tiles == layout_.place_in_slice(tile);
+  }
+  /// Returns true if the tile and all before it in its slice need no note() any more.
+  bool is_noted(std::uint64_t tile) const {
+    return !packed_ || progress_[layout_.slice_of_tile(tile)].noted_tiles > layout_.place_in_slice(tile);
+  }
   /// Returns true if the tile can be placed now. `lane` is the number of the caller's lane, which is rung
   /// later if this returns false.
   bool placeable(std::uint64_t tile, int lane) {
-    return !packed_ || positions_.before(tile, lane).has_value();
+    return !packed_ || positions_.before(layout_.slice_of_tile(tile), lane).has_value();
   }
+  /// Puts so many tiles into place, from this one on, of which no rank has anything. They are placeable at
+  /// any time.
+  void place_empty(std::uint64_t tile, std::uint64_t tiles);
 
   /// Puts a tile into place and returns how many blocks it has, or nothing if its index set is malformed.
-  /// Precondition: placeable(). What does not fit a packed output is left out. `drawn` is as in read_part().
+  /// Preconditions: placeable(), and those before it in its slice are in place. What does not fit a packed
+  /// output is left out. `drawn` is as in read_part().
   std::optional<std::uint64_t> place(std::uint64_t tile, const wire::Tile& bytes, int lane,
                                      TileScratch& scratch, std::span<const std::uint16_t> drawn = {});
   /// The same for a result that was made here. The part may lie in the scratch.
@@ -59,14 +73,25 @@ class TileOutput {
   std::optional<std::uint64_t> count(std::uint64_t tile, const wire::Tile& bytes, TileScratch& scratch) const;
 
   // --- After success.
-  std::span<const std::uint64_t> union_bitmap();
+  /// Of a dense result.
+  std::span<const std::uint64_t> union_bitmap() const;
   std::vector<std::int64_t> packed_indices() const;
 
  private:
+  /// How far a slice of a packed result has come. Only the slice's lane touches it.
+  struct Progress {
+    std::uint64_t noted_tiles = 0, noted_blocks = 0, placed_blocks = 0;
+  };
+  /// Where the blocks of a tile begin in a packed output, and how many of them it has room for.
+  struct Place {
+    std::uint64_t tile, position, blocks;
+  };
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
 
+  /// Each place has a tile of its own, and at least one block.
+  std::uint64_t most_places() const { return std::min(most_blocks_, layout_.tiles()); }
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
@@ -74,6 +99,7 @@ class TileOutput {
                                    TileScratch& scratch);
   std::size_t place_block(std::uint64_t tile, std::uint64_t number, std::span<const std::uint16_t> offsets,
                           const std::byte* values, std::uint64_t position);
+  void keep_place(std::uint64_t tile, std::uint64_t position, std::uint64_t blocks);
   void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks);
   void put_values(std::uint64_t position, std::span<const std::byte> values);
 
@@ -84,12 +110,15 @@ class TileOutput {
   const std::uint64_t capacity_ = 0;
   const IndexBuffer indices_;
   PackedOverflow* const overflow_ = nullptr;
-  const std::uint64_t most_blocks_ = 0;         // the number of blocks whose indices are kept in blocks_
+  const std::uint64_t most_blocks_ = 0;         // the number of blocks that a packed output has room for
   std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks as bits
-  // Of a packed result: where its tiles lie; and for each block of the result its number within its tile.
+  // Of a packed result: where its slices lie; where its tiles lie, in any order; and for each block of the
+  // result its number within its tile.
   PackedPositions positions_;
+  std::vector<Progress> progress_;  // by slice
+  std::unique_ptr<Place[]> places_;
+  std::atomic<std::uint64_t> place_count_{0};
   std::unique_ptr<std::uint16_t[]> blocks_;
-  std::vector<std::uint64_t> bitmap_;
 };
 
 }  // namespace nzcl::engine

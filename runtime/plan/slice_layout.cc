@@ -30,17 +30,25 @@ std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor
   return std::clamp(ceil_div(tensor_bytes, r.owners * kSlicesPerOwner), kLeastPipelinedSliceBytes, most);
 }
 
+/// The least size of a slice: that of a packed result grows with the tensor.
+std::uint64_t least_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
+  return r.packed ? ceil_div(tensor_bytes, r.owners * kMostPackedSlicesPerOwner) : 0;
+}
+
 std::uint64_t wanted_tiled_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
   if (r.slice_bytes > 0) return r.slice_bytes;
   const std::uint64_t slices = r.owners * (r.coded ? kCodedSlicesPerOwner : kTiledSlicesPerOwner);
-  return std::clamp(ceil_div(tensor_bytes, slices), kLeastSliceBytes, kMaxTiledSliceBytes);
+  return std::max(std::clamp(ceil_div(tensor_bytes, slices), kLeastSliceBytes, kMaxTiledSliceBytes),
+                  least_slice_bytes(r, tensor_bytes));
 }
 
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
                                   std::uint64_t block_bytes) {
   const std::uint64_t shared = std::max(ceil_div(tensor_bytes, r.owners), kLeastSliceBytes);
-  const std::uint64_t wanted =
-      r.slice_bytes ? r.slice_bytes : std::min(pipelined_slice_bytes(r, tensor_bytes), shared);
+  const std::uint64_t wanted = r.slice_bytes
+                                   ? r.slice_bytes
+                                   : std::max(std::min(pipelined_slice_bytes(r, tensor_bytes), shared),
+                                              least_slice_bytes(r, tensor_bytes));
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
   blocks = std::max<std::uint64_t>(1, std::min(blocks, r.slot_bytes / 2 * 8));
   // A large slice is cut to whole words of bits, so that the bitmaps of all slices together are that of the
@@ -93,14 +101,17 @@ void SliceLayout::cut_into_tiles(const LayoutRequest& r) {
   // A tile fits a message with all of its values and a bitmap.
   const std::uint64_t elements =
       std::min<std::uint64_t>(wire::kMostTileElements, 8 * room / (8 * value_bytes + 1));
-  // Tiles consist of whole words of the bitmap of blocks, a power of two of them.
-  const std::uint64_t most = std::bit_floor(elements / (64 * block_elements()));
+  // Tiles consist of whole words of the bitmap of blocks, a power of two of them. Where there is no such
+  // bitmap, they may also have fewer blocks.
+  const std::uint64_t together = r.packed && !r.single_elements && elements < 64 * block_elements() ? 1 : 64;
+  const std::uint64_t most = std::bit_floor(elements / (together * block_elements()));
   if (most == 0) return;
   const std::uint64_t wanted =
-      std::max<std::uint64_t>(1, wanted_tiled_slice_bytes(r, tensor_bytes_) / (64 * block_bytes_));
-  tile_blocks_ = 64 * std::min(most, std::bit_floor(wanted));
+      std::max<std::uint64_t>(1, wanted_tiled_slice_bytes(r, tensor_bytes_) / (together * block_bytes_));
+  tile_blocks_ = together * std::min(most, std::bit_floor(wanted));
   unit_elements_ = r.single_elements ? 1 : block_elements();
-  slice_blocks_ = 64 * wanted / tile_blocks_ * tile_blocks_;
+  slice_tiles_ = together * wanted / tile_blocks_;
+  slice_blocks_ = slice_tiles_ * tile_blocks_;
 }
 
 // --- Owners
@@ -183,10 +194,14 @@ std::uint64_t SliceLayout::owned_slice(std::uint32_t owner, std::uint64_t k) con
 
 namespace {
 
-/// Returns LayoutRequest::tile_block_bytes. There are no tiles for one rank alone, which has nothing to sum,
-/// nor for collectives other than allreduce. Values that travel in a narrower type are always in tiles.
+/// Returns LayoutRequest::tile_block_bytes. There are no tiles for collectives other than allreduce, nor for
+/// one rank alone, which has nothing to sum. Values that travel in a narrower type are always in tiles, and
+/// so are packed results, whose time and memory must not follow the tensor as those of bitmaps do.
 std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
-  if (config.members.workers == 1 || record.collective != wire::Collective::allreduce) return 0;
+  if (record.collective != wire::Collective::allreduce) return 0;
+  const bool as_is = record.value_rule == wire::ValueRule::as_is;
+  if (record.packed_result != 0 && as_is && config.tile_block_bytes > 0) return ~std::uint64_t{0};
+  if (config.members.workers == 1) return 0;
   return record.value_rule == wire::ValueRule::as_is ? config.tile_block_bytes : kMostTiledBlockBytes + 1;
 }
 
@@ -206,6 +221,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .tile_block_bytes = tile_block_bytes(config, record),
                         .single_elements = record.value_rule != wire::ValueRule::as_is,
                         .coded = wire::is_coded(record.value_rule),
+                        .packed = record.packed_result != 0,
                         .meets = record.collective != wire::Collective::allreduce,
                         .chunk_count = record.count,
                         .aggregator = record.root(),
@@ -218,7 +234,8 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
     request.owners = static_cast<std::uint32_t>(config.lanes);
     request.slot_bytes = config.channel(wire::Priority::merging).slot_bytes;
     request.express_bytes = 0;
-    request.tile_block_bytes = config.tile_block_bytes > 0 ? kMostTiledBlockBytes + 1 : 0;
+    if (config.tile_block_bytes > 0)
+      request.tile_block_bytes = std::max(request.tile_block_bytes, kMostTiledBlockBytes + 1);
     request.tile_value_bytes =
         element_bytes(partial_type(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op)));
     request.priority = wire::Priority::merging;
@@ -235,6 +252,12 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
     request.dealt_to = root_alone ? LayoutRequest::Owners::only : LayoutRequest::Owners::all_but;
   }
   return SliceLayout(request);
+}
+
+bool same_layout(const EngineConfig& config, const wire::OperationRecord& a, const wire::OperationRecord& b) {
+  if (!a.same_layout(b)) return false;
+  return a.packed_result == b.packed_result ||
+         (layout_of(config, 0, a).express() && layout_of(config, 0, b).express());
 }
 
 }  // namespace nzcl::engine

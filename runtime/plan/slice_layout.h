@@ -30,6 +30,9 @@ struct LayoutRequest {
   bool single_elements = false;
   /// Whether contributions are coded, so that few bytes are left of each slice.
   bool coded = false;
+  /// The result is packed, and so contributions are streams: nothing has to be done for what is not in them.
+  /// However large the tensor is, it gets a bounded number of slices then.
+  bool packed = false;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.
   std::uint64_t tile_value_bytes = 0;
   /// The priority whose channels all other slices take.
@@ -68,7 +71,8 @@ struct LayoutRequest {
 /// The slices of a *tiled* tensor, whose blocks are small, are cut further into tiles of at most
 /// kMostSliceElements elements. A tile holds whole blocks, and in its dense form it fits a message. What it
 /// says to be there, its *units*, are blocks; or single elements where values are coded, because compressors
-/// select elements.
+/// select elements. A tile has at least 64 blocks, unless the result is packed and they are too large for
+/// that.
 class SliceLayout {
  public:
   explicit SliceLayout(const LayoutRequest& request);
@@ -135,7 +139,7 @@ class SliceLayout {
   }
 
   bool tiled() const { return tile_blocks_ > 0; }
-  /// Elements of every tile but the tensor's last one: a multiple of 64 blocks.
+  /// Elements of every tile but the tensor's last one: of whole blocks.
   std::uint64_t tile_elements() const { return tile_blocks_ * block_elements(); }
   std::uint64_t block_elements() const { return block_bytes_ / element_bytes_; }
   std::uint64_t element_bytes() const { return element_bytes_; }
@@ -146,8 +150,11 @@ class SliceLayout {
   }
   /// A slice's tile, counted over the whole tensor, and the number of all tiles.
   std::uint64_t tile_number(std::uint64_t slice, std::uint64_t tile) const {
-    return slice * (slice_blocks_ / tile_blocks_) + tile;
+    return slice * slice_tiles_ + tile;
   }
+  std::uint64_t slice_of_tile(std::uint64_t number) const { return number / slice_tiles_; }
+  /// The place of a tile within its slice.
+  std::uint64_t place_in_slice(std::uint64_t number) const { return number % slice_tiles_; }
   std::uint64_t tiles() const { return (blocks_ + tile_blocks_ - 1) / tile_blocks_; }
   /// First element of a tile that is counted over the whole tensor, and how many it has.
   std::uint64_t tile_begin(std::uint64_t number) const { return number * tile_elements(); }
@@ -193,6 +200,7 @@ class SliceLayout {
 
   std::uint64_t epoch_, element_bytes_, tensor_bytes_, block_bytes_, blocks_, slice_blocks_, slices_;
   std::uint64_t tile_blocks_ = 0;  // 0: not tiled
+  std::uint64_t slice_tiles_ = 0;  // of every slice but the last one, if it is tiled
   std::uint64_t unit_elements_ = 1;
   std::uint32_t owners_, meets_, chunks_, aggregator_, lanes_;
   std::uint64_t chunk_slices_, chunk_count_;
@@ -207,5 +215,10 @@ class SliceLayout {
 /// layout as far as it concerns the chunk that the record is about.
 SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
                       const std::uint64_t* begins = nullptr);
+
+/// Returns true if the tensors of two records are cut into the same slices. It is all that has to agree if a
+/// rank has refused its request, because nothing is summed then. That rank may not know whether it wants its
+/// result packed, so where this makes no difference it need not agree.
+bool same_layout(const EngineConfig& config, const wire::OperationRecord& a, const wire::OperationRecord& b);
 
 }  // namespace nzcl::engine

@@ -78,8 +78,14 @@ inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
 /// A tensor whose contributions are coded is cut into this many slices for each owner. Header and record of
 /// a slice would be a large part of what it sends otherwise.
 inline constexpr std::uint64_t kCodedSlicesPerOwner = 1;
-/// Tiled slices are at most this large.
+/// Tiled slices are at most this large, unless the result is packed and there would be more than
+/// kMostPackedSlicesPerOwner.
 inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
+/// The most slices that a tensor whose result is packed is cut into for each owner. Each slice is announced,
+/// summed and answered although it may be empty, so that their number must not grow with the tensor. Larger
+/// slices make owners wait for one another, because a slice's place in a packed result depends on all slices
+/// before it.
+inline constexpr std::uint64_t kMostPackedSlicesPerOwner = 32;
 
 /// With at most this many ranks, an aggregator keeps the index sets of all ranks' parts of a tile decoded at
 /// the same time, so that the values of all ranks can be merged in one pass. It bounds the memory for that.

@@ -112,6 +112,11 @@ void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t cou
   std::memcpy(tile, &bits, sizeof bits);
 }
 
+void write_empty_tiles(std::byte* to, std::uint64_t tiles) {
+  const std::uint32_t bits = wire::empty_tiles(tiles).encode();
+  std::memcpy(to, &bits, sizeof bits);
+}
+
 std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t units, const CodeChoice& choice,
                           TileScratch& scratch) {
   std::byte* const begin = to;

@@ -45,6 +45,10 @@ std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::uint64
 void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value,
                       std::uint32_t parameter = 0);
 
+/// Writes so many empty tiles, 1 .. wire::kMostEmptyTiles, which take as many bytes as their descriptor.
+void write_empty_tiles(std::byte* to, std::uint64_t tiles);
+inline constexpr std::uint64_t kEmptyTilesBytes = sizeof(std::uint32_t);
+
 /// Writes the index set, with its length field if its code has one, behind the values. Returns the number of
 /// bytes written. `part` and `scratch` are those that were given to choose_code(). Preconditions: the code is
 /// one that writes something, and the part's form is bitmap or offsets.

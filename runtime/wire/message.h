@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 9;
+inline constexpr std::uint16_t kVersion = 10;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -109,8 +109,8 @@ struct OperationRecord {
     const auto* b = reinterpret_cast<const std::byte*>(&other);
     return std::memcmp(a, b, kBegin) == 0 && std::memcmp(a + kEnd, b + kEnd, sizeof *this - kEnd) == 0;
   }
-  /// Whether the tensors are cut into the same slices. It is all that has to agree if a rank has refused its
-  /// request, because nothing is summed then.
+  /// Whether the tensors are cut into the same slices, if either both results are packed or neither is. See
+  /// engine::same_layout().
   bool same_layout(const OperationRecord& other) const {
     return count == other.count && block_elems == other.block_elems && type == other.type &&
            collective == other.collective && algorithm == other.algorithm && root() == other.root() &&

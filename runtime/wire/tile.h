@@ -47,7 +47,7 @@ struct TileShape {
 
 /// How a tile says which of its units are there.
 enum class IndexCode : std::uint8_t {
-  none = 0,     // no unit
+  none = 0,     // no unit, of this tile and of as many as follow
   all = 1,      // all units
   bitmap = 2,   // one bit for each unit
   offsets = 3,  // 16 bits for each unit that is there
@@ -109,7 +109,7 @@ constexpr ValueCode result_code(ValueRule rule) {
 
 /// The first four bytes of a tile.
 struct TileDescriptor {
-  std::uint32_t count = 0;  // elements that are there
+  std::uint32_t count = 0;  // elements that are there; of code none: empty tiles that follow this one
   IndexCode index = IndexCode::none;
   ValueCode value = ValueCode::as_is;
   std::uint32_t parameter = 0;  // signs: runs less 1; levels: bits of a value, 2, 4 or 8; otherwise 0
@@ -132,6 +132,14 @@ struct TileDescriptor {
   }
   static constexpr bool is_bits(std::uint32_t bits) { return bits == 2 || bits == 4 || bits == 8; }
 };
+
+/// The most empty tiles that one descriptor stands for.
+inline constexpr std::uint64_t kMostEmptyTiles = std::uint64_t{1} << 17;
+/// The descriptor of so many empty tiles, which is all that there is of them. Precondition: 1 ..
+/// kMostEmptyTiles.
+constexpr TileDescriptor empty_tiles(std::uint64_t tiles) {
+  return {.count = static_cast<std::uint32_t>(tiles - 1), .index = IndexCode::none};
+}
 
 /// The most runs of a tile of code signs.
 inline constexpr std::size_t kMostSignRuns = 512;
@@ -181,15 +189,19 @@ constexpr bool has_length(IndexCode code) {
   return code == IndexCode::gaps || code == IndexCode::runs || code == IndexCode::rice;
 }
 
-/// A tile within a payload. The spans lead into the payload, and their lengths have been checked. What they
-/// say has not.
+/// A tile within a payload, or a run of empty ones. The spans lead into the payload, and their lengths have
+/// been checked. What they say has not.
 struct Tile {
   std::uint32_t count = 0;
   IndexCode index_code = IndexCode::none;
   ValueCode value_code = ValueCode::as_is;
   std::uint32_t parameter = 0;  // see TileDescriptor
   std::span<const std::byte> values, index;
-  std::uint64_t end = 0;  // where the next tile begins in the payload
+  std::uint64_t tiles = 1;  // how many these are; more than one only if they are empty
+  std::uint64_t end = 0;    // where the next tile begins in the payload
+
+  /// The number of empty tiles from this one on.
+  std::uint64_t empty_tiles() const { return count == 0 ? tiles : 0; }
 };
 
 /// Takes parts from a payload, one behind the other.
@@ -240,8 +252,8 @@ inline std::uint64_t coded_bytes(const TileDescriptor& tile, DataType type, cons
   return level_bytes(buckets, tile.count, tile.parameter);
 }
 
-/// Reads the tile of this shape that begins `at` bytes into the payload. Returns nothing if the bytes cannot
-/// be such a tile; `wrong` then says why, as a part of a sentence.
+/// Reads the tile of this shape, or the run of empty ones, that begins `at` bytes into the payload. Returns
+/// nothing if the bytes cannot be such a tile; `wrong` then says why, as a part of a sentence.
 inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::uint64_t at, DataType type,
                                      const TileShape& shape, const char*& wrong) {
   const auto refuse = [&](const char* why) {
@@ -253,8 +265,9 @@ inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::ui
   std::memcpy(&bits, payload.data() + at, sizeof bits);
   const auto descriptor = TileDescriptor::decode(bits);
   if (!descriptor) return refuse("a tile has a code that does not exist");
-  const auto [count, index_code, value_code, parameter] = *descriptor;
-  const bool plausible = index_code == IndexCode::none  ? count == 0
+  const auto [number, index_code, value_code, parameter] = *descriptor;
+  const std::uint32_t count = index_code == IndexCode::none ? 0 : number;
+  const bool plausible = index_code == IndexCode::none  ? true
                          : index_code == IndexCode::all ? count == shape.elements
                                                         : count > 0 && count <= shape.elements;
   if (!plausible) return refuse("a tile counts elements that its code cannot have");
@@ -269,6 +282,7 @@ inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::ui
             .index = {}};
   if (count == 0) {
     if (parameter != 0) return refuse("a tile has a code that does not exist");
+    tile.tiles = std::uint64_t{number} + 1;
     tile.end = std::min(aligned(at + sizeof bits, kTileAlignment), payload.size());
     return tile;
   }

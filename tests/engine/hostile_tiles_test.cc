@@ -132,7 +132,9 @@ const std::vector<std::pair<TileBytes, const char*>> kWrong{
     {{.count = 257, .values = 257}, "counts elements that its code cannot have"},
     {{.count = 0}, "counts elements that its code cannot have"},
     {{.count = 5, .index = IndexCode::none, .values = 0, .index_set = {}},
-     "counts elements that its code cannot have"},
+     "its section has not so many tiles"},  // it and 5 others
+    {{.count = 0x1ffff, .index = IndexCode::none, .values = 0, .index_set = {}},
+     "its section has not so many tiles"},
     {{.count = 255, .index = IndexCode::all, .values = 255, .index_set = {}},
      "counts elements that its code cannot have"},
     {{.index = IndexCode::drawn, .index_set = {}},
@@ -153,6 +155,25 @@ const std::vector<std::pair<TileBytes, const char*>> kWrong{
     {{.index = IndexCode::runs, .index_set = {4, 3, 5}},
      "its index set or its values are malformed"},  // longer than its count
 };
+
+/// Runs of empty tiles, and single ones, in any order against those of rank 0, none of which is empty.
+TEST(HostileTiles, RunsOfEmptyTilesAreTaken) {
+  const auto run = [](std::uint32_t tiles) {
+    return TileBytes{.count = tiles - 1, .index = IndexCode::none, .values = 0, .index_set = {}};
+  };
+  const std::vector<std::vector<TileBytes>> all{{run(4)},     {run(1), run(3)}, {run(3), {}},
+                                                {{}, run(3)}, {{}, run(2), {}}, {run(2), run(2)}};
+  for (const auto& some : all) {
+    Message up = tiles(some);
+    up.header.tiles = kTiles;
+    EXPECT_EQ(aggregator_says({up}), "");
+    Message down = tiles(some, false);
+    down.header.tiles = kTiles;
+    bool finished = false;
+    EXPECT_EQ(worker_says({down}, &finished), "");
+    EXPECT_TRUE(finished);
+  }
+}
 
 TEST(HostileTiles, MalformedContributionsAreRefused) {
   for (const auto& [wrong, text] : kWrong) {

@@ -54,15 +54,16 @@ struct Rank {
     std::vector<std::uint16_t> offsets;
     EXPECT_EQ(layout.unit_elements(), layout.block_elements());
     for (std::uint64_t b = 0; b < layout.blocks(); ++b) {
-      if (b % layout.tile_blocks() == 0) s.first.push_back(offsets.size());
       if (!test_bit(std::span<const std::uint64_t>(bits), b)) continue;
+      const std::uint64_t tile = b / layout.tile_blocks();
+      if (s.tiles.empty() || s.tiles.back().number != tile) s.tiles.push_back({tile, offsets.size()});
       offsets.push_back(static_cast<std::uint16_t>(b % layout.tile_blocks()));
       const std::uint64_t begin = b * layout.block_elements(),
                           end = std::min<std::uint64_t>(begin + layout.block_elements(), input.size());
       values.insert(values.end(), input.begin() + static_cast<std::ptrdiff_t>(begin),
                     input.begin() + static_cast<std::ptrdiff_t>(end));
     }
-    s.first.push_back(offsets.size());
+    s.tiles.push_back({ElementStream::kNoTile, offsets.size()});
     s.offsets.reset(new std::uint16_t[offsets.size() + 1]);
     std::copy(offsets.begin(), offsets.end(), s.offsets.get());
     if (values.empty()) values.push_back(0);

@@ -245,11 +245,11 @@ TEST(ExchangeChoice, RowsOfAnEmbeddingAreMergedOverSlowLinks) {
   }
   EXPECT_EQ(chosen(1, 1, true), wire::Algorithm::push) << "all ranks have all rows";
   wire::OperationRecord large = embedding(0.01);
-  large.block_elems = 5000;
+  large.block_elems = 50'000;
   EngineConfig config = config_of("abcd", "tcp", 1, "auto", 1);
   config.any_order = true;
   EXPECT_EQ(choose_algorithm(config, large, Algorithm::automatic), wire::Algorithm::push)
-      << "no tile holds 64 such blocks";
+      << "no tile holds such a block";
 }
 
 // Two ranks add in the same order by merging, which would take fewer steps for a dense tensor between hosts.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "runtime/base/json_text.h"
+#include "runtime/plan/slice_layout.h"
 
 namespace nzcl::engine {
 
@@ -79,7 +80,8 @@ bool agree(LaneContext& context, int rank, std::uint64_t epoch, const OperationR
     return true;
   }
   const bool refused = known.refusal != nullptr || refusal != nullptr;
-  if (refused ? known.record.same_layout(record) : known.record.same_operation(record)) return true;
+  if (refused ? same_layout(context.config, known.record, record) : known.record.same_operation(record))
+    return true;
   context.fail(ErrorCode::mismatch,
                fmt::format("ranks disagree about operation {}: {} on rank {}, {} on rank {}", epoch,
                            text_of(known.record, known.refusal), known.rank, text_of(record, refusal), rank));

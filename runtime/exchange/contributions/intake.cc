@@ -254,7 +254,7 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
   if (!s.active) open(s, header, record);
   const bool refused = s.refusal != nullptr || refusal != nullptr;
   if (s.epoch != header.epoch ||
-      !(refused ? s.record.same_layout(record) : s.record.same_operation(record))) {
+      !(refused ? same_layout(context_.config, s.record, record) : s.record.same_operation(record))) {
     refuse(ErrorCode::mismatch, fmt::format("ranks disagree: {}, meets operation {}, {}, of rank {}",
                                             describe(s), header.epoch, text_of(record, refusal), rank));
     return nullptr;
@@ -365,7 +365,7 @@ void Intake::pop_section(int rank) {
   if (section.last_in_slot)
     context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(section.slot);
   source.sections.pop_front();
-  source.used = 0;
+  source.used = source.used_tiles = 0;
 }
 
 bool Intake::has_tile(const IncomingSlice& s, int rank) {
@@ -381,20 +381,32 @@ std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const w
   const Source& source = source_of(rank);
   const Section& section = source.sections.front();
   const char* wrong = nullptr;
-  const auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
-                                    static_cast<DataType>(s.record.type), shape, wrong);
+  auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
+                              static_cast<DataType>(s.record.type), shape, wrong);
   if (tile && tile->count > 0 && !wire::may_contribute(s.record.value_rule, tile->value_code)) {
     refuse_tile(s, rank, "its values are coded in another way than the operation says");
     return std::nullopt;
   }
-  if (!tile) refuse_tile(s, rank, wrong);
+  // The peer may have changed what lies there since a part of the run was consumed.
+  if (tile && (tile->tiles <= source.used_tiles || tile->tiles - source.used_tiles > section.tiles)) {
+    wrong = "its section has not so many tiles";
+    tile.reset();
+  }
+  if (!tile) {
+    refuse_tile(s, rank, wrong);
+    return std::nullopt;
+  }
+  tile->tiles -= source.used_tiles;
   return tile;
 }
 
-void Intake::consume_tile(int rank, const wire::Tile& tile) {
+void Intake::consume_tiles(int rank, const wire::Tile& tile, std::uint64_t tiles) {
   Source& source = source_of(rank);
-  source.used = tile.end;
-  if (--source.sections.front().tiles == 0) pop_section(rank);
+  Section& section = source.sections.front();
+  section.tiles -= static_cast<std::uint32_t>(tiles);
+  source.used_tiles = tiles < tile.tiles ? source.used_tiles + tiles : 0;
+  if (source.used_tiles == 0) source.used = tile.end;
+  if (section.tiles == 0) pop_section(rank);
 }
 
 void Intake::refuse_tile(const IncomingSlice& s, int rank, const char* wrong) {

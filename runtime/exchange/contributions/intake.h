@@ -83,11 +83,12 @@ class Intake {
   // --- Tiles, in place of the bitmaps and bytes of other slices.
   /// Returns true if the rank's next tile of the slice is here. That of the local rank is always here.
   bool has_tile(const IncomingSlice& s, int rank);
-  /// Returns a remote rank's next tile, which has this shape, or nothing if it is malformed, which is a
-  /// failure. Precondition: has_tile().
+  /// Returns a remote rank's next tile, which has this shape, or what is left of a run of empty ones. Returns
+  /// nothing if it is malformed, which is a failure. Precondition: has_tile().
   std::optional<wire::Tile> tile(const IncomingSlice& s, int rank, const wire::TileShape& shape);
-  /// Marks a tile as summed. The last tile of a slot releases it.
-  void consume_tile(int rank, const wire::Tile& tile);
+  /// Marks the tile that tile() has returned as summed, or the first `tiles` of the run. The last tile of a
+  /// slot releases it.
+  void consume_tiles(int rank, const wire::Tile& tile, std::uint64_t tiles);
   /// Fails because the tile that a rank sent is `wrong`.
   void refuse_tile(const IncomingSlice& s, int rank, const char* wrong);
   /// Drops the tiles that have arrived. Returns true when all ranks' tiles of the slice were dropped.
@@ -131,6 +132,7 @@ class Intake {
   struct Source {
     FixedQueue<Section> sections;
     std::uint64_t used = 0;              // bytes of the first section that have been consumed
+    std::uint64_t used_tiles = 0;        // of the run of empty ones that comes next there
     std::array<Entry, kWindow> entries;  // by sequence, modulo kWindow
   };
 

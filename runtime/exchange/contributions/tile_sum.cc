@@ -67,8 +67,20 @@ bool TileSum::ready() {
   number_ = slice_->layout->tile_number(slice_->slice, summed_);
   shape_ = slice_->layout->shape_of_tile(number_);
   units_ = shape_.units();
-  ready_ = read_arrived() && collect();
+  if (!read_arrived()) return false;
+  empty_ = empty_tiles();
+  ready_ = empty_ > 0 || collect();
+  if (empty_ > 0) result_ = {}, choice_ = {};
   return ready_;
+}
+
+std::uint64_t TileSum::empty_tiles() const {
+  std::uint64_t empty = std::min(tiles_ - summed_, wire::kMostEmptyTiles);
+  for (const int rank : ranks_) {
+    empty = context_.is_self(rank) ? slice_->local->tile_input().empty_tiles(number_, empty)
+                                   : std::min(empty, arrived_[static_cast<std::size_t>(rank)].empty_tiles());
+  }
+  return empty;
 }
 
 bool TileSum::read_arrived() {
@@ -276,7 +288,9 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   const std::uint64_t begin = wire::values_at(at, alignment_) - at;
   const std::uint64_t values = result_value_bytes();
   const std::uint64_t end = bytes(at);
-  if (result_.count == 0) {
+  if (empty_ > 0) {
+    write_empty_tiles(to, empty_);
+  } else if (result_.count == 0) {
     write_descriptor(to, choice_, 0, wire::ValueCode::as_is);
     write_values({});
   } else {
@@ -296,7 +310,7 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
     std::memset(index, 0, static_cast<std::size_t>(to + end - index));
   }
   consume();
-  ++summed_;
+  summed_ += tiles();
   ready_ = false;
 }
 
@@ -364,10 +378,11 @@ void TileSum::collect_sources() {
   }
 }
 
-/// Gives the contributions' slots back.
+/// Gives the contributions' slots back, as far as they have been summed.
 void TileSum::consume() {
   for (const int rank : ranks_) {
-    if (!context_.is_self(rank)) intake_.consume_tile(rank, arrived_[static_cast<std::size_t>(rank)]);
+    if (!context_.is_self(rank))
+      intake_.consume_tiles(rank, arrived_[static_cast<std::size_t>(rank)], tiles());
   }
 }
 

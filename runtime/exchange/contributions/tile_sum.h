@@ -31,9 +31,11 @@ class TileSum {
   /// How many tiles of the slice have been summed.
   std::uint64_t summed() const { return summed_; }
 
-  /// Returns true if the next tile can be summed: every rank's is here, and is well-formed. Precondition:
-  /// !done().
+  /// Returns true if the next tile can be summed: every rank's is here, and is well-formed. Where all ranks
+  /// say that several tiles in a row are empty, all of these are summed at once. Precondition: !done().
   bool ready();
+  /// How many tiles sum_into() sums. Precondition: ready().
+  std::uint64_t tiles() const { return std::max<std::uint64_t>(empty_, 1); }
   /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
   /// ready().
   std::uint64_t bytes(std::uint64_t at) const {
@@ -52,6 +54,7 @@ class TileSum {
   enum class Way : std::uint8_t { nothing, whole, merge, units, lists, accumulate };
 
   bool read_arrived();
+  std::uint64_t empty_tiles() const;
   bool collect();
   bool accumulate();
   void start_accumulation();
@@ -84,6 +87,7 @@ class TileSum {
   bool ready_ = false;
   Way way_ = Way::nothing;
   std::uint64_t number_ = 0;
+  std::uint64_t empty_ = 0;  // how many tiles from it on are empty on all ranks, as far as they say so
   wire::TileShape shape_;
   std::uint64_t units_ = 0;
   ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps

@@ -48,14 +48,24 @@ bool TileWriter::write_payload(MessageBuilder& message, Contribution& c, wire::H
   const std::uint64_t begin = message.bytes(), first = op.layout.tile_number(c.slice, 0);
   std::uint64_t covered = 0;
   while (!c.sent() && message.bytes() < kFullMessageBytes && covered < kMessageCoversBytes) {
-    if (!add_tile(message, op, first + c.sent_tiles, begin)) break;
-    ++c.sent_tiles;
-    ++header.tiles;
+    const std::uint64_t tile = first + c.sent_tiles;
+    const std::uint64_t empty =
+        op.tile_input().empty_tiles(tile, std::min(c.tiles - c.sent_tiles, wire::kMostEmptyTiles));
+    if (empty > 0 ? !add_empty_tiles(message, empty) : !add_tile(message, op, tile, begin)) break;
+    c.sent_tiles += std::max<std::uint64_t>(empty, 1);
+    header.tiles += static_cast<std::uint32_t>(std::max<std::uint64_t>(empty, 1));
     if (!op.tile_input().needs_no_scan()) covered += op.layout.tile_elements() * op.layout.element_bytes();
   }
   header.flags |= wire::kTiles;
   header.payload_bytes = static_cast<std::uint32_t>(message.bytes() - begin);
   return header.tiles > 0;
+}
+
+/// Returns false, and adds nothing, if they do not fit.
+bool TileWriter::add_empty_tiles(MessageBuilder& message, std::uint64_t tiles) {
+  std::byte* const to = message.reserve(kEmptyTilesBytes);
+  if (to != nullptr) write_empty_tiles(to, tiles);
+  return to != nullptr;
 }
 
 /// Returns false, and adds nothing, if the tile does not fit.

@@ -27,6 +27,7 @@ class TileWriter {
 
  private:
   bool write_payload(MessageBuilder& message, Contribution& contribution, wire::Header& header);
+  static bool add_empty_tiles(MessageBuilder& message, std::uint64_t tiles);
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
   bool add_coded_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t at);

@@ -124,10 +124,12 @@ void MergingExchange::next_slice(Cursor& cursor, const Operation& op) const {
   begin_slice(cursor, op, slice_from(op, cursor.place.slice + 1));
 }
 
-/// Returns false, and stays behind the slice's last tile, if there is no further one.
-bool MergingExchange::next_tile(Cursor& cursor, const Operation& op) const {
+/// Goes on by so many tiles. Returns false, and stays behind the slice's last one, if there is no further
+/// one.
+bool MergingExchange::next_tile(Cursor& cursor, const Operation& op, std::uint64_t tiles) const {
   TilePlace& place = cursor.place;
-  if (++place.tile == place.tiles) return false;
+  place.tile += tiles;
+  if (place.tile == place.tiles) return false;
   place.shape = op.layout.shape_of_tile(number_of(op, place));
   return true;
 }
@@ -213,6 +215,13 @@ void MergingExchange::contribute_tile(Operation& op, PartialSender& sender) {
     sender.refuse(op, place, *op.refusal);
     return next_slice(contributed_, op);
   }
+  const std::uint64_t empty = op.tile_input().empty_tiles(
+      number_of(op, place), std::min(place.tiles - place.tile, wire::kMostEmptyTiles));
+  if (empty > 0) {
+    sender.put_empty_tiles(op, place, empty);
+    if (!next_tile(contributed_, op, empty)) next_slice(contributed_, op);
+    return;
+  }
   const std::uint64_t each = element_bytes(op.type());
   const TilePart part = input_part(op, place);
   const CodeChoice choice = choose_code(part, place.shape.units(), rules_, own_scratch_);
@@ -267,7 +276,9 @@ bool MergingExchange::merge_tile(std::size_t number) {
   const Side theirs = own == Side::waiting ? Side::waiting : look_theirs(step, *op);
   if (theirs == Side::waiting) return false;
   if (own == Side::refused || theirs == Side::refused)
-    return drop_tile(number, *op, own == Side::tile, theirs == Side::tile);
+    return drop_tiles(number, *op, own == Side::tile, theirs == Side::tile);
+  const std::uint64_t empty = std::min(own_empty_tiles(step, *op), step.theirs->tile().empty_tiles());
+  if (empty > 0) return merge_empty(number, *op, empty), true;
   const trace::Span span(trace::What::reduce, op->epoch, step.merged.place.slice);
   const auto mine = own_part(number, *op);
   const auto other = mine ? their_part(step, *op) : std::nullopt;
@@ -283,6 +294,31 @@ bool MergingExchange::merge_tile(std::size_t number) {
   if (is_last(number)) return place_held(), true;
   if (!next_tile(step.merged, *op)) next_slice(step.merged, *op);
   return true;
+}
+
+/// How many tiles from the next one on are known to be empty in what this rank has summed so far.
+std::uint64_t MergingExchange::own_empty_tiles(Step& step, const Operation& op) const {
+  if (step.sender) return step.sender->kept().tile().empty_tiles();
+  const TilePlace& place = step.merged.place;
+  return op.tile_input().empty_tiles(number_of(op, place),
+                                     std::min(place.tiles - place.tile, wire::kMostEmptyTiles));
+}
+
+/// Goes on behind tiles of which neither side has anything.
+void MergingExchange::merge_empty(std::size_t number, Operation& op, std::uint64_t tiles) {
+  Step& step = steps_[number];
+  const TilePlace place = step.merged.place;
+  if (PartialSender* const out = out_of(number)) out->put_empty_tiles(op, place, tiles);
+  advance_own(number, tiles);
+  advance_theirs(step, op, tiles);
+  if (!is_last(number)) {
+    if (!next_tile(step.merged, op, tiles)) next_slice(step.merged, op);
+    return;
+  }
+  const std::uint64_t first = number_of(op, place);
+  if (op.tile_output().needs_note(first)) op.tile_output().note(first, tiles, 0);
+  op.tile_output().place_empty(first, tiles);
+  if (!next_tile(step.merged, op, tiles)) end_slice(step, op);
 }
 
 /// A refusal comes in the place of a whole slice, so from then on there is nothing to look for.
@@ -331,11 +367,14 @@ MergingExchange::Side MergingExchange::look_theirs(Step& step, Operation& op) {
 
 /// Drops the tiles of a slice that a rank has refused. At its end, the refusal takes the place of the sum. Of
 /// two it is that of the lower rank, so that all ranks tell the same.
-bool MergingExchange::drop_tile(std::size_t number, Operation& op, bool own_tile, bool their_tile) {
+bool MergingExchange::drop_tiles(std::size_t number, Operation& op, bool own_tile, bool their_tile) {
   Step& step = steps_[number];
-  if (own_tile) advance_own(number);
-  if (their_tile) advance_theirs(step, op);
-  if ((own_tile || their_tile) && next_tile(step.merged, op)) return true;
+  const std::uint64_t tiles = std::max<std::uint64_t>(1, own_tile     ? own_empty_tiles(step, op)
+                                                         : their_tile ? step.theirs->tile().empty_tiles()
+                                                                      : 0);
+  if (own_tile) advance_own(number, tiles);
+  if (their_tile) advance_theirs(step, op, tiles);
+  if ((own_tile || their_tile) && next_tile(step.merged, op, tiles)) return true;
   const bool theirs =
       !step.own_refusal || (step.their_refusal && step.their_refusal->rank() < step.own_refusal->rank());
   const wire::Refusal refusal = theirs ? *step.their_refusal : *step.own_refusal;
@@ -431,7 +470,7 @@ void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const T
   const std::uint64_t tile = number_of(op, place);
   if (output.needs_note(tile))
     output.note(
-        tile,
+        tile, 1,
         TileBlocks(op.layout.block_units()).count(merged, place.shape.units(), result_merge_.scratch()));
 }
 
@@ -448,14 +487,14 @@ void MergingExchange::send_result(Operation& op, const TilePlace& place) {
   result_->end_tile(op, write_tile(room, *held_, place.shape.units(), each, choice, scratch));
 }
 
-void MergingExchange::advance_own(std::size_t number) {
+void MergingExchange::advance_own(std::size_t number, std::uint64_t tiles) {
   Step& step = steps_[number];
   if (!step.sender) return;
-  if (const auto token = step.sender->kept().advance()) step.sender->release(*token);
+  if (const auto token = step.sender->kept().advance(tiles)) step.sender->release(*token);
 }
 
-void MergingExchange::advance_theirs(Step& step, Operation& op) {
-  if (const auto slot = step.theirs->advance())
+void MergingExchange::advance_theirs(Step& step, Operation& op, std::uint64_t tiles) {
+  if (const auto slot = step.theirs->advance(tiles))
     context_.channels(kPriority, step.partner).receive_up.release(*slot);
   op.add(op.bytes_received, step.theirs->take_bytes());
 }
@@ -486,7 +525,8 @@ bool MergingExchange::place_received() {
   if (op == nullptr) return false;
   const Side side = look_theirs(step, *op);
   if (side == Side::waiting) return false;
-  if (const char* wrong = wrong_with_early_result(contributed(step.merged.place, side)))
+  const std::uint64_t tiles = side == Side::tile ? step.theirs->tile().tiles : 1;
+  if (const char* wrong = wrong_with_early_result(contributed(step.merged.place, side, tiles)))
     return refuse(step, step.merged.place, wrong);
   if (side == Side::refused) {
     op->slice_refused(step.merged.place.slice, *step.their_refusal);
@@ -500,7 +540,13 @@ bool MergingExchange::place_received() {
   if (output.needs_note(tile)) {
     const auto blocks = output.count(tile, step.theirs->tile(), their_scratch_);
     if (!blocks) return malformed_index();
-    output.note(tile, *blocks);
+    output.note(tile, tiles, *blocks);
+  }
+  if (step.theirs->tile().empty_tiles() > 0) {
+    output.place_empty(tile, tiles);
+    advance_theirs(step, *op, tiles);
+    if (!next_tile(step.merged, *op, tiles)) end_slice(step, *op);
+    return true;
   }
   if (!output.placeable(tile, context_.config.lane)) return false;
   const trace::Span span(trace::What::result, op->epoch, step.merged.place.slice);
@@ -512,12 +558,12 @@ bool MergingExchange::place_received() {
   return true;
 }
 
-/// Whether this rank has composed its contribution to what has come: to a tile, which the result may
+/// Whether this rank has composed its contribution to what has come: to so many tiles, which the result may
 /// overwrite, or to the whole slice, which a refusal ends.
-bool MergingExchange::contributed(const TilePlace& place, Side side) const {
+bool MergingExchange::contributed(const TilePlace& place, Side side, std::uint64_t tiles) const {
   const TilePlace& next = contributed_.place;
   if (next.sequence != place.sequence) return next.sequence > place.sequence;
-  return side == Side::tile && contributed_.begun && next.tile > place.tile;
+  return side == Side::tile && contributed_.begun && next.tile >= place.tile + tiles;
 }
 
 /// Ends the slice on this rank, and the operation with its last one, which may be deleted from then on.

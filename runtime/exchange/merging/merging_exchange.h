@@ -52,7 +52,7 @@ class MergingExchange final : public Exchange {
   // Positions.
   Operation* at(Cursor& cursor) const;
   void begin_slice(Cursor& cursor, const Operation& op, std::uint64_t slice) const;
-  bool next_tile(Cursor& cursor, const Operation& op) const;
+  bool next_tile(Cursor& cursor, const Operation& op, std::uint64_t tiles = 1) const;
   void next_slice(Cursor& cursor, const Operation& op) const;
   std::uint64_t slice_from(const Operation& op, std::uint64_t slice) const;
   std::uint64_t number_of(const Operation& op, const TilePlace& place) const {
@@ -74,7 +74,9 @@ class MergingExchange final : public Exchange {
   bool merge_tile(std::size_t step);
   Side look_own(std::size_t step, const Operation& op);
   Side look_theirs(Step& step, Operation& op);
-  bool drop_tile(std::size_t step, Operation& op, bool own_tile, bool their_tile);
+  bool drop_tiles(std::size_t step, Operation& op, bool own_tile, bool their_tile);
+  std::uint64_t own_empty_tiles(Step& step, const Operation& op) const;
+  void merge_empty(std::size_t step, Operation& op, std::uint64_t tiles);
   std::optional<TilePart> own_part(std::size_t step, Operation& op);
   std::optional<TilePart> their_part(Step& step, const Operation& op);
   std::optional<TilePart> read(const Step& step, const wire::Tile& tile, bool partial, const Operation& op,
@@ -84,15 +86,15 @@ class MergingExchange final : public Exchange {
   void finish_tile(Operation& op, const TilePlace& place, const TilePart& own, const TilePart& theirs,
                    const Step& step);
   void send_result(Operation& op, const TilePlace& place);
-  void advance_own(std::size_t step);
-  void advance_theirs(Step& step, Operation& op);
+  void advance_own(std::size_t step, std::uint64_t tiles = 1);
+  void advance_theirs(Step& step, Operation& op, std::uint64_t tiles = 1);
   PartialSender* out_of(std::size_t step);
   bool is_last(std::size_t step) const { return step + 1 == steps_.size(); }
 
   // Results.
   bool place_held();
   bool place_received();
-  bool contributed(const TilePlace& place, Side side) const;
+  bool contributed(const TilePlace& place, Side side, std::uint64_t tiles) const;
   void end_slice(Step& step, Operation& op);
   bool send();
   void return_credits();

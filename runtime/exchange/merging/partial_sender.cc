@@ -22,9 +22,16 @@ PartialSender::Room PartialSender::begin_tile(Operation& op, const TilePlace& pl
   return {message_.next(), message_.bytes() - payload_at_, message_.room()};
 }
 
-void PartialSender::end_tile(Operation& op, std::uint64_t bytes) {
+void PartialSender::put_empty_tiles(Operation& op, const TilePlace& place, std::uint64_t tiles) {
+  const Room room = begin_tile(op, place, kEmptyTilesBytes);
+  if (room.to == nullptr) return;
+  write_empty_tiles(room.to, tiles);
+  end_tile(op, kEmptyTilesBytes, tiles);
+}
+
+void PartialSender::end_tile(Operation& op, std::uint64_t bytes, std::uint64_t tiles) {
   if (message_.take(bytes) == nullptr) return fail_without_room(op);
-  ++header_.tiles;
+  header_.tiles += static_cast<std::uint32_t>(tiles);
   header_.flags |= wire::kTiles;
   op.add(op.bytes_sent, bytes);
   if (message_.bytes() >= kFullMessageBytes) close();

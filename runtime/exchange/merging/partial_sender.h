@@ -38,8 +38,10 @@ class PartialSender {
   /// Begins a tile that takes at most `most_bytes` bytes. Returns a null place, after a failure, if no
   /// message has room for it, which would be a fault of nzcl's own. Precondition: room().
   Room begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes);
-  /// Ends the tile, whose bytes have been written.
-  void end_tile(Operation& op, std::uint64_t bytes);
+  /// Ends the tile, whose bytes have been written, or so many tiles if they are empty.
+  void end_tile(Operation& op, std::uint64_t bytes, std::uint64_t tiles = 1);
+  /// Writes so many empty tiles, 1 .. wire::kMostEmptyTiles. Precondition: room().
+  void put_empty_tiles(Operation& op, const TilePlace& place, std::uint64_t tiles);
   /// Writes a refusal in place of the slice. Precondition: room().
   void refuse(Operation& op, const TilePlace& place, const wire::Refusal& refusal);
   /// Whether a message has been begun.

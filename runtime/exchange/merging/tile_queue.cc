@@ -12,10 +12,12 @@ TileQueue::Next TileQueue::look(const TilePlace& place, DataType type) {
   if (const char* wrong = wrong_with_section(place)) return refuse(wrong);
   const wire::Header& header = section_->header;
   if ((header.flags & wire::kRefused) != 0) return look_at_refusal();
+  if (in_run_) return Next::tile;
   const auto tile =
       wire::read_tile({section_->payload, header.payload_bytes}, at_, type, place.shape, wrong_);
   if (!tile) return Next::wrong;
   if (tile->value_code != wire::ValueCode::as_is) return refuse("a tile of partial sums has coded values");
+  if (tile->tiles > header.tiles - tiles_read_) return refuse("its section has not so many tiles");
   tile_ = *tile;
   return Next::tile;
 }
@@ -53,10 +55,14 @@ TileQueue::Next TileQueue::look_at_refusal() {
   return Next::refusal;
 }
 
-std::optional<std::uint32_t> TileQueue::advance() {
-  at_ = tile_.end;
-  if ((section_->header.flags & wire::kRefused) == 0 && ++tiles_read_ < section_->header.tiles)
-    return std::nullopt;
+std::optional<std::uint32_t> TileQueue::advance(std::uint64_t tiles) {
+  if ((section_->header.flags & wire::kRefused) == 0) {
+    tiles_read_ += tiles;
+    tile_.tiles -= tiles;
+    in_run_ = tile_.tiles > 0;
+    if (!in_run_) at_ = tile_.end;
+    if (tiles_read_ < section_->header.tiles) return std::nullopt;
+  }
   bytes_ += section_->bytes;
   section_.reset();
   if (more_) return std::nullopt;

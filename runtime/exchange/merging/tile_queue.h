@@ -39,14 +39,16 @@ class TileQueue {
   std::size_t size() const { return messages_.size(); }
 
   /// Looks at what comes at this place, with values of this type. After Next::tile and Next::refusal, tile()
-  /// and refusal() say what it is; wrong() says why it cannot be, as a part of a sentence.
+  /// and refusal() say what it is; wrong() says why it cannot be, as a part of a sentence. Of a run of empty
+  /// tiles, tile() says how many are left.
   Next look(const TilePlace& place, DataType type);
   const wire::Tile& tile() const { return tile_; }
   const wire::Refusal& refusal() const { return refusal_; }
   const char* wrong() const { return wrong_; }
 
-  /// Goes on behind what look() has found. Returns the token of a message that has been read to its end.
-  std::optional<std::uint32_t> advance();
+  /// Goes on behind what look() has found, or behind the first `tiles` of a run of empty ones. Returns the
+  /// token of a message that has been read to its end.
+  std::optional<std::uint32_t> advance(std::uint64_t tiles = 1);
   /// Bytes of the sections that have been read to their ends since this was asked last.
   std::uint64_t take_bytes() { return std::exchange(bytes_, 0); }
 
@@ -71,6 +73,7 @@ class TileQueue {
   std::uint64_t next_section_ = 0;        // where the next section begins
   std::uint64_t tiles_read_ = 0;          // how many tiles of the section have been read
   std::uint64_t at_ = 0;                  // where the section's next tile begins in its payload
+  bool in_run_ = false;                   // tile_ is what is left of a run
   wire::Tile tile_;
   wire::Refusal refusal_;
   const char* wrong_ = nullptr;

@@ -74,14 +74,16 @@ Aggregator::Progress Aggregator::sum_some() {
   return Progress::summed;
 }
 
-/// Sums the next tile into the open section. Tiles go on their way when they make a message worth its cost.
+/// Sums the next tile, or several empty ones, into the open section. Tiles go on their way when they make a
+/// message worth its cost.
 Aggregator::Progress Aggregator::sum_tile() {
   if (!tiles_.ready()) return Progress::waiting;
   const std::uint64_t at = results_.filled_bytes();
   const std::uint64_t bytes = tiles_.bytes(at);
   if (!results_.open_for_tile(bytes)) return at > 0 ? Progress::sent : Progress::waiting;
+  const std::uint64_t first = tiles_.summed();
   tiles_.sum_into(results_.at(), at);
-  results_.filled_with_tile(tiles_.summed() - 1, bytes);
+  results_.filled_with_tiles(first, tiles_.summed() - first, bytes);
   // The slice's last tile is sent when the slice is closed, in the same step: the ranks may send another
   // slice in its place as soon as they have it.
   if (tiles_.done() || results_.filled_bytes() < kFullMessageBytes) return Progress::summed;

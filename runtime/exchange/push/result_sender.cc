@@ -99,8 +99,9 @@ bool ResultSender::open_for_tile(std::uint64_t bytes) {
   return false;
 }
 
-void ResultSender::filled_with_tile(std::uint64_t first, std::uint64_t bytes) {
-  if (part_.tiles++ == 0) part_.stream_offset = first;
+void ResultSender::filled_with_tiles(std::uint64_t first, std::uint64_t tiles, std::uint64_t bytes) {
+  if (part_.tiles == 0) part_.stream_offset = first;
+  part_.tiles += static_cast<std::uint32_t>(tiles);
   fill(bytes);
 }
 

@@ -52,8 +52,9 @@ class ResultSender {
   bool open_for_tile(std::uint64_t bytes);
   /// How many bytes of the open section's payload are filled; 0 if none is open.
   std::uint64_t filled_bytes() const { return part_.open ? part_.to.bytes() : 0; }
-  /// Called when a tile of `bytes` has been written to at(). `first` is its number in the slice.
-  void filled_with_tile(std::uint64_t first, std::uint64_t bytes);
+  /// Called when a tile, or several empty ones, of `bytes` have been written to at(). `first` is the number
+  /// of the first one in the slice.
+  void filled_with_tiles(std::uint64_t first, std::uint64_t tiles, std::uint64_t bytes);
 
   /// Opens a part unless one is open. Returns false if no buffer is free for it now.
   bool open() { return part_.open || open_part(direct_ ? Form::direct : Form::in_message); }

@@ -43,20 +43,24 @@ void TilePlacer::note(Uplink& uplink) {
 
 void TilePlacer::note_section(const Transfer& t, const wire::Section& section) {
   Operation& op = *t.up.operation;
-  if (!op.output.packed) return;
   const SliceLayout& layout = op.layout;
-  std::uint64_t at = 0;
-  for (std::uint32_t i = 0; i < section.header.tiles; ++i) {
+  const std::uint64_t end = section.header.stream_offset + section.header.tiles;
+  // A section that cannot be placed yet is offered again and again.
+  if (op.tile_output().is_noted(layout.tile_number(t.up.slice, end - 1))) return;
+  std::uint64_t at = 0, n = 1;
+  for (std::uint64_t i = 0; i < section.header.tiles; i += n) {
     const std::uint64_t number = layout.tile_number(t.up.slice, section.header.stream_offset + i);
     const char* wrong = nullptr;
     const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, at, op.type(),
                                       layout.shape_of_tile(number), wrong);
-    if (!tile) return;  // it is refused when it is to be placed
+    // What is wrong is refused when it is to be placed.
+    if (!tile || tile->tiles > section.header.tiles - i) return;
     at = tile->end;
+    n = tile->tiles;
     if (!op.tile_output().needs_note(number)) continue;
     const auto blocks = op.tile_output().count(number, *tile, scratch_);
     if (!blocks) return;
-    op.tile_output().note(number, *blocks);
+    op.tile_output().note(number, n, *blocks);
   }
 }
 
@@ -79,7 +83,8 @@ bool TilePlacer::place(const Uplink& uplink, Transfer& t, const wire::Section& s
   return true;
 }
 
-/// Places the next tile. Returns false if it cannot be placed yet, or was refused.
+/// Places the next tile, or the next ones that are empty. Returns false if it cannot be placed yet, or was
+/// refused.
 bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Section& section) {
   Operation& op = t.operation();
   const std::uint64_t number = op.layout.tile_number(t.up.slice, t.placed_tiles);
@@ -87,11 +92,20 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
     return refuse(uplink, fmt::format("sent a tile of operation {} slice {} that can't be: {}",
                                       section.header.epoch, section.header.slice, why));
   };
-  const char* wrong = wrong_with_early_result(t.placed_tiles < t.up.sent_tiles);
-  if (wrong != nullptr) return refuse_it(wrong);
+  const char* wrong = nullptr;
   const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, t.section_at, op.type(),
                                     op.layout.shape_of_tile(number), wrong);
   if (!tile) return refuse_it(wrong);
+  const std::uint64_t left = section.header.stream_offset + section.header.tiles - t.placed_tiles;
+  if (tile->tiles > left) return refuse_it("its section has not so many tiles");
+  wrong = wrong_with_early_result(t.placed_tiles + tile->tiles <= t.up.sent_tiles);
+  if (wrong != nullptr) return refuse_it(wrong);
+  if (tile->empty_tiles() > 0) {
+    op.tile_output().place_empty(number, tile->tiles);
+    t.placed_tiles += tile->tiles;
+    t.section_at = tile->end;
+    return true;
+  }
   if (tile->count > 0 && tile->value_code != wire::result_code(op.record.value_rule))
     return refuse_it("its values are coded in another way than the operation says");
   if (!op.tile_output().placeable(number, context_.config.lane)) return false;

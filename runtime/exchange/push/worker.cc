@@ -129,7 +129,7 @@ bool Worker::offer(Uplink& uplink) {
   std::uint64_t covered = 0, bytes = 0;
   do {
     Transfer& t = uplink.start();
-    covered += t.operation().layout.slice_bytes();
+    covered += covered_bytes(t);
     bytes += t.up.stream_bytes;
     t.up.set_sent();
     uplink.skip_sent();
