@@ -115,7 +115,7 @@ class LargeTables : public ::testing::TestWithParam<Case> {
     Setting s{.transport = c.transport, .ranks = c.ranks, .dedicated = c.dedicated, .options = {}};
     s.options.lanes = c.lanes;
     s.options.algorithm = c.algorithm;
-    s.options.format = format;
+    s.options.tune.format = format;
     s.options.pin = "off";
     s.options.timeout_s = 60;
     s.options.log_level = "off";
