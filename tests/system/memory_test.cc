@@ -36,6 +36,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
@@ -50,25 +51,44 @@ class Scarce {
 
 constexpr auto kSystem = static_cast<int>(ErrorCode::system);
 
+// Blocks that are too large for tiles are kept track of one by one.
 TEST(NoMemory, ForTheBooksOfAHugeStreamOnAllRanks) {
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
     Buffer b(c);
-    const std::vector<std::int64_t> indices{3, 5};
     const auto error = [&] {
-      const Scarce scarce(std::size_t{1} << 30);
+      const Scarce scarce(std::size_t{1} << 13);
       return error_of([&] {
-        c.allreduce_sparse({.values = b.data.data(),
-                            .indices = indices,
-                            .count = std::uint64_t{1} << 36,
-                            .block_elems = 1,
+        c.allreduce_sparse({.count = std::uint64_t{1} << 36,
+                            .block_elems = std::uint64_t{1} << 17,
                             .packed_grow = [](std::uint64_t) { return PackedMemory{}; }})
             .wait();
       });
     }();
     EXPECT_THAT(error, Pair(kSystem, HasSubstr("allreduce: there is no memory to keep track of 68719476736 "
-                                               "elements in blocks of 1")));
+                                               "elements in blocks of 131072")));
     c.allreduce(b.request()).wait();
     EXPECT_EQ(b.data.front(), 2.0f);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(ScarceMemory, IsEnoughForFewElementsOfAHugeStream) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c);
+    const std::vector<std::int64_t> indices{3, std::int64_t{1} << 35};
+    std::vector<float> sums(indices.size());
+    const Scarce scarce(std::size_t{1} << 22);
+    Work work = c.allreduce_sparse({.values = b.data.data(),
+                                    .indices = indices,
+                                    .count = std::uint64_t{1} << 36,
+                                    .block_elems = 1,
+                                    .packed_grow = [&](std::uint64_t blocks) {
+                                      EXPECT_EQ(blocks, sums.size());
+                                      return PackedMemory{.values = sums.data()};
+                                    }});
+    work.wait();
+    EXPECT_THAT(sums, Each(2.0f));
+    EXPECT_THAT(work.packed_indices(), ElementsAreArray(indices));
   });
   EXPECT_THAT(errors, Each(""));
 }
