@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -50,18 +51,46 @@ class Scarce {
 
 constexpr auto kSystem = static_cast<int>(ErrorCode::system);
 
-TEST(NoMemory, ForTheBooksOfAHugeStreamOnAllRanks) {
+/// What is kept of a stream and of a packed result follows what is in them, and not the tensor.
+TEST(NoMemory, IsTakenForWhatAHugeStreamHasNot) {
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
     Buffer b(c);
-    const std::vector<std::int64_t> indices{3, 5};
+    const std::vector<std::int64_t> indices{3, (std::int64_t{1} << 36) - 1};
+    std::vector<float> packed(2);
+    const Scarce scarce(std::size_t{1} << 20);
+    for (const Algorithm algorithm : {Algorithm::push, Algorithm::merging}) {
+      for (const bool grows : {false, true}) {
+        std::ranges::fill(packed, 0.0f);
+        Work work = c.allreduce_sparse({.values = b.data.data(),
+                                        .indices = indices,
+                                        .count = std::uint64_t{1} << 36,
+                                        .block_elems = 1,
+                                        .packed_values = grows ? nullptr : packed.data(),
+                                        .packed_capacity = grows ? 0u : 2u,
+                                        .packed_grow =
+                                            [&](std::uint64_t) {
+                                              return PackedMemory{packed.data(), {}};
+                                            },
+                                        .algorithm = algorithm});
+        work.wait();
+        EXPECT_TRUE(std::ranges::equal(work.packed_indices(), indices));
+        EXPECT_EQ(packed.front(), 2.0f);
+      }
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(NoMemory, ForTheBooksOfAHugeResultOnAllRanks) {
+  const auto errors = run_ranks(quick(2), [](Communicator& c) {
+    Buffer b(c);
     const auto error = [&] {
       const Scarce scarce(std::size_t{1} << 30);
       return error_of([&] {
-        c.allreduce_sparse({.values = b.data.data(),
-                            .indices = indices,
-                            .count = std::uint64_t{1} << 36,
+        c.allreduce_sparse({.count = std::uint64_t{1} << 36,
                             .block_elems = 1,
-                            .packed_grow = [](std::uint64_t) { return PackedMemory{}; }})
+                            .packed_values = b.data.data(),
+                            .packed_capacity = std::uint64_t{1} << 36})
             .wait();
       });
     }();
