@@ -1,4 +1,9 @@
 // Tests registered memory: offsets, and several registrations of the same bytes.
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
 #include "tests/contract/pair.h"
 
 namespace nzcl::verbs::test {
@@ -53,6 +58,33 @@ TEST_P(MemoryTest, BytesRegisteredTwiceCanBeUsedThroughBoth) {
       ASSERT_TRUE(same(expected, peers[1].target));
       at += 6000;
     }
+  }
+}
+
+// Other regions of the receiver, older and younger than the target, are registered and go on another thread.
+TEST_P(MemoryTest, OtherRegionsComeAndGoWhileAPeerWrites) {
+  constexpr int kRounds = 20, kOthers = 200;
+  Peers peers(devices(), 2, kBytes);
+  std::mt19937 random(7);
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<std::unique_ptr<MemoryRegion>> others;
+    std::unique_ptr<MemoryRegion> target;
+    for (int i = 0; i < kOthers; ++i) {
+      if (i == kOthers / 2) target = devices()[1]->register_memory(peers[1].target, MemoryKind::host);
+      others.push_back(devices()[1]->register_memory(peers[1].source, MemoryKind::host));
+    }
+    std::ranges::shuffle(others, random);
+    std::atomic<bool> gone{false};
+    std::jthread owner([&] {
+      for (auto& other : others) {
+        other.reset();
+        std::this_thread::yield();
+      }
+      gone = true;
+    });
+    do {
+      ASSERT_TRUE(write(peers, peers[0].segment(0, 64), target->remote()));
+    } while (!gone);
   }
 }
 

@@ -365,6 +365,12 @@ TEST(HostileMerging, WhatCannotBeIsRefusedByName) {
   refused([](PartialSum& s) { s.header.slice = 1; }, "of another slice");
   refused([](PartialSum& s) { s.header.sequence = 1; }, "of another slice");
   refused([](PartialSum& s) { s.header.tiles = 2; }, "not so many tiles");
+  refused(
+      [](PartialSum& s) {
+        s = PartialSum(0, {}, {});
+        s.descriptor.count = 1;  // one more empty tile than there is
+      },
+      "its section has not so many tiles");
   refused([](PartialSum& s) { s.header.tiles = 0; }, "contradict");
   refused([](PartialSum& s) { s.header.flags = wire::kHasBitmap, s.header.tiles = 0; }, "exchanged in tiles");
   refused([](PartialSum& s) { s.descriptor.count = 21; }, "counts elements that its code cannot have");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <new>
@@ -36,7 +37,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
@@ -51,44 +51,53 @@ class Scarce {
 
 constexpr auto kSystem = static_cast<int>(ErrorCode::system);
 
-// Blocks that are too large for tiles are kept track of one by one.
-TEST(NoMemory, ForTheBooksOfAHugeStreamOnAllRanks) {
+/// What is kept of a stream and of a packed result follows what is in them, and not the tensor.
+TEST(NoMemory, IsTakenForWhatAHugeStreamHasNot) {
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
     Buffer b(c);
-    const auto error = [&] {
-      const Scarce scarce(std::size_t{1} << 13);
-      return error_of([&] {
-        c.allreduce_sparse({.count = std::uint64_t{1} << 36,
-                            .block_elems = std::uint64_t{1} << 17,
-                            .packed_grow = [](std::uint64_t) { return PackedMemory{}; }})
-            .wait();
-      });
-    }();
-    EXPECT_THAT(error, Pair(kSystem, HasSubstr("allreduce: there is no memory to keep track of 68719476736 "
-                                               "elements in blocks of 131072")));
-    c.allreduce(b.request()).wait();
-    EXPECT_EQ(b.data.front(), 2.0f);
+    const std::vector<std::int64_t> indices{3, (std::int64_t{1} << 36) - 1};
+    std::vector<float> packed(2);
+    const Scarce scarce(std::size_t{1} << 20);
+    for (const Algorithm algorithm : {Algorithm::push, Algorithm::merging}) {
+      for (const bool grows : {false, true}) {
+        std::ranges::fill(packed, 0.0f);
+        Work work = c.allreduce_sparse({.values = b.data.data(),
+                                        .indices = indices,
+                                        .count = std::uint64_t{1} << 36,
+                                        .block_elems = 1,
+                                        .packed_values = grows ? nullptr : packed.data(),
+                                        .packed_capacity = grows ? 0u : 2u,
+                                        .packed_grow =
+                                            [&](std::uint64_t) {
+                                              return PackedMemory{packed.data(), {}};
+                                            },
+                                        .algorithm = algorithm});
+        work.wait();
+        EXPECT_TRUE(std::ranges::equal(work.packed_indices(), indices));
+        EXPECT_EQ(packed.front(), 2.0f);
+      }
+    }
   });
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(ScarceMemory, IsEnoughForFewElementsOfAHugeStream) {
+TEST(NoMemory, ForTheBooksOfAHugeResultOnAllRanks) {
   const auto errors = run_ranks(quick(2), [](Communicator& c) {
     Buffer b(c);
-    const std::vector<std::int64_t> indices{3, std::int64_t{1} << 35};
-    std::vector<float> sums(indices.size());
-    const Scarce scarce(std::size_t{1} << 22);
-    Work work = c.allreduce_sparse({.values = b.data.data(),
-                                    .indices = indices,
-                                    .count = std::uint64_t{1} << 36,
-                                    .block_elems = 1,
-                                    .packed_grow = [&](std::uint64_t blocks) {
-                                      EXPECT_EQ(blocks, sums.size());
-                                      return PackedMemory{.values = sums.data()};
-                                    }});
-    work.wait();
-    EXPECT_THAT(sums, Each(2.0f));
-    EXPECT_THAT(work.packed_indices(), ElementsAreArray(indices));
+    const auto error = [&] {
+      const Scarce scarce(std::size_t{1} << 30);
+      return error_of([&] {
+        c.allreduce_sparse({.count = std::uint64_t{1} << 36,
+                            .block_elems = 1,
+                            .packed_values = b.data.data(),
+                            .packed_capacity = std::uint64_t{1} << 36})
+            .wait();
+      });
+    }();
+    EXPECT_THAT(error, Pair(kSystem, HasSubstr("allreduce: there is no memory to keep track of 68719476736 "
+                                               "elements in blocks of 1")));
+    c.allreduce(b.request()).wait();
+    EXPECT_EQ(b.data.front(), 2.0f);
   });
   EXPECT_THAT(errors, Each(""));
 }

@@ -42,7 +42,7 @@ Domains::Domains(fid_fabric* fabric, fi_info* info, std::string device_name)
       one_each_(needs_one_each(*info)),
       next_region_(draw_first_number(*info)) {
   // A domain that is there from the beginning shows at once whether one can be opened.
-  domains_.push_back({open(), {}});
+  domains_.push_back({open(), std::make_unique<std::mutex>(), {}});
 }
 
 Handle<fid_domain> Domains::open() const {
@@ -72,23 +72,26 @@ Handle<fid_mr> Domains::enroll(fid_domain* domain, std::span<std::byte> bytes, s
   return Handle<fid_mr>(mr);
 }
 
-std::shared_ptr<fid_domain> Domains::for_endpoint() {
+Domains::ForEndpoint Domains::for_endpoint() {
   const std::scoped_lock lock(mutex_);
-  if (!one_each_) return {domains_.front().domain.get(), [](fid_domain*) {}};
-  Domain made{open(), {}};
+  if (!one_each_) return {{domains_.front().domain.get(), [](fid_domain*) {}}, nullptr};
+  Domain made{open(), std::make_unique<std::mutex>(), {}};
   for (const auto& [number, bytes] : regions_)
     made.memory.emplace(number, enroll(made.domain.get(), bytes, number));
   fid_domain* const domain = made.domain.get();
+  std::mutex* const keys = made.keys.get();
   domains_.push_back(std::move(made));
-  return {domain, [this](const fid_domain* released) { close(released); }};
+  return {{domain, [this](const fid_domain* released) { close(released); }}, keys};
 }
 
 std::unique_ptr<MemoryRegion> Domains::register_memory(std::span<std::byte> bytes) {
   const std::scoped_lock lock(mutex_);
   const std::uint64_t number = next_region_++;
   std::list<Memory> enrolled;
-  for (const Domain& d : domains_)
+  for (const Domain& d : domains_) {
+    const std::scoped_lock keys(*d.keys);
     enrolled.emplace_back().emplace(number, enroll(d.domain.get(), bytes, number));
+  }
   const bool by_address = (info_->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
   fid_mr* const first = enrolled.front().at(number).get();
   const RemoteMemory remote{by_address ? reinterpret_cast<std::uint64_t>(bytes.data()) : 0, fi_mr_key(first)};
@@ -105,7 +108,10 @@ std::unique_ptr<MemoryRegion> Domains::register_memory(std::span<std::byte> byte
 void Domains::remove(std::uint64_t region) noexcept {
   const std::scoped_lock lock(mutex_);
   regions_.erase(region);
-  for (Domain& d : domains_) d.memory.erase(region);
+  for (Domain& d : domains_) {
+    const std::scoped_lock keys(*d.keys);
+    d.memory.erase(region);
+  }
 }
 
 void Domains::close(const fid_domain* domain) noexcept {

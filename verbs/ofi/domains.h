@@ -19,9 +19,11 @@ namespace nzcl::verbs::ofi {
 ///
 /// Over TCP the key is all that keeps a stranger out: whoever reaches the port may write where he knows a key
 /// (runtime/bootstrap/SECURITY.md). So wherever the provider lets the caller choose keys, they count from a
-/// random number with one bit less than a key has. They ascend, because the TCP providers of libfabric 1.17
-/// look a key up while another thread takes a region out, and then pass only keys that are close to it in
-/// their tree (verbs/GOTCHAS.md).
+/// random number with one bit less than a key has.
+///
+/// The TCP providers of libfabric 1.17 look a key up while another thread registers memory or takes it out,
+/// and then miss keys that are there (verbs/GOTCHAS.md). So an endpoint of theirs holds a lock while it calls
+/// libfabric, and each of these changes takes it.
 ///
 /// The TCP providers need a domain for each endpoint. They progress a whole domain whenever one of its
 /// endpoints is polled, and a connection that an endpoint has accepted, but not answered yet, outlives the
@@ -31,10 +33,16 @@ namespace nzcl::verbs::ofi {
 /// Must outlive the regions and domains that it returns. Thread-safe.
 class Domains {
  public:
+  /// What an endpoint gets.
+  struct ForEndpoint {
+    std::shared_ptr<fid_domain> domain;
+    std::mutex* keys;  ///< to be held during calls that may look up keys; null if libfabric needs no help
+  };
+
   Domains(fid_fabric* fabric, fi_info* info, std::string device_name);
 
   /// The domain for a new endpoint. What is opened in it must be closed before the pointer is released.
-  std::shared_ptr<fid_domain> for_endpoint();
+  ForEndpoint for_endpoint();
   /// Throws Error{system} with advice when the memory cannot be registered.
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes);
 
@@ -43,7 +51,8 @@ class Domains {
   using Memory = std::map<std::uint64_t, Handle<fid_mr>>;  // by Region::number_
   struct Domain {
     Handle<fid_domain> domain;
-    Memory memory;  // declared after the domain, because it must be closed first
+    std::unique_ptr<std::mutex> keys;  // is held while `memory` changes; taken behind mutex_
+    Memory memory;                     // declared after the domain, because it must be closed first
   };
   Handle<fid_domain> open() const;
   static std::uint64_t draw_first_number(const fi_info& info);

@@ -19,10 +19,11 @@ std::size_t bytes_of(std::span<const Segment> segments) {
 
 }  // namespace
 
-OfiEndpoint::OfiEndpoint(fid_fabric* fabric, std::shared_ptr<fid_domain> domain, fi_info* info,
+OfiEndpoint::OfiEndpoint(fid_fabric* fabric, Domains::ForEndpoint domain, fi_info* info,
                          std::string device_name, const Limits& limits, const EndpointOptions& options)
     : fabric_(fabric),
-      domain_(std::move(domain)),
+      domain_(std::move(domain.domain)),
+      keys_(domain.keys),
       device_name_(std::move(device_name)),
       provider_(info->fabric_attr->prov_name),
       limits_(limits),
@@ -107,6 +108,7 @@ void OfiEndpoint::connect(std::span<const std::string> addresses, Deadline) {
 }
 
 std::size_t OfiEndpoint::post(std::span<const Write> writes) noexcept {
+  const auto lock = lock_keys();
   std::size_t n = 0;
   while (n < writes.size() && free_ < in_flight_.size() && !broken_ && post_one(writes[n])) ++n;
   return n;
@@ -170,6 +172,7 @@ std::size_t OfiEndpoint::poll(std::span<Completion> out) noexcept {
     return 1;
   }
   std::array<fi_cq_data_entry, kBurst> entries;
+  const auto lock = lock_keys();
   const auto n = fi_cq_read(queue_.get(), entries.data(), std::min(out.size(), entries.size()));
   if (n == -FI_EAGAIN || n == 0) return 0;
   if (n < 0) {
@@ -216,6 +219,7 @@ Completion OfiEndpoint::take_error() noexcept {
 }
 
 bool OfiEndpoint::prepare_wait() noexcept {
+  const auto lock = lock_keys();
   if (wait_set_) return fi_wait(wait_set_.get(), 0) == -FI_ETIMEDOUT;
   fid* fids[] = {&queue_->fid};
   return fi_trywait(fabric_, fids, 1) == FI_SUCCESS;

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
+#include "verbs/ofi/domains.h"
 #include "verbs/ofi/handles.h"
 #include "verbs/transport.h"
 
@@ -16,7 +18,7 @@ namespace nzcl::verbs::ofi {
 /// the place by it and frees the place.
 class OfiEndpoint final : public Endpoint {
  public:
-  OfiEndpoint(fid_fabric* fabric, std::shared_ptr<fid_domain> domain, fi_info* info, std::string device_name,
+  OfiEndpoint(fid_fabric* fabric, Domains::ForEndpoint domain, fi_info* info, std::string device_name,
               const Limits& limits, const EndpointOptions& options);
 
   std::string name() const;  // libfabric's own address of it
@@ -39,6 +41,10 @@ class OfiEndpoint final : public Endpoint {
     std::uint32_t next_free = 0;
   };
   void open_queue(std::size_t size);
+  /// To be held during calls that may progress the domain.
+  std::unique_lock<std::mutex> lock_keys() const {
+    return keys_ == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(*keys_);
+  }
   bool post_one(const Write& write) noexcept;
   /// Writes from one place in memory, by a call of libfabric that is cheaper than the one for a gather list.
   ssize_t write_segment(const Write& write) noexcept;
@@ -50,6 +56,7 @@ class OfiEndpoint final : public Endpoint {
 
   fid_fabric* fabric_;
   const std::shared_ptr<fid_domain> domain_;  // released when all that was opened in it is closed
+  std::mutex* const keys_;                    // of the domain; see Domains::ForEndpoint
   const std::string device_name_, provider_;
   const Limits limits_;
   std::vector<fi_context2> contexts_;  // one for each of in_flight_; libfabric owns those in use
