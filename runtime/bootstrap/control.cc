@@ -255,6 +255,8 @@ class StarControl final : public ControlPlane {
 
   asio::awaitable<void> greet(std::shared_ptr<Stream> stream) {
     const std::size_t index = parse_control_hello(co_await read_frame(*stream, kHelloLimit));
+    if (shut_)
+      throw Error(ErrorCode::denied, "it came when this member was leaving");  // nobody would close it
     if (index <= static_cast<std::size_t>(self_) || index >= members_.size() || members_[index].connection)
       throw Error(ErrorCode::denied,
                   fmt::format("it claims to be member {}, but no such member is awaited", index));
@@ -293,6 +295,7 @@ class StarControl final : public ControlPlane {
       co_await write_frame(*connection->stream, hello());
       co_await read_frame(*connection->stream, kHelloLimit);  // welcome
       calling_.reset();
+      if (shut_) co_return false;
       members_[position].connection = connection;
       hub_ = static_cast<int>(position);
       asio::co_spawn(io_, write_loop(connection), asio::detached);

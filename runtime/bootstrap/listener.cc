@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <deque>
+#include <vector>
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/refusals.h"
@@ -55,6 +56,11 @@ Acceptors open_acceptors(asio::io_context& io, const Addresses& addresses, int p
   return acceptors;
 }
 
+void close_at_once(Stream& stream) {
+  asio::error_code ignored;
+  stream.lowest_layer().close(ignored);
+}
+
 }  // namespace
 
 struct Listener::State {
@@ -64,8 +70,7 @@ struct Listener::State {
   /// Closes the oldest connection that has not proved the key. Returns false if there is none.
   bool drop_oldest() {
     if (unproved.empty()) return false;
-    asio::error_code ignored;
-    unproved.front()->lowest_layer().close(ignored);
+    close_at_once(*unproved.front());
     unproved.pop_front();
     return true;
   }
@@ -74,6 +79,7 @@ struct Listener::State {
   asio::ssl::context* context = nullptr;
   Greet greet;
   std::deque<std::shared_ptr<Stream>> unproved;  // connections that have not proved the key, oldest first
+  std::vector<std::shared_ptr<Stream>> greeted;  // those that have, while they are greeted
   Refusals refusals;
 
   static asio::awaitable<void> accept_loop(std::shared_ptr<State> self, Tcp::acceptor& acceptor);
@@ -106,10 +112,12 @@ asio::awaitable<void> Listener::State::admit(std::shared_ptr<State> self, std::s
   const std::string from = peer_text(stream->next_layer());
   try {
     co_await prove(self, stream);
+    self->greeted.push_back(stream);
     co_await self->greet(stream);
   } catch (const std::exception& e) {
     self->refusals.note(from, e.what());
   }
+  std::erase(self->greeted, stream);
 }
 
 asio::awaitable<void> Listener::State::prove(std::shared_ptr<State> self, std::shared_ptr<Stream> stream) {
@@ -131,6 +139,7 @@ Listener::~Listener() {
   close();
   while (state_->drop_oldest()) {
   }
+  for (const auto& stream : state_->greeted) close_at_once(*stream);
 }
 
 int Listener::port() const { return state_->acceptors.front().local_endpoint().port(); }

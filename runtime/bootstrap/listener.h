@@ -33,7 +33,7 @@ class Listener {
   /// std::system_error when the port is not available on one of the addresses, or when the host has none of
   /// them.
   Listener(asio::io_context& io, const Addresses& addresses, int port, std::string name);
-  /// Closes all connections that have not proved the key.
+  /// Closes all connections that have not proved the key, or whose greeting is not over.
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
