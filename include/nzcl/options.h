@@ -118,7 +118,8 @@ struct Options {
 /// nodes, were not touched yet, or the machine has one node only. May be called from any thread.
 [[nodiscard]] NZCL_API int numa_node_of(const void* data, std::size_t bytes);
 
-/// `base`, overridden by the file that NZCL_CONFIG names (if set), then by NZCL_* variables.
-[[nodiscard]] NZCL_API Options options_from_environment(Options base = {});
+/// `base`, or the defaults, overridden by the file that NZCL_CONFIG names (if set), then by NZCL_* variables.
+[[nodiscard]] NZCL_API Options options_from_environment(Options base);
+[[nodiscard]] NZCL_API Options options_from_environment();
 
 }  // namespace nzcl

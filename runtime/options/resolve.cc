@@ -155,6 +155,8 @@ Options options_from_environment(Options base) {
   return std::move(resolved.options);
 }
 
+Options options_from_environment() { return options_from_environment(Options{}); }
+
 void validate(const Options& options) {
   for (const auto list : {settings(), tunings()})
     for (const Setting& s : list) s.check(options, "as given");
