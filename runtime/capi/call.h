@@ -11,7 +11,7 @@
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
 #include "nzcl/nzcl.h"
-#include "runtime/comm/refuse.h"
+#include "runtime/comm/inside_communicator.h"
 
 struct nzclComm {
   nzcl::Communicator communicator;
@@ -87,10 +87,10 @@ nzclResult_t started(const char* call, nzclComm_t comm, nzclWork_t* work, MakeRe
       handle = std::make_unique<nzclWork>();
       request = make_request();
     } catch (const Error& e) {
-      comm::refuse_operation(comm->communicator, e);
+      comm::refuse_unknown(comm->communicator, e);
       throw;
     } catch (const std::bad_alloc&) {
-      comm::refuse_operation(comm->communicator, {ErrorCode::system, "out of memory"});
+      comm::refuse_unknown(comm->communicator, {ErrorCode::system, "out of memory"});
       throw;
     }
     handle->work = start(comm->communicator, request);

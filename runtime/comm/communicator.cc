@@ -5,7 +5,7 @@
 #include "runtime/bootstrap/factory.h"
 #include "runtime/bootstrap/local.h"
 #include "runtime/comm/core.h"
-#include "runtime/comm/refuse.h"
+#include "runtime/comm/inside_communicator.h"
 #include "runtime/options/validate.h"
 #include "runtime/wire/immediate.h"
 #include "verbs/loopback/network.h"
@@ -100,20 +100,19 @@ class CommunicatorState {
     return buffer;
   }
   static Core& core_of(Communicator& communicator) { return *communicator.state().core; }
-  static Work start(Communicator& communicator, const auto& request, auto... checksum) {
-    CommunicatorState& state = communicator.state();
-    return state.work(state.core->allreduce(request, checksum...));
+  static Work start(Communicator& communicator, const comm::Request& request, std::uint64_t checksum) {
+    return communicator.state().start(request, checksum);
   }
   static void send_made(const Work& work) {
     const WorkState& state = work.state();
     state.core->send_made(*state.operation);
   }
-  template <typename Request>
-  Work run(const Request& request) {
-    return work(core->run(comm::request_of(request, core->members().self, core->members().workers)));
+  Work start(const comm::Request& request, std::uint64_t checksum = 0) {
+    return Work(std::make_shared<WorkState>(core, core->start(request, checksum)));
   }
-  Work work(std::shared_ptr<engine::Operation> operation) {
-    return Work(std::make_shared<WorkState>(core, std::move(operation)));
+  Work start_collective(const auto& asked) {
+    const auto request = comm::request_of(asked, core->members().self, core->members().workers);
+    return start(&request);
   }
 };
 
@@ -277,19 +276,17 @@ std::string Communicator::describe() const { return state().core->describe(); }
 RegisteredBuffer Communicator::register_buffer(void* data, std::size_t bytes, MemoryKind kind) {
   return CommunicatorState::registered(state().core->register_memory(data, bytes, kind));
 }
-Work Communicator::allreduce(const AllreduceRequest& request) {
-  return state().work(state().core->allreduce(request));
+Work Communicator::allreduce(const AllreduceRequest& request) { return state().start(&request); }
+Work Communicator::allreduce_sparse(const SparseAllreduceRequest& request) { return state().start(&request); }
+Work Communicator::broadcast(const BroadcastRequest& request) { return state().start_collective(request); }
+Work Communicator::reduce(const ReduceRequest& request) { return state().start_collective(request); }
+Work Communicator::reduce_scatter(const ReduceScatterRequest& request) {
+  return state().start_collective(request);
 }
-Work Communicator::allreduce_sparse(const SparseAllreduceRequest& request) {
-  return state().work(state().core->allreduce(request));
-}
-Work Communicator::broadcast(const BroadcastRequest& request) { return state().run(request); }
-Work Communicator::reduce(const ReduceRequest& request) { return state().run(request); }
-Work Communicator::reduce_scatter(const ReduceScatterRequest& request) { return state().run(request); }
-Work Communicator::allgather(const AllgatherRequest& request) { return state().run(request); }
+Work Communicator::allgather(const AllgatherRequest& request) { return state().start_collective(request); }
 void Communicator::barrier() { allreduce(AllreduceRequest{}).wait(); }
 void Communicator::refuse(std::string_view reason) {
-  state().core->refuse_operation(Error(ErrorCode::invalid_argument, std::string(reason)));
+  comm::refuse_unknown(*this, Error(ErrorCode::invalid_argument, std::string(reason)));
 }
 Communicator Communicator::split(int color, int key) {
   auto core = state().core->split(color, key);
@@ -309,28 +306,13 @@ void Communicator::abort(std::string_view reason) {
 }
 void Communicator::close() { state().core->close(); }
 
-void comm::refuse_operation(Communicator& communicator, const Error& refusal) {
-  CommunicatorState::core_of(communicator).refuse_operation(refusal);
+void comm::refuse(Communicator& communicator, const Request& request, const Error& refusal) {
+  CommunicatorState::core_of(communicator).refuse(request, refusal);
 }
-void comm::refuse_operation(Communicator& communicator, const AllreduceRequest& request,
-                            const Error& refusal) {
-  CommunicatorState::core_of(communicator).refuse_operation(request, refusal);
+void comm::refuse_unknown(Communicator& communicator, const Error& refusal) {
+  refuse(communicator, &kUnknownRequest, refusal);
 }
-void comm::refuse_operation(Communicator& communicator, const SparseAllreduceRequest& request,
-                            const Error& refusal) {
-  CommunicatorState::core_of(communicator).refuse_operation(request, refusal);
-}
-void comm::check_request(Communicator& communicator, const AllreduceRequest& request) {
-  CommunicatorState::core_of(communicator).check(request);
-}
-void comm::check_request(Communicator& communicator, const SparseAllreduceRequest& request) {
-  CommunicatorState::core_of(communicator).check(request);
-}
-void comm::refuse_operation(Communicator& communicator, const CompressedRequest& request,
-                            const Error& refusal) {
-  CommunicatorState::core_of(communicator).refuse_operation(request, refusal);
-}
-void comm::check_request(Communicator& communicator, const CompressedRequest& request) {
+void comm::check(Communicator& communicator, const Request& request) {
   CommunicatorState::core_of(communicator).check(request);
 }
 void comm::require_unwritten(Communicator& communicator, std::span<const std::byte> input) {
@@ -349,14 +331,8 @@ double comm::remote_share(Communicator& communicator) {
   const engine::Members& members = CommunicatorState::core_of(communicator).members();
   return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;
 }
-Work comm::start(Communicator& communicator, const AllreduceRequest& request, std::uint64_t checksum) {
+Work comm::start(Communicator& communicator, const Request& request, std::uint64_t checksum) {
   return CommunicatorState::start(communicator, request, checksum);
-}
-Work comm::start(Communicator& communicator, const SparseAllreduceRequest& request, std::uint64_t checksum) {
-  return CommunicatorState::start(communicator, request, checksum);
-}
-Work comm::start(Communicator& communicator, const CompressedRequest& request) {
-  return CommunicatorState::start(communicator, request);
 }
 void comm::send_made(const Work& work) { CommunicatorState::send_made(work); }
 

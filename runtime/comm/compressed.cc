@@ -17,7 +17,7 @@
 #include "runtime/comm/coded_results.h"
 #include "runtime/comm/compressed_tiles.h"
 #include "runtime/comm/compressor_state.h"
-#include "runtime/comm/refuse.h"
+#include "runtime/comm/inside_communicator.h"
 #include "runtime/compress/check.h"
 #include "runtime/plan/tuning.h"
 
@@ -118,11 +118,11 @@ void or_refuse(Communicator& communicator, const auto& request, auto part) {
   try {
     part();
   } catch (const Error& e) {
-    comm::refuse_operation(communicator, request, e);
+    comm::refuse(communicator, &request, e);
     throw;
   } catch (const std::bad_alloc&) {
     const Error refusal(ErrorCode::system, "allreduce: out of memory");
-    comm::refuse_operation(communicator, request, refusal);
+    comm::refuse(communicator, &request, refusal);
     throw Error(refusal);
   }
 }
@@ -134,14 +134,14 @@ Work run_whole(Communicator& communicator, StateImpl& state, const CompressedAll
   CompressedGradient sent;
   or_refuse(communicator, shape, [&] {
     check(communicator, r, state);
-    comm::check_request(communicator, shape);
+    comm::check(communicator, &shape);
     sent = state.whole.compress(state.tensor, {r.input, r.state->elements()}, communicator.rank(),
                                 communicator.size());
   });
   try {
     typename Way::Request request = shape;
     or_refuse(communicator, shape, [&] { Way::take_values(communicator, state, sent, request); });
-    state.work = comm::start(communicator, request, state.checksum());
+    state.work = comm::start(communicator, &request, state.checksum());
   } catch (...) {
     state.tensor.take_back(sent);
     throw;
@@ -175,7 +175,7 @@ void check_results(Communicator& communicator, const CompressedAllreduceRequest&
                       std::string("allreduce: the compressor codes results, and ") + why_not);
   comm::CompressedRequest request = size_of(r);
   request.value_rule = wire::ValueRule::coded;  // which owners understand
-  comm::refuse_operation(communicator, request, refusal);
+  comm::refuse(communicator, &request, refusal);
   throw refusal;
 }
 
@@ -185,7 +185,7 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
   comm::CompressedRequest request = coded_request(r);
   or_refuse(communicator, size_of(r), [&] {
     check(communicator, r, state);
-    comm::check_request(communicator, request);
+    comm::check(communicator, &request);
     if (!state.step) state.step = std::make_shared<compress::CompressionStep>(state.tensor);
     state.step->begin({r.input, r.state->elements()}, communicator.rank(), communicator.size());
   });
@@ -196,7 +196,7 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
       if (wire::has_coded_results(request.value_rule))
         request.result_coder = std::make_shared<comm::CodedResults>(state.tensor);
     });
-    state.work = comm::start(communicator, request);
+    state.work = comm::start(communicator, &request);
   } catch (...) {
     state.step->abandon();
     throw;
@@ -209,7 +209,7 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
 
 /// Refuses a request that has no state, which alone knows what tensor it is about.
 [[noreturn]] void refuse_unknown(Communicator& communicator, const Error& refusal) {
-  comm::refuse_operation(communicator, refusal);
+  comm::refuse_unknown(communicator, refusal);
   throw Error(refusal);
 }
 

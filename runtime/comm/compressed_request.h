@@ -30,7 +30,7 @@ struct CompressedRequest {
 };
 
 /// These do what their namesakes in requests.h do. The values are coded, whatever the option says.
-wire::OperationRecord shape_of(const CompressedRequest& request, WireType wire_type = WireType::as_is);
+wire::OperationRecord shape_of(const CompressedRequest& request, WireType wire_type);
 void prepare(const CompressedRequest& request, const Registrations& registrations, Prepared& p);
 
 }  // namespace nzcl::comm

@@ -15,15 +15,13 @@
 #include "runtime/base/own_process.h"
 #include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/control.h"
-#include "runtime/comm/collective_requests.h"
-#include "runtime/comm/compressed_request.h"
 #include "runtime/comm/engine_threads.h"
 #include "runtime/comm/join.h"
 #include "runtime/comm/lane_set.h"
 #include "runtime/comm/notifier.h"
 #include "runtime/comm/operation_table.h"
 #include "runtime/comm/recent_requests.h"
-#include "runtime/comm/requests.h"
+#include "runtime/comm/request.h"
 #include "runtime/comm/session.h"
 #include "runtime/comm/splitter.h"
 #include "runtime/plan/algorithm_memo.h"
@@ -66,12 +64,11 @@ class Core {
   std::string describe() const;
 
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
-  /// `checksum` is that of the compressor whose output is summed; 0: there is none.
-  std::shared_ptr<engine::Operation> allreduce(const AllreduceRequest& request, std::uint64_t checksum = 0);
-  std::shared_ptr<engine::Operation> allreduce(const SparseAllreduceRequest& request,
-                                               std::uint64_t checksum = 0);
-  std::shared_ptr<engine::Operation> allreduce(const CompressedRequest& request);
-  std::shared_ptr<engine::Operation> run(const CollectiveRequest& request);
+  /// Starts what the caller asks for. A request that is refused takes its place in the order of operations
+  /// all the same, since otherwise this rank's next operation would meet the other ranks' present one. What
+  /// is wrong with it is told to them in the place of a contribution. `checksum` is that of the compressor
+  /// whose output is summed; 0: there is none.
+  std::shared_ptr<engine::Operation> start(const Request& request, std::uint64_t checksum = 0);
   /// Whether the communicator takes such a request: whether its tensor is exchanged in tiles.
   bool takes(const CompressedRequest& request) const;
   /// Why the results of such a request cannot be coded, as a part of a sentence, or nullptr.
@@ -81,19 +78,13 @@ class Core {
     operation.ring_for_made();
     lanes_.drive();
   }
-  /// Takes the place, in the order of operations, of a call that was refused before it could say anything of
-  /// its operation. Throws only if the communicator has failed or is closed.
-  void refuse_operation(const Error& refusal);
-  /// The same for a call whose request says what the operation would have been: the operation fails on all
-  /// ranks, and the communicator stays usable.
-  void refuse_operation(const AllreduceRequest& request, const Error& refusal);
-  void refuse_operation(const SparseAllreduceRequest& request, const Error& refusal);
-  void refuse_operation(const CompressedRequest& request, const Error& refusal);
-  /// Throws the Error by which allreduce(request) would be refused now, as far as that can be told without
-  /// the operations that other threads start meanwhile.
-  void check(const AllreduceRequest& request);
-  void check(const SparseAllreduceRequest& request);
-  void check(const CompressedRequest& request);
+  /// Takes the place, in the order of operations, of a call that was refused before it was started. The
+  /// operation fails on all ranks, and the communicator stays usable if the request is what the call would
+  /// have asked for. Throws only if the communicator has failed or is closed.
+  void refuse(const Request& request, const Error& refusal);
+  /// Throws the Error by which start(request) would refuse it now, as far as that can be told without the
+  /// operations that other threads start meanwhile.
+  void check(const Request& request);
   /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
   void require_unwritten(std::span<const std::byte> input);
 
@@ -137,15 +128,8 @@ class Core {
   void check_wire_type(WireType asked, wire::OperationRecord& record) const;
   void check_algorithm(const wire::OperationRecord& record) const;
   void refuse_sparse() const;
-  template <typename Request>
-  std::shared_ptr<engine::Operation> start_request(const Request& request, std::uint64_t checksum = 0);
-  template <typename Request>
   void prepare_request(const Request& request, Prepared& p);
-  template <typename Request>
-  void check_request(const Request& request);
-  void refuse_shape(wire::OperationRecord shape, const Error& refusal,
-                    Algorithm algorithm = Algorithm::automatic);
-  std::shared_ptr<engine::Operation> start(Prepared& prepared, std::optional<Error> refusal);
+  std::shared_ptr<engine::Operation> launch(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
   std::shared_ptr<engine::Operation> make_or_refuse(Prepared& prepared, std::optional<Error>& refusal);

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <new>
 #include <string_view>
-#include <type_traits>
+#include <variant>
 
 #include "nzcl/duration.h"
 #include "nzcl/error.h"
@@ -49,21 +49,9 @@ engine::InputBlocks input_blocks_of(const Prepared& p) {
 
 // --- Requests
 
-std::shared_ptr<Operation> Core::allreduce(const AllreduceRequest& request, std::uint64_t checksum) {
-  return start_request(request, checksum);
-}
-
-std::shared_ptr<Operation> Core::allreduce(const SparseAllreduceRequest& request, std::uint64_t checksum) {
-  return start_request(request, checksum);
-}
-
-std::shared_ptr<Operation> Core::allreduce(const CompressedRequest& request) {
-  return start_request(request);
-}
-
 bool Core::takes(const CompressedRequest& request) const {
   if (config_.datagrams || members().workers == 1) return false;
-  wire::OperationRecord record = shape_of(request);
+  wire::OperationRecord record = shape_of(request, WireType::as_is);
   record.algorithm = engine::choose_algorithm(config_, record, request.algorithm);
   return engine::layout_of(config_, 0, record).tiled();
 }
@@ -76,65 +64,7 @@ const char* Core::why_no_coded_results() const {
   return nullptr;
 }
 
-std::shared_ptr<Operation> Core::run(const CollectiveRequest& request) { return start_request(request); }
-
-void Core::refuse_operation(const Error& refusal) { refuse_shape(shape_of(AllreduceRequest{}), refusal); }
-
-void Core::refuse_operation(const AllreduceRequest& request, const Error& refusal) {
-  refuse_shape(shape_of(request), refusal, request.algorithm);
-}
-
-void Core::refuse_operation(const SparseAllreduceRequest& request, const Error& refusal) {
-  refuse_shape(shape_of(request), refusal, request.algorithm);
-}
-
-void Core::refuse_operation(const CompressedRequest& request, const Error& refusal) {
-  refuse_shape(shape_of(request), refusal, request.algorithm);
-}
-
-void Core::refuse_shape(wire::OperationRecord shape, const Error& refusal, Algorithm algorithm) {
-  require_own_process("allreduce");
-  const PlainFloats floats;  // predictions must come out alike on all ranks
-  shape.algorithm = engine::choose_algorithm(config_, shape, algorithm);
-  Prepared nothing;
-  nothing.record = shape;
-  try {
-    start(nothing, refusal);
-  } catch (const Error& e) {
-    if (std::string_view(e.what()) != refusal.what()) throw;
-  }
-}
-
-void Core::check(const AllreduceRequest& request) { check_request(request); }
-void Core::check(const SparseAllreduceRequest& request) { check_request(request); }
-void Core::check(const CompressedRequest& request) { check_request(request); }
-
-void Core::require_unwritten(std::span<const std::byte> input) {
-  const std::scoped_lock lock(operations_.mutex());
-  operations_.check_conflicts("allreduce", input, {});
-}
-
-template <typename Request>
-void Core::check_request(const Request& request) {
-  require_own_process("allreduce");
-  const PlainFloats floats;
-  Prepared p;
-  p.record = shape_of(request);
-  prepare(request, session_->registrations(), p);
-  engine::choose_algorithm(config_, p.record, request.algorithm);  // throws if it cannot be
-  check_algorithm(p.record);
-  if (p.input.sparse) refuse_sparse();
-  const std::unique_lock lock(operations_.mutex());
-  if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
-  throw_if_failed();
-  operations_.check_conflicts("allreduce", p.input_bytes, p.output_bytes);
-}
-
-/// Starts what the caller asks for. A request that is refused takes its place in the order all the same,
-/// since otherwise this rank's next operation would meet the other ranks' present one. What is wrong with it
-/// is told to them in the place of a contribution.
-template <typename Request>
-std::shared_ptr<Operation> Core::start_request(const Request& request, std::uint64_t checksum) {
+std::shared_ptr<Operation> Core::start(const Request& request, std::uint64_t checksum) {
   require_own_process("starting an operation");
   const PlainFloats floats;  // for predictions, and for the sums of a stream's duplicates
   try {
@@ -149,7 +79,7 @@ std::shared_ptr<Operation> Core::start_request(const Request& request, std::uint
           Error(ErrorCode::system, fmt::format("{}: out of memory", wire::name_of(p.record.collective)));
     }
     if (checksum != 0) p.record.checksum = checksum;
-    return start(p, std::move(refusal));
+    return launch(p, std::move(refusal));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {  // memory ran out, so the place in the order was not taken
@@ -159,22 +89,52 @@ std::shared_ptr<Operation> Core::start_request(const Request& request, std::uint
   }
 }
 
-/// Checks the request, and sets `p` to what it comes to. If it throws, `p.record` is all that counts.
-template <typename Request>
-void Core::prepare_request(const Request& request, Prepared& p) {
-  constexpr bool kRepeats = std::is_same_v<Request, AllreduceRequest>;
-  if constexpr (kRepeats) {
-    if (recent_.recall(request, p)) return;
+void Core::refuse(const Request& request, const Error& refusal) {
+  require_own_process("allreduce");
+  const PlainFloats floats;  // predictions must come out alike on all ranks
+  Prepared nothing;
+  nothing.record = shape_of(request, WireType::as_is);
+  nothing.record.algorithm = engine::choose_algorithm(config_, nothing.record, asked_algorithm(request));
+  try {
+    launch(nothing, refusal);
+  } catch (const Error& e) {
+    if (std::string_view(e.what()) != refusal.what()) throw;
   }
-  p.record = shape_of(AllreduceRequest{});  // that of a request which does not say what tensor it is about
+}
+
+void Core::check(const Request& request) {
+  require_own_process("allreduce");
+  const PlainFloats floats;
+  Prepared p;
+  p.record = shape_of(request, WireType::as_is);
+  prepare(request, session_->registrations(), p);
+  engine::choose_algorithm(config_, p.record, asked_algorithm(request));  // throws if it cannot be
+  check_algorithm(p.record);
+  if (p.input.sparse) refuse_sparse();
+  const std::unique_lock lock(operations_.mutex());
+  if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
+  throw_if_failed();
+  operations_.check_conflicts("allreduce", p.input_bytes, p.output_bytes);
+}
+
+void Core::require_unwritten(std::span<const std::byte> input) {
+  const std::scoped_lock lock(operations_.mutex());
+  operations_.check_conflicts("allreduce", input, {});
+}
+
+/// Checks the request, and sets `p` to what it comes to. If it throws, `p.record` is all that counts.
+void Core::prepare_request(const Request& request, Prepared& p) {
+  const auto* const repeatable = std::get_if<const AllreduceRequest*>(&request);
+  if (repeatable != nullptr && recent_.recall(**repeatable, p)) return;
+  p.record = shape_of(&kUnknownRequest, WireType::as_is);  // what counts if the next line throws
   p.record = shape_of(request, wire_type_);
   p.chunk_begins = chunk_begins_of(request, p.record);
-  if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(request.wire_type, p.record);
-  p.record.algorithm = algorithms_.choose(p.record, request.algorithm);
+  if (p.record.value_rule != wire::ValueRule::as_is) check_wire_type(asked_wire_type(request), p.record);
+  p.record.algorithm = algorithms_.choose(p.record, asked_algorithm(request));
   check_algorithm(p.record);
   prepare(request, session_->registrations(), p);
   if (p.input.sparse) refuse_sparse();
-  if constexpr (kRepeats) recent_.remember(request, session_->registrations(), p);
+  if (repeatable != nullptr) recent_.remember(**repeatable, session_->registrations(), p);
 }
 
 /// Takes back that values are to travel in a narrower type if the tensor's blocks are too large for it.
@@ -224,7 +184,7 @@ void Core::refuse_sparse() const {
 
 /// Throws `refusal`, or what the operations in flight and the input itself say against the request, after the
 /// operation that takes its place has been started.
-std::shared_ptr<Operation> Core::start(Prepared& p, std::optional<Error> refusal) {
+std::shared_ptr<Operation> Core::launch(Prepared& p, std::optional<Error> refusal) {
   std::unique_lock lock(operations_.mutex());
   wait_for_room(lock);
   std::unique_ptr<const engine::InputCheck> check;
@@ -296,7 +256,7 @@ std::shared_ptr<Operation> Core::make_or_refuse(Prepared& p, std::optional<Error
                     fmt::format("{}: there is no memory to keep track of {} elements in blocks of {}",
                                 wire::name_of(p.record.collective), p.record.count, p.record.block_elems));
   }
-  p = refused(shape_of(AllreduceRequest{}), members().self, *refusal);
+  p = refused(shape_of(&kUnknownRequest, WireType::as_is), members().self, *refusal);
   return make_operation(p);
 }
 

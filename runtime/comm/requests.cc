@@ -82,7 +82,7 @@ wire::OperationRecord shape_of(const SparseAllreduceRequest& r, WireType wire_ty
 Prepared refused(const wire::OperationRecord& shape, int rank, const Error& error) {
   Prepared p;
   const bool too_many = shape.count / shape.block_elems > kMostRefusedBlocks;
-  p.record = too_many ? shape_of(AllreduceRequest{}) : shape;
+  p.record = too_many ? shape_of(AllreduceRequest{}, WireType::as_is) : shape;
   p.known = Prepared::Input::none;
   std::string_view text = error.what();
   const std::string call = std::string(wire::name_of(shape.collective)) + ": ";

@@ -48,8 +48,8 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b);
 /// Returns what the request says of the tensor and of the operation, without its memory. Throws an
 /// Error{invalid_argument} that names the argument if there cannot be such a tensor.
 /// `wire_type` is the option's.
-wire::OperationRecord shape_of(const AllreduceRequest& request, WireType wire_type = WireType::as_is);
-wire::OperationRecord shape_of(const SparseAllreduceRequest& request, WireType wire_type = WireType::as_is);
+wire::OperationRecord shape_of(const AllreduceRequest& request, WireType wire_type);
+wire::OperationRecord shape_of(const SparseAllreduceRequest& request, WireType wire_type);
 
 /// The tensor of an allreduce has no chunks.
 inline std::vector<std::uint64_t> chunk_begins_of(const auto&, const wire::OperationRecord&) { return {}; }

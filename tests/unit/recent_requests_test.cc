@@ -29,7 +29,7 @@ class RecentRequestsTest : public testing::Test {
   /// Does what a first request of its kind does.
   void make(const AllreduceRequest& request) {
     Prepared p;
-    p.record = shape_of(request);
+    p.record = shape_of(request, WireType::as_is);
     prepare(request, registrations_, p);
     recent_.remember(request, registrations_, p);
   }
@@ -48,7 +48,7 @@ class RecentRequestsTest : public testing::Test {
 
 TEST_F(RecentRequestsTest, ARequestComesToTheSameAgain) {
   Prepared first, again;
-  first.record = shape_of(request());
+  first.record = shape_of(request(), WireType::as_is);
   prepare(request(), registrations_, first);
   recent_.remember(request(), registrations_, first);
   ASSERT_TRUE(recent_.recall(request(), again));
