@@ -37,7 +37,7 @@ bool is_loopback_everywhere(const std::string& host) {
   return is_address(host) || host.find("localhost") != host.npos || host == "ip6-loopback";
 }
 
-std::string text_of(const Addresses& addresses) {
+std::string addresses_text(const Addresses& addresses) {
   std::string list;
   for (const auto& address : addresses) append_item(list, address.to_string());
   return list;
@@ -54,7 +54,7 @@ HubPlace listen_at(const SocketPlace& place, const Addresses& addresses) {
         "rank 0: {} is {} here, which only this host can reach; other hosts may know it by another address, "
         "so "
         "rank 0 listens on every interface",
-        place.host, text_of(addresses));
+        place.host, addresses_text(addresses));
     return hub;
   }
   hub.addresses = addresses;

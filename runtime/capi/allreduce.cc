@@ -18,7 +18,7 @@ constexpr std::size_t kLeastArgs = offsetof(nzclAllReduceArgs, op) + sizeof(nzcl
 constexpr std::size_t kLeastSparseArgs = offsetof(nzclAllReduceSparseArgs, tag) + sizeof(std::uint64_t);
 
 /// Starts the allreduce, dense or sparse, that make_request() returns.
-nzclResult_t start(const char* call, nzclComm_t comm, nzclWork_t* work, auto make_request) {
+nzclResult_t start_allreduce(const char* call, nzclComm_t comm, nzclWork_t* work, auto make_request) {
   return nzcl::capi::started(call, comm, work, make_request, [](nzcl::Communicator& c, const auto& request) {
     if constexpr (requires { request.indices; }) {
       return c.allreduce_sparse(request);
@@ -48,7 +48,7 @@ extern "C" {
 
 nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataType_t type, nzclRedOp_t op,
                            nzclComm_t comm, nzclWork_t* work) {
-  return start("nzclAllReduce", comm, work, [&] {
+  return start_allreduce("nzclAllReduce", comm, work, [&] {
     nzcl::AllreduceRequest r;
     r.input = send;
     r.output = recv;
@@ -61,7 +61,7 @@ nzclResult_t nzclAllReduce(const void* send, void* recv, size_t count, nzclDataT
 
 nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work) {
   constexpr const char* kName = "nzclAllReduceEx";
-  return start(kName, comm, work, [&] {
+  return start_allreduce(kName, comm, work, [&] {
     require(kName, args);
     const auto a = nzcl::capi::read_sized(kName, "nzclAllReduceArgs", args, kLeastArgs);
     nzcl::AllreduceRequest r;
@@ -84,7 +84,7 @@ nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzc
 
 nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t comm, nzclWork_t* work) {
   constexpr const char* kName = "nzclAllReduceSparse";
-  return start(kName, comm, work, [&] {
+  return start_allreduce(kName, comm, work, [&] {
     require(kName, args);
     const auto a = nzcl::capi::read_sized(kName, "nzclAllReduceSparseArgs", args, kLeastSparseArgs);
     if (a.index_count > 0) require(kName, a.indices);
@@ -123,7 +123,7 @@ nzclResult_t nzclAllReduceSparseBlock(const void* send, const int64_t* indices, 
                                       size_t block_length, void* recv, size_t recv_count, nzclDataType_t type,
                                       nzclRedOp_t op, nzclComm_t comm, nzclWork_t* work) {
   constexpr const char* kName = "nzclAllReduceSparseBlock";
-  return start(kName, comm, work, [&] {
+  return start_allreduce(kName, comm, work, [&] {
     auto r = sparse_request(kName, send, indices, block_count, block_length, recv_count, type, op);
     r.output = recv;
     return r;
@@ -135,7 +135,7 @@ nzclResult_t nzclAllReduceSparseBlockPacked(const void* send, const int64_t* ind
                                             size_t count, nzclDataType_t type, nzclRedOp_t op,
                                             nzclComm_t comm, nzclWork_t* work) {
   constexpr const char* kName = "nzclAllReduceSparseBlockPacked";
-  return start(kName, comm, work, [&] {
+  return start_allreduce(kName, comm, work, [&] {
     auto r = sparse_request(kName, send, indices, block_count, block_length, count, type, op);
     r.packed_values = recv;
     r.packed_capacity = recv_block_capacity;

@@ -15,7 +15,7 @@
 namespace nzcl::engine {
 namespace {
 
-void write_indices(const IndexBuffer& to, std::span<const std::int64_t> indices) {
+void write_packed_indices(const IndexBuffer& to, std::span<const std::int64_t> indices) {
   const auto write = [&](auto* at) {
     for (const std::int64_t index : indices)
       *at++ = static_cast<std::remove_reference_t<decltype(*at)>>(index);
@@ -358,7 +358,7 @@ void Operation::complete_packed() {
     if (blocks > output.capacity) {
       grow_packed(blocks);
     } else if (!layout.tiled() && output.indices.data() != nullptr) {  // tiles have written theirs
-      write_indices(output.indices, packed_indices());
+      write_packed_indices(output.indices, packed_indices());
     }
   });
 }
@@ -377,7 +377,7 @@ void Operation::grow_packed(std::uint64_t blocks) {
                 fmt::format("operation {}: the indices that packed_grow gave memory for: {}", epoch, *wrong));
   }
   overflow_->move_to(static_cast<std::byte*>(memory.values));
-  if (memory.indices.data() != nullptr) write_indices(memory.indices, packed_indices());
+  if (memory.indices.data() != nullptr) write_packed_indices(memory.indices, packed_indices());
 }
 
 std::span<const std::uint64_t> Operation::union_bitmap() {
