@@ -19,13 +19,13 @@
 #include "runtime/comm/descriptor_need.h"
 #include "runtime/comm/device_choice.h"
 #include "runtime/comm/equipment.h"
-#include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/plan/tuning.h"
+#include "runtime/switch/operation_tensor.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::comm {

@@ -11,9 +11,9 @@
 #include "nzcl/error.h"
 #include "runtime/base/plain_floats.h"
 #include "runtime/comm/core.h"
-#include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/slice_layout.h"
+#include "runtime/switch/operation_tensor.h"
 #include "runtime/trace/trace.h"
 
 namespace nzcl::comm {

@@ -4,7 +4,7 @@
 #include "runtime/exchange/merging/merging_exchange.h"
 #include "runtime/exchange/one_hop/one_hop_exchange.h"
 #include "runtime/exchange/push/push_exchange.h"
-#include "runtime/exchange/switch/switch_exchange.h"
+#include "runtime/switch/switch_exchange.h"
 
 namespace nzcl::engine {
 

@@ -19,7 +19,7 @@
 #include "runtime/wire/message.h"
 #include "runtime/wire/seal.h"
 #include "runtime/wire/tile.h"
-#include "verbs/datagram.h"
+#include "verbs/datagram/datagram.h"
 
 namespace nzcl::engine {
 

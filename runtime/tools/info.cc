@@ -26,7 +26,7 @@
 #include "verbs/transport.h"
 
 #ifdef NZCL_HAVE_XDP
-#include "runtime/tools/xdp/kernel_switch.h"
+#include "runtime/switch/xdp/kernel_switch.h"
 #endif
 
 namespace nzcl {

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exchange/switch/slot_relay.h"
-#include "runtime/exchange/switch/slot_server.h"
+#include "runtime/switch/slot_relay.h"
+#include "runtime/switch/slot_server.h"
 #include "tests/engine/switch_packets.h"
 
 namespace nzcl::engine::slot_pool::test {

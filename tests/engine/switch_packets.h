@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/exchange/switch/packet.h"
-#include "runtime/exchange/switch/slot_intake.h"
+#include "runtime/switch/packet.h"
+#include "runtime/switch/slot_intake.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "perf/switch_simulation/rack.h"
+#include "runtime/switch/simulation/rack.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -26,11 +26,11 @@ struct RackSetting {
   std::uint32_t window = ~0u;            // Pool::window
   std::vector<std::uint32_t> windows{};  // of each rank; those without an entry have `window`
   int relays = 0;
-  perf::MakeAggregator make{};  // a SlotServer if it is empty
+  simulation::MakeAggregator make{};  // a SlotServer if it is empty
 };
 
-inline perf::RackPlan plan_of(const RackSetting& s) {
-  perf::RackPlan plan;
+inline simulation::RackPlan plan_of(const RackSetting& s) {
+  simulation::RackPlan plan;
   plan.pool = {s.workers, s.slots, s.piece, kJob, s.zeros, s.window};
   plan.relays = s.relays;
   plan.make = s.make;
@@ -45,9 +45,9 @@ inline perf::RackPlan plan_of(const RackSetting& s) {
   return plan;
 }
 
-class Rack : public perf::Rack {
+class Rack : public simulation::Rack {
  public:
-  explicit Rack(const RackSetting& setting) : perf::Rack(plan_of(setting)), setting_(setting) {
+  explicit Rack(const RackSetting& setting) : simulation::Rack(plan_of(setting)), setting_(setting) {
     for (int r = 0; r < setting.workers; ++r) {
       for (int t = 0; t < setting.tensors; ++t) {
         const unsigned seed = setting.seed * 1000 + static_cast<unsigned>(t * setting.workers + r);

@@ -1,15 +1,15 @@
 // Feeds any bytes to the parsers of lane addresses, of endpoint and port addresses, and of the private data
 // of rdma_cm.
 #include "nzcl/error.h"
-#include "runtime/exchange/switch/port.h"
 #include "runtime/lane/lane.h"
+#include "runtime/switch/port.h"
 #include "tests/fuzz/fuzz.h"
 #include "verbs/cm/greeting.h"
 #include "verbs/cma/address.h"
 #include "verbs/cma/shared_segment.h"
+#include "verbs/datagram/udp/address.h"
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/loopback/network.h"
-#include "verbs/udp/address.h"
 
 namespace nzcl::test {
 namespace {

@@ -1,10 +1,10 @@
 // Feeds any bytes as packets to each of the switch exchange's state machines: an aggregator, a relay, and a
 // rank that has operations under way. Packets may be sealed with the job's key first, because no fuzzer
 // guesses a checksum, and because a member may be hostile too.
-#include "runtime/exchange/switch/operation_tensor.h"
-#include "runtime/exchange/switch/slot_relay.h"
-#include "runtime/exchange/switch/slot_server.h"
-#include "runtime/exchange/switch/slot_worker.h"
+#include "runtime/switch/operation_tensor.h"
+#include "runtime/switch/slot_relay.h"
+#include "runtime/switch/slot_server.h"
+#include "runtime/switch/slot_worker.h"
 #include "tests/engine/hand_fed.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,8 +2,8 @@
 // fuzzed_sources.cmake), or that no fuzzed configuration reaches.
 #include <cstdlib>
 
-#include "runtime/exchange/switch/switch_exchange.h"
 #include "runtime/placement/plan.h"
+#include "runtime/switch/switch_exchange.h"
 
 namespace nzcl {
 

@@ -12,8 +12,8 @@
 #include <random>
 
 #include "runtime/channel/lane_context.h"
-#include "runtime/exchange/switch/port.h"
-#include "runtime/exchange/switch/switch_exchange.h"
+#include "runtime/switch/port.h"
+#include "runtime/switch/switch_exchange.h"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};

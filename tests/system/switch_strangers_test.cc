@@ -13,10 +13,10 @@
 
 #include "nzcl/log.h"
 #include "runtime/channel/lane_context.h"
-#include "runtime/exchange/switch/dropped.h"
-#include "runtime/exchange/switch/kernel_pools.h"
-#include "runtime/exchange/switch/port.h"
-#include "runtime/exchange/switch/switch_exchange.h"
+#include "runtime/switch/dropped.h"
+#include "runtime/switch/kernel_pools.h"
+#include "runtime/switch/port.h"
+#include "runtime/switch/switch_exchange.h"
 
 namespace nzcl::engine {
 namespace {
