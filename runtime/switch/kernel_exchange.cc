@@ -12,9 +12,7 @@
 #include "runtime/switch/kernel_pools.h"
 #include "runtime/switch/port.h"
 
-namespace nzcl::engine {
-
-using namespace slot_pool;
+namespace nzcl::engine::slot_pool {
 
 namespace {
 
@@ -42,11 +40,8 @@ std::string came_past_text(int rank, const std::string& interfaces) {
 /// for each reason.
 class KernelExchange final : public Exchange {
  public:
-  explicit KernelExchange(LaneContext& context)
-      : context_(context),
-        pools_(*context.config.kernel_pools),
-        port_(open_port(*context.config.datagrams)),
-        job_(draw_job()) {}
+  KernelExchange(LaneContext& context, const SwitchConfig& config)
+      : context_(context), pools_(config.kernel_pools), port_(open_port(config.port)), job_(draw_job()) {}
   ~KernelExchange() override {
     log_dropped(context_, {.unknown = port_->counts().strange, .refused = refused_, .past = past_});
   }
@@ -55,9 +50,9 @@ class KernelExchange final : public Exchange {
 
   std::string address() const override {
     return PortAddress{.address = port_->address(),
-                       .max_bytes = std::min(port_->max_bytes(), pools_.max_bytes()),
-                       .slots = pools_.slots(),
-                       .window = pools_.slots(),
+                       .max_bytes = std::min(port_->max_bytes(), pools_->max_bytes()),
+                       .slots = pools_->slots(),
+                       .window = pools_->slots(),
                        .job = job_,
                        .zeros = true}
         .encode();
@@ -71,8 +66,8 @@ class KernelExchange final : public Exchange {
       if (members.is_worker(m)) ranks.push_back(all.back().address);
     }
     port_->connect(ranks);
-    pool_ = {members.workers, pools_.slots(), common_piece_elements(all), job_, true, pools_.slots()};
-    in_kernel_ = pools_.open(pool_, port_->address(), ranks);
+    pool_ = {members.workers, pools_->slots(), common_piece_elements(all), job_, true, pools_->slots()};
+    in_kernel_ = pools_->open(pool_, port_->address(), ranks);
   }
 
   void submit(Operation&) override {}  // only workers have operations
@@ -107,14 +102,14 @@ class KernelExchange final : public Exchange {
         ++refused_;
       } else if (past_++ == 0) {
         log().warn("{}: {}", name_of_lane(context_),
-                   came_past_text(packet->header.rank, pools_.interfaces()));
+                   came_past_text(packet->header.rank, pools_->interfaces()));
       }
     }
     return n > 0;
   }
 
   LaneContext& context_;
-  KernelPools& pools_;
+  const std::shared_ptr<KernelPools> pools_;
   const std::unique_ptr<verbs::DatagramPort> port_;
   const Job job_;
   Pool pool_;
@@ -126,8 +121,8 @@ class KernelExchange final : public Exchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_kernel_exchange(LaneContext& context) {
-  return std::make_unique<KernelExchange>(context);
+std::unique_ptr<Exchange> make_kernel_exchange(LaneContext& context, const SwitchConfig& config) {
+  return std::make_unique<KernelExchange>(context, config);
 }
 
-}  // namespace nzcl::engine
+}  // namespace nzcl::engine::slot_pool

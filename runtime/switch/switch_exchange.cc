@@ -14,9 +14,7 @@
 #include "runtime/switch/slot_server.h"
 #include "runtime/switch/slot_worker.h"
 
-namespace nzcl::engine {
-
-using namespace slot_pool;
+namespace nzcl::engine::slot_pool {
 
 namespace {
 
@@ -26,8 +24,8 @@ constexpr std::size_t kBatch = 64;
 /// What both halves have in common.
 class SwitchExchange : public Exchange {
  public:
-  explicit SwitchExchange(LaneContext& context)
-      : context_(context), port_(verbs::open_datagram_port(*context.config.datagrams)) {}
+  SwitchExchange(LaneContext& context, const verbs::DatagramOptions& port)
+      : context_(context), port_(verbs::open_datagram_port(port)) {}
 
   SwitchExchange(const SwitchExchange&) = delete;
   SwitchExchange& operator=(const SwitchExchange&) = delete;
@@ -74,8 +72,8 @@ class SwitchExchange : public Exchange {
 /// The aggregator's half.
 class ServerExchange final : public SwitchExchange {
  public:
-  explicit ServerExchange(LaneContext& context)
-      : SwitchExchange(context),
+  ServerExchange(LaneContext& context, const verbs::DatagramOptions& port)
+      : SwitchExchange(context, port),
         slots_(slots_for(*port_)),
         window_(window_for(*port_, members().workers)),
         job_(draw_job()) {}
@@ -166,7 +164,7 @@ class ServerExchange final : public SwitchExchange {
 /// A worker's half: slots at each aggregator.
 class WorkerExchange final : public SwitchExchange {
  public:
-  explicit WorkerExchange(LaneContext& context) : SwitchExchange(context) {}
+  using SwitchExchange::SwitchExchange;
   ~WorkerExchange() override {
     std::uint64_t refused = 0;
     for (const Link& link : links_) refused += link.worker.refused();
@@ -325,11 +323,11 @@ class WorkerExchange final : public SwitchExchange {
 
 }  // namespace
 
-std::unique_ptr<Exchange> make_switch_exchange(LaneContext& context) {
+std::unique_ptr<Exchange> make_switch_exchange(LaneContext& context, const SwitchConfig& config) {
   const Members& members = context.config.members;
-  if (members.is_worker(members.self)) return std::make_unique<WorkerExchange>(context);
-  if (context.config.kernel_pools) return make_kernel_exchange(context);
-  return std::make_unique<ServerExchange>(context);
+  if (members.is_worker(members.self)) return std::make_unique<WorkerExchange>(context, config.port);
+  if (config.kernel_pools) return make_kernel_exchange(context, config);
+  return std::make_unique<ServerExchange>(context, config.port);
 }
 
-}  // namespace nzcl::engine
+}  // namespace nzcl::engine::slot_pool

@@ -14,6 +14,7 @@
 #include "runtime/comm/core.h"
 #include "runtime/options/validate.h"
 #include "runtime/switch/port.h"
+#include "runtime/switch/switch_wing.h"
 #include "runtime/switch/xdp/kernel_switch.h"
 
 namespace nzcl::tools::xdp {
@@ -84,7 +85,7 @@ void serve(const Arguments& a) {
   try {
     using bootstrap::Role;
     comm::Core::join(options, bootstrap::make_bootstrap(options, Role::aggregator, a.index),
-                     {Role::aggregator, a.index, in_kernel})
+                     {Role::aggregator, a.index, engine::slot_pool::make_switch_wing(in_kernel)})
         ->serve();
   } catch (...) {
     tell_counts();
