@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/switch/slot_sets.h"
+#include "runtime/switch/tuning.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -39,7 +40,7 @@ class Answers {
  public:
   /// For each slot one result and some repetitions, which ranks ask for.
   explicit Answers(const Pool& pool)
-      : ring_(kOfSlot * std::size_t{pool.slots} + static_cast<std::size_t>(pool.workers)) {}
+      : ring_(kAnswersOfSlot * std::size_t{pool.slots} + static_cast<std::size_t>(pool.workers)) {}
   bool empty() const { return count_ == 0; }
   const Answer& front() const { return ring_[first_]; }
   /// Whether there is room for what nobody has asked for, beside what others may ask for.
@@ -53,7 +54,6 @@ class Answers {
   }
 
  private:
-  static constexpr std::size_t kOfSlot = 4;
   std::vector<Answer> ring_;
   std::size_t first_ = 0, count_ = 0;
 };

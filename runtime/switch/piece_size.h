@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/plan/tuning.h"
+#include "runtime/switch/tuning.h"
 #include "runtime/wire/density.h"
 
 namespace nzcl::engine::slot_pool {

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "nzcl/error.h"
+#include "runtime/switch/tuning.h"
 #include "verbs/random.h"
 
 namespace nzcl::engine::slot_pool {

@@ -10,18 +10,6 @@
 
 namespace nzcl::engine::slot_pool {
 
-/// The largest piece: larger packets would not make the exchange faster, but slots hold fewer of them.
-inline constexpr std::uint32_t kMostPieceElements = 2048;
-/// Of any aggregator. Those of nzcl_switch are chosen by whoever starts it, within these bounds.
-inline constexpr std::uint32_t kLeastSlots = 4;
-inline constexpr std::uint32_t kMostSlots = 1024;
-/// The memory of an aggregator's slots.
-inline constexpr std::size_t kMostSlotBytes = 16 << 20;
-/// What all workers together may have under way to an aggregator before they have measured that its link
-/// takes more, and how many packets each one: README.md says why.
-inline constexpr std::size_t kUnderWayUnmeasured = 1 << 20;
-inline constexpr std::uint32_t kLeastWindow = 4, kMostWindowUnmeasured = 256;
-
 /// What a member says about its port. An aggregator says more: the job and the number of slots.
 struct PortAddress {
   std::string address;

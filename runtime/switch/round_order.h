@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/switch/tuning.h"
+
 namespace nzcl::engine::slot_pool {
 
 /// All ranks are clocked by the same results, so they send their contributions in the order in which rounds
@@ -49,11 +51,10 @@ class RoundOrder {
   }
 
  private:
-  /// As in TCP: a network may change the order of packets by so much.
-  static constexpr std::size_t kLater = 3;
   struct Rank {
-    std::array<std::uint64_t, kLater> latest{};  // of the rounds it has contributed to, in rising order
-    std::uint64_t looked = 0;                    // all rounds up to this number
+    // Of the rounds it has contributed to, in rising order.
+    std::array<std::uint64_t, kLaterPackets> latest{};
+    std::uint64_t looked = 0;  // all rounds up to this number
   };
   std::uint64_t begun_ = 0;             // rounds
   std::vector<std::uint64_t> numbers_;  // of each set's round

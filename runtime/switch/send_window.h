@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/switch/timers.h"
+#include "runtime/switch/tuning.h"
 
 namespace nzcl::engine::slot_pool {
 
@@ -58,7 +59,7 @@ class SendWindow {
   void note_answer(std::uint32_t slot);
   /// Notes how long the slot's packet took. Called after answered().
   void measured(std::uint32_t slot, Time now, Time round_trip);
-  /// Calls lost(slot) for each slot whose packet must have been lost, because kLaterAnswers packets that were
+  /// Calls lost(slot) for each slot whose packet must have been lost, because kLaterPackets packets that were
   /// sent later have been answered.
   template <typename Lost>
   void find_lost(Lost lost) {
@@ -70,15 +71,6 @@ class SendWindow {
   }
 
  private:
-  /// A packet counts as lost when this many later ones have been answered, as in TCP: fewer may just have
-  /// overtaken it.
-  static constexpr std::size_t kLaterAnswers = 3;
-  /// A link is full when round trips take kQueue times the least one. The window may then hold kFull times
-  /// what the link holds, and before that kGrowing times.
-  static constexpr double kQueue = 1.125, kFull = 1.25, kGrowing = 2;
-  static constexpr double kLeastPart = 0.125;
-  /// The least of what was measured is forgotten after this time, because a route may change.
-  static constexpr Time kRemembered = std::chrono::seconds(10);
   template <typename T>
   struct RecentLeast {
     T least;  // at first what is longer than anything measured
@@ -119,7 +111,7 @@ class SendWindow {
   RecentLeast<Time> round_trip_{Time::max()};
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
   RecentLeast<double> packet_time_{kUnknown};  // in ticks of Time, from one delivered packet to the next
-  std::array<std::uint64_t, kLaterAnswers> answered_{};  // the latest numbers, in rising order
+  std::array<std::uint64_t, kLaterPackets> answered_{};  // the latest numbers, in rising order
 };
 
 }  // namespace nzcl::engine::slot_pool

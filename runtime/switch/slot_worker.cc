@@ -7,15 +7,6 @@
 #include <cstring>
 
 namespace nzcl::engine::slot_pool {
-namespace {
-
-/// Repetitions of one slot are mostly questions, which cost little, and most of its timeouts are the losses
-/// of other ranks. So its timeout is not doubled each time.
-constexpr int kTimeoutsForADoubling = 4;
-/// What one result adds to the smoothed length of results.
-constexpr double kShareGain = 1.0 / 16;
-
-}  // namespace
 
 SlotWorker::SlotWorker(const Pool& pool, int rank, std::size_t most_tensors)
     : pool_(pool),

@@ -19,8 +19,7 @@ namespace nzcl::engine::slot_pool {
 /// How many of the pool's `slots` slots a tensor of `pieces` pieces uses; all ranks come to the same number.
 /// An opening round is worth its packets only if some pieces follow it.
 inline std::uint32_t slots_used(std::uint32_t pieces, std::uint32_t slots) {
-  constexpr std::uint32_t kPiecesForASlot = 8, kAlways = 256;
-  return std::min(slots, std::max(kAlways, pieces / kPiecesForASlot));
+  return std::min(slots, std::max(kSlotsOfAnyTensor, pieces / kPiecesForASlot));
 }
 
 /// A state machine without I/O: it is given packets and the time, and asked for packets. It allocates only

@@ -13,13 +13,11 @@
 #include "runtime/switch/port.h"
 #include "runtime/switch/slot_server.h"
 #include "runtime/switch/slot_worker.h"
+#include "runtime/switch/tuning.h"
 
 namespace nzcl::engine::slot_pool {
 
 namespace {
-
-/// Packets that are received, or sent, in one step. A UDP port sends as many together.
-constexpr std::size_t kBatch = 64;
 
 /// What both halves have in common.
 class SwitchExchange : public Exchange {
@@ -66,7 +64,7 @@ class SwitchExchange : public Exchange {
 
   LaneContext& context_;
   const std::unique_ptr<verbs::DatagramPort> port_;
-  std::array<verbs::ArrivedDatagram, kBatch> arrived_;
+  std::array<verbs::ArrivedDatagram, kPacketsAtOnce> arrived_;
 };
 
 /// The aggregator's half.
@@ -129,7 +127,7 @@ class ServerExchange final : public SwitchExchange {
   }
   void take_group() {
     group_count_ = next_ = 0;
-    for (auto out = server_->front(); out && out->rank == kToAll && group_count_ < kBatch;
+    for (auto out = server_->front(); out && out->rank == kToAll && group_count_ < kPacketsAtOnce;
          out = server_->front()) {
       group_[group_count_++] = out->packet;
       server_->pop();
@@ -138,7 +136,7 @@ class ServerExchange final : public SwitchExchange {
   bool group_sent() const { return next_ == group_count_ * static_cast<std::size_t>(members().workers); }
   /// Goes on with the rank and the result at which the port had no room before.
   bool send_group() {
-    std::array<verbs::Datagram, kBatch> batch;
+    std::array<verbs::Datagram, kPacketsAtOnce> batch;
     const std::size_t begin = next_, end = group_count_ * static_cast<std::size_t>(members().workers);
     while (next_ < end) {
       const std::size_t n = std::min(batch.size(), end - next_);
@@ -157,7 +155,7 @@ class ServerExchange final : public SwitchExchange {
   const std::uint32_t slots_, window_;
   const Job job_;
   std::optional<SlotServer> server_;
-  std::array<std::span<const std::byte>, kBatch> group_;
+  std::array<std::span<const std::byte>, kPacketsAtOnce> group_;
   std::size_t group_count_ = 0, next_ = 0;  // of the group, times the number of ranks
 };
 
@@ -178,7 +176,7 @@ class WorkerExchange final : public SwitchExchange {
     const auto all = connect_port(texts, [this](int m) { return members().is_aggregator(m); });
     const std::uint32_t elements = common_piece_elements(all);
     packet_bytes_ = (sizeof(Header) + elements * sizeof(std::int32_t) + 63) / 64 * 64;
-    packets_.resize(kBatch * packet_bytes_);
+    packets_.resize(kPacketsAtOnce * packet_bytes_);
     links_.reserve(static_cast<std::size_t>(members().aggregators()));
     for (int a = 0; a < members().aggregators(); ++a) {
       const PortAddress& address = all[static_cast<std::size_t>(members().aggregator_member(a))];
@@ -295,7 +293,7 @@ class WorkerExchange final : public SwitchExchange {
     for (std::size_t a = 0; a < links_.size() && unsent_ == sent_; ++a) {
       sent_ = unsent_ = 0;
       const auto aggregator = static_cast<verbs::PeerId>(members().aggregator_member(static_cast<int>(a)));
-      while (unsent_ < kBatch) {
+      while (unsent_ < kPacketsAtOnce) {
         const std::span packet = std::span(packets_).subspan(unsent_ * packet_bytes_, packet_bytes_);
         const std::size_t bytes = links_[a].worker.next_packet(packet, now);
         if (bytes == 0) break;
@@ -317,7 +315,7 @@ class WorkerExchange final : public SwitchExchange {
   std::vector<Link> links_;  // by aggregator
   std::size_t packet_bytes_ = 0;
   std::vector<std::byte> packets_;
-  std::array<verbs::Datagram, kBatch> batch_;
+  std::array<verbs::Datagram, kPacketsAtOnce> batch_;
   std::size_t sent_ = 0, unsent_ = 0;  // of batch_
 };
 

@@ -7,14 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/switch/tuning.h"
+
 namespace nzcl::engine::slot_pool {
 
 using Time = std::chrono::nanoseconds;  // since any moment, the same for all calls
-
-inline constexpr Time kTick = std::chrono::microseconds(25);
-inline constexpr Time kLeastTimeout = std::chrono::microseconds(50);
-inline constexpr Time kMostTimeout = std::chrono::milliseconds(50);  // before it is doubled
-inline constexpr Time kMostBackoff = std::chrono::milliseconds(200);
 
 /// One timer for each of `count` items. Setting, clearing and expiring take constant time. Not thread-safe.
 class TimerWheel {
@@ -139,7 +136,6 @@ class RoundTrips {
     return std::clamp(std::max(network_.most(), usual), kLeastTimeout, kMostTimeout);
   }
 
-  static constexpr int kMostDoublings = 12, kMostRoundTrips = 8;
   SmoothedTime network_, rounds_;
   Time measured_at_{};  // the last round trip that was added
   int doublings_ = 0;

@@ -15,6 +15,7 @@
 #include "runtime/options/validate.h"
 #include "runtime/switch/port.h"
 #include "runtime/switch/switch_wing.h"
+#include "runtime/switch/tuning.h"
 #include "runtime/switch/xdp/kernel_switch.h"
 
 namespace nzcl::tools::xdp {
