@@ -10,12 +10,12 @@
 
 namespace nzcl::engine::slot_pool {
 
-/// The same packet goes to every rank, or, from a relay, to the aggregator above it.
-inline constexpr int kToAll = -1, kToAbove = -2;
+/// The same packet goes to every rank.
+inline constexpr int kToAll = -1;
 
 /// A packet that is to be sent.
 struct Out {
-  int rank = 0;  // or kToAll, kToAbove
+  int rank = 0;  // or kToAll
   std::span<const std::byte> packet;
 };
 
@@ -25,9 +25,7 @@ struct Answer {
     result,
     waiting,
     absent,  // the answer to a question
-    lost,    // the same, but nobody has asked
-    contribution,
-    question
+    lost     // the same, but nobody has asked
   };
   std::uint32_t set = 0;
   std::uint32_t round = 0;

@@ -14,20 +14,18 @@ SlotIntake::SlotIntake(const Pool& pool)
 SlotIntake::Taken SlotIntake::receive(int rank, std::span<const std::byte> bytes) {
   const auto packet = sets_.open_from(rank, bytes);
   if (!packet || !failure().empty()) {
-    refuse();
+    ++refused_;
     return {};
   }
   const std::uint32_t set = SlotSets::number_of(packet->header), round = packet->header.round;
   const Fate fate = sets_.take(rank, *packet);
   switch (fate) {
     case Fate::refused:
-      refuse();
+      ++refused_;
       break;
     case Fate::waiting:
-      if (!is_filled(set)) {
-        answers_.push({set, round, rank, Answer::What::waiting});
-        tell_those_who_lost_it(set);
-      }
+      answers_.push({set, round, rank, Answer::What::waiting});
+      tell_those_who_lost_it(set);
       break;
     case Fate::complete:
       answers_.push({set, round, rank, Answer::What::result});
@@ -77,15 +75,15 @@ std::optional<std::span<const std::byte>> SlotIntake::packet_for(const Answer& a
     Header header = sets_.absent_header(a.set, a.round, a.rank);
     header.blocks = a.what == Answer::What::absent ? cause_of(header.slot, a.round)
                                                    : latest_[static_cast<std::size_t>(a.rank)];
-    return header_alone(header, pool_.job);
+    return header_alone(header);
   }
   if (set.round != a.round) return std::nullopt;  // everybody has this result meanwhile
   if (set.complete) return sets_.packet_of(a.set);
-  return header_alone(sets_.waiting_header(a.set), pool_.job);
+  return header_alone(sets_.waiting_header(a.set));
 }
 
-std::span<const std::byte> SlotIntake::header_alone(const Header& header, const Job& job) {
-  seal(header, job, header_packet_);
+std::span<const std::byte> SlotIntake::header_alone(const Header& header) {
+  seal(header, pool_.job, header_packet_);
   return header_packet_;
 }
 

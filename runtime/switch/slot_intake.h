@@ -1,4 +1,4 @@
-// What every aggregator of the switch exchange does with the packets of its ranks.
+// What an aggregator of the switch exchange does with the packets of its ranks.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class SlotIntake {
     Fate fate = Fate::refused;
     std::uint32_t set = 0;
   };
-  /// Takes a packet that came from the address of this rank. Two fates are left to the aggregator: `filled`,
-  /// and `waiting` for a set that is filled, because then no rank is missing and others must be asked.
+  /// Takes a packet that came from the address of this rank. One fate is left to the aggregator, which
+  /// completes the set: `filled`.
   Taken receive(int rank, std::span<const std::byte> bytes);
 
   /// Adds an answer about the set's present round to those that are to be sent.
@@ -42,16 +42,14 @@ class SlotIntake {
   void pop() { answers_.pop(); }
   /// The packet for an answer to ranks. Precondition: the set is complete, or somebody is missing in it.
   std::optional<std::span<const std::byte>> packet_for(const Answer& answer);
-  /// A packet of a header alone. It stays valid until the next one is made.
-  std::span<const std::byte> header_alone(const Header& header, const Job& job);
 
   SlotSets& sets() { return sets_; }
-  bool is_filled(std::uint32_t set) { return sets_.at(set).seen_count == pool_.workers; }
   const std::string& failure() const { return sets_.failure(); }
-  void refuse() { ++refused_; }
   std::uint64_t refused() const { return refused_; }
 
  private:
+  /// A packet of a header alone. It stays valid until the next one is made.
+  std::span<const std::byte> header_alone(const Header& header);
   void tell_what_it_lost(int rank);
   void tell_those_who_lost_it(std::uint32_t set);
 

@@ -196,12 +196,6 @@ void SlotSets::pack(std::uint32_t number) {
   set.values = static_cast<std::uint32_t>(to - values_of(number));
 }
 
-void SlotSets::replace(std::uint32_t number, const Opened& packet) {
-  Set& set = sets_[number];
-  set.values = static_cast<std::uint32_t>(packet.values.size());
-  if (set.values > 0) std::memcpy(values_of(number), packet.values.data(), packet.values.size_bytes());
-}
-
 Header SlotSets::waiting_header(std::uint32_t number) const {
   const Set& set = sets_[number];
   Header h;

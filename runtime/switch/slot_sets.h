@@ -70,9 +70,6 @@ class SlotSets {
   std::int32_t* values_of(std::uint32_t number) {
     return reinterpret_cast<std::int32_t*>(buffer(number).data() + sizeof(Header));
   }
-  /// Puts the values of a result in place of the set's sums. Precondition: the set is filled, and
-  /// block_values() has found these to be right.
-  void replace(std::uint32_t number, const Opened& packet);
   /// Tells who is missing. Precondition: somebody is.
   Header waiting_header(std::uint32_t number) const;
   /// Asks a rank to send its contribution to this round again.

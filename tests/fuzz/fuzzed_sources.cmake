@@ -30,5 +30,5 @@ set(fuzzed_sources
 if(NZCL_SWITCH)
   list(APPEND fuzzed_sources
     runtime/switch/operation_tensor.cc runtime/switch/port.cc runtime/switch/send_window.cc runtime/switch/slot_intake.cc
-    runtime/switch/slot_relay.cc runtime/switch/slot_server.cc runtime/switch/slot_sets.cc runtime/switch/slot_worker.cc)
+    runtime/switch/slot_server.cc runtime/switch/slot_sets.cc runtime/switch/slot_worker.cc)
 endif()

@@ -7,25 +7,6 @@ namespace nzcl::simulation {
 
 using namespace engine::slot_pool;
 
-namespace {
-
-/// Of relays, the aggregator above is the last peer.
-std::size_t parent_of(std::size_t children) { return children; }
-
-Pool with_workers(Pool pool, std::size_t workers) {
-  pool.workers = static_cast<int>(workers);
-  return pool;
-}
-
-/// The pools above and below relays have keys of their own.
-Pool below_relays(Pool pool, std::size_t workers) {
-  pool.job.tag ^= 1;
-  pool.job.key.low ^= 1;
-  return with_workers(pool, workers);
-}
-
-}  // namespace
-
 Rack::Rack(const RackPlan& plan)
     : plan_(plan),
       network_(plan.seed),
@@ -34,39 +15,23 @@ Rack::Rack(const RackPlan& plan)
       busy_(waiting_.size(), true),
       busy_count_(waiting_.size()),
       packet_(sizeof(Header) + plan.pool.piece_elements * sizeof(std::int32_t)) {
-  const auto ranks = static_cast<std::size_t>(plan.pool.workers),
-             relays = static_cast<std::size_t>(plan.relays);
-  const std::size_t each = relays == 0 ? ranks : ranks / relays;
-  const Pool of_ranks = relays == 0 ? plan.pool : below_relays(plan.pool, each);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    Pool own = of_ranks;
+  for (std::size_t r = 0; r < waiting_.size(); ++r) {
+    Pool own = plan.pool;
     if (r < plan.windows.size()) own.window = plan.windows[r];
-    workers_.push_back(std::make_unique<SlotWorker>(own, static_cast<int>(r % each), plan.most_tensors));
+    workers_.push_back(std::make_unique<SlotWorker>(own, static_cast<int>(r), plan.most_tensors));
   }
-  const Pool of_top = with_workers(plan.pool, relays == 0 ? ranks : relays);
-  for (int i = 0; i < plan.relays; ++i) relays_.push_back(std::make_unique<SlotRelay>(of_ranks, of_top, i));
-  top_ = plan.make ? plan.make(of_top) : std::make_unique<ProcessAggregator>(of_top);
+  aggregator_ = plan.make ? plan.make(plan.pool) : std::make_unique<ProcessAggregator>(plan.pool);
   open_ports();
 }
 
-/// The children of an aggregator have their numbers as peers.
+/// The ranks have their numbers as peers of the aggregator.
 void Rack::open_ports() {
-  const std::size_t ranks = workers(), relays = relays_.size();
-  for (std::size_t r = 0; r < ranks; ++r) ports_.push_back(network_.open(plan_.link));
-  for (std::size_t i = 0; i < relays; ++i) ports_.push_back(network_.open(plan_.relay));
-  ports_.push_back(network_.open(plan_.top));
+  for (std::size_t r = 0; r < workers(); ++r) ports_.push_back(network_.open(plan_.link));
+  ports_.push_back(network_.open(plan_.aggregator));
   std::vector<std::string> addresses;
   for (const auto& port : ports_) addresses.push_back(port->address());
-  const std::size_t each = ranks_below(relays);
-  for (std::size_t r = 0; r < ranks; ++r)
-    ports_[r]->connect({&addresses[relays == 0 ? ranks : ranks + r / each], 1});
-  for (std::size_t i = 0; i < relays; ++i) {
-    std::vector<std::string> peers(&addresses[i * each], &addresses[(i + 1) * each]);
-    peers.push_back(addresses.back());
-    ports_[ranks + i]->connect(peers);
-  }
-  const std::size_t first = relays == 0 ? 0 : ranks;
-  ports_.back()->connect(std::span(addresses).subspan(first, addresses.size() - 1 - first));
+  for (std::size_t r = 0; r < workers(); ++r) ports_[r]->connect({&addresses.back(), 1});
+  ports_.back()->connect(std::span(addresses).first(workers()));
 }
 
 void Rack::add(int rank, Tensor& tensor) {
@@ -110,10 +75,7 @@ void Rack::tick() {
   }
 }
 
-void Rack::drive(std::size_t port) {
-  if (port < workers()) return drive_worker(port);
-  port + 1 < ports_.size() ? drive_relay(port - workers()) : drive_top();
-}
+void Rack::drive(std::size_t port) { port < workers() ? drive_worker(port) : drive_aggregator(); }
 
 void Rack::drive_worker(std::size_t r) {
   std::array<verbs::ArrivedDatagram, 16> arrived;
@@ -137,45 +99,28 @@ void Rack::send_of_worker(std::size_t r) {
   }
 }
 
-template <typename Machine>
-void Rack::send_answers(Machine& machine, std::size_t port, std::size_t children) {
-  while (const auto out = machine.front()) {
-    const auto send = [&](std::size_t peer) {
-      const verbs::Datagram d{static_cast<verbs::PeerId>(peer), out->packet};
-      ports_[port]->send({&d, 1});
+void Rack::send_answers() {
+  while (const auto out = aggregator_->front()) {
+    const auto send = [&](std::size_t rank) {
+      const verbs::Datagram d{static_cast<verbs::PeerId>(rank), out->packet};
+      ports_.back()->send({&d, 1});
     };
     if (out->rank == kToAll) {
-      for (std::size_t c = 0; c < children; ++c) send(c);
+      for (std::size_t r = 0; r < workers(); ++r) send(r);
     } else {
-      send(out->rank == kToAbove ? parent_of(children) : static_cast<std::size_t>(out->rank));
+      send(static_cast<std::size_t>(out->rank));
     }
-    machine.pop();
+    aggregator_->pop();
   }
-  if (failure_.empty()) failure_ = machine.failure();
+  if (failure_.empty()) failure_ = aggregator_->failure();
 }
 
-void Rack::drive_relay(std::size_t i) {
-  const std::size_t port = workers() + i, children = ranks_below(relays_.size());
-  std::array<verbs::ArrivedDatagram, 16> arrived;
-  while (const std::size_t n = ports_[port]->receive(arrived)) {
-    for (std::size_t a = 0; a < n; ++a) {
-      if (arrived[a].peer == parent_of(children)) {
-        relays_[i]->receive_from_above(arrived[a].bytes);
-      } else {
-        relays_[i]->receive(static_cast<int>(arrived[a].peer), arrived[a].bytes);
-      }
-      send_answers(*relays_[i], port, children);
-    }
-  }
-}
-
-void Rack::drive_top() {
-  const std::size_t children = relays_.empty() ? workers() : relays_.size();
+void Rack::drive_aggregator() {
   std::array<verbs::ArrivedDatagram, 16> arrived;
   while (const std::size_t n = ports_.back()->receive(arrived)) {
     for (std::size_t a = 0; a < n; ++a) {
-      top_->receive(static_cast<int>(arrived[a].peer), arrived[a].bytes);
-      send_answers(*top_, ports_.size() - 1, children);
+      aggregator_->receive(static_cast<int>(arrived[a].peer), arrived[a].bytes);
+      send_answers();
     }
   }
 }

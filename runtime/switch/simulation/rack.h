@@ -1,4 +1,4 @@
-// Ranks, aggregators and the network between them, in one thread and in virtual time: the state machines of
+// Ranks, an aggregator and the network between them, in one thread and in virtual time: the state machines of
 // the switch exchange as they are, on simulated links.
 #pragma once
 
@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "runtime/switch/simulation/aggregator.h"
-#include "runtime/switch/slot_relay.h"
 #include "runtime/switch/slot_worker.h"
 #include "verbs/datagram/simulated/network.h"
 
@@ -16,12 +15,9 @@ namespace nzcl::simulation {
 
 struct RackPlan {
   engine::slot_pool::Pool pool;  // its workers are all ranks
-  /// Aggregators between the ranks and the one on top, each with as many ranks; 0: none.
-  int relays = 0;
-  MakeAggregator make{};        // the one on top; a SlotServer if it is empty
-  verbs::SimulatedLink link{};  // of a rank
-  verbs::SimulatedLink relay{};
-  verbs::SimulatedLink top{};
+  MakeAggregator make{};         // a SlotServer if it is empty
+  verbs::SimulatedLink link{};   // of a rank
+  verbs::SimulatedLink aggregator{};
   std::vector<std::uint32_t> windows{};  // Pool::window of each rank; those without an entry have the pool's
   std::vector<engine::slot_pool::Time> late{};  // when each rank begins; those without an entry begin at once
   std::uint64_t seed = 1;
@@ -41,30 +37,25 @@ class Rack {
   const std::string& failure() const { return failure_; }
 
   engine::slot_pool::SlotWorker& worker(int rank) { return *workers_[static_cast<std::size_t>(rank)]; }
-  RackAggregator& aggregator() { return *top_; }
-  engine::slot_pool::SlotRelay& relay(int number) { return *relays_[static_cast<std::size_t>(number)]; }
+  RackAggregator& aggregator() { return *aggregator_; }
   verbs::SimulatedNetwork& network() { return network_; }
 
  private:
   std::size_t workers() const { return workers_.size(); }
-  std::size_t ranks_below(std::size_t relays) const { return relays == 0 ? workers() : workers() / relays; }
   void open_ports();
   void begin_those_whose_time_has_come();
   void drive(std::size_t port);
   void drive_worker(std::size_t rank);
   void send_of_worker(std::size_t rank);
-  void drive_relay(std::size_t relay);
-  void drive_top();
-  template <typename Machine>
-  void send_answers(Machine& machine, std::size_t port, std::size_t children);
+  void drive_aggregator();
+  void send_answers();
   void tick();
 
   const RackPlan plan_;
   verbs::SimulatedNetwork network_;
-  std::vector<std::unique_ptr<verbs::DatagramPort>> ports_;  // of the ranks, the relays, and the one on top
+  std::vector<std::unique_ptr<verbs::DatagramPort>> ports_;  // of the ranks, then of the aggregator
   std::vector<std::unique_ptr<engine::slot_pool::SlotWorker>> workers_;
-  std::vector<std::unique_ptr<engine::slot_pool::SlotRelay>> relays_;
-  std::unique_ptr<RackAggregator> top_;
+  std::unique_ptr<RackAggregator> aggregator_;
   std::vector<std::vector<engine::slot_pool::Tensor*>> waiting_;  // of each rank, until it begins
   std::vector<bool> begun_, busy_;
   std::size_t busy_count_ = 0;  // ranks that are not done

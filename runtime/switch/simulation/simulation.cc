@@ -49,8 +49,8 @@ std::uint32_t pieces_for(const Scene& scene, const Case& of, std::uint32_t block
 /// A switch is at the other end of all links, and is never what is slow.
 RackPlan plan_of(const Scene& scene, const Case& of, std::uint32_t piece_elements) {
   RackPlan plan;
-  plan.link = plan.top = link_of(scene, of.loss);
-  plan.top.bits_per_second = 0;
+  plan.link = plan.aggregator = link_of(scene, of.loss);
+  plan.aggregator.bits_per_second = 0;
   plan.seed = scene.seed;
   verbs::SimulatedNetwork network(scene.seed);
   const auto port = network.open(plan.link);
