@@ -6,13 +6,10 @@
 
 #include "nzcl/error.h"
 #include "verbs/cma/device.h"
-#include "verbs/datagram.h"
-#include "verbs/ibv/datagram_port.h"
 #include "verbs/ibv/device.h"
 #include "verbs/ofi/device.h"
 #include "verbs/transport.h"
 #include "verbs/trial.h"
-#include "verbs/udp/port.h"
 
 namespace nzcl::verbs {
 
@@ -41,16 +38,6 @@ double link_gbps(const DeviceOptions& options) try {
   return options.transport == "ibverbs" ? ibv::link_gbps(options) : ofi::link_gbps(options);
 } catch (const Error&) {
   return 0;
-}
-
-std::unique_ptr<DatagramPort> open_datagram_port(const DatagramOptions& options) {
-  switch (options.kind) {
-    case DatagramKind::udp:
-      return udp::open_datagram_port(options);
-    case DatagramKind::ud:
-      return ibv::open_datagram_port(options);
-  }
-  throw Error(ErrorCode::internal, "datagrams of a kind that does not exist");
 }
 
 bool may_write_processes() { return cma::probe().available; }

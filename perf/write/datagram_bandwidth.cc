@@ -15,7 +15,7 @@
 #include "nzcl/error.h"
 #include "perf/write/meeting.h"
 #include "runtime/bootstrap/host_address.h"
-#include "verbs/datagram.h"
+#include "verbs/datagram/datagram.h"
 
 namespace perf::write {
 namespace {

@@ -7,6 +7,7 @@
 #include "runtime/comm/core.h"
 #include "runtime/comm/inside_communicator.h"
 #include "runtime/options/validate.h"
+#include "runtime/switch/registration.h"
 #include "runtime/wire/immediate.h"
 #include "verbs/loopback/network.h"
 
@@ -92,6 +93,7 @@ class CommunicatorState {
   static void prepare(const Options& options) {
     validate(options);
     set_log_level(options.log_level);
+    engine::wing_of(options.algorithm);  // before anybody is waited for: this build may not have it
   }
   static RegisteredBuffer registered(std::shared_ptr<comm::Registration> registration) {
     RegisteredBuffer buffer;

@@ -19,7 +19,6 @@
 #include "runtime/comm/descriptor_need.h"
 #include "runtime/comm/device_choice.h"
 #include "runtime/comm/equipment.h"
-#include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
@@ -83,7 +82,8 @@ std::string join_name(const Options& options, const Identity& identity, const bo
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
   engine::EngineConfig config =
       engine::plan_engine(introduction.options, introduction.membership, session.device()->limits());
-  config.kernel_pools = session.kernel_pools();
+  if (introduction.wing)
+    config.make_exchange = introduction.wing->plan(introduction.options, introduction.membership);
   return config;
 }
 
@@ -122,7 +122,7 @@ std::shared_ptr<Core> Core::join_meeting(const Options& options, bootstrap::Boot
   if (!session) {
     auto [transport, device] = choose_device(introduction.options, membership, node, meeting, deadline);
     introduction.options.transport = std::move(transport);
-    session = std::make_shared<Session>(std::move(device), identity.kernel_pools);
+    session = std::make_shared<Session>(std::move(device));
   }
   make_room_for_lanes(membership, session->device()->limits());
   const double device_gbps = session->device()->limits().link_gbps;

@@ -11,7 +11,6 @@
 #include "nzcl/error.h"
 #include "runtime/base/plain_floats.h"
 #include "runtime/comm/core.h"
-#include "runtime/exchange/switch/operation_tensor.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/trace/trace.h"
@@ -50,14 +49,14 @@ engine::InputBlocks input_blocks_of(const Prepared& p) {
 // --- Requests
 
 bool Core::takes(const CompressedRequest& request) const {
-  if (config_.datagrams || members().workers == 1) return false;
+  if (introduction_.wing || members().workers == 1) return false;
   wire::OperationRecord record = shape_of(request, WireType::as_is);
   record.algorithm = engine::choose_algorithm(config_, record, request.algorithm);
   return engine::layout_of(config_, 0, record).tiled();
 }
 
 const char* Core::why_no_coded_results() const {
-  if (config_.datagrams) return "algorithm switch cannot: its owners have no states; take another algorithm";
+  if (introduction_.wing) return introduction_.wing->why_no_coded_results();
   if (members().dedicated > 0)
     return "dedicated aggregators cannot: they have no states to keep what coding loses; set aggregators to "
            "0";
@@ -159,25 +158,14 @@ void Core::check_wire_type(WireType asked, wire::OperationRecord& record) const 
                   record.block_elems, config_.channel(wire::Priority::bulk).slot_bytes, smaller.block_elems));
 }
 
-/// Refuses what the switch exchange cannot sum. All ranks do so alike.
+/// Refuses what the communicator's wing cannot exchange, if it has one. All ranks do so alike.
 void Core::check_algorithm(const wire::OperationRecord& record) const {
-  if (!config_.datagrams || engine::slot_pool::can_sum(record)) return;
-  throw Error(
-      ErrorCode::unsupported,
-      fmt::format("{}: not with NZCL_ALGORITHM=switch, which does allreduces with dense results: sums of "
-                  "int32, and sums and averages of float32, float16 and bfloat16, without a wire_type; "
-                  "this is {} of {}{}",
-                  wire::name_of(record.collective), name_of(static_cast<ReduceOp>(record.op)),
-                  name_of(static_cast<DataType>(record.type)),
-                  record.packed_result ? " with a packed result" : ""));
+  if (!introduction_.wing) return;
+  if (const auto why = introduction_.wing->why_not(record)) throw Error(ErrorCode::unsupported, *why);
 }
 
 void Core::refuse_sparse() const {
-  if (!config_.datagrams) return;
-  throw Error(
-      ErrorCode::unsupported,
-      "allreduce: not with NZCL_ALGORITHM=switch, which takes dense inputs only (a bitmap may say which "
-      "blocks are not zero)");
+  if (introduction_.wing) throw Error(ErrorCode::unsupported, introduction_.wing->why_no_sparse_input());
 }
 
 // --- Starting

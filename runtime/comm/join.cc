@@ -6,6 +6,7 @@
 #include "runtime/comm/hello.h"
 #include "runtime/placement/memory.h"
 #include "runtime/placement/topology.h"
+#include "runtime/switch/registration.h"
 #include "runtime/wire/immediate.h"
 
 namespace nzcl::comm {
@@ -58,12 +59,8 @@ Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity 
   const auto topology = placement::read_topology();
   engine::Membership membership = meet(options, meeting, identity, topology, deadline);
   const engine::Members& members = membership.members;
-  if (options.algorithm == "switch" && members.dedicated == 0) {
-    throw Error(
-        ErrorCode::invalid_argument,
-        "algorithm is switch, which needs dedicated aggregators: start nzcl_aggregator --switch, and set "
-        "NZCL_AGGREGATORS to their number on all members");
-  }
+  auto wing = identity.wing ? identity.wing : engine::wing_of(options.algorithm);
+  if (wing) wing->check(members);
   options.rank = members.is_worker(members.self) ? members.self : -1;
   options.world_size = members.workers;
   options.lanes = membership.lanes;
@@ -73,7 +70,7 @@ Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity 
                                                     .scan_threads = options.tune.scan_threads,
                                                     .pin = options.pin,
                                                     .node = options.numa_node});
-  return {std::move(options), std::move(membership), placement};
+  return {std::move(options), std::move(membership), placement, std::move(wing)};
 }
 
 }  // namespace nzcl::comm

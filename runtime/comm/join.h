@@ -6,8 +6,8 @@
 
 #include "nzcl/options.h"
 #include "runtime/bootstrap/bootstrap.h"
+#include "runtime/exchange/wing.h"
 #include "runtime/placement/plan.h"
-#include "runtime/plan/engine_config.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
@@ -16,8 +16,8 @@ namespace nzcl::comm {
 struct Identity {
   bootstrap::Role role = bootstrap::Role::worker;
   int index = -1;  // rank, or number of the dedicated aggregator; -1: from the order of the meeting
-  /// Of a dedicated aggregator that sums outside of this process; see EngineConfig.
-  std::shared_ptr<engine::slot_pool::KernelPools> kernel_pools{};
+  /// Given by a program that has made it from its command line. nullptr: what the option `algorithm` says.
+  std::shared_ptr<const engine::Wing> wing{};
 };
 
 /// What a member knows when all have introduced themselves. The membership lacks the members' nodes and links
@@ -26,6 +26,7 @@ struct Introduction {
   Options options;  // the options in effect, with rank, world_size and lanes filled in
   engine::Membership membership;
   placement::Placement placement;
+  std::shared_ptr<const engine::Wing> wing{};  // exchanges all operations; nullptr: no wing does
 };
 
 /// Collective. Throws Error{invalid_argument, mismatch, unsupported, timeout}.

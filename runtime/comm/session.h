@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "runtime/comm/registrations.h"
-#include "runtime/plan/engine_config.h"
 #include "verbs/transport.h"
 
 namespace nzcl::comm {
@@ -13,19 +12,16 @@ namespace nzcl::comm {
 /// that survive a failure can make a new communicator without registering their buffers again. Thread-safe.
 class Session {
  public:
-  explicit Session(std::shared_ptr<verbs::Device> device,
-                   std::shared_ptr<engine::slot_pool::KernelPools> kernel_pools = nullptr)
-      : device_(std::move(device)), kernel_pools_(std::move(kernel_pools)), registrations_(device_) {}
+  explicit Session(std::shared_ptr<verbs::Device> device)
+      : device_(std::move(device)), registrations_(device_) {}
 
   const std::shared_ptr<verbs::Device>& device() const { return device_; }
-  const std::shared_ptr<engine::slot_pool::KernelPools>& kernel_pools() const { return kernel_pools_; }
   const Registrations& registrations() const { return registrations_; }
   /// Throws Error{invalid_argument, unsupported, system}.
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
 
  private:
   const std::shared_ptr<verbs::Device> device_;
-  const std::shared_ptr<engine::slot_pool::KernelPools> kernel_pools_;
   Registrations registrations_;
 };
 

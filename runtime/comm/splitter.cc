@@ -48,6 +48,7 @@ Split Splitter::join(ControlPlane& control, std::uint64_t number, const SplitGro
   // the cores as their parents' ranks do.
   child.placement = parent_.placement;
   child.options = parent_.options;
+  child.wing = parent_.wing;
   const engine::Members& members = child.membership.members;
   child.options.rank = members.is_worker(members.self) ? members.self : -1;
   child.options.world_size = members.workers;

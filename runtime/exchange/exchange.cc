@@ -4,7 +4,6 @@
 #include "runtime/exchange/merging/merging_exchange.h"
 #include "runtime/exchange/one_hop/one_hop_exchange.h"
 #include "runtime/exchange/push/push_exchange.h"
-#include "runtime/exchange/switch/switch_exchange.h"
 
 namespace nzcl::engine {
 
@@ -13,7 +12,7 @@ std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority pri
     return context.config.has_doubling() ? std::make_unique<DoublingExchange>(context) : nullptr;
   if (priority == wire::Priority::merging)
     return context.config.has_merging() ? std::make_unique<MergingExchange>(context) : nullptr;
-  if (context.config.datagrams) return make_switch_exchange(context);
+  if (context.config.make_exchange) return context.config.make_exchange(context);
   if (context.config.one_hop && priority == wire::Priority::express)
     return std::make_unique<OneHopExchange>(context);
   return std::make_unique<PushExchange>(context, priority);

@@ -94,7 +94,6 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
                                         .arrivals = immediates_bound(options.config),
                                         .allocated = memory_.bytes()})) {
   context_.seal_secret = verbs::random_number();
-  has_fd_ = endpoint_->wait_fd() >= 0 && !context_.config.datagrams;
   memory_.attach(context_);
   for (const Priority p : kPrioritiesInOrder) {
     auto& exchange = exchanges_[static_cast<std::size_t>(p)];
@@ -102,6 +101,10 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
     if (exchange) existing_ |= bit_of(p);
   }
   awake_ = existing_;
+  // An exchange that has a port of its own leaves the endpoint alone.
+  const bool endpoint_is_used = std::ranges::any_of(
+      exchanges_, [](const auto& exchange) { return exchange && exchange->wait_fd() < 0; });
+  has_fd_ = endpoint_->wait_fd() >= 0 && endpoint_is_used;
 }
 
 Lane::~Lane() = default;

@@ -172,7 +172,7 @@ class Lane {
   std::uint8_t busy_ = 0;  // those whose exchange was not idle after it was last stepped
   std::array<verbs::Completion, 64> completions_;
   bool failure_told_ = false;
-  bool has_fd_ = false;  // the transport has a file descriptor to sleep on
+  bool has_fd_ = false;  // the endpoint is used, and has a file descriptor to sleep on
   std::uint32_t quiet_rounds_ = 0;
   verbs::Clock::time_point last_moved_ = verbs::Clock::now();
   bool moved_since_check_ = false;

@@ -150,7 +150,7 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
 }
 
 Algorithm public_algorithm(const EngineConfig& config, wire::Algorithm chosen) {
-  if (config.datagrams) return Algorithm::switch_;
+  if (config.algorithm == Algorithm::switch_) return Algorithm::switch_;
   switch (chosen) {
     case wire::Algorithm::push:
       break;

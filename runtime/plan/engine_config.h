@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,13 +20,12 @@
 #include "runtime/wire/message.h"
 #include "runtime/wire/seal.h"
 #include "runtime/wire/tile.h"
-#include "verbs/datagram.h"
+#include "verbs/transport.h"
 
 namespace nzcl::engine {
 
-namespace slot_pool {
-class KernelPools;
-}
+class Exchange;
+struct LaneContext;
 
 /// The memory behind each slot and each staging buffer. A message's seal may lie there, so that it takes no
 /// room of the message (runtime/wire/seal.h). It is a whole cache line, so that slots begin with one.
@@ -97,10 +97,9 @@ struct EngineConfig {
   /// Fewer bytes are worth more than the time it takes to find the shortest code of an index set.
   bool short_codes = false;
   Staging staging = Staging::automatic;
-  /// Set if operations are exchanged through slot pools over datagrams, instead of being pushed to owners.
-  std::optional<verbs::DatagramOptions> datagrams;
-  /// Of a dedicated aggregator: where the slot pools are, if they are not in this process.
-  std::shared_ptr<slot_pool::KernelPools> kernel_pools;
+  /// Makes the exchanges of a communicator whose operations are all exchanged by a wing
+  /// (runtime/exchange/wing.h). Empty: there is none.
+  std::function<std::unique_ptr<Exchange>(LaneContext&)> make_exchange;
   /// By member: the NUMA node that its threads and its channels are on, or -1 if they are on several. All
   /// members have the same. Empty: nothing is known of any.
   std::vector<int> nodes;

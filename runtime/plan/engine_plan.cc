@@ -75,17 +75,6 @@ Staging staging_of(const std::string& name) {
   return name == "streamed" ? Staging::streamed : Staging::automatic;
 }
 
-verbs::DatagramOptions plan_datagrams(const Options& o, const Membership& membership, int numa_node) {
-  verbs::DatagramOptions datagrams;
-  datagrams.interface = o.interface;
-  datagrams.one_host = membership.networks.all_together();
-  if (transport_of(o, membership) == "ibverbs") {
-    datagrams.kind = verbs::DatagramKind::ud;
-    datagrams.device = device_options(o, membership, numa_node);
-  }
-  return datagrams;
-}
-
 }  // namespace
 
 EngineConfig plan_engine(const Options& o, const Membership& membership, const verbs::Limits& limits) {
@@ -120,15 +109,12 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
       o.tune.direct_bytes ? o.tune.direct_bytes : direct_from(limits.costs, members.workers);
   config.slice_bytes = o.tune.slice_bytes;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
-  config.tile_block_bytes = kTileBlockBytes;
+  // The pieces of the switch exchange hold whole blocks, or parts of one.
+  config.tile_block_bytes = config.algorithm == Algorithm::switch_ ? 0 : kTileBlockBytes;
   config.short_codes = !one_network;
   config.index_code = index_code_of(o.tune.format);
   config.staging = staging_of(o.tune.staging);
   config.nodes = membership.nodes;
-  if (o.algorithm == "switch") {
-    config.datagrams = plan_datagrams(o, membership, config.node(members.self));
-    config.tile_block_bytes = 0;  // its pieces hold whole blocks, or parts of one
-  }
   return config;
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/plan/link_speed.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/plan/transport_choice.h"
+#include "runtime/switch/registration.h"
 #include "runtime/wire/checks.h"
 #include "verbs/transport.h"
 
@@ -216,6 +217,7 @@ void check(const Question& q) {
 
 std::string explain(const Question& question, const Options& options) {
   check(question);
+  engine::wing_of(options.algorithm);  // throws if this build does not have it
   return Explanation(question, options).text();
 }
 

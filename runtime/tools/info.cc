@@ -26,7 +26,7 @@
 #include "verbs/transport.h"
 
 #ifdef NZCL_HAVE_XDP
-#include "runtime/tools/xdp/kernel_switch.h"
+#include "runtime/switch/xdp/kernel_switch.h"
 #endif
 
 namespace nzcl {
@@ -76,7 +76,8 @@ void print_kernel_switch() {
     bool yes;
     const char* detail;
   } possible{false,
-             "this build has no nzcl_switch, because clang, bpftool or libbpf was missing, or NZCL_XDP off"};
+             "this build has no nzcl_switch, because clang, bpftool or libbpf was missing, or NZCL_XDP or "
+             "NZCL_SWITCH off"};
 #endif
   fmt::print("\nSums inside the kernel (XDP, for NZCL_ALGORITHM=switch)\n  {:<3} {}\n",
              possible.yes ? "yes" : "no", possible.detail);

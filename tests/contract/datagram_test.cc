@@ -1,5 +1,5 @@
-// Tests that every backend of verbs/datagram.h keeps its promises. A network may lose anything, so a test
-// sends again until enough has come, and checks what came.
+// Tests that every backend of verbs/datagram/datagram.h keeps its promises. A network may lose anything, so a
+// test sends again until enough has come, and checks what came.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "nzcl/error.h"
-#include "verbs/datagram.h"
-#include "verbs/simulated/network.h"
+#include "verbs/datagram/datagram.h"
+#include "verbs/datagram/simulated/network.h"
 
 namespace nzcl::verbs::test {
 namespace {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "nzcl/error.h"
-#include "runtime/tools/xdp/kernel_switch.h"
+#include "runtime/switch/xdp/kernel_switch.h"
 #include "tests/engine/switch_tensor.h"
 #include "tests/engine/switch_watched.h"
 
@@ -27,7 +27,7 @@ namespace nzcl::engine::slot_pool::test {
 /// One pool in the kernel, which a rack can have as its aggregator. Rank r has the
 /// address 10.0.0.(r+1):5000+r, and its packets come in at an interface of their own; the aggregator
 /// has 10.0.0.100:7000.
-class KernelServer final : public perf::RackAggregator {
+class KernelServer final : public simulation::RackAggregator {
  public:
   /// Returns nullptr where this is not possible, and says why.
   static std::unique_ptr<KernelServer> make(const Pool& pool, std::string& why_not) {

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "runtime/exchange/switch/port.h"
+#include "runtime/switch/port.h"
 #include "tests/engine/kernel_switch.h"
 #include "tests/engine/switch_rack.h"
 

@@ -1,9 +1,8 @@
-// The aggregator's half of the switch exchange, and its relay, fed by hand.
+// The aggregator's half of the switch exchange, fed by hand.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/exchange/switch/slot_relay.h"
-#include "runtime/exchange/switch/slot_server.h"
+#include "runtime/switch/slot_server.h"
 #include "tests/engine/switch_packets.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -288,82 +287,6 @@ TEST_F(LossTest, AnAggregatorThatOnlyTurnsPacketsIntoAnswersTellsNobodyElse) {
   for (const int s : {0, 2, 3, 4, 5, 6}) open_slot(1, static_cast<std::uint16_t>(s));
   open_slot(0, 1);
   EXPECT_THAT(told(), ElementsAre());
-}
-
-/// Two children of a relay whose rank above is 1.
-class RelayTest : public ::testing::Test {
- protected:
-  static constexpr Job kAbove{7, {8, 9}};
-  void child(int rank, std::uint32_t round, std::uint32_t piece, std::uint32_t next,
-             const std::vector<std::int32_t>& values = {}, Kind kind = Kind::contribution) {
-    Header h = contribution(rank, round, piece, next);
-    h.kind = kind;
-    relay.receive(rank, packet(h, values));
-  }
-  void above(Header h, const std::vector<std::int32_t>& values = {}) {
-    relay.receive_from_above(packet(h, values, kAbove));
-  }
-  static Header result(std::uint32_t round, std::uint32_t piece, std::uint32_t next) {
-    Header h = contribution(kAggregatorRank, round, piece, next);
-    h.kind = Kind::result;
-    return h;
-  }
-  std::vector<SentPacket> sent() { return take_all(relay, kAbove); }
-  SlotRelay relay{Pool{2, 1, 4, kJob}, Pool{2, 1, 4, kAbove}, 1};
-};
-
-TEST_F(RelayTest, SendsOneContributionUpAndTheResultDown) {
-  child(0, 0, kNoPiece, 0);
-  EXPECT_TRUE(sent().empty());
-  child(1, 0, kNoPiece, 3);
-  auto up = sent();
-  ASSERT_EQ(up.size(), 1u);
-  EXPECT_EQ(up[0].rank, kToAbove);
-  EXPECT_EQ(up[0].header.kind, Kind::contribution);
-  EXPECT_EQ(up[0].header.rank, 1);
-  EXPECT_EQ(up[0].header.next, 0u);
-  above(result(0, kNoPiece, 0));
-  EXPECT_EQ(sent().at(0).rank, kToAll);
-  child(0, 1, 0, kNoPiece, {1, 2});
-  child(1, 1, 0, 3);
-  up = sent();
-  EXPECT_THAT(up.at(0).values, ElementsAre(1, 2));
-  EXPECT_EQ(up.at(0).header.next, 3u);
-  above(result(1, 0, 2), {5, 5});
-  const auto down = sent();
-  ASSERT_EQ(down.size(), 1u);
-  EXPECT_EQ(down[0].header.next, 2u);
-  EXPECT_THAT(down[0].values, ElementsAre(5, 5));
-  child(0, 1, 0, kNoPiece, {1, 2});
-  EXPECT_EQ(sent().at(0).rank, 0) << "it is answered again, and alone";
-}
-
-TEST_F(RelayTest, AChildsRepetitionMakesItAskAbove) {
-  child(0, 0, kNoPiece, 0);
-  child(0, 0, kNoPiece, 0);
-  EXPECT_EQ(sent().at(0).header.rank, 1) << "its own child is missing";
-  child(1, 0, kNoPiece, 0);
-  sent();
-  child(1, 0, kNoPiece, 0);
-  EXPECT_EQ(sent().at(0).header.kind, Kind::question);
-  Header h = result(0, 0, 0);
-  h.kind = Kind::waiting;
-  h.flags = kAbsent;
-  above(h);
-  EXPECT_EQ(sent().at(0).header.kind, Kind::contribution) << "it was lost";
-  h.flags = 0;
-  h.rank = 0;
-  above(h);
-  const auto waiting = sent();
-  EXPECT_EQ(waiting.at(0).rank, kToAll);
-  EXPECT_EQ(waiting.at(0).header.kind, Kind::waiting);
-}
-
-TEST_F(RelayTest, AResultThatCannotBeFails) {
-  child(0, 0, kNoPiece, 0);
-  child(1, 0, kNoPiece, 0);
-  above(result(0, kNoPiece, 1));
-  EXPECT_THAT(relay.failure(), HasSubstr("cannot be")) << "a child holds piece 0";
 }
 
 TEST_F(ServerTest, AClampedValueIsReportedToAll) {

@@ -13,20 +13,18 @@
 
 namespace nzcl::engine::slot_pool::test {
 
-enum class SummedBy { process, tree, kernel };
+enum class SummedBy { process, kernel };
 
 #ifdef NZCL_TEST_KERNEL
 inline constexpr std::array kAllSummers{SummedBy::kernel};
 #else
-inline constexpr std::array kAllSummers{SummedBy::process, SummedBy::tree};
+inline constexpr std::array kAllSummers{SummedBy::process};
 #endif
 
 inline std::string name_of(const ::testing::TestParamInfo<SummedBy>& info) {
   switch (info.param) {
     case SummedBy::process:
       return "process";
-    case SummedBy::tree:
-      return "tree";
     case SummedBy::kernel:
       return "kernel";
   }
@@ -41,12 +39,8 @@ class OnEachAggregator : public ::testing::TestWithParam<SummedBy> {
 #endif
   }
   bool in_kernel() const { return GetParam() == SummedBy::kernel; }
-  /// Completes the setting. A tree has two relays, each with as many ranks.
+  /// Completes the setting.
   RackSetting with_aggregator(RackSetting setting) const {
-    if (GetParam() == SummedBy::tree) {
-      setting.relays = 2;
-      setting.workers += setting.workers % 2;
-    }
 #ifdef NZCL_TEST_KERNEL
     setting.zeros = true;
     setting.make = [](const Pool& pool) {

@@ -2,7 +2,7 @@
 // them.
 #include <gtest/gtest.h>
 
-#include "runtime/exchange/switch/port.h"
+#include "runtime/switch/port.h"
 #include "tests/engine/switch_rack.h"
 
 namespace nzcl::engine::slot_pool::test {

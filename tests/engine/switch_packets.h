@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/exchange/switch/packet.h"
-#include "runtime/exchange/switch/slot_intake.h"
+#include "runtime/switch/packet.h"
+#include "runtime/switch/slot_server.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -37,12 +37,11 @@ struct SentPacket {
   std::vector<std::int32_t> values;
 };
 
-/// Takes all that an aggregator or a relay wants to send. `above`: what the members above a relay share.
-template <typename Machine>
-std::vector<SentPacket> take_all(Machine& machine, const Job& above = kJob) {
+/// Takes all that an aggregator wants to send.
+inline std::vector<SentPacket> take_all(SlotServer& server) {
   std::vector<SentPacket> all;
-  for (; const auto out = machine.front(); machine.pop()) {
-    const auto opened = open(out->packet, out->rank == kToAbove ? above : kJob);
+  for (; const auto out = server.front(); server.pop()) {
+    const auto opened = open(out->packet, kJob);
     EXPECT_TRUE(opened);
     if (opened) all.push_back({out->rank, opened->header, {opened->values.begin(), opened->values.end()}});
   }

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "nzcl/error.h"
-#include "runtime/exchange/switch/piece_size.h"
-#include "runtime/exchange/switch/port.h"
-#include "runtime/exchange/switch/timers.h"
+#include "runtime/switch/piece_size.h"
+#include "runtime/switch/port.h"
+#include "runtime/switch/timers.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {

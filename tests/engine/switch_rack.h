@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "perf/switch_simulation/rack.h"
+#include "runtime/switch/simulation/rack.h"
 #include "tests/engine/switch_tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
@@ -18,26 +18,24 @@ struct RackSetting {
   double density = 1;
   int tensors = 1;
   verbs::SimulatedLink link{};
-  /// The aggregators' links; by default a switch's, which is at the other end of all links at once.
+  /// The aggregator's link; by default a switch's, which is at the other end of all links at once.
   std::optional<verbs::SimulatedLink> aggregator{};
   std::vector<Time> late{};  // when each rank begins; those without an entry begin at once
   unsigned seed = 1;
   bool zeros = false;                    // Pool::zeros
   std::uint32_t window = ~0u;            // Pool::window
   std::vector<std::uint32_t> windows{};  // of each rank; those without an entry have `window`
-  int relays = 0;
-  perf::MakeAggregator make{};  // a SlotServer if it is empty
+  simulation::MakeAggregator make{};     // a SlotServer if it is empty
 };
 
-inline perf::RackPlan plan_of(const RackSetting& s) {
-  perf::RackPlan plan;
+inline simulation::RackPlan plan_of(const RackSetting& s) {
+  simulation::RackPlan plan;
   plan.pool = {s.workers, s.slots, s.piece, kJob, s.zeros, s.window};
-  plan.relays = s.relays;
   plan.make = s.make;
   plan.link = s.link;
   verbs::SimulatedLink inside = s.link;
   inside.bits_per_second = 0;
-  plan.relay = plan.top = s.aggregator.value_or(inside);
+  plan.aggregator = s.aggregator.value_or(inside);
   plan.windows = s.windows;
   plan.late = s.late;
   plan.seed = s.seed;
@@ -45,9 +43,9 @@ inline perf::RackPlan plan_of(const RackSetting& s) {
   return plan;
 }
 
-class Rack : public perf::Rack {
+class Rack : public simulation::Rack {
  public:
-  explicit Rack(const RackSetting& setting) : perf::Rack(plan_of(setting)), setting_(setting) {
+  explicit Rack(const RackSetting& setting) : simulation::Rack(plan_of(setting)), setting_(setting) {
     for (int r = 0; r < setting.workers; ++r) {
       for (int t = 0; t < setting.tensors; ++t) {
         const unsigned seed = setting.seed * 1000 + static_cast<unsigned>(t * setting.workers + r);

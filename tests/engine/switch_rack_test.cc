@@ -162,26 +162,6 @@ TEST_P(SwitchRackOn, ARankMayComeASecondLateToANetworkOfAllFaults) {
   rack.expect_sums();
 }
 
-TEST(SwitchRack, ATreeGivesTheExponentsAndTheRoundsOfOneAggregator) {
-  RackSetting setting{.workers = 8, .density = 0.3, .tensors = 2};
-  setting.link = link_with({.loss = 0.1, .duplication = 0.1, .reordering = 0.2, .corruption = 0.05});
-  Rack flat(setting);
-  setting.relays = 2;
-  Rack tree(setting);
-  for (Rack* rack : {&flat, &tree}) {
-    for (int r = 0; r < 8; ++r) rack->tensor(r, 0).exponent_shift = static_cast<std::uint8_t>(r * 3 % 8);
-    ASSERT_TRUE(rack->run(100s)) << rack->failure();
-    rack->expect_sums();
-  }
-  EXPECT_EQ(tree.aggregator().completed(), flat.aggregator().completed());
-  for (int r = 0; r < 8; ++r) {
-    EXPECT_EQ(tree.tensor(r, 0).output, flat.tensor(r, 0).output);
-    EXPECT_THAT(tree.tensor(r, 0).exponents,
-                ::testing::UnorderedElementsAreArray(flat.tensor(r, 0).exponents));
-  }
-  for (int i = 0; i < 2; ++i) EXPECT_GT(tree.relay(i).refused(), 0u) << "changed packets are refused";
-}
-
 INSTANTIATE_TEST_SUITE_P(Aggregators, SwitchRackOn, ::testing::ValuesIn(kAllSummers), name_of);
 
 }  // namespace

@@ -1,9 +1,9 @@
 // The simulation of many ranks on fast links: right sums, the same in every run.
 #include <gtest/gtest.h>
 
-#include "perf/switch_simulation/simulation.h"
+#include "runtime/switch/simulation/simulation.h"
 
-namespace nzcl::perf {
+namespace nzcl::simulation {
 namespace {
 
 Scene small() {
@@ -94,4 +94,4 @@ TEST(SwitchSimulation, WhatTakesTooLongIsGivenUp) {
 }
 
 }  // namespace
-}  // namespace nzcl::perf
+}  // namespace nzcl::simulation

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "runtime/exchange/switch/packet.h"
-#include "runtime/exchange/switch/tensor.h"
+#include "runtime/switch/packet.h"
+#include "runtime/switch/tensor.h"
 
 namespace nzcl::engine::slot_pool::test {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "perf/switch_simulation/aggregator.h"
+#include "runtime/switch/simulation/aggregator.h"
 
 namespace nzcl::engine::slot_pool::test {
 
@@ -31,11 +31,11 @@ class KeptAnswers {
   std::deque<Sent> sent_;
 };
 
-class Watched final : public perf::RackAggregator {
+class Watched final : public simulation::RackAggregator {
  public:
   /// Is told of each packet that the aggregator gets, from which rank, and how it answers.
   using Watch = std::function<void(int, std::span<const std::byte>, const std::vector<Sent>&)>;
-  Watched(std::unique_ptr<perf::RackAggregator> inner, Watch watch)
+  Watched(std::unique_ptr<simulation::RackAggregator> inner, Watch watch)
       : inner_(std::move(inner)), watch_(std::move(watch)) {}
 
   void receive(int rank, std::span<const std::byte> packet) override {
@@ -53,15 +53,15 @@ class Watched final : public perf::RackAggregator {
   std::uint64_t refused() const override { return inner_->refused(); }
 
  private:
-  const std::unique_ptr<perf::RackAggregator> inner_;
+  const std::unique_ptr<simulation::RackAggregator> inner_;
   const Watch watch_;
   KeptAnswers kept_;
 };
 
 /// Makes SlotServers that are watched.
-inline perf::MakeAggregator watched(Watched::Watch watch) {
+inline simulation::MakeAggregator watched(Watched::Watch watch) {
   return [watch = std::move(watch)](const Pool& pool) {
-    return std::make_unique<Watched>(std::make_unique<perf::ProcessAggregator>(pool), watch);
+    return std::make_unique<Watched>(std::make_unique<simulation::ProcessAggregator>(pool), watch);
   };
 }
 

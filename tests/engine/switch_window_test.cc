@@ -2,7 +2,7 @@
 // not so many that they wait for each other longer than the timeout, or that a queue overflows.
 #include <gtest/gtest.h>
 
-#include "runtime/exchange/switch/port.h"
+#include "runtime/switch/port.h"
 #include "tests/engine/switch_rack.h"
 
 namespace nzcl::engine::slot_pool::test {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <deque>
 
-#include "runtime/exchange/switch/slot_worker.h"
+#include "runtime/switch/slot_worker.h"
 #include "tests/engine/switch_packets.h"
 
 namespace nzcl::engine::slot_pool::test {

@@ -1,7 +1,6 @@
-// Feeds any bytes to the parsers of lane addresses, of endpoint and port addresses, and of the private data
-// of rdma_cm.
+// Feeds any bytes to the parsers of lane addresses, of endpoint addresses, and of the private data of
+// rdma_cm.
 #include "nzcl/error.h"
-#include "runtime/exchange/switch/port.h"
 #include "runtime/lane/lane.h"
 #include "tests/fuzz/fuzz.h"
 #include "verbs/cm/greeting.h"
@@ -9,7 +8,6 @@
 #include "verbs/cma/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/loopback/network.h"
-#include "verbs/udp/address.h"
 
 namespace nzcl::test {
 namespace {
@@ -22,16 +20,6 @@ void try_parse(Parse parse) {
     parse();
   } catch (const Error&) {
   }
-}
-
-/// What was read says the same when it is written.
-void read_port(const std::string& text) {
-  using engine::slot_pool::PortAddress;
-  const auto port = PortAddress::decode(text, "aggregator 0");
-  if (PortAddress::decode(port.encode(), "aggregator 0").encode() != port.encode()) __builtin_trap();
-}
-void read_udp(const std::string& text) {
-  if (verbs::udp::parse_address(verbs::udp::parse_address(text).text()).text().empty()) __builtin_trap();
 }
 
 void connect_lane(const std::string& address) {
@@ -58,15 +46,7 @@ std::vector<std::string> fuzz_seeds() {
   cma.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
   std::string lane;
   append(lane, verbs::RemoteMemory{~std::uint64_t{0}, 1});
-  const engine::slot_pool::PortAddress port{
-      .address = "192.0.2.1:4791", .max_bytes = 1472, .slots = 64, .job = {}, .zeros = true};
-  return {{bytes.begin(), bytes.end()},
-          queue.encode(),
-          cma.encode(),
-          lane + "0",
-          lane + "loopback",
-          port.encode(),
-          port.address};
+  return {{bytes.begin(), bytes.end()}, queue.encode(), cma.encode(), lane + "0", lane + "loopback"};
 }
 
 }  // namespace nzcl::test
@@ -80,8 +60,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto address = verbs::cma::Address::decode(text, test::kPeers);
     if (address.encode() != text) __builtin_trap();
   });
-  test::try_parse([&] { test::read_port(text); });
-  test::try_parse([&] { test::read_udp(text); });
   test::try_parse([&] { test::connect_lane(text); });
   return 0;
 }

@@ -1,10 +1,9 @@
-// Feeds any bytes as packets to each of the switch exchange's state machines: an aggregator, a relay, and a
+// Feeds any bytes as packets to each of the switch exchange's state machines: an aggregator, and a
 // rank that has operations under way. Packets may be sealed with the job's key first, because no fuzzer
 // guesses a checksum, and because a member may be hostile too.
-#include "runtime/exchange/switch/operation_tensor.h"
-#include "runtime/exchange/switch/slot_relay.h"
-#include "runtime/exchange/switch/slot_server.h"
-#include "runtime/exchange/switch/slot_worker.h"
+#include "runtime/switch/operation_tensor.h"
+#include "runtime/switch/slot_server.h"
+#include "runtime/switch/slot_worker.h"
 #include "tests/engine/hand_fed.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -13,7 +12,7 @@ namespace {
 
 using namespace engine::slot_pool;
 
-enum Machine : std::uint8_t { kServer, kRelay, kWorker, kMachines };
+enum Machine : std::uint8_t { kServer, kWorker, kMachines };
 
 /// Precedes the bytes of each packet in the input.
 struct Step {
@@ -25,9 +24,8 @@ struct Step {
 /// has sent last in its slot: a fuzzer would seldom name the operation.
 constexpr std::uint8_t kSealed = 1, kAnswers = 2, kTicks = 2;
 
-constexpr Job kJob{0x1234, {5, 6}}, kJobAbove{7, {8, 9}};
+constexpr Job kJob{0x1234, {5, 6}};
 constexpr Pool kPool{.workers = 3, .slots = 2, .piece_elements = 8, .job = kJob};
-constexpr Pool kPoolAbove{.workers = 2, .slots = 2, .piece_elements = 8, .job = kJobAbove};
 constexpr std::size_t kMostPacketBytes = sizeof(Header) + 8 * sizeof(std::int32_t);
 
 /// What a rank has sent last in each slot.
@@ -41,8 +39,7 @@ void make_answer(Header& header, const LastSent& last) {
 }
 
 /// Reads a packet into memory of exactly its size, so that a sanitizer notices a read beyond its end.
-std::vector<std::byte> next_packet(FuzzInput& input, const Step& step, const Job& job,
-                                   const LastSent* last = nullptr) {
+std::vector<std::byte> next_packet(FuzzInput& input, const Step& step, const LastSent* last = nullptr) {
   const auto bytes = std::as_bytes(input.bytes(step.bytes));
   std::vector<std::byte> packet(bytes.begin(), bytes.end());
   if ((step.flags & kSealed) != 0 && packet.size() >= sizeof(Header)) {
@@ -50,21 +47,20 @@ std::vector<std::byte> next_packet(FuzzInput& input, const Step& step, const Job
     std::memcpy(&header, packet.data(), sizeof header);
     header.magic = kMagic;
     if (last != nullptr && (step.flags & kAnswers) != 0) make_answer(header, *last);
-    seal(header, job, packet);
+    seal(header, kJob, packet);
   }
   return packet;
 }
 
-void expect_ours(std::span<const std::byte> packet, const Job& job) {
-  if (packet.size() > kMostPacketBytes || !open(packet, job)) __builtin_trap();
+void expect_ours(std::span<const std::byte> packet) {
+  if (packet.size() > kMostPacketBytes || !open(packet, kJob)) __builtin_trap();
 }
 
-/// Takes all that an aggregator wants to send. One packet makes it send a few at most.
-template <typename Aggregator>
-void take_answers(Aggregator& aggregator, const Pool& pool) {
-  for (int sent = 0; const auto out = aggregator.front(); aggregator.pop()) {
-    if (++sent > 2 || out->rank < kToAbove || out->rank >= pool.workers) __builtin_trap();
-    expect_ours(out->packet, out->rank == kToAbove ? kJobAbove : pool.job);
+/// Takes all that the aggregator wants to send. One packet makes it send a few at most.
+void take_answers(SlotServer& server) {
+  for (int sent = 0; const auto out = server.front(); server.pop()) {
+    if (++sent > 2 || out->rank < kToAll || out->rank >= kPool.workers) __builtin_trap();
+    expect_ours(out->packet);
   }
 }
 
@@ -72,22 +68,8 @@ void run_server(FuzzInput& input) {
   SlotServer server(kPool);
   while (!input.empty()) {
     const auto step = input.value<Step>();
-    server.receive(step.from % kPool.workers, next_packet(input, step, kJob));
-    take_answers(server, kPool);
-  }
-}
-
-void run_relay(FuzzInput& input) {
-  SlotRelay relay(kPool, kPoolAbove, 1);
-  while (!input.empty()) {
-    const auto step = input.value<Step>();
-    const int from = step.from % (kPool.workers + 1);
-    if (from == kPool.workers) {
-      relay.receive_from_above(next_packet(input, step, kJobAbove));
-    } else {
-      relay.receive(from, next_packet(input, step, kJob));
-    }
-    take_answers(relay, kPool);
+    server.receive(step.from % kPool.workers, next_packet(input, step));
+    take_answers(server);
   }
 }
 
@@ -127,7 +109,7 @@ class Rank {
     alignas(8) std::array<std::byte, kMostPacketBytes> packet;
     for (std::uint32_t sent = 0; const std::size_t bytes = worker_.next_packet(packet, now_);) {
       if (++sent > kPool.slots) __builtin_trap();
-      expect_ours(std::span(packet).first(bytes), kJob);
+      expect_ours(std::span(packet).first(bytes));
       Header header;
       std::memcpy(&header, packet.data(), sizeof header);
       last_sent_[header.slot] = header;
@@ -146,7 +128,7 @@ void run_worker(FuzzInput& input) {
   Rank rank;
   while (!input.empty()) {
     const auto step = input.value<Step>();
-    const auto packet = next_packet(input, step, kJob, &rank.last_sent());
+    const auto packet = next_packet(input, step, &rank.last_sent());
     rank.receive(packet, kTick * (step.flags >> kTicks));
   }
 }
@@ -190,7 +172,6 @@ std::vector<std::string> fuzz_seeds() {
   const auto result = [](auto... of) { return header(Kind::result, of...); };
   const std::string two_rounds =
       from_all(contribution(0u, kNoPiece, 0u)) + from_all(contribution(1u, 0u, kNoPiece), 8);
-  const auto above = static_cast<std::uint8_t>(kPool.workers);
   Header waiting = header(Kind::waiting, 0, 1, 0), absent = waiting;
   absent.flags = kAbsent;
   // What a rank is told of the first slot's pieces 0, 2 and so on.
@@ -206,10 +187,6 @@ std::vector<std::string> fuzz_seeds() {
   return {seed(kServer, two_rounds),
           seed(kServer, packet(0, contribution(0u, kNoPiece, 0u)) + packet(1, question(0u, kNoPiece, 0u)) +
                             packet(0, contribution(0u, kNoPiece, 0u))),
-          seed(kRelay, from_all(contribution(0u, kNoPiece, 0u)) + packet(above, result(0u, kNoPiece, 0u)) +
-                           from_all(contribution(1u, 0u, kNoPiece), 8) + packet(above, absent) +
-                           packet(above, result(1u, 0u, kNoPiece), 8)),
-          seed(kRelay, two_rounds + packet(above, waiting) + packet(1, question(0u, kNoPiece, 0u))),
           seed(kWorker, all_pieces + packet(0, absent, 0, 60)),
           seed(kWorker, packet(0, waiting, 0, 63) + packet(0, waiting, 0, 63) + packet(0, opened))};
 }
@@ -222,9 +199,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (input.value<std::uint8_t>() % kMachines) {
     case kServer:
       run_server(input);
-      break;
-    case kRelay:
-      run_relay(input);
       break;
     default:
       run_worker(input);

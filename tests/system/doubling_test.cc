@@ -326,9 +326,6 @@ TEST(Doubling, IsRefusedWithDedicatedAggregators) {
   EXPECT_THAT(errors, Each(""));
   s.options.algorithm = "doubling";
   EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(HasSubstr("there are dedicated aggregators")));
-  s = patient(2);
-  s.options.algorithm = "switch";
-  EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(HasSubstr("needs dedicated aggregators")));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include <random>
 
 #include "runtime/channel/lane_context.h"
-#include "runtime/exchange/switch/port.h"
-#include "runtime/exchange/switch/switch_exchange.h"
+#include "runtime/switch/port.h"
+#include "runtime/switch/switch_exchange.h"
 
 namespace {
 std::atomic<std::uint64_t> allocations{0};
@@ -53,13 +53,13 @@ using namespace slot_pool;
 EngineConfig config_of(int self) {
   EngineConfig config;
   config.members = {.self = self, .workers = 2, .dedicated = 1};
-  config.datagrams = verbs::DatagramOptions{};
   return config;
 }
 
 /// One member's half of the exchange, which the test drives. The other members are sockets of the test.
 struct Half {
-  explicit Half(int self) : context(config_of(self)), exchange(make_switch_exchange(context)) {}
+  explicit Half(int self)
+      : context(config_of(self)), exchange(make_switch_exchange(context, SwitchConfig{})) {}
   LaneContext context;
   std::unique_ptr<Exchange> exchange;
 };

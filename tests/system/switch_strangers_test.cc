@@ -13,10 +13,10 @@
 
 #include "nzcl/log.h"
 #include "runtime/channel/lane_context.h"
-#include "runtime/exchange/switch/dropped.h"
-#include "runtime/exchange/switch/kernel_pools.h"
-#include "runtime/exchange/switch/port.h"
-#include "runtime/exchange/switch/switch_exchange.h"
+#include "runtime/switch/dropped.h"
+#include "runtime/switch/kernel_pools.h"
+#include "runtime/switch/port.h"
+#include "runtime/switch/switch_exchange.h"
 
 namespace nzcl::engine {
 namespace {
@@ -96,18 +96,16 @@ class Socket {
   sockaddr_in own_{};
 };
 
-EngineConfig config_of(std::shared_ptr<KernelPools> pools) {
+EngineConfig aggregators_config() {
   EngineConfig config;
   config.members = {.self = 2, .workers = 2, .dedicated = 1};
-  config.datagrams = verbs::DatagramOptions{};
-  config.kernel_pools = std::move(pools);
   return config;
 }
 
 /// An aggregator that has met two ranks, whose sockets are the test's.
 struct Aggregator {
-  explicit Aggregator(std::shared_ptr<KernelPools> pools = nullptr) : context(config_of(std::move(pools))) {
-    exchange = make_switch_exchange(context);
+  explicit Aggregator(std::shared_ptr<KernelPools> pools = nullptr) : context(aggregators_config()) {
+    exchange = make_switch_exchange(context, {.port = {}, .kernel_pools = std::move(pools)});
     const std::string own = exchange->address();
     address = PortAddress::decode(own, "aggregator 0");
     const std::string all[] = {ranks[0].member(), ranks[1].member(), own};

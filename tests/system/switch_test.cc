@@ -10,7 +10,9 @@
 #include <thread>
 #include <tuple>
 
+#include "nzcl/compress.h"
 #include "nzcl/error.h"
+#include "tests/system/misuse.h"
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
 
@@ -370,6 +372,28 @@ TEST(SwitchSplit, PartsHaveSlotsOfTheirOwn) {
     EXPECT_EQ(data[4999], c.rank() % 2 == 0 ? 2 : 4);
     c.allreduce(request).wait();
     EXPECT_EQ(data[0], 12);
+  }));
+}
+
+TEST(SwitchRefusals, RanksAlone) {
+  EXPECT_THAT(run_ranks(setting(2, 0), [](Communicator&) {}), Each(HasSubstr("needs dedicated aggregators")));
+}
+
+// Such a call fails alike on all ranks, and they go on.
+TEST(SwitchRefusals, CodedResults) {
+  expect_none(run_ranks(setting(2), [](Communicator& c) {
+    constexpr std::uint64_t kElements = 20000;
+    CompressorState coded(compressor_from_text("all,results=bf16"), kElements);
+    CompressorState plain(compressor_from_text("all"), kElements);
+    std::vector<float> input(kElements, 1.0f), result(kElements);
+    const auto buffer = c.register_buffer(result.data(), kElements * sizeof(float));
+    const auto call = [&](CompressorState& s) {
+      c.allreduce_compressed({.state = &s, .input = input.data(), .output = result.data()}).wait();
+    };
+    EXPECT_THAT(error_of([&] { call(coded); }).second, HasSubstr("algorithm switch cannot"));
+    EXPECT_EQ(coded.report().steps, 0u);
+    call(plain);
+    EXPECT_THAT(result, Each(2.0f));
   }));
 }
 

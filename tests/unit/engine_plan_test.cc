@@ -85,31 +85,9 @@ TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
   EXPECT_THROW(plan(members_on("aab", 1), {}, options), Error);
   options.algorithm = "switch";
   const EngineConfig config = plan(members_on("aab", 1), {}, options);
-  EXPECT_TRUE(config.datagrams);
+  EXPECT_EQ(config.tile_block_bytes, 0u);
   EXPECT_FALSE(config.one_hop);
   EXPECT_FALSE(config.has_doubling());
-}
-
-/// Containers of one host can share memory, but each may have a loopback interface of its own.
-TEST(EnginePlan, DatagramsUseTheLoopbackInterfaceOnlyWithinOneNetwork) {
-  Options options;
-  options.algorithm = "switch";
-  Membership membership = members_on("aaa", 1);
-  EXPECT_TRUE(plan(membership, {}, options).datagrams->one_host);
-  membership.networks = members_on("aab", 1).networks;
-  EXPECT_FALSE(plan(membership, {}, options).datagrams->one_host);
-}
-
-TEST(EnginePlan, DatagramsAreThoseOfTheTransport) {
-  Options options;
-  options.algorithm = "switch";
-  options.gid_index = 3;
-  Membership membership = members_on("aaa", 1);
-  membership.cores = membership.hosts;
-  EXPECT_EQ(plan(membership, {}, options).datagrams->kind, verbs::DatagramKind::udp);
-  options.transport = "ibverbs";
-  EXPECT_EQ(plan(membership, {}, options).datagrams->kind, verbs::DatagramKind::ud);
-  EXPECT_EQ(plan(membership, {}, options).datagrams->device.gid_index, 3);
 }
 
 TEST(EnginePlan, DedicatedAggregatorsNeedTwoHops) { EXPECT_FALSE(plan(members_on("aab", 1)).one_hop); }

@@ -34,17 +34,6 @@ inline constexpr std::uint32_t kInlineBytes = 256;
 /// devices.
 inline constexpr std::uint32_t kRefillBatch = 64;
 
-/// Datagrams that may be under way from one port to its device. Each has a registered buffer, because the
-/// caller's memory is not registered. Of every kSignalEvery of them one asks for a completion.
-inline constexpr std::uint32_t kDatagramSends = 256;
-static_assert(kDatagramSends % kSignalEvery == 0 && kSignalEvery <= kDatagramSends / 2,
-              "a full queue must hold a signalled datagram, or it would never empty");
-
-/// Receive requests of one port for datagrams. What comes while none is left is lost. More than what all
-/// ranks may have under way to an aggregator would be of no use, and each takes registered memory for a
-/// datagram.
-inline constexpr std::size_t kMostDatagramReceives = 1024;
-
 /// Times that a packet is sent again before its queue pair fails. The largest value is 7, but that means "for
 /// ever" on Soft-RoCE.
 inline constexpr std::uint8_t kRetries = 6;
