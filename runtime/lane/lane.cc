@@ -222,7 +222,7 @@ bool Lane::round() {
 bool Lane::work() {
   const bool moved = step_exchanges();
   // An exchange may have stopped only for lack of room.
-  const bool was_full = context_.outbox.room() < context_.config.writes_at_once();
+  const bool was_full = context_.outbox.room() == 0;
   post();
   if (was_full || !context_.outbox.empty()) awake_ = existing_;
   is_active_.store(busy_ != 0 || !context_.outbox.empty(), std::memory_order_relaxed);

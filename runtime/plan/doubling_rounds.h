@@ -36,13 +36,14 @@ constexpr int round_of_distance(int ranks, int distance) {
   return power ? std::countr_zero(static_cast<unsigned>(distance)) : -1;
 }
 
-/// The most bytes that a tensor and its bitmap may have together, so that every batch of contributions fits a
-/// slot. 0 if that leaves too little room in an entry for the reason of a refusal. Entries end at multiples
-/// of 8.
+/// The most bytes that a tensor and its bitmap may have together, so that every message fits a slot. 0 if
+/// that leaves too little room for the reason of a refusal. Contributions end at multiples of 8. The sender's
+/// own begins like any message, and those that are passed on lie behind a header of their own.
 constexpr std::uint64_t doubling_bytes(int ranks, std::uint64_t slot_bytes) {
   const int entries = most_entries(ranks);
-  if (entries == 0 || slot_bytes <= wire::kMaxOverhead) return 0;
-  const std::uint64_t room = (slot_bytes - wire::kMaxOverhead) / static_cast<std::uint64_t>(entries) / 8 * 8;
+  const std::uint64_t fixed = wire::kMaxOverhead + (entries > 1 ? sizeof(wire::Header) : 0);
+  if (entries == 0 || slot_bytes <= fixed) return 0;
+  const std::uint64_t room = (slot_bytes - fixed) / static_cast<std::uint64_t>(entries) / 8 * 8;
   return room >= kLeastDoublingBytes + sizeof(wire::BatchEntry) ? room - sizeof(wire::BatchEntry) : 0;
 }
 

@@ -137,10 +137,6 @@ struct EngineConfig {
   }
   /// Entries of the gather list of a message without its seal, which may need one of its own.
   std::size_t message_segments() const { return std::max<std::size_t>(1, max_segments - 1); }
-  /// The most writes that an exchange posts together, or not at all while the outbox has less room.
-  std::uint32_t writes_at_once() const {
-    return one_hop ? static_cast<std::uint32_t>(std::max(1, members.workers - 1)) : 1;
-  }
   std::uint32_t owners() const { return static_cast<std::uint32_t>(members.aggregators() * lanes); }
 };
 

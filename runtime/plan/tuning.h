@@ -36,12 +36,9 @@ inline constexpr std::uint64_t kWorkerWindow = kWindow - 1;
 /// The window is never smaller than this, whatever `ahead_bytes` says, so that one slice is sent while
 /// another one is summed.
 inline constexpr std::uint64_t kLeastWindow = 2;
-/// The most operations of the one-hop exchange that a rank has sent and not summed. Each keeps a staging
-/// buffer.
-inline constexpr std::uint64_t kOneHopWindow = 8;
-/// The window of doubling. It is half of the intake's, because another rank may be this far ahead of this
-/// one, and a third one this far ahead of that one.
-inline constexpr std::uint64_t kDoublingWindow = kWindow / 2;
+/// The most operations that a rank has begun to gather and not summed. Each keeps a staging buffer, and the
+/// messages of doubling need others beside these.
+inline constexpr std::uint64_t kGatherWindow = 8;
 /// A bitmap that does not fit one message with its data is sent up to this many slices ahead of the data.
 inline constexpr std::uint64_t kBitmapsAhead = 2;
 /// Between members of one host a tensor is cut into about this many slices for each owner, so that
@@ -182,7 +179,7 @@ inline constexpr std::uint32_t kMostDedicatedSlots = 16;
 /// The most ranks that take one hop. With two ranks on each core, which is the worst case, it is up to here
 /// ahead of two hops or level with them at all sizes.
 inline constexpr int kMostOneHopRanks = 4;
-/// A channel of the one-hop exchange has this many times the slots, because no results go the other way that
+/// A channel of one hop has this many times the slots, because no results go the other way that
 /// could carry credits.
 inline constexpr std::uint32_t kOneHopSlots = 4;
 /// Number of slots of a channel of doubling: enough for the operations by which another rank may be ahead.
@@ -192,6 +189,7 @@ inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy
 /// meanwhile, and few enough to stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;
+static_assert(kStagingBuffers > kGatherWindow);
 /// One of this many lent messages is stored in the way that is not used at present (StagingWay), so that the
 /// times of both ways stay known. If the ways differ by a factor of three, that costs 3 per cent.
 inline constexpr std::uint32_t kStagingTrial = 64;

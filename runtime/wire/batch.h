@@ -1,4 +1,4 @@
-// A batch: the contributions of several ranks to one slice in one message, each as it came from its rank.
+// A batch: what a rank passes on of other ranks' contributions to a slice, behind its own contribution.
 // Bytes on the wire: runtime/wire/README.md.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace nzcl::wire {
 
-/// Begins a rank's contribution in a batch. The slice's bitmap and the payload follow.
+/// Begins a rank's contribution in a batch. Its bitmap and the payload follow.
 struct BatchEntry {
   std::uint32_t payload_bytes = 0;
   std::uint16_t refusal_code = 0;  // an nzcl::ErrorCode, if the rank has refused; the payload is the reason
@@ -27,33 +27,32 @@ constexpr std::uint64_t entry_bytes(std::uint64_t bitmap_bytes, std::uint64_t pa
   return aligned_section(sizeof(BatchEntry) + bitmap_bytes + payload_bytes);
 }
 
-/// The fixed parts of a batch. The payload lies in the slot.
+/// A batch: its header, and its payload, which lies in the slot.
 struct Batch {
   Header header;
-  OperationRecord record;  // the sender's
   std::span<const std::byte> payload;
 };
 
-/// Reads the fixed parts of the batch in a slot, and checks their form. If the slot has none, `wrong` says
-/// why, as a part of a sentence.
-inline std::optional<Batch> read_batch(std::span<const std::byte> slot, const char*& wrong) {
+/// Reads the header of the batch that begins `at` bytes into a slot, and checks its form. If there is none,
+/// `wrong` says why, as a part of a sentence.
+inline std::optional<Batch> read_batch(std::span<const std::byte> slot, std::uint64_t at,
+                                       const char*& wrong) {
   Batch batch;
   Header& h = batch.header;
-  constexpr std::uint64_t kFixed = sizeof(Header) + sizeof(OperationRecord);
   const auto refuse = [&](const char* why) {
     wrong = why;
     return std::nullopt;
   };
-  if (slot.size() < kFixed) return refuse("its slot is too small");
-  std::memcpy(&h, slot.data(), sizeof h);
-  std::memcpy(&batch.record, slot.data() + sizeof h, sizeof batch.record);
-  if (h.magic != kMagic) return refuse("it does not begin with nzcl's magic number");
-  if (h.version != kVersion) return refuse("it is of another version");
-  if (h.flags != (kHasBitmap | kBatch)) return refuse("its flags are not those of a batch");
-  if (h.stream_offset != 0 || h.direct_writes != 0 || h.tiles != 0)
+  if (at > slot.size() || slot.size() - at < sizeof h)
+    return refuse("another section is announced where none can be");
+  std::memcpy(&h, slot.data() + at, sizeof h);
+  if (h.magic != kMagic) return refuse("its batch does not begin with nzcl's magic number");
+  if (h.version != kVersion) return refuse("its batch is of another version");
+  if (h.flags != kBatch) return refuse("its flags are not those of a batch");
+  if (h.slice != 0 || h.stream_offset != 0 || h.bitmap_bytes != 0 || h.direct_writes != 0 || h.tiles != 0)
     return refuse("it has fields that a batch has not");
-  if (h.payload_bytes > slot.size() - kFixed) return refuse("it is longer than its slot");
-  batch.payload = slot.subspan(kFixed, h.payload_bytes);
+  if (h.payload_bytes > slot.size() - at - sizeof h) return refuse("it is longer than its slot");
+  batch.payload = slot.subspan(at + sizeof h, h.payload_bytes);
   return batch;
 }
 
@@ -61,14 +60,14 @@ inline std::optional<Batch> read_batch(std::span<const std::byte> slot, const ch
 struct Entry {
   std::uint16_t refusal_code = 0;
   std::span<const std::byte> bitmap, payload;
-  std::uint64_t end = 0;  // where the next entry begins in the batch's payload
 };
 
 /// Reads a batch entry by entry. Every length is checked before anything behind it is touched.
 class EntryReader {
  public:
-  explicit EntryReader(const Batch& batch)
-      : payload_(batch.payload), bitmap_bytes_(batch.header.bitmap_bytes) {}
+  /// For contributions with bitmaps of this length.
+  EntryReader(std::span<const std::byte> payload, std::uint64_t bitmap_bytes)
+      : payload_(payload), bitmap_bytes_(bitmap_bytes) {}
 
   /// Returns the next entry, or nothing if there is none; wrong() then says why.
   std::optional<Entry> next() {
@@ -84,7 +83,7 @@ class EntryReader {
     const std::uint64_t bitmap = at_ + sizeof fixed;
     at_ += bytes;
     return Entry{fixed.refusal_code, payload_.subspan(bitmap, bitmap_bytes_),
-                 payload_.subspan(bitmap + bitmap_bytes_, fixed.payload_bytes), at_};
+                 payload_.subspan(bitmap + bitmap_bytes_, fixed.payload_bytes)};
   }
   /// Returns true if nothing is left behind the last entry.
   bool at_end() const { return at_ == payload_.size(); }

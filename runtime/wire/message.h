@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 10;
+inline constexpr std::uint16_t kVersion = 11;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -31,7 +31,7 @@ enum Flags : std::uint16_t {
   kTiles = 16,     // the payload is a number of tiles (wire/tile.h)
   kOver = 32,      // downwards: the slice is over, and its result is not for this rank
   kStreamed = 64,  // the payload was stored past the sender's caches; only the receiver's measuring needs it
-  kBatch = 128,    // the payload is the contributions of several ranks (wire/batch.h)
+  kBatch = 128,    // upwards: the payload is what the rank passes on of others (wire/batch.h)
 };
 
 /// The first bytes of every section, both up (a worker's contribution) and down (an aggregator's result). A

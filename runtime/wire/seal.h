@@ -43,10 +43,9 @@ inline std::optional<std::uint64_t> message_end(const std::byte* slot, std::uint
     if (at > slot_bytes || slot_bytes - at < sizeof header) return std::nullopt;
     std::memcpy(&header, slot + at, sizeof header);
     const bool with_record = direction == Direction::up && (header.flags & kHasBitmap) != 0;
-    const bool with_bitmap = (header.flags & kBatch) == 0;  // those of a batch are in its payload
     // The lengths have 32 bits, so their sum cannot wrap.
-    at += sizeof header + (with_record ? sizeof(OperationRecord) : 0) +
-          (with_bitmap ? std::uint64_t{header.bitmap_bytes} : 0) + header.payload_bytes;
+    at += sizeof header + (with_record ? sizeof(OperationRecord) : 0) + std::uint64_t{header.bitmap_bytes} +
+          header.payload_bytes;
     if (at > slot_bytes) return std::nullopt;
     if ((header.flags & kMore) == 0) return at;
     at = aligned_section(at);

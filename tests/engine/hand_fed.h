@@ -210,8 +210,7 @@ class HandFed {
       take(&m->header, sizeof(wire::Header));
       if (sent.immediate.channel.direction == wire::Direction::up && (m->header.flags & wire::kHasBitmap))
         take(&m->record, sizeof(wire::OperationRecord));
-      // The bitmaps of a batch are in its payload.
-      if ((m->header.flags & wire::kBatch) == 0) m->bitmap.resize(m->header.bitmap_bytes / 8);
+      m->bitmap.resize(m->header.bitmap_bytes / 8);
       take(m->bitmap.data(), m->bitmap.size() * 8);
       m->payload.resize(m->header.payload_bytes / 4);
       take(m->payload.data(), m->payload.size() * 4);

@@ -1,4 +1,4 @@
-// The one-hop exchange of one rank, with two more ranks that the test plays.
+// Gathering in one hop: the exchange of rank 0, with two more ranks that the test plays.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,13 +8,13 @@
 #include <string_view>
 
 #include "runtime/exchange/contributions/agreement.h"
-#include "runtime/exchange/one_hop/one_hop_exchange.h"
+#include "runtime/exchange/gather/gather_exchange.h"
 #include "tests/engine/hand_fed.h"
 
 namespace nzcl::test {
 namespace {
 
-using engine::OneHopExchange;
+using engine::GatherExchange;
 using engine::Operation;
 using testing::Each;
 using testing::ElementsAre;
@@ -33,7 +33,7 @@ class OneHopTest : public testing::Test {
  protected:
   explicit OneHopTest(std::uint32_t slots = kSlots)
       : fed_({.self = 0, .workers = 3, .dedicated = 0, .slots = slots, .one_hop = true}),
-        exchange_(fed_.context()) {}
+        exchange_(fed_.context(), Priority::express, engine::one_hop_schedule(3)) {}
 
   /// Starts an operation to which this rank contributes block 1 with the values 1, 2, 3, 4.
   Operation& start(std::uint64_t epoch) {
@@ -76,7 +76,7 @@ class OneHopTest : public testing::Test {
   const std::vector<float>& data(std::size_t operation) const { return started_[operation]->data; }
 
   HandFed fed_;
-  OneHopExchange exchange_;
+  GatherExchange exchange_;
   std::vector<std::unique_ptr<HandMade>> started_;
 };
 
@@ -118,13 +118,27 @@ TEST_F(OneHopTest, TheSumStaysHere) {
   EXPECT_TRUE(exchange_.idle());
 }
 
-TEST_F(OneHopTest, NothingIsSentUnlessAllCanTakeIt) {
+TEST_F(OneHopTest, WhoHasRoomGetsItsMessage) {
   for (std::uint64_t epoch = 0; epoch <= kSlots; ++epoch) start(epoch);
   EXPECT_THAT(step(), SizeIs(2 * kSlots)) << "then the channels are full";
   EXPECT_TRUE(fed_.context().credit(Priority::express, Direction::up, 1, 1));
-  EXPECT_THAT(step(), IsEmpty()) << "rank 2 still has no room";
+  EXPECT_THAT(messages_to(step()), ElementsAre(1)) << "rank 2 still has no room";
   EXPECT_TRUE(fed_.context().credit(Priority::express, Direction::up, 2, 1));
-  EXPECT_THAT(messages_to(step()), UnorderedElementsAre(1, 2));
+  EXPECT_THAT(messages_to(step()), ElementsAre(2));
+}
+
+TEST_F(OneHopTest, NothingIsSummedBeforeAllMessagesHaveLeft) {
+  for (std::uint64_t epoch = 0; epoch <= kSlots; ++epoch) {
+    Operation& op = start(epoch);
+    contribute(1, epoch, 0, {});
+    contribute(2, epoch, 0, {});
+    step();
+    EXPECT_EQ(op.finished(), epoch < kSlots);
+  }
+  EXPECT_TRUE(fed_.context().credit(Priority::express, Direction::up, 1, 1));
+  EXPECT_TRUE(fed_.context().credit(Priority::express, Direction::up, 2, 1));
+  step();
+  EXPECT_TRUE(started_.back()->operation.finished());
 }
 
 TEST_F(OneHopTest, ARankThatGivesNoSlotsBackIsNamed) {
@@ -177,7 +191,7 @@ class OneHopWindowTest : public OneHopTest {
 };
 
 TEST_F(OneHopWindowTest, AWindowIsUnderWay) {
-  constexpr std::uint64_t kMost = engine::kOneHopWindow;
+  constexpr std::uint64_t kMost = engine::kGatherWindow;
   for (std::uint64_t epoch = 0; epoch < 3 * kMost; ++epoch) start(epoch);
   EXPECT_THAT(messages_to(step()), SizeIs(2 * kMost));
   for (std::uint64_t epoch = 0; epoch < kMost; ++epoch) {
@@ -295,16 +309,17 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"sequence", [](Message& m) { m.header.sequence = 1; }, "it is out of order"},
         Malformed{"epoch", [](Message& m) { m.header.epoch = 1; }, "ranks disagree: operation 0"},
         Malformed{"slice", [](Message& m) { m.header.slice = 1; }, "there is no such slice"},
+        Malformed{"more", [](Message& m) { m.header.flags |= wire::kMore; }, "more than one section"},
         Malformed{"count", [](Message& m) { m.record.count = 19; }, "ranks disagree about operation 0"},
         Malformed{"type", [](Message& m) { m.record.type = 200; }, "its element type does not exist"},
         Malformed{"address", [](Message& m) { m.record.output_address = ~std::uint64_t{0} - 7; },
                   "beyond all addresses"},
         Malformed{"bulk", [](Message& m) { m.header.epoch = 1, m.record.count = 1 << 20; },
                   "channels of another priority"},
-        Malformed{"more_words", [](Message& m) { m.bitmap.push_back(0); }, "its length is another"},
+        Malformed{"more_words", [](Message& m) { m.bitmap.push_back(0); }, "another length"},
         Malformed{"behind", [](Message& m) { m.bitmap = {1u << 5}; }, "bits behind the last block"},
-        Malformed{"too_little", [](Message& m) { m.payload.pop_back(); }, "not as long as it says"},
-        Malformed{"too_much", [](Message& m) { m.payload.push_back(1); }, "not as long as it says"}),
+        Malformed{"too_little", [](Message& m) { m.payload.pop_back(); }, "not as long as its bitmap says"},
+        Malformed{"too_much", [](Message& m) { m.payload.push_back(1); }, "not as long as its bitmap says"}),
 
     [](const auto& malformed) { return malformed.param.name; });
 

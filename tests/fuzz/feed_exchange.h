@@ -25,12 +25,13 @@ inline std::string prefixed(std::uint8_t from, const std::string& message) {
 }
 
 /// Runs rank 0 with two operations of 20 floats under way, and feeds it the messages of the input, which come
-/// from two other ranks.
-template <typename Exchange>
+/// from two other ranks. The exchange is made of the lane's context and `more`.
+template <typename Exchange, typename... More>
 void feed_exchange(FuzzInput input, const HandFed::Setup& setup, wire::Priority priority,
-                   const wire::OperationRecord& record, const std::array<int, 2>& senders) {
+                   const wire::OperationRecord& record, const std::array<int, 2>& senders,
+                   const More&... more) {
   HandFed fed(setup);
-  Exchange exchange(fed.context());
+  Exchange exchange(fed.context(), more...);
   std::vector<std::unique_ptr<HandMade>> operations;
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
     operations.push_back(std::make_unique<HandMade>(fed, epoch, std::vector<float>(20, 1.0f), record));

@@ -16,10 +16,10 @@ set(fuzzed_sources
   runtime/operation/index_memory.cc runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/packed_positions.cc runtime/operation/run_walk.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
-  runtime/exchange/contributions/intake.cc runtime/exchange/contributions/output_sum.cc runtime/exchange/doubling/doubling_exchange.cc runtime/exchange/contributions/section_writer.cc
+  runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
   runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
-  runtime/exchange/contributions/tile_writer.cc runtime/exchange/one_hop/arrivals.cc
-  runtime/exchange/one_hop/one_hop_exchange.cc runtime/exchange/one_hop/whole_sum.cc
+  runtime/exchange/contributions/tile_writer.cc runtime/exchange/gather/arrivals.cc
+  runtime/exchange/gather/gather_exchange.cc runtime/exchange/gather/whole_sum.cc
   runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/partial_sender.cc
   runtime/exchange/merging/tile_merge.cc runtime/exchange/merging/tile_queue.cc
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc

@@ -1,5 +1,5 @@
 // Feeds any bytes as contributions to one of three ranks that exchange in one hop.
-#include "runtime/exchange/one_hop/one_hop_exchange.h"
+#include "runtime/exchange/gather/gather_exchange.h"
 #include "tests/fuzz/feed_exchange.h"
 
 namespace nzcl::test {
@@ -23,8 +23,9 @@ std::string contribution(std::uint8_t from, std::uint64_t sequence, bool refused
 }
 
 void run(FuzzInput input) {
-  feed_exchange<engine::OneHopExchange>(input, {.self = 0, .workers = 3, .dedicated = 0, .one_hop = true},
-                                        wire::Priority::express, HandMade::record(), {1, 2});
+  feed_exchange<engine::GatherExchange>(input, {.self = 0, .workers = 3, .dedicated = 0, .one_hop = true},
+                                        wire::Priority::express, HandMade::record(), {1, 2},
+                                        wire::Priority::express, engine::one_hop_schedule(3));
 }
 
 }  // namespace

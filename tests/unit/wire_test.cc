@@ -400,11 +400,13 @@ TEST(Seal, IsNotLookedForBehindTheSlot) {
   EXPECT_EQ(message_end(room.data(), 63, Direction::down), std::nullopt);
 }
 
-TEST(Seal, OfABatchCountsItsBitmapsOnce) {
+TEST(Seal, StandsBehindABatch) {
   std::array<std::byte, kSlot> slot{};
-  const Header header{.flags = kHasBitmap | kBatch, .bitmap_bytes = 16, .payload_bytes = 100};
-  std::memcpy(slot.data(), &header, sizeof header);
-  EXPECT_EQ(message_end(slot.data(), kSlot, Direction::up), kMaxOverhead + 100);
+  const Header own{.flags = kHasBitmap | kMore, .bitmap_bytes = 8, .payload_bytes = 4};
+  const Header batch{.flags = kBatch, .payload_bytes = 32};
+  std::memcpy(slot.data(), &own, sizeof own);
+  std::memcpy(slot.data() + kMaxOverhead + 16, &batch, sizeof batch);
+  EXPECT_EQ(message_end(slot.data(), kSlot, Direction::up), kMaxOverhead + 16 + sizeof batch + 32);
 }
 
 }  // namespace

@@ -171,47 +171,6 @@ bool Intake::expects(int rank, const Header& header) {
   return true;
 }
 
-bool Intake::offer(int via, int rank, const wire::Batch& batch, const wire::Entry& entry) {
-  const Header& header = batch.header;
-  std::optional<wire::Refusal> refusal;
-  if (entry.refusal_code != 0) {
-    refusal.emplace(
-        static_cast<std::uint16_t>(rank), entry.refusal_code,
-        std::string_view{reinterpret_cast<const char*>(entry.payload.data()), entry.payload.size()});
-  }
-  // The rank that gets a contribution directly compares its record. A contribution that another rank passes
-  // on has been compared there.
-  IncomingSlice* const s = via == rank ? enter(rank, header, batch.record, refusal ? &*refusal : nullptr)
-                                       : &slices_[header.sequence % kWindow];
-  if (s == nullptr) return false;
-  if (via != rank && !admit(*s, rank, header, batch.record, refusal ? &*refusal : nullptr)) return false;
-  const SliceView view = s->view(bits(*s, rank));
-  if (!entry.bitmap.empty())
-    std::memcpy(bits_at(s->sequence, rank), entry.bitmap.data(), entry.bitmap.size());
-  const char* wrong = nullptr;
-  if (!view.well_formed()) {
-    wrong = "its bitmap has bits behind the last block";
-  } else if (refusal && view.count() > 0) {
-    wrong = "it is refused, and has blocks";
-  } else if (!refusal && view.stream_bytes() != entry.payload.size()) {
-    wrong = "its data is not as long as its bitmap says";
-  }
-  if (wrong != nullptr) {
-    return refuse(
-        ErrorCode::transport,
-        fmt::format("rank {} sent a contribution of rank {} to operation {} slice {} that can't be: {}", via,
-                    rank, s->epoch, s->slice, wrong));
-  }
-  if (refusal || entry.payload.empty()) return true;
-  source_of(rank).sections.push_back({.slot = 0,
-                                      .payload = entry.payload.data(),
-                                      .bytes = entry.payload.size(),
-                                      .sequence = s->sequence,
-                                      .tiles = 0,
-                                      .last_in_slot = false});
-  return true;
-}
-
 void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice) {
   const int rank = context_.config.members.self;
   const bool tiled = operation->layout.tiled();
@@ -303,11 +262,10 @@ const char* Intake::wrong_with_place(const SliceLayout& layout, std::uint64_t sl
   return owns(layout, slice) ? nullptr : "another owner sums that slice";
 }
 
-/// Returns true if this lane sums the slice. By doubling all members sum it, each on the same lane.
+/// Returns true if this lane sums the slice.
 bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
   const EngineConfig& config = context_.config;
   const auto lanes = static_cast<std::uint32_t>(config.lanes), lane = static_cast<std::uint32_t>(config.lane);
-  if (priority_ == Priority::doubling) return layout.owner(slice) % lanes == lane;
   const Members& members = config.members;
   const int aggregator = members.dedicated ? members.self - members.workers : members.self;
   return layout.owner(slice) == static_cast<std::uint32_t>(aggregator) * lanes + lane;

@@ -12,7 +12,6 @@
 #include "runtime/channel/fixed_queue.h"
 #include "runtime/channel/lane_context.h"
 #include "runtime/operation/operation.h"
-#include "runtime/wire/batch.h"
 #include "runtime/wire/section.h"
 
 namespace nzcl::engine {
@@ -58,10 +57,6 @@ class Intake {
 
   /// Takes what has arrived from all ranks. Returns true if there was anything.
   bool receive();
-  /// Adds the contribution of `rank` to the slice of a batch that rank `via` has sent. The first contribution
-  /// of a batch is its sender's own, and must be offered first. Its bytes stay where they are: the caller
-  /// keeps them there until the slice is over. Returns false if it had to be refused, which is a failure.
-  bool offer(int via, int rank, const wire::Batch& batch, const wire::Entry& entry);
   /// Adds the local worker's contribution to the slice with this sequence. Its bytes are not copied: the sum
   /// reads them in the operation's input.
   void offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice);

@@ -56,25 +56,6 @@ bool write_refusal(MessageBuilder& message, wire::Header& header, const wire::Re
   return true;
 }
 
-bool write_entry(MessageBuilder& message, Contribution& c) {
-  Operation& op = *c.operation;
-  wire::BatchEntry entry;
-  std::byte* const entry_at = message.reserve(sizeof entry);
-  const auto bits = bitmap_of(c);
-  if (entry_at == nullptr || !message.put(bits.data(), bits.size_bytes())) return false;
-  if (op.refusal) {
-    wire::Header header;
-    if (!write_refusal(message, header, *op.refusal)) return false;
-    entry.payload_bytes = header.payload_bytes;
-    entry.refusal_code = header.refusal_code;
-  } else {
-    entry.payload_bytes = static_cast<std::uint32_t>(write_data(message, c, message.room()));
-    if (!c.sent()) return false;
-  }
-  std::memcpy(entry_at, &entry, sizeof entry);
-  return message.align(wire::kSectionAlignment);
-}
-
 bool write_tensor(SlotWriter& message, Operation& op, std::uint64_t sequence) {
   const trace::Span span(trace::What::push, op.epoch, 0);
   const auto bits = op.input_slice(0).bits();

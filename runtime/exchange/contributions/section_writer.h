@@ -7,7 +7,6 @@
 
 #include "runtime/channel/message_builder.h"
 #include "runtime/operation/operation.h"
-#include "runtime/wire/batch.h"
 #include "runtime/wire/message.h"
 
 namespace nzcl::engine {
@@ -69,10 +68,6 @@ struct WrittenSection {
 /// Writes why this rank takes part without data, and notes it in the header. Returns false, and writes
 /// nothing, if the message has no room.
 [[nodiscard]] bool write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal);
-
-/// Appends the whole contribution to a slice, or why it is refused, as an entry of a batch. Returns false if
-/// the message has no room, and is of no use then.
-[[nodiscard]] bool write_entry(MessageBuilder& message, Contribution& contribution);
 
 /// Writes a message of one section: the whole tensor of an operation of one slice, with a bitmap that says
 /// so. Returns false if it has no room, and is of no use then. Precondition: all blocks are present, in a

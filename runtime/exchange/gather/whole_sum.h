@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/exchange/one_hop/arrivals.h"
+#include "runtime/exchange/gather/arrivals.h"
 #include "runtime/kernels/reduce.h"
 #include "runtime/operation/operation.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/exchange/one_hop/whole_sum.h"
+#include "runtime/exchange/gather/whole_sum.h"
 
 #include <algorithm>
 
