@@ -28,5 +28,5 @@ set(fuzzed_sources
   runtime/exchange/switch/slot_intake.cc runtime/exchange/switch/slot_relay.cc runtime/exchange/switch/slot_server.cc
   runtime/exchange/switch/slot_sets.cc runtime/exchange/switch/slot_worker.cc
   runtime/lane/lane.cc
-  runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/string_list.cc
+  runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/string_list.cc
   runtime/comm/equipment.cc runtime/comm/hello.cc runtime/comm/split_plan.cc)

@@ -83,7 +83,7 @@ void serve(const Arguments& a) {
   };
   try {
     using bootstrap::Role;
-    comm::Core::join(options, bootstrap::make_bootstrap(options, Role::aggregator, a.index),
+    comm::Core::join(options, bootstrap::make_meeting(options, Role::aggregator, a.index),
                      {Role::aggregator, a.index, in_kernel})
         ->serve();
   } catch (...) {
