@@ -85,26 +85,31 @@ Meeting::Meeting(Place place) : place_(std::move(place)), patience_(hours(24)) {
     patience_ = std::chrono::duration_cast<Clock::duration>(
         duration<double>(std::min(60.0, options.bootstrap_timeout_s)));
   }
-  meeting_ = nzcl::bootstrap::make_bootstrap(options, nzcl::bootstrap::Role::worker, -1);
+  meeting_ = nzcl::bootstrap::make_meeting(options, nzcl::bootstrap::Role::worker, -1);
 }
 
-std::string Meeting::exchange(const std::string& mine) {
+void Meeting::meet() {
   try {
-    std::string other = meeting_->allgather(mine, Clock::now() + patience_).at(place_.server() ? 1 : 0);
-    met_ = true;
-    return other;
+    control_ = nzcl::bootstrap::ControlPlane::join(*meeting_, Clock::now() + patience_);
   } catch (const Error& e) {
-    if (met_ || place_.server() || e.code() != ErrorCode::timeout) throw;
+    if (place_.server() || e.code() != ErrorCode::timeout) throw;
     throw Error(e.code(),
                 fmt::format("no server of this program answers at {} port {}: start it there without a "
                             "host, or, if another program has the port, give both sides another "
                             "one with -p ({})",
                             place_.host, place_.port, e.what()));
   }
+  rounds_.emplace(*control_, "exchange", meeting_->size(), meeting_->rank());
+  meeting_.reset();
+}
+
+std::string Meeting::exchange(const std::string& mine) {
+  if (!control_) meet();
+  return rounds_->allgather(mine, Clock::now() + patience_).at(place_.server() ? 1 : 0);
 }
 
 void Meeting::exchange_within(const std::string& mine, Clock::duration limit) {
-  meeting_->allgather(mine, Clock::now() + limit);
+  rounds_->allgather(mine, Clock::now() + limit);
 }
 
 }  // namespace perf::write

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/rounds.h"
 
 namespace perf::write {
 
@@ -30,10 +31,13 @@ class Meeting {
   void exchange_within(const std::string& mine, nzcl::bootstrap::Clock::duration limit);
 
  private:
+  void meet();
+
   const Place place_;
   nzcl::bootstrap::Clock::duration patience_;
-  std::unique_ptr<nzcl::bootstrap::Bootstrap> meeting_;
-  bool met_ = false;
+  std::unique_ptr<nzcl::bootstrap::Meeting> meeting_;       // until both have met
+  std::unique_ptr<nzcl::bootstrap::ControlPlane> control_;  // from then on
+  std::optional<nzcl::bootstrap::Rounds> rounds_;
 };
 
 }  // namespace perf::write

@@ -1,6 +1,6 @@
 // The control plane: a star of authenticated TCP connections around one member that lives as long as the
-// communicator. It tells every member about the first failure, notices members that die, lets members
-// exchange bytes, and lets all leave together.
+// communicator. It is what members make of a meeting, and all that they tell each other goes over it. It
+// tells every member about the first failure, notices members that die, and lets all leave together.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/failure.h"
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 
@@ -40,20 +40,28 @@ struct Progress {
 /// How the members leave in good order: all call leave(), and then pass steps 3 and 4 without a failure.
 class ControlPlane {
  public:
+  /// Collective. Returns when all members have come to the meeting and are connected. Throws Error{timeout}
+  /// that names who has not come by the deadline, and what is wrong with the meeting otherwise; all that have
+  /// come learn it. Until settle(), a member that leaves has left the meeting, and then it has died.
+  static std::unique_ptr<ControlPlane> join(Meeting& meeting, Deadline deadline);
+
   struct Settings {
     /// The members' names by position, for error messages: "rank 3", "aggregator 0".
     std::vector<std::string> names;
     /// By position, whether the member stays until all others have left. Empty: no member does.
     std::vector<bool> serves;
-    /// Says how far this member has come. Called on the control thread, for which it must not wait.
-    std::function<Progress()> progress = [] { return Progress{}; };
-    /// All members are in one network namespace, so the hub listens on its loopback address only.
+    /// All members are in one network namespace, so each listens on its loopback address only.
     bool one_host = false;
   };
-  /// Collective over `bootstrap`. If the communicator fails, `on_failure` runs once on the control thread,
-  /// after failed() has become true; it must not block.
-  static std::unique_ptr<ControlPlane> join(Bootstrap& bootstrap, Settings settings, Deadline deadline,
-                                            std::function<void()> on_failure);
+  /// Collective, once the members know each other, and before they tell each other addresses of memory: from
+  /// now on, they find out without the hub which of them have died. Throws what gather() throws.
+  virtual void settle(Settings settings, Deadline deadline) = 0;
+  /// `progress` says how far this member has come. If the communicator fails, or has failed, `on_failure`
+  /// runs once, after failed() has become true. Both run on the control thread and must not block.
+  virtual void watch(std::function<Progress()> progress, std::function<void()> on_failure) = 0;
+  /// The address of this host on its connections with the other members ("10.0.0.7"), or "" if there are
+  /// none, or only within the host.
+  virtual const std::string& local_address() const = 0;
   virtual ~ControlPlane() = default;
 
   /// Reports a failure to the hub. Only the first failure of a communicator counts. Does not block.
@@ -84,13 +92,11 @@ class ControlPlane {
   /// same. Returns the parts of all, or nothing when all members of the control plane have left. All members
   /// get the same outcome, because the hub decides it: at the deadline of the first of them, it is
   /// Error{timeout} that names who is missing, also for those that come later; if one of them has left, it is
-  /// Error{invalid_usage}; if one gives up, it is that member's error. None of these fails the communicator.
-  /// Throws the communicator's Error if it fails meanwhile. Deadline::max() means no deadline.
+  /// Error{invalid_usage}. Neither fails the communicator. Throws the communicator's Error if it fails
+  /// meanwhile. Deadline::max() means no deadline.
   virtual std::optional<std::vector<std::string>> gather(const std::string& name,
                                                          const std::vector<int>& members, std::string part,
                                                          Deadline deadline) = 0;
-  /// Instead of gather(): fails it for the other members. Does not block.
-  virtual void give_up(const std::string& name, const std::vector<int>& members, Failure failure) = 0;
 };
 
 }  // namespace nzcl::bootstrap

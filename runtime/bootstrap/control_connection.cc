@@ -6,8 +6,7 @@ asio::awaitable<void> write_loop(std::shared_ptr<ControlConnection> connection) 
   try {
     while (!connection->closed) {
       if (connection->outgoing.empty()) {
-        if (connection->finishing) connection->close();
-        if (connection->closed) break;
+        if (connection->finishing) connection->end();
         asio::error_code ignored;
         co_await connection->wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;

@@ -5,8 +5,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "runtime/base/json_text.h"
+#include "runtime/bootstrap/meeting.h"
 #include "runtime/bootstrap/secure_stream.h"
 
 namespace nzcl::bootstrap {
@@ -25,7 +27,8 @@ struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
   std::deque<std::string> outgoing;
   asio::steady_timer wake;   // write_loop() sleeps on it; cancelled when there is something for it to do
   asio::steady_timer limit;  // closes the connection kFlushTime after finish()
-  bool finishing = false;    // close as soon as the queue is empty
+  bool finishing = false;    // nothing follows what is in the queue
+  bool ended = false;        // the other side has been told that nothing follows
   bool closed = false;
 
   /// Puts the frame into the queue.
@@ -34,7 +37,9 @@ struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
     outgoing.push_back(std::move(frame));
     wake.cancel();
   }
-  /// Closes the connection when the queue has been sent, or after kFlushTime.
+  /// Closes the connection when the queue has been sent and the other side has closed it too, or after
+  /// kFlushTime. A connection that is closed while data is unread is reset, and then the other side may never
+  /// read what was sent last. Its end is read by whoever reads from the connection.
   void finish() {
     if (closed) return;
     finishing = true;
@@ -43,6 +48,12 @@ struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
     limit.async_wait([self = shared_from_this()](asio::error_code error) {
       if (!error) self->close();
     });
+  }
+  /// Tells the other side that nothing follows.
+  void end() {
+    if (std::exchange(ended, true)) return;
+    asio::error_code ignored;
+    stream->lowest_layer().shutdown(Tcp::socket::shutdown_send, ignored);
   }
   /// Closes the connection at once. Reads and writes in progress end with an error.
   void close() {

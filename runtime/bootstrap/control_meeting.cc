@@ -1,27 +1,217 @@
-#include "runtime/bootstrap/control_meeting.h"
-
+// How the control plane comes to life.
 #include <fmt/format.h>
+#include <pthread.h>
 
-#include <utility>
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/base/start_thread.h"
+#include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/hub_search.h"
+#include "runtime/bootstrap/random_secret.h"
+#include "runtime/bootstrap/star_control.h"
 
 namespace nzcl::bootstrap {
+namespace {
 
-ControlMeeting::ControlMeeting(ControlPlane& control, std::string name, std::vector<int> members, int rank)
-    : control_(control), name_(std::move(name)), members_(std::move(members)), rank_(rank) {}
+// How long the hub of a failed meeting goes on listening, so that members that come a little later learn the
+// reason.
+constexpr std::chrono::seconds kLateTime{3};
+// Only the hub knows which members are missing. The others wait this much longer than their deadline for its
+// answer.
+constexpr std::chrono::seconds kGrace{2};
 
-std::string ControlMeeting::round_name() const { return fmt::format("{}, round {}", name_, round_); }
-
-std::vector<std::string> ControlMeeting::allgather(std::string_view mine, Deadline deadline) {
-  failed_ = true;  // until the round has ended well
-  auto parts = control_.gather(round_name(), members_, std::string(mine), deadline);
-  if (!parts) throw Error(ErrorCode::invalid_usage, name_ + ": the communicator is closed");
-  failed_ = false;
-  ++round_;
-  return std::move(*parts);
+Failure failure_of(const std::exception& e) {
+  const auto* const error = dynamic_cast<const Error*>(&e);
+  return {error != nullptr ? error->code() : ErrorCode::system, e.what()};
 }
 
-void ControlMeeting::abandon(Failure failure) {
-  if (!failed_) control_.give_up(round_name(), members_, std::move(failure));
+std::vector<std::string> names_of(const MeetingSettings& settings) {
+  std::vector<std::string> names;
+  for (int i = 0; i < settings.size; ++i) names.push_back(settings.name(i));
+  return names;
+}
+
+/// The address of this host on a connection, or "" if it leads to this host itself.
+std::string address_on(Stream& stream) {
+  asio::error_code none;
+  asio::ip::address address = stream.lowest_layer().local_endpoint(none).address();
+  if (none || is_loopback(address)) return {};
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  return address.to_string();
+}
+
+// A function of its own, because gcc 12 cannot compile initialiser lists of json within lambdas of
+// coroutines.
+nlohmann::json met(const std::string& key) { return {{"type", "met"}, {"key", key}}; }
+
+}  // namespace
+
+StarControl::StarControl(MeetingSettings self)
+    : me_(std::move(self)),
+      self_(me_.position),
+      members_(static_cast<std::size_t>(me_.size)),
+      names_(names_of(me_)),
+      board_(names_),
+      leaves_(names_, {}),
+      work_(asio::make_work_guard(io_)) {}
+
+void StarControl::meet(Meeting& meeting, Deadline deadline) {
+  try {
+    if (members_.size() > 1) is_hub() ? receive_members(meeting, deadline) : join_hub(meeting, deadline);
+  } catch (const std::exception& e) {
+    if (is_hub()) fail(failure_of(e));  // the destructor sends it before it closes the connections
+    meeting.give_up(failure_of(e), deadline);
+    throw;
+  }
+  thread_ = start_thread("nzcl-control", [this] {
+    return std::jthread([this] {
+      ::pthread_setname_np(::pthread_self(), "nzcl-control");
+      io_.run();
+    });
+  });
+}
+
+/// Runs the io_context until done() is true. Returns false when the deadline comes first.
+template <typename Done>
+bool StarControl::run_until(Done done, Deadline deadline) {
+  while (!done()) {
+    if (Clock::now() >= deadline) return false;
+    io_.run_one_until(deadline);
+  }
+  return true;
+}
+
+void StarControl::throw_failure() const {
+  if (const auto failed = failure()) throw Error(failed->code, failed->text);
+}
+
+void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
+  reception_.emplace(io_, meeting,
+                     [this](std::size_t position, const std::string& who, std::shared_ptr<Stream> stream) {
+                       names_[position] = who;
+                       if (local_address_.empty()) local_address_ = address_on(*stream);
+                       connect(position, std::move(stream))->send_bytes(encode_welcome());
+                     });
+  Reception& reception = *reception_;
+  reception.open(deadline);
+  const bool over =
+      run_until([&] { return reception.all_have_come() || reception.failure() || is_failed(); }, deadline);
+  if (const auto lost = failure()) reception.fail(Error(lost->code, lost->text));
+  if (reception.failure()) {  // members that come a little later should learn the reason too
+    fail({reception.failure()->code(), reception.failure()->what()});
+    run_until([&] { return reception.all_have_come_or_been_told(); },
+              std::min(deadline, Clock::now() + kLateTime));
+  }
+  const std::optional<Error> error = !over ? reception.late() : reception.failure();
+  reception.close();
+  if (error) throw Error(*error);
+  meeting.all_have_come();
+  broadcast(met(random_secret()));
+}
+
+void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
+  HubSearch search(io_, meeting);
+  std::shared_ptr<Stream> stream;
+  std::exception_ptr error;
+  bool over = false;
+  asio::co_spawn(io_, search.find(deadline), [&](std::exception_ptr e, std::shared_ptr<Stream> found) {
+    error = e;
+    stream = std::move(found);
+    over = true;
+  });
+  const auto is_over = [&] { return over; };
+  if (!run_until(is_over, deadline + kGrace)) {
+    const Error late = search.late();  // before the connection is closed, which changes it
+    search.stop();
+    run_until(is_over, Deadline::max());  // the coroutine uses the locals above until then
+    throw Error(late);
+  }
+  if (error) std::rethrow_exception(error);
+  local_address_ = address_on(*stream);
+  connect(0, std::move(stream));
+  const bool answered = run_until([this] { return context_ || is_failed(); }, deadline + kGrace);
+  throw_failure();
+  if (!answered)
+    throw Error(ErrorCode::timeout, fmt::format("{} at {} did not answer within the bootstrap timeout",
+                                                names_[0], me_.point_name));
+}
+
+void StarControl::settle(Settings settings, Deadline deadline) {
+  auto listener = listen(settings);
+  std::vector<HubAddress> addresses;
+  if (members_.size() > 1) {
+    std::vector<int> everybody(members_.size());
+    std::iota(everybody.begin(), everybody.end(), 0);
+    const auto told = gather("control plane", everybody, own_address(listener.get()), deadline);
+    if (!told) throw Error(ErrorCode::invalid_usage, "control plane: the communicator is closed");
+    addresses = addresses_of(*told, settings.names);
+  }
+  const std::shared_ptr<Listener> shared = std::move(listener);
+  asio::post(io_, [this, shared, settings = std::move(settings), addresses = std::move(addresses)]() mutable {
+    listener_ = shared;
+    take_settings(std::move(settings), std::move(addresses));
+  });
+}
+
+std::unique_ptr<Listener> StarControl::listen(const Settings& settings) {
+  if (self_ == 0) return nullptr;
+  return std::make_unique<Listener>(io_, settings.one_host ? resolve(own_loopback()) : Addresses(), 0,
+                                    settings.names[static_cast<std::size_t>(self_)] + ": control plane");
+}
+
+std::string StarControl::own_address(const Listener* listener) const {
+  return json_text({{"port", listener != nullptr ? listener->port() : 0},
+                    {"hosts", host_addresses()},
+                    {"host_id", host_id()}});
+}
+
+std::vector<HubAddress> StarControl::addresses_of(const std::vector<std::string>& told,
+                                                  const std::vector<std::string>& names) const {
+  std::vector<HubAddress> all;
+  for (const std::string& text : told) {
+    HubAddress address = parse_hub_address(text);
+    if (address.host_id == host_id()) address.hosts = {own_loopback()};
+    for (const std::string& host : address.hosts) {
+      asio::error_code error;
+      asio::ip::make_address(host, error);
+      if (error)
+        throw Error(ErrorCode::mismatch,
+                    fmt::format("{} says that its control plane is at \"{}\", which is no address",
+                                names[all.size()], host));
+    }
+    all.push_back(std::move(address));
+  }
+  return all;
+}
+
+void StarControl::take_settings(Settings settings, std::vector<HubAddress> addresses) {
+  names_ = std::move(settings.names);
+  serves_ = std::move(settings.serves);
+  addresses_ = std::move(addresses);
+  board_.rename(names_);
+  leaves_ = LeaveBoard(names_, serves_);
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
+    if (members_[i].gone) leaves_.gone(i);
+  }
+  settled_ = true;
+  if (!is_hub() && members_[0].gone) asio::co_spawn(io_, find_hub(), asio::detached);
+}
+
+void StarControl::watch(std::function<Progress()> progress, std::function<void()> on_failure) {
+  asio::post(io_, [this, progress = std::move(progress), on_failure = std::move(on_failure)]() mutable {
+    progress_ = std::move(progress);
+    on_failure_ = std::move(on_failure);
+    if (is_failed()) on_failure_();
+  });
+}
+
+std::unique_ptr<ControlPlane> ControlPlane::join(Meeting& meeting, Deadline deadline) {
+  auto control = std::make_unique<StarControl>(meeting.settings());
+  control->meet(meeting, deadline);
+  return control;
 }
 
 }  // namespace nzcl::bootstrap

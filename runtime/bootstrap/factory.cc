@@ -137,18 +137,18 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
   return c;
 }
 
-std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int number) {
+std::unique_ptr<Meeting> make_meeting(const Options& options, Role role, int number) {
   const LaunchEnvironment environment = read_launch_environment(process_environment);
   const Choice c = choose(options, environment, role, number);
-  if (c.kind == Choice::Kind::pmix) return make_pmix_bootstrap(options.session);
-  if (c.size == 1) return make_self_bootstrap();
+  if (c.kind == Choice::Kind::pmix) return make_pmix_meeting(options.session);
+  if (c.size == 1) return make_self_meeting();
 
-  StarSettings settings{.position = c.position,
-                        .size = c.size,
-                        .session = options.session,
-                        .who = {},
-                        .name = {},
-                        .point_name = {}};
+  MeetingSettings settings{.position = c.position,
+                           .size = c.size,
+                           .session = options.session,
+                           .who = {},
+                           .name = {},
+                           .point_name = {}};
   const int workers = c.size - options.aggregators;
   const bool by_role = !environment.counts_everything || options.rank >= 0 || options.world_size > 0;
   settings.name = [workers, by_role](int position) {
@@ -158,13 +158,13 @@ std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int
   };
   settings.who = fmt::format("{} ({})", settings.name(c.position), own_name());
   if (c.kind == Choice::Kind::socket) {
-    return make_socket_bootstrap(std::move(settings),
-                                 {.host = c.host, .port = c.port, .why = c.why, .secret = options.secret});
+    return make_socket_meeting(std::move(settings),
+                               {.host = c.host, .port = c.port, .why = c.why, .secret = options.secret});
   }
   // Without a path, the launcher has said that all processes are on this host.
   return c.path.empty()
-             ? make_file_bootstrap(std::move(settings), job_file(environment.job, options.session), true)
-             : make_file_bootstrap(std::move(settings), c.path);
+             ? make_file_meeting(std::move(settings), job_file(environment.job, options.session), true)
+             : make_file_meeting(std::move(settings), c.path);
 }
 
 }  // namespace nzcl::bootstrap

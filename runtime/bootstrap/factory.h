@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "nzcl/options.h"
-#include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/environment.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 
@@ -23,9 +23,8 @@ struct Choice {
 /// that says which variables to set.
 Choice choose(const Options& options, const LaunchEnvironment& environment, Role role, int number);
 
-/// Makes the meeting that choose() decides on. Throws what choose() throws. The meeting's first
-/// allgather throws Error{denied} if the ranks would meet at an address that other hosts can reach, but there
-/// is no secret.
-std::unique_ptr<Bootstrap> make_bootstrap(const Options& options, Role role, int number);
+/// Makes the meeting that choose() decides on. Throws what choose() throws. To meet throws
+/// Error{denied} if the ranks would meet at an address that other hosts can reach, but there is no secret.
+std::unique_ptr<Meeting> make_meeting(const Options& options, Role role, int number);
 
 }  // namespace nzcl::bootstrap

@@ -11,18 +11,17 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "nzcl/error.h"
-#include "runtime/base/json_text.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/meeting_point.h"
 #include "runtime/bootstrap/random_secret.h"
 
 namespace nzcl::bootstrap {
 namespace {
-
-using nlohmann::json;
 
 // The file lists the addresses of a host, of which there are not that many.
 constexpr std::size_t kLongestFile = 1 << 20;
@@ -33,7 +32,7 @@ constexpr std::size_t kLongestFile = 1 << 20;
 
 /// Writes a file that only this user can read. Others never see it half-written, because it gets its name
 /// last.
-void publish(const std::string& path, const std::string& text) {
+void write_file(const std::string& path, const std::string& text) {
   std::string temporary = path + ".XXXXXX";
   const int fd = ::mkstemp(temporary.data());  // mode 0600
   if (fd < 0) fail("cannot write the rendezvous file", path);
@@ -78,20 +77,6 @@ std::string read_all(int fd) {
   return text;
 }
 
-std::variant<MeetingPoint, NotYet> parse(const std::string& text) {
-  try {
-    const json j = json::parse(text);
-    MeetingPoint point{.addresses = {}, .port = j.at("port"), .secret = j.at("secret")};
-    std::vector<std::string> hosts = j.at("hosts");
-    if (j.at("host_id") == host_id()) hosts = {own_loopback()};
-    for (const std::string& host : hosts) point.addresses.push_back(asio::ip::make_address(host));
-    if (!point.addresses.empty() && point.port > 0 && point.port <= 65535) return point;
-  } catch (const json::exception&) {
-  } catch (const std::system_error&) {
-  }
-  return NotYet{.why = "member 0 has not replaced a file that is not nzcl's"};
-}
-
 std::variant<MeetingPoint, NotYet> look_up(const std::string& path) {
   // Another user may have put a link or a pipe there, on which this process should not wait.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -102,7 +87,8 @@ std::variant<MeetingPoint, NotYet> look_up(const std::string& path) {
   const std::string text = why.empty() ? read_all(fd) : "";
   ::close(fd);
   if (!why.empty()) return refused(path, why);
-  return parse(text);
+  if (auto point = parse_point(text)) return std::move(*point);
+  return NotYet{.why = "member 0 has not replaced a file that is not nzcl's"};
 }
 
 /// What /proc says about a process.
@@ -147,24 +133,30 @@ std::string launcher_name() {
   return nearest.empty() ? "init" : nearest;
 }
 
+class FileMeeting final : public Meeting {
+ public:
+  FileMeeting(MeetingSettings settings, std::string path, bool one_host)
+      : Meeting(std::move(settings)), path_(std::move(path)), one_host_(one_host) {}
+
+  std::variant<HubPlace, NotYet> place(Deadline) override {
+    return HubPlace{
+        .addresses = one_host_ ? resolve(own_loopback()) : Addresses(), .port = 0, .secret = secret_};
+  }
+  void publish(int port, Deadline) override { write_file(path_, encode_point(port, secret_)); }
+  void all_have_come() override { ::unlink(path_.c_str()); }
+  std::variant<MeetingPoint, NotYet> find(Deadline) override { return look_up(path_); }
+
+ private:
+  const std::string path_;
+  const bool one_host_;
+  const std::string secret_ = rank() == 0 ? random_secret() : "";
+};
+
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_file_bootstrap(StarSettings settings, const std::string& path,
-                                               bool one_host) {
+std::unique_ptr<Meeting> make_file_meeting(MeetingSettings settings, const std::string& path, bool one_host) {
   settings.point_name = "file " + path;
-  if (settings.position != 0) {
-    return make_star_member(
-        std::move(settings), [path] { return look_up(path); }, false);
-  }
-  const HubPlace place{
-      .addresses = one_host ? resolve(own_loopback()) : Addresses(), .port = 0, .secret = random_secret()};
-  const auto listening = [path, secret = place.secret](int port) {
-    publish(
-        path,
-        json_text({{"hosts", host_addresses()}, {"host_id", host_id()}, {"port", port}, {"secret", secret}}));
-  };
-  return make_star_hub(
-      std::move(settings), [place] { return place; }, listening, [path] { ::unlink(path.c_str()); });
+  return std::make_unique<FileMeeting>(std::move(settings), path, one_host);
 }
 
 std::string job_file(const std::string& job, const std::string& session) {

@@ -52,6 +52,9 @@ Failure failure_of(const json& j) {
 // The types of control frames that say how many operations a member has begun or finished.
 constexpr std::array<std::string_view, 5> kCounted{"bye", "left", "wants", "finish", "finished"};
 
+// The first letters of a hub's answers to a hello.
+constexpr char kWelcome = 'W', kRetry = 'R', kRefusal = 'E';
+
 constexpr char kGatherLetter = 'G';
 constexpr std::array kGatherKinds{"part", "late", "failed", "parts"};  // in the order of GatherFrame::Kind
 
@@ -74,30 +77,59 @@ HubAddress parse_hub_address(const std::string& text) {
   return read_json("the address of a control plane", text, [](const json& j) {
     HubAddress hub{.hosts = j.at("hosts").get<std::vector<std::string>>(),
                    .host_id = j.at("host_id").get<std::string>(),
-                   .key = j.at("key").get<std::string>(),
-                   .port = static_cast<int>(number(j, "port", 1, 65535))};
+                   .port = static_cast<int>(number(j, "port", 0, 65535))};
     if (hub.hosts.empty()) refuse("the address of a control plane", "it names no host");
     return hub;
   });
 }
 
-StarHello parse_star_hello(const std::string& text) {
+MemberHello parse_member_hello(const std::string& text) {
   return read_json("an introduction", text, [](const json& j) {
-    return StarHello{.who = j.at("who").get<std::string>(),
-                     .session = j.at("session").get<std::string>(),
-                     .position = static_cast<int>(number(j, "index", INT32_MIN, INT32_MAX)),
-                     .size = static_cast<int>(number(j, "size", INT32_MIN, INT32_MAX))};
+    return MemberHello{
+        .who = j.at("who").get<std::string>(),
+        .session = j.at("session").get<std::string>(),
+        .position = static_cast<int>(number(j, "index", INT32_MIN, INT32_MAX)),
+        .size = static_cast<int>(number(j, "size", INT32_MIN, INT32_MAX)),
+        // The first version did not say which one it is.
+        .version = j.contains("version") ? static_cast<int>(number(j, "version", 1, INT32_MAX)) : 1};
   });
 }
 
-std::size_t parse_control_hello(const std::string& text) {
-  return read_json("an introduction", text,
-                   [](const json& j) { return static_cast<std::size_t>(number(j, "member", 0, INT32_MAX)); });
+std::string encode_member_hello(const MeetingSettings& self) {
+  return json_text({{"version", kMeetingVersion},
+                    {"session", self.session},
+                    {"index", self.position},
+                    {"size", self.size},
+                    {"who", self.who}});
+}
+
+std::string encode_welcome() { return fmt::format("{}{}", kWelcome, kMeetingVersion); }
+
+std::string encode_retry(const std::string& session) {
+  return fmt::format("{}session \"{}\" meets here now", kRetry, session);
+}
+
+std::string encode_refusal(const Error& error) {
+  return kRefusal + json_text({{"code", static_cast<int>(error.code())}, {"text", error.what()}});
+}
+
+std::string parse_hub_answer(const std::string& text, const std::string& hub) {
+  if (text == encode_welcome()) return "";
+  if (text.starts_with(kRefusal)) throw parse_error(std::string_view(text).substr(1));
+  if (text.starts_with(kRetry)) return text.substr(1);
+  if (text == std::string(1, kWelcome)) throw Error(ErrorCode::mismatch, other_version(hub, 1));
+  throw Error(ErrorCode::mismatch, hub + " sent an answer that this version of nzcl does not understand");
+}
+
+std::string other_version(const std::string& who, int version) {
+  return fmt::format("members run different versions of nzcl: {} meets in version {}, and this one in {}",
+                     who, version, kMeetingVersion);
 }
 
 ControlFrame parse_control_frame(const std::string& text) {
   return read_json("a frame of the control plane", text, [](const json& j) {
-    ControlFrame frame{.type = j.at("type").get<std::string>(), .failure = {}, .operations = 0};
+    ControlFrame frame{.type = j.at("type").get<std::string>(), .failure = {}, .key = {}, .operations = 0};
+    if (frame.type == "met") frame.key = j.at("key").get<std::string>();
     if (frame.type == "abort" || frame.type == "failed") frame.failure = failure_of(j);
     if (std::find(kCounted.begin(), kCounted.end(), frame.type) != kCounted.end())
       frame.operations = static_cast<std::uint64_t>(number(j, "operations", 0, INT64_MAX));

@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "nzcl/error.h"
-#include "runtime/bootstrap/control.h"
+#include "runtime/base/failure.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 
@@ -26,22 +27,27 @@ inline constexpr std::uint32_t part_limit(std::size_t members) {
   return std::max<std::uint32_t>(kFrameLimit / static_cast<std::uint32_t>(members), kHelloLimit) - 8;
 }
 
-/// Where a member listens as the hub of the control plane, or to take its place. There is at least one host.
+/// How members meet and what the control plane says, in other words the version of all these frames and of
+/// exchange_meeting.h. Version 1 met over connections of their own.
+inline constexpr int kMeetingVersion = 2;
+
+/// Where a member listens to take the place of a hub that has died. There is at least one host.
 struct HubAddress {
   std::vector<std::string> hosts;
   std::string host_id;
-  std::string key;  // the same for all members; only the first hub tells it
-  int port = 0;
+  int port = 0;  // 0: it does not listen, because nobody comes before it
 };
-/// How a member introduces itself to member 0.
-struct StarHello {
+/// How a member introduces itself to a hub.
+struct MemberHello {
   std::string who, session;
   int position = 0, size = 0;
+  int version = 0;
 };
 /// One message of the control plane.
 struct ControlFrame {
   std::string type;
   Failure failure;               // in frames of the types "abort" and "failed"
+  std::string key;               // in those of the type "met": of connections to a hub that takes over
   std::uint64_t operations = 0;  // in those of the types "bye", "left", "wants", "finish" and "finished"
 };
 /// One message about a gather of the control plane. It is not JSON, because parts are bytes of any value: a
@@ -51,7 +57,7 @@ struct GatherFrame {
   enum class Kind {
     part,    // from a member: its part
     late,    // from a member: its deadline has come, and it waits for the hub's decision
-    failed,  // from a member: it gives up, for this reason; from the hub: the gather has failed for all
+    failed,  // from the hub: the gather has failed for all
     parts,   // from the hub: the parts of all
   };
   Kind kind = Kind::part;
@@ -69,12 +75,24 @@ inline constexpr std::size_t kGatherNameLimit = 200;
 bool is_gather_frame(std::string_view text);
 std::string encode(const GatherFrame& frame);
 
+// --- The meeting: a hello, and the hub's answer
+std::string encode_member_hello(const MeetingSettings& self);
+std::string encode_welcome();
+/// Another session is meeting here.
+std::string encode_retry(const std::string& session);
+/// The meeting has failed.
+std::string encode_refusal(const Error& error);
+/// Returns "" for a welcome, and why the member should try again otherwise. Throws the error of a meeting
+/// that has failed, and Error{mismatch} for a hub of another version, which `hub` names.
+std::string parse_hub_answer(const std::string& text, const std::string& hub);
+/// What is said of a member that meets in another version.
+std::string other_version(const std::string& who, int version);
+
 // All of these throw an Error{mismatch} that says which part of the text this version does not understand.
 
 HubAddress parse_hub_address(const std::string& text);
-StarHello parse_star_hello(const std::string& text);
-/// The position of the member that calls the hub, as that member states it.
-std::size_t parse_control_hello(const std::string& text);
+/// The numbers are what the member states.
+MemberHello parse_member_hello(const std::string& text);
 ControlFrame parse_control_frame(const std::string& text);
 /// Checks the fields one by one. Whether they suit a gather is for its hub to say.
 GatherFrame parse_gather_frame(std::string_view text);

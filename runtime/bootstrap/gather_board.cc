@@ -50,7 +50,7 @@ void GatherBoard::check(std::size_t from, const GatherFrame& frame) const {
     if (!distinct.insert(member).second) deny("a member twice");
   }
   if (!distinct.contains(static_cast<int>(from))) deny("its sender is not among the members");
-  if (frame.kind == Kind::parts) deny("only the hub sends the parts of all");
+  if (frame.kind == Kind::parts || frame.kind == Kind::failed) deny("only the hub says how it has ended");
 }
 
 GatherBoard::Entry GatherBoard::find_or_open(const GatherFrame& frame) {
@@ -89,11 +89,7 @@ GatherBoard::Answers GatherBoard::take(std::size_t from, GatherFrame frame) {
   const std::size_t index = index_of(frame.members, from);
   if (entry->second.here[index]) deny("a second part");
   entry->second.here[index] = true;
-  if (frame.kind == Kind::part) return take_part(entry, from, index, std::move(frame.parts.front()));
-  return fail(entry,
-              {frame.failure.code,
-               fmt::format("{}: {} could not go on: {}", frame.name, names_[from], frame.failure.text)},
-              from);
+  return take_part(entry, from, index, std::move(frame.parts.front()));
 }
 
 GatherBoard::Answers GatherBoard::take_part(Entry entry, std::size_t from, std::size_t index,
@@ -123,11 +119,11 @@ GatherBoard::Answers GatherBoard::take_part(Entry entry, std::size_t from, std::
   return answers;
 }
 
-GatherBoard::Answers GatherBoard::fail(Entry entry, Failure failure, std::optional<std::size_t> except) {
+GatherBoard::Answers GatherBoard::fail(Entry entry, Failure failure) {
   Gather& gather = entry->second;
   Answers answers;
   if (!gather.failure) {
-    answers = gather.answer_those_here(failed_frame(entry->first, failure), except);
+    answers = gather.answer_those_here(failed_frame(entry->first, failure));
     gather.failure = std::move(failure);
     gather.parts = {};
   }

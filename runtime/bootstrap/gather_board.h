@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/bootstrap/frames.h"
@@ -30,6 +31,9 @@ class GatherBoard {
   /// The members' names by position, for error messages.
   explicit GatherBoard(std::vector<std::string> names) : names_(std::move(names)), left_(names_.size()) {}
 
+  /// The names that error messages use from now on.
+  void rename(std::vector<std::string> names) { names_ = std::move(names); }
+
   /// Takes a frame from a member, and returns the answers to send. Throws Error{denied} for a frame that the
   /// protocol does not allow.
   Answers take(std::size_t from, GatherFrame frame);
@@ -42,23 +46,23 @@ class GatherBoard {
   struct Gather {
     std::vector<int> members;        // positions
     std::vector<std::string> parts;  // by index in `members`
-    std::vector<bool> here;          // the member has sent its part, or has given up
+    std::vector<bool> here;          // the member has sent its part
     std::optional<Failure> failure;
     bool all_here() const;
-    Answers answer_those_here(const std::string& frame, std::optional<std::size_t> except) const;
+    Answers answer_those_here(const std::string& frame, std::optional<std::size_t> except = {}) const;
   };
   using Entry = std::map<std::string, Gather>::iterator;
 
   void check(std::size_t from, const GatherFrame& frame) const;
   Entry find_or_open(const GatherFrame& frame);
   Answers take_part(Entry entry, std::size_t from, std::size_t index, std::string part);
-  /// Tells all members that are here, but not `except`, which knows.
-  Answers fail(Entry entry, Failure failure, std::optional<std::size_t> except = std::nullopt);
+  /// Tells all members that are here.
+  Answers fail(Entry entry, Failure failure);
   Failure closed_by(const std::string& name, std::size_t member) const;
   std::string missing(const Gather& gather) const;
   void forget_if_over(Entry entry);
 
-  const std::vector<std::string> names_;
+  std::vector<std::string> names_;
   std::vector<bool> left_;                 // by position
   std::map<std::string, Gather> gathers_;  // by name
 };

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "runtime/base/failure.h"
-#include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 

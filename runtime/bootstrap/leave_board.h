@@ -55,7 +55,7 @@ class LeaveBoard {
     std::uint64_t begun = 0;
   };
 
-  const std::vector<std::string> names_;
+  std::vector<std::string> names_;
   std::vector<Member> members_;   // by position
   std::optional<Leaver> leaver_;  // of those that have left, the one that had begun the fewest operations
 };

@@ -1,14 +1,17 @@
 #include "runtime/bootstrap/local.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "nzcl/error.h"
 #include "runtime/base/list_text.h"
+#include "runtime/bootstrap/host_address.h"
 
 namespace nzcl::bootstrap {
 
@@ -95,66 +98,56 @@ LocalMeeting::LocalMeeting(int members) : state_(std::make_shared<LocalMeetingSt
 
 namespace {
 
-class LocalBootstrap final : public Bootstrap {
- public:
-  LocalBootstrap(std::shared_ptr<LocalMeetingState> state, int rank)
-      : state_(std::move(state)), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int size() const override { return state_->size(); }
-  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
-    return state_->allgather(rank_, round_++, mine, deadline);
-  }
+MeetingSettings settings_of(int rank, int size, const std::string& point_name, std::string (*name)(int)) {
+  return {.position = rank,
+          .size = size,
+          .session = {},
+          .who = fmt::format("{} (pid {} on {})", name(rank), ::getpid(), host_name()),
+          .name = name,
+          .point_name = point_name};
+}
 
- private:
-  std::shared_ptr<LocalMeetingState> state_;
-  int rank_;
-  std::uint64_t round_ = 0;
-};
-
-class SelfBootstrap final : public Bootstrap {
- public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::vector<std::string> allgather(std::string_view mine, Deadline) override { return {std::string(mine)}; }
-};
-
-class CallbackBootstrap final : public Bootstrap {
- public:
-  CallbackBootstrap(int rank, int size, AllgatherCallback allgather)
-      : rank_(rank), size_(size), allgather_(std::move(allgather)) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  std::vector<std::string> allgather(std::string_view mine, Deadline) override {
-    auto all = allgather_(mine);
-    if (static_cast<int>(all.size()) != size_ || all[static_cast<std::size_t>(rank_)] != mine) {
-      throw Error(
-          ErrorCode::invalid_argument,
-          fmt::format(
-              "the caller's allgather returned {} parts for {} ranks, or did not return them in rank order",
-              all.size(), size_));
-    }
-    return all;
-  }
-
- private:
-  int rank_, size_;
-  AllgatherCallback allgather_;
-};
+std::string rank_name(int position) { return fmt::format("rank {}", position); }
+std::string member_name(int position) { return fmt::format("member {}", position); }
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalMeeting> meeting, int rank) {
-  return std::make_unique<LocalBootstrap>(meeting->state_, rank);
+Allgather local_allgather(const std::shared_ptr<LocalMeeting>& meeting, int rank) {
+  return [state = meeting->state_, rank, round = std::uint64_t{0}](std::string_view mine,
+                                                                   Deadline deadline) mutable {
+    return state->allgather(rank, round++, mine, deadline);
+  };
 }
-std::unique_ptr<Bootstrap> make_self_bootstrap() { return std::make_unique<SelfBootstrap>(); }
-std::unique_ptr<Bootstrap> make_callback_bootstrap(int rank, int size, AllgatherCallback allgather) {
+
+std::unique_ptr<Meeting> make_local_meeting(const std::shared_ptr<LocalMeeting>& meeting, int rank) {
+  return make_exchange_meeting(settings_of(rank, meeting->state_->size(), "their group", member_name),
+                               local_allgather(meeting, rank));
+}
+
+std::unique_ptr<Meeting> make_self_meeting() {
+  return make_exchange_meeting(settings_of(0, 1, "", rank_name), [](std::string_view mine, Deadline) {
+    return std::vector<std::string>{std::string(mine)};
+  });
+}
+
+std::unique_ptr<Meeting> make_callback_meeting(int rank, int size, AllgatherCallback allgather) {
   if (size < 1 || rank < 0 || rank >= size || !allgather) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("rank {} of {}, with {} allgather, cannot be made a member: ranks count from 0, "
                             "and the allgather must be callable",
                             rank, size, allgather ? "an" : "no"));
   }
-  return std::make_unique<CallbackBootstrap>(rank, size, std::move(allgather));
+  return make_exchange_meeting(
+      settings_of(rank, size, "the caller's allgather", rank_name),
+      [rank, size, allgather = std::move(allgather)](std::string_view mine, Deadline) {
+        auto all = allgather(mine);
+        if (static_cast<int>(all.size()) == size && all[static_cast<std::size_t>(rank)] == mine) return all;
+        throw Error(
+            ErrorCode::invalid_argument,
+            fmt::format(
+                "the caller's allgather returned {} parts for {} ranks, or did not return them in rank order",
+                all.size(), size));
+      });
 }
 
 }  // namespace nzcl::bootstrap

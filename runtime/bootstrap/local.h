@@ -3,12 +3,9 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "nzcl/allgather.h"
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/exchange_meeting.h"
 
 namespace nzcl::bootstrap {
 
@@ -21,14 +18,17 @@ class LocalMeeting {
   explicit LocalMeeting(int members);
 
  private:
-  friend std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalMeeting> meeting, int rank);
+  friend Allgather local_allgather(const std::shared_ptr<LocalMeeting>& meeting, int rank);
+  friend std::unique_ptr<Meeting> make_local_meeting(const std::shared_ptr<LocalMeeting>& meeting, int rank);
   std::shared_ptr<LocalMeetingState> state_;
 };
 
-std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalMeeting> meeting, int rank);
+/// The rounds of one member in one meeting.
+Allgather local_allgather(const std::shared_ptr<LocalMeeting>& meeting, int rank);
+std::unique_ptr<Meeting> make_local_meeting(const std::shared_ptr<LocalMeeting>& meeting, int rank);
 /// A meeting of one member.
-std::unique_ptr<Bootstrap> make_self_bootstrap();
+std::unique_ptr<Meeting> make_self_meeting();
 /// Throws Error{invalid_argument} if `rank` is not below `size`, or if `allgather` is empty.
-std::unique_ptr<Bootstrap> make_callback_bootstrap(int rank, int size, AllgatherCallback allgather);
+std::unique_ptr<Meeting> make_callback_meeting(int rank, int size, AllgatherCallback allgather);
 
 }  // namespace nzcl::bootstrap

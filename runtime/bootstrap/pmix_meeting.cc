@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <pmix.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +14,8 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/block_signals.h"
+#include "runtime/bootstrap/exchange_meeting.h"
+#include "runtime/bootstrap/host_address.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -129,19 +132,20 @@ Shared& shared() {
   return instance;
 }
 
-class PmixBootstrap final : public Bootstrap {
+/// An allgather of the processes of this namespace.
+class PmixExchange {
  public:
-  explicit PmixBootstrap(const std::string& session) : turn_(shared().meeting) {
+  explicit PmixExchange(const std::string& session) : turn_(shared().meeting) {
     const pmix_proc_t everybody = wildcard();
     const Value size =
         get(everybody, PMIX_JOB_SIZE, "the launcher does not say how many processes there are");
     size_ = static_cast<int>(size->data.uint32);
     prefix_ = fmt::format("nzcl.{}.{}", session, shared().made[session]++);
   }
-  int rank() const override { return static_cast<int>(client_.self().rank); }
-  int size() const override { return size_; }
+  int rank() const { return static_cast<int>(client_.self().rank); }
+  int size() const { return size_; }
 
-  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
+  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) {
     const std::string key = fmt::format("{}.{}", prefix_, round_++);
     std::string copy(mine);
     pmix_value_t value;
@@ -183,8 +187,17 @@ class PmixBootstrap final : public Bootstrap {
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_pmix_bootstrap(const std::string& session) {
-  return std::make_unique<PmixBootstrap>(session);
+std::unique_ptr<Meeting> make_pmix_meeting(const std::string& session) {
+  const auto exchange = std::make_shared<PmixExchange>(session);
+  const auto name = [](int position) { return fmt::format("process {}", position); };
+  return make_exchange_meeting(
+      {.position = exchange->rank(),
+       .size = exchange->size(),
+       .session = session,
+       .who = fmt::format("{} (pid {} on {})", name(exchange->rank()), ::getpid(), host_name()),
+       .name = name,
+       .point_name = "the launcher's PMIx server"},
+      [exchange](std::string_view mine, Deadline deadline) { return exchange->allgather(mine, deadline); });
 }
 
 }  // namespace nzcl::bootstrap

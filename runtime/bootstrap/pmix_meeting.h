@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 
@@ -12,6 +12,6 @@ namespace nzcl::bootstrap {
 /// launcher's own channel is trusted. A process takes part in one such meeting at a time, because PMIx fences
 /// carry no name that would tell two meetings apart: this call waits until no other thread of the process is
 /// in a PMIx meeting.
-std::unique_ptr<Bootstrap> make_pmix_bootstrap(const std::string& session);
+std::unique_ptr<Meeting> make_pmix_meeting(const std::string& session);
 
 }  // namespace nzcl::bootstrap

@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/sockets.h"
 
 namespace nzcl::bootstrap {

@@ -87,19 +87,26 @@ std::variant<MeetingPoint, NotYet> find_meeting_point(const SocketPlace& place) 
   return MeetingPoint{.addresses = addresses, .port = place.port, .secret = std::get<std::string>(key)};
 }
 
+class SocketMeeting final : public Meeting {
+ public:
+  SocketMeeting(MeetingSettings settings, SocketPlace place)
+      : Meeting(std::move(settings)), place_(std::move(place)) {}
+
+  std::variant<HubPlace, NotYet> place(Deadline) override { return find_hub_place(place_, own_secret_); }
+  std::variant<MeetingPoint, NotYet> find(Deadline) override { return find_meeting_point(place_); }
+  /// Without a secret, the key that was handed out may be that of another session's meeting, which has ended.
+  bool secret_is_sure() const override { return !place_.secret.empty(); }
+
+ private:
+  const SocketPlace place_;
+  const std::string own_secret_ = rank() == 0 ? random_secret() : "";
+};
+
 }  // namespace
 
-std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, SocketPlace place) {
+std::unique_ptr<Meeting> make_socket_meeting(MeetingSettings settings, SocketPlace place) {
   settings.point_name = fmt::format("{}:{} ({})", place.host, place.port, place.why);
-  if (settings.position == 0) {
-    return make_star_hub(std::move(settings), [place = std::move(place), own_secret = random_secret()] {
-      return find_hub_place(place, own_secret);
-    });
-  }
-  // Without a secret, the key that was handed out may be that of another session's meeting, which has ended.
-  const bool secret_is_sure = !place.secret.empty();
-  return make_star_member(
-      std::move(settings), [place = std::move(place)] { return find_meeting_point(place); }, secret_is_sure);
+  return std::make_unique<SocketMeeting>(std::move(settings), std::move(place));
 }
 
 }  // namespace nzcl::bootstrap

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "runtime/bootstrap/star.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 
@@ -17,8 +17,8 @@ struct SocketPlace {
   std::function<Addresses(const std::string&)> resolve = bootstrap::resolve;  // tests bring their own
 };
 
-/// A name that cannot be resolved yet is asked for again until the deadline. Without a secret, the first
-/// allgather throws Error{denied} if other hosts can reach the address.
-std::unique_ptr<Bootstrap> make_socket_bootstrap(StarSettings settings, SocketPlace place);
+/// A name that cannot be resolved yet is asked for again until the deadline. Without a secret,
+/// place() and find() throw Error{denied} if other hosts can reach the address.
+std::unique_ptr<Meeting> make_socket_meeting(MeetingSettings settings, SocketPlace place);
 
 }  // namespace nzcl::bootstrap

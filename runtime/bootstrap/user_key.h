@@ -15,7 +15,7 @@
 #include <string>
 #include <variant>
 
-#include "runtime/bootstrap/star.h"
+#include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
 

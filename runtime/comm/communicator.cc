@@ -73,7 +73,7 @@ class CommunicatorState {
   std::shared_ptr<Core> core;
 
   static std::unique_ptr<CommunicatorState> join(const Options& given,
-                                                 std::unique_ptr<bootstrap::Bootstrap> meeting,
+                                                 std::unique_ptr<bootstrap::Meeting> meeting,
                                                  comm::Identity identity) {
     return std::make_unique<CommunicatorState>(Core::join(given, std::move(meeting), identity));
   }
@@ -87,7 +87,7 @@ class CommunicatorState {
     options.aggregators = state.aggregators;
     prepare(options);
     const int member = worker ? index : state.workers + index;
-    return Core::join(options, bootstrap::make_local_bootstrap(state.meeting, member), {role, index},
+    return Core::join(options, bootstrap::make_local_meeting(state.meeting, member), {role, index},
                       std::make_shared<comm::Session>(state.network->device()));
   }
   static void prepare(const Options& options) {
@@ -233,14 +233,14 @@ OperationStatistics Work::statistics() const {
 
 Communicator::Communicator(const Options& options) {
   CommunicatorState::prepare(options);
-  auto meeting = bootstrap::make_bootstrap(options, Role::worker, -1);
+  auto meeting = bootstrap::make_meeting(options, Role::worker, -1);
   state_ = CommunicatorState::join(options, std::move(meeting), {Role::worker, -1});
 }
 
 Communicator::Communicator(const Options& options, int rank, int size, AllgatherCallback allgather) {
   CommunicatorState::prepare(options);
   state_ = CommunicatorState::join(
-      options, bootstrap::make_callback_bootstrap(rank, size, std::move(allgather)), {Role::worker, rank});
+      options, bootstrap::make_callback_meeting(rank, size, std::move(allgather)), {Role::worker, rank});
 }
 
 Communicator::Communicator(const LocalGroup& group, int rank, const Options& options)
@@ -342,7 +342,7 @@ void comm::send_made(const Work& work) { CommunicatorState::send_made(work); }
 
 void serve_aggregator(const Options& options, int index) {
   CommunicatorState::prepare(options);
-  Core::join(options, bootstrap::make_bootstrap(options, Role::aggregator, index), {Role::aggregator, index})
+  Core::join(options, bootstrap::make_meeting(options, Role::aggregator, index), {Role::aggregator, index})
       ->serve();
 }
 

@@ -14,7 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/plain_floats.h"
 #include "runtime/bootstrap/host_address.h"
-#include "runtime/bootstrap/telling_meeting.h"
+#include "runtime/bootstrap/rounds.h"
 #include "runtime/comm/child_servers.h"
 #include "runtime/comm/descriptor_need.h"
 #include "runtime/comm/device_choice.h"
@@ -71,12 +71,20 @@ Failure failure_of(const std::exception& e) {
 }
 
 /// Names this member before it is known who the others are.
-std::string join_name(const Options& options, const Identity& identity, const bootstrap::Bootstrap& meeting) {
+std::string join_name(const Options& options, const Identity& identity, int position) {
   const bool worker = identity.role == bootstrap::Role::worker;
   int number = identity.index >= 0 ? identity.index : worker ? options.rank : -1;
-  if (number < 0 && options.aggregators == 0) number = meeting.rank();
-  if (number < 0) return fmt::format("member {} of the meeting", meeting.rank());
-  return fmt::format("{} {}", worker ? "rank" : "aggregator", number);
+  if (number < 0 && options.aggregators == 0) number = position;
+  const std::string name = number < 0 ? fmt::format("member {} of the meeting", position)
+                                      : fmt::format("{} {}", worker ? "rank" : "aggregator", number);
+  return fmt::format("{} (pid {} on {})", name, ::getpid(), bootstrap::host_name());
+}
+
+/// What the others are told of a member that cannot join.
+Failure failure_of(const std::string& name, const std::exception& e) {
+  Failure failure = failure_of(e);
+  failure.text = name + ": " + failure.text;
+  return failure;
 }
 
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
@@ -91,28 +99,30 @@ engine::EngineConfig plan_lanes(const Introduction& introduction, const Session&
 
 // --- Begin
 
-std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting,
+std::shared_ptr<Core> Core::join(Options options, std::unique_ptr<bootstrap::Meeting> meeting,
                                  Identity identity, std::shared_ptr<Session> session) {
   const PlainFloats floats;  // the plan must come out alike on all ranks
   const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
   make_room_to_meet(*meeting);
-  bootstrap::TellingMeeting telling(*meeting);
+  auto control = meet(options, *meeting, identity, deadline);
+  const std::string name = join_name(options, identity, meeting->rank());
+  bootstrap::Rounds rounds(*control, "meeting", meeting->size(), meeting->rank());
+  meeting.reset();
   try {
-    return join_meeting(options, telling, deadline, identity, std::move(session));
+    return join_members(options, identity, control, rounds, std::move(session), deadline);
   } catch (const std::exception& e) {
-    Failure failure = failure_of(e);
-    failure.text = fmt::format("{} (pid {} on {}): {}", join_name(options, identity, *meeting), ::getpid(),
-                               bootstrap::host_name(), failure.text);
-    telling.give_up(failure, deadline);
+    if (control) control->abort(failure_of(name, e));
     throw;
   }
 }
 
-std::shared_ptr<Core> Core::join_meeting(const Options& options, bootstrap::Bootstrap& meeting,
-                                         verbs::Deadline deadline, const Identity& identity,
-                                         std::shared_ptr<Session> session) {
-  Introduction introduction = introduce(options, meeting, identity, deadline);
+std::shared_ptr<Core> Core::join_members(const Options& options, const Identity& identity,
+                                         std::unique_ptr<bootstrap::ControlPlane>& control,
+                                         bootstrap::Rounds& rounds, std::shared_ptr<Session> session,
+                                         verbs::Deadline deadline) {
+  Introduction introduction = introduce(options, *control, rounds, identity, deadline);
   const engine::Membership& membership = introduction.membership;
+  settle(*control, membership, deadline);
   const engine::Members& members = membership.members;
   if (!introduction.options.trace.empty()) {
     const bool first_here = membership.cores.index_of(members.self) == 0;
@@ -120,16 +130,16 @@ std::shared_ptr<Core> Core::join_meeting(const Options& options, bootstrap::Boot
   }
   const int node = introduction.placement.node;
   if (!session) {
-    auto [transport, device] = choose_device(introduction.options, membership, node, meeting, deadline);
+    auto [transport, device] = choose_device(introduction.options, membership, node, rounds, deadline);
     introduction.options.transport = std::move(transport);
     session = std::make_shared<Session>(std::move(device));
   }
   make_room_for_lanes(membership, session->device()->limits());
   const double device_gbps = session->device()->limits().link_gbps;
   gather_equipment({.node = node, .link = engine::own_link(introduction.options.link_gbps, device_gbps)},
-                   introduction.membership, meeting, deadline);
+                   introduction.membership, rounds, deadline);
   const auto core = make(std::move(introduction), std::move(session));
-  core->begin(meeting, deadline);
+  core->begin(std::move(control), rounds, deadline);
   log().info("{}", core->describe());
   return core;
 }
@@ -162,27 +172,23 @@ Core::Core(Introduction introduction, std::shared_ptr<Session> session)
              session_->device(), introduction_.placement.caller_spin),
       splitter_(introduction_) {}
 
-void Core::begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline) {
+void Core::begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
+                 verbs::Deadline deadline) {
+  control_ = std::move(control);
+  control_->watch([this] { return operations_.progress(); },
+                  [this] {
+                    lanes_.halt();
+                    threads_.fail();
+                  });
   const engine::Membership& membership = introduction_.membership;
-  std::vector<bool> serves;
-  for (const int member : membership.member_of) serves.push_back(!members().is_worker(member));
-  control_ = bootstrap::ControlPlane::join(meeting,
-                                           {.names = membership.names,
-                                            .serves = serves,
-                                            .progress = [this] { return operations_.progress(); },
-                                            .one_host = membership.networks.all_together()},
-                                           deadline, [this] {
-                                             lanes_.halt();
-                                             threads_.fail();
-                                           });
   try {
-    lanes_.connect(membership, meeting, deadline);
+    lanes_.connect(membership, rounds, deadline);
     threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });
     // Nobody may write before everybody can receive. A member without its threads never could.
-    meeting.allgather("ready", deadline);
+    rounds.allgather("ready", deadline);
   } catch (const std::exception& e) {
-    told_ = true;                    // by what is thrown
-    control_->abort(failure_of(e));  // so that close() does not wait for the others
+    told_ = true;  // by what is thrown
+    control_->abort(failure_of(membership.names[static_cast<std::size_t>(rounds.rank())], e));
     throw;
   }
 }
@@ -207,14 +213,23 @@ std::shared_ptr<Core> Core::split(int color, int key) {
 
 std::shared_ptr<Core> Core::join_split(Split split, verbs::Deadline deadline) const {
   const PlainFloats floats;
+  const engine::Membership& membership = split.introduction.membership;
+  const int rank = split.meeting->rank(), size = split.meeting->size();
+  const std::string name = membership.names[static_cast<std::size_t>(rank)];
+  std::unique_ptr<bootstrap::ControlPlane> control;
   try {
-    make_room_for_lanes(split.introduction.membership, session_->device()->limits());
+    make_room_for_lanes(membership, session_->device()->limits());
+    control = bootstrap::ControlPlane::join(*split.meeting, deadline);
+    bootstrap::Rounds rounds(*control, "split", size, rank);
+    settle(*control, membership, deadline);
     const auto core = make(std::move(split.introduction), session_);
-    core->begin(*split.meeting, deadline);
+    core->begin(std::move(control), rounds, deadline);
     log().info("{}", core->describe());
     return core;
   } catch (const std::exception& e) {
-    split.meeting->abandon(failure_of(e));
+    const Failure failure = failure_of(name, e);
+    if (control) control->abort(failure);
+    split.meeting->give_up(failure, deadline);  // if it has not ended yet
     throw;
   }
 }

@@ -13,7 +13,6 @@
 
 #include "nzcl/communicator.h"
 #include "runtime/base/own_process.h"
-#include "runtime/bootstrap/bootstrap.h"
 #include "runtime/bootstrap/control.h"
 #include "runtime/comm/engine_threads.h"
 #include "runtime/comm/join.h"
@@ -50,7 +49,7 @@ class Core {
   /// Collective. `session` comes from an earlier communicator; if it is nullptr, the device that the options
   /// ask for is opened. Either all members bring a session or none does. A member that cannot join tells the
   /// others why, and all of them throw.
-  static std::shared_ptr<Core> join(Options options, std::unique_ptr<bootstrap::Bootstrap> meeting,
+  static std::shared_ptr<Core> join(Options options, std::unique_ptr<bootstrap::Meeting> meeting,
                                     Identity identity, std::shared_ptr<Session> session = nullptr);
   /// Collective over the workers; see Communicator::split(). The new core has this one's session. Returns
   /// nullptr if `color` is negative.
@@ -117,10 +116,13 @@ class Core {
   /// it and only in the process in which it was made.
   static std::shared_ptr<Core> make(Introduction introduction, std::shared_ptr<Session> session);
   ~Core() = default;
-  static std::shared_ptr<Core> join_meeting(const Options& options, bootstrap::Bootstrap& meeting,
-                                            verbs::Deadline deadline, const Identity& identity,
-                                            std::shared_ptr<Session> session);
-  void begin(bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
+  /// Collective, over a control plane that has just come to life. Takes it once it has settled.
+  static std::shared_ptr<Core> join_members(const Options& options, const Identity& identity,
+                                            std::unique_ptr<bootstrap::ControlPlane>& control,
+                                            bootstrap::Rounds& rounds, std::shared_ptr<Session> session,
+                                            verbs::Deadline deadline);
+  void begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
+             verbs::Deadline deadline);
   std::shared_ptr<Core> join_split(Split split, verbs::Deadline deadline) const;
   verbs::Deadline meeting_deadline() const;
   bool is_worker() const { return members().is_worker(members().self); }

@@ -13,16 +13,15 @@ namespace {
 /// What a member opens for a moment beside all else: files of the system, sockets that are being accepted.
 constexpr std::uint64_t kOther = 8;
 
-/// Member 0 of a meeting has a connection to each of the others, once in the meeting and once in the control
-/// plane. Every other member has one to member 0.
+/// Member 0 has a connection to each of the others, and every other member has one to member 0, and a port.
 std::uint64_t star_connections(int rank, int size) {
   return rank == 0 ? static_cast<std::uint64_t>(size) : 2;
 }
 
 }  // namespace
 
-void make_room_to_meet(const bootstrap::Bootstrap& meeting) {
-  verbs::make_room_for_descriptors(2 * star_connections(meeting.rank(), meeting.size()) + 4 * kOther);
+void make_room_to_meet(const bootstrap::Meeting& meeting) {
+  verbs::make_room_for_descriptors(star_connections(meeting.rank(), meeting.size()) + 4 * kOther);
 }
 
 void make_room_for_lanes(const engine::Membership& membership, const verbs::Limits& limits) {

@@ -1,14 +1,14 @@
 // Sees to it that a member may open the descriptors that it will need, before it needs them.
 #pragma once
 
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/meeting.h"
 #include "runtime/plan/membership.h"
 #include "verbs/transport.h"
 
 namespace nzcl::comm {
 
 /// Raises the soft limit of descriptors to the hard one if it may be too low for a meeting of that size.
-void make_room_to_meet(const bootstrap::Bootstrap& meeting);
+void make_room_to_meet(const bootstrap::Meeting& meeting);
 
 /// Raises it if it may be too low for the lanes and the control plane. Throws Error{system} that says how
 /// many are needed if the hard limit is too low as well.

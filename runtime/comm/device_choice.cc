@@ -54,7 +54,7 @@ struct Said {
   std::string first, second;
 
   static std::vector<Said> gather(const Said& mine, const engine::Membership& membership,
-                                  bootstrap::Bootstrap& meeting, bootstrap::Deadline deadline) {
+                                  bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
     const auto texts = meeting.allgather(encode_strings({mine.first, mine.second}), deadline);
     std::vector<Said> all;  // by member
     for (const int position : membership.position_of) {
@@ -88,7 +88,7 @@ Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Me
   return {std::to_string(failures), why};
 }
 
-Outcome try_between_all(Attempt& attempt, const engine::Membership& membership, bootstrap::Bootstrap& meeting,
+Outcome try_between_all(Attempt& attempt, const engine::Membership& membership, bootstrap::Rounds& meeting,
                         bootstrap::Deadline deadline) {
   const Said mine{attempt.refusal, attempt.trial ? attempt.trial->offer() : std::string()};
   const auto offers = Said::gather(mine, membership, meeting, deadline);
@@ -107,7 +107,7 @@ Outcome try_between_all(Attempt& attempt, const engine::Membership& membership, 
 }  // namespace
 
 DeviceChoice choose_device(const Options& options, const engine::Membership& membership, int numa_node,
-                           bootstrap::Bootstrap& meeting, bootstrap::Deadline deadline) {
+                           bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
   const auto transports = engine::transports_of(options, membership);
   verbs::DeviceOptions device = engine::device_options(options, membership, numa_node);
   bool skip_shm = false;

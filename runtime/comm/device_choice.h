@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nzcl/options.h"
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/rounds.h"
 #include "runtime/plan/membership.h"
 #include "verbs/transport.h"
 
@@ -27,6 +27,6 @@ struct DeviceChoice {
 /// Throws Error{unavailable, system} if there is no transport left, on all members where a trial has failed,
 /// and otherwise on those that cannot open their device.
 DeviceChoice choose_device(const Options& options, const engine::Membership& membership, int numa_node,
-                           bootstrap::Bootstrap& meeting, bootstrap::Deadline deadline);
+                           bootstrap::Rounds& meeting, bootstrap::Deadline deadline);
 
 }  // namespace nzcl::comm

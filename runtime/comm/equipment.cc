@@ -53,9 +53,12 @@ Equipment Equipment::decode(const std::string& text, const std::string& who) {
   }
 }
 
-void gather_equipment(const Equipment& own, engine::Membership& membership, bootstrap::Bootstrap& meeting,
+void gather_equipment(const Equipment& own, engine::Membership& membership, bootstrap::Rounds& meeting,
                       bootstrap::Deadline deadline) {
-  const auto told = meeting.allgather(own.encode(), deadline);
+  enter_equipment(meeting.allgather(own.encode(), deadline), membership);
+}
+
+void enter_equipment(const std::vector<std::string>& told, engine::Membership& membership) {
   membership.nodes.clear();
   membership.links.clear();
   for (const int position : membership.position_of) {

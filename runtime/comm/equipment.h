@@ -3,8 +3,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/rounds.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
@@ -19,8 +20,10 @@ struct Equipment {
   static Equipment decode(const std::string& text, const std::string& who);
 };
 
+/// Enters what all members say, by their positions in the meeting, into the membership.
+void enter_equipment(const std::vector<std::string>& told, engine::Membership& membership);
 /// Collective. Enters what all members say into the membership.
-void gather_equipment(const Equipment& own, engine::Membership& membership, bootstrap::Bootstrap& meeting,
+void gather_equipment(const Equipment& own, engine::Membership& membership, bootstrap::Rounds& meeting,
                       bootstrap::Deadline deadline);
 
 }  // namespace nzcl::comm

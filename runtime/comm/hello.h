@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "nzcl/options.h"
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/meeting.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {

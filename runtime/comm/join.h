@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "nzcl/options.h"
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/rounds.h"
 #include "runtime/exchange/wing.h"
 #include "runtime/placement/plan.h"
 #include "runtime/plan/membership.h"
@@ -29,8 +29,16 @@ struct Introduction {
   std::shared_ptr<const engine::Wing> wing{};  // exchanges all operations; nullptr: no wing does
 };
 
-/// Collective. Throws Error{invalid_argument, mismatch, unsupported, timeout}.
-Introduction introduce(Options options, bootstrap::Bootstrap& meeting, Identity identity,
-                       bootstrap::Deadline deadline);
+/// Collective: all come to the meeting. Throws what ControlPlane::join() throws.
+std::unique_ptr<bootstrap::ControlPlane> meet(const Options& options, bootstrap::Meeting& meeting,
+                                              const Identity& identity, bootstrap::Deadline deadline);
+
+/// Collective. `rounds` are of all members of the control plane. Throws Error{invalid_argument, mismatch,
+/// unsupported, timeout}.
+Introduction introduce(Options options, bootstrap::ControlPlane& control, bootstrap::Rounds& rounds,
+                       Identity identity, bootstrap::Deadline deadline);
+/// Collective: the control plane learns who its members are.
+void settle(bootstrap::ControlPlane& control, const engine::Membership& membership,
+            bootstrap::Deadline deadline);
 
 }  // namespace nzcl::comm

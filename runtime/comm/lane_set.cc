@@ -44,7 +44,7 @@ LaneSet::LaneSet(const engine::LaneOptions& options, const std::shared_ptr<verbs
   }
 }
 
-void LaneSet::connect(const engine::Membership& membership, bootstrap::Bootstrap& meeting,
+void LaneSet::connect(const engine::Membership& membership, bootstrap::Rounds& meeting,
                       verbs::Deadline deadline) {
   const auto count = static_cast<std::size_t>(membership.members.count());
   const auto self = static_cast<std::size_t>(membership.members.self);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nzcl/communicator.h"
-#include "runtime/bootstrap/bootstrap.h"
+#include "runtime/bootstrap/rounds.h"
 #include "runtime/comm/core_sharing.h"
 #include "runtime/lane/lane.h"
 #include "runtime/operation/lane_bells.h"
@@ -29,7 +29,7 @@ class LaneSet final : public engine::LaneBells {
 
   /// Collective. Tells all members the addresses of this member's lanes, and connects the lanes to theirs.
   /// Other members may not have come so far yet, and must not be written to.
-  void connect(const engine::Membership& membership, bootstrap::Bootstrap& meeting, verbs::Deadline deadline);
+  void connect(const engine::Membership& membership, bootstrap::Rounds& meeting, verbs::Deadline deadline);
 
   std::size_t size() const { return lanes_.size(); }
   engine::Lane& operator[](std::size_t i) { return *lanes_[i]; }

@@ -6,11 +6,27 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/log.h"
+#include "runtime/bootstrap/exchange_meeting.h"
+#include "runtime/bootstrap/rounds.h"
 
 namespace nzcl::comm {
 
 using bootstrap::ControlPlane;
 using bootstrap::Deadline;
+
+namespace {
+
+bootstrap::MeetingSettings settings_of(const Introduction& child, int position) {
+  const engine::Membership& membership = child.membership;
+  return {.position = position,
+          .size = membership.members.count(),
+          .session = child.options.session,
+          .who = membership.names[static_cast<std::size_t>(position)],
+          .name = [names = membership.names](int i) { return names[static_cast<std::size_t>(i)]; },
+          .point_name = "the control plane of their parent"};
+}
+
+}  // namespace
 
 std::uint64_t Splitter::begin() {
   const std::scoped_lock lock(mutex_);
@@ -56,8 +72,11 @@ Split Splitter::join(ControlPlane& control, std::uint64_t number, const SplitGro
   std::vector<int> positions;
   for (const int member : group.members)
     positions.push_back(parent_.membership.position_of[static_cast<std::size_t>(member)]);
-  split.meeting = std::make_unique<bootstrap::ControlMeeting>(
+  const auto rounds = std::make_shared<bootstrap::Rounds>(
       control, fmt::format("split {}, color {}", number, group.color), std::move(positions), members.self);
+  split.meeting = bootstrap::make_exchange_meeting(
+      settings_of(child, rounds->rank()),
+      [rounds](std::string_view mine, Deadline until) { return rounds->allgather(mine, until); });
   return split;
 }
 

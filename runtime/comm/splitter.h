@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/bootstrap/control.h"
-#include "runtime/bootstrap/control_meeting.h"
+#include "runtime/bootstrap/meeting.h"
 #include "runtime/comm/join.h"
 #include "runtime/comm/split_plan.h"
 
@@ -20,7 +20,7 @@ namespace nzcl::comm {
 /// What a member needs to join a communicator that is split off.
 struct Split {
   Introduction introduction;
-  std::unique_ptr<bootstrap::ControlMeeting> meeting;  // uses the parent's control plane
+  std::unique_ptr<bootstrap::Meeting> meeting;  // uses the parent's control plane
 };
 
 /// Numbers the splits of one communicator. Workers call split() in the same order, and a dedicated aggregator

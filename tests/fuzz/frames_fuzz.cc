@@ -3,6 +3,7 @@
 #include "nzcl/error.h"
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/gather_board.h"
+#include "runtime/bootstrap/meeting_point.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -52,11 +53,14 @@ void try_gather(const std::string& text) {
 
 std::vector<std::string> fuzz_seeds() {
   return {"\0" + bootstrap::encode_strings({"a", "", "ccc"}),
-          R"({"hosts":["10.0.0.1"],"host_id":"x","port":4711,"key":"y"})",
-          R"({"hosts":[],"host_id":"x","port":4711,"key":"y"})",
-          R"({"session":"s","index":1,"size":2,"who":"rank 1"})",
-          R"({"member":1})",
-          R"({"member":-1e300})",
+          R"({"hosts":["10.0.0.1"],"host_id":"x","port":4711,"secret":"y"})",
+          R"({"hosts":[],"host_id":"x","port":4711,"secret":"y"})",
+          R"({"version":2,"session":"s","index":1,"size":2,"who":"rank 1"})",
+          R"({"session":"s","index":-1e300,"size":2,"who":"rank 1"})",
+          bootstrap::encode_welcome(),
+          bootstrap::encode_retry("s"),
+          bootstrap::encode_refusal(Error(ErrorCode::mismatch, "no")),
+          R"({"type":"met","key":"y"})",
           R"({"type":"failed","code":6,"text":"late"})",
           R"({"type":"abort","code":99,"text":"late"})",
           R"({"type":"all_bye"})",
@@ -75,8 +79,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace nzcl;
   const std::string text(reinterpret_cast<const char*>(data), size);
   test::try_parse([&] { bootstrap::parse_hub_address(text); });
-  test::try_parse([&] { bootstrap::parse_star_hello(text); });
-  test::try_parse([&] { bootstrap::parse_control_hello(text); });
+  test::try_parse([&] { bootstrap::parse_member_hello(text); });
+  test::try_parse([&] { bootstrap::parse_hub_answer(text, "rank 0"); });
+  test::try_parse([&] { static_cast<void>(bootstrap::parse_point(text)); });
   test::try_parse([&] { bootstrap::parse_control_frame(text); });
   test::try_parse([&] { static_cast<void>(bootstrap::parse_error(text)); });
   test::try_parse([&] { bootstrap::parse_gather_frame(text); });

@@ -9,9 +9,12 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
-#include "runtime/bootstrap/star.h"
+#include "runtime/bootstrap/meeting.h"
+#include "runtime/bootstrap/rounds.h"
 
 namespace nzcl::bootstrap {
 
@@ -25,7 +28,7 @@ inline int free_port() {
 inline Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
 inline constexpr std::chrono::milliseconds kLong{20000}, kShort{700};
 
-inline StarSettings settings(int position, int size, const std::string& session = "s") {
+inline MeetingSettings settings(int position, int size, const std::string& session = "s") {
   return {.position = position,
           .size = size,
           .session = session,
@@ -39,27 +42,49 @@ struct Member {
   std::string secret = "the secret of the job", session = "s";
 };
 
-inline std::unique_ptr<Bootstrap> join(const Member& m, int port) {
-  const Addresses loopback{asio::ip::address_v4::loopback()};
-  if (m.position == 0) {
-    const HubPlace place{.addresses = loopback, .port = port, .secret = m.secret};
-    return make_star_hub(settings(0, m.size, m.session), [place] { return place; });
+/// A meeting whose place all members know.
+class FixedMeeting final : public Meeting {
+ public:
+  FixedMeeting(MeetingSettings settings, MeetingPoint point)
+      : Meeting(std::move(settings)), point_(std::move(point)) {}
+  std::variant<HubPlace, NotYet> place(Deadline) override {
+    return HubPlace{.addresses = point_.addresses, .port = point_.port, .secret = point_.secret};
   }
-  const MeetingPoint point{.addresses = loopback, .port = port, .secret = m.secret};
-  return make_star_member(
-      settings(m.position, m.size, m.session), [point] { return point; }, true);
+  std::variant<MeetingPoint, NotYet> find(Deadline) override { return point_; }
+  bool secret_is_sure() const override { return true; }
+
+ private:
+  const MeetingPoint point_;
+};
+
+inline std::unique_ptr<Meeting> join(const Member& m, int port) {
+  return std::make_unique<FixedMeeting>(
+      settings(m.position, m.size, m.session),
+      MeetingPoint{.addresses = {asio::ip::address_v4::loopback()}, .port = port, .secret = m.secret});
+}
+
+/// Comes to the meeting, and runs `body` with the rounds of its members.
+inline void meet(Meeting& meeting, Deadline deadline, const std::function<void(Rounds&, Deadline)>& body) {
+  const auto control = ControlPlane::join(meeting, deadline);
+  Rounds rounds(*control, "test", meeting.size(), meeting.rank());
+  try {
+    body(rounds, deadline);
+  } catch (const Error& e) {
+    control->abort({e.code(), e.what()});  // as a communicator does whose member cannot join
+    throw;
+  }
 }
 
 /// Runs all members of a meeting. Returns the text of each member's error, or "" where there was none.
 inline std::vector<std::string> run(const std::vector<Member>& members, int port,
                                     std::chrono::milliseconds time,
-                                    const std::function<void(Bootstrap&, Deadline)>& body) {
+                                    const std::function<void(Rounds&, Deadline)>& body) {
   std::vector<std::string> errors(members.size());
   std::vector<std::jthread> threads;
   for (std::size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        body(*join(members[i], port), in(time));
+        meet(*join(members[i], port), in(time), body);
       } catch (const std::exception& e) {
         errors[i] = e.what();
       }
@@ -69,7 +94,7 @@ inline std::vector<std::string> run(const std::vector<Member>& members, int port
   return errors;
 }
 
-inline void three_rounds(Bootstrap& b, Deadline deadline) {
+inline void three_rounds(Rounds& b, Deadline deadline) {
   for (int round = 0; round < 3; ++round) {
     std::vector<std::string> expected;
     // The members' parts differ in size; some are empty, and some contain zero bytes.
@@ -80,6 +105,10 @@ inline void three_rounds(Bootstrap& b, Deadline deadline) {
     for (int r = 0; r < b.size(); ++r) expected.push_back(part(r));
     EXPECT_EQ(b.allgather(part(b.rank()), deadline), expected);
   }
+}
+
+inline void meet_for_three_rounds(Meeting& meeting, Deadline deadline) {
+  meet(meeting, deadline, three_rounds);
 }
 
 }  // namespace nzcl::bootstrap

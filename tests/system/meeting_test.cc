@@ -6,27 +6,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <asio.hpp>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
-#include <latch>
 #include <memory>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "nzcl/error.h"
-#include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/file_meeting.h"
+#include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/local.h"
+#include "runtime/bootstrap/secure_stream.h"
 #include "runtime/bootstrap/socket_meeting.h"
-#include "runtime/bootstrap/star.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/system/meeting.h"
 
@@ -39,12 +36,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// What a member of a local meeting learns from one round, or its error.
-std::future<std::string> gather(Bootstrap& member, const std::string& mine,
+std::future<std::string> gather(Allgather& member, const std::string& mine,
                                 std::chrono::milliseconds time = kLong) {
   return std::async(std::launch::async, [&member, mine, time]() -> std::string {
     try {
       std::string all;
-      for (const std::string& part : member.allgather(mine, in(time))) all += part;
+      for (const std::string& part : member(mine, in(time))) all += part;
       return all;
     } catch (const Error& e) {
       return e.what();
@@ -54,27 +51,27 @@ std::future<std::string> gather(Bootstrap& member, const std::string& mine,
 
 TEST(LocalMeeting, WhoComesTooLateMeetsTheOthersWhenAllComeAgain) {
   const auto meeting = std::make_shared<LocalMeeting>(2);
-  const auto a = make_local_bootstrap(meeting, 0);
-  EXPECT_THAT(gather(*a, "x", kShort).get(), HasSubstr("did not come to the meeting in time: member 1"));
-  const auto b = make_local_bootstrap(meeting, 1), again = make_local_bootstrap(meeting, 0);
-  auto of_b = gather(*b, "b"), of_a = gather(*again, "a");
+  auto a = local_allgather(meeting, 0);
+  EXPECT_THAT(gather(a, "x", kShort).get(), HasSubstr("did not come to the meeting in time: member 1"));
+  auto b = local_allgather(meeting, 1), again = local_allgather(meeting, 0);
+  auto of_b = gather(b, "b"), of_a = gather(again, "a");
   EXPECT_EQ(of_a.get(), "ab");
   EXPECT_EQ(of_b.get(), "ab");
 }
 
 TEST(LocalMeeting, RoundsOfDifferentMeetingsAreNotMixed) {
   const auto meeting = std::make_shared<LocalMeeting>(2);
-  const auto a = make_local_bootstrap(meeting, 0), b = make_local_bootstrap(meeting, 1);
-  auto first_of_a = gather(*a, "a"), first_of_b = gather(*b, "b");
+  auto a = local_allgather(meeting, 0), b = local_allgather(meeting, 1);
+  auto first_of_a = gather(a, "a"), first_of_b = gather(b, "b");
   EXPECT_EQ(first_of_a.get(), "ab");
   EXPECT_EQ(first_of_b.get(), "ab");
   // Member 1 fails for a reason of its own, and begins anew. Whichever comes first, they do not meet.
-  auto second_of_a = gather(*a, "2");
-  const auto b_again = make_local_bootstrap(meeting, 1);
-  auto anew_of_b = gather(*b_again, "B");
+  auto second_of_a = gather(a, "2");
+  auto b_again = local_allgather(meeting, 1);
+  auto anew_of_b = gather(b_again, "B");
   EXPECT_THAT(second_of_a.get(), HasSubstr("has begun a new one"));
-  const auto a_again = make_local_bootstrap(meeting, 0);
-  EXPECT_EQ(gather(*a_again, "A").get(), "AB");
+  auto a_again = local_allgather(meeting, 0);
+  EXPECT_EQ(gather(a_again, "A").get(), "AB");
   EXPECT_EQ(anew_of_b.get(), "AB");
 }
 
@@ -108,6 +105,32 @@ TEST(StarMeeting, AnotherSizeFailsForAll) {
   EXPECT_THAT(errors, Each(HasSubstr("expects 4 members")));
 }
 
+TEST(StarMeeting, AnotherVersionIsRefusedByName) {
+  const int port = free_port();
+  std::vector<std::string> errors;
+  std::jthread hub([&] { errors = run({{0}, {1}}, port, kLong, three_rounds); });
+  const auto context = make_psk_context("the secret of the job");
+  asio::io_context io;
+  asio::co_spawn(
+      io,
+      [&]() -> asio::awaitable<void> {
+        const asio::ip::tcp::endpoint at(asio::ip::address_v4::loopback(), static_cast<unsigned short>(port));
+        for (std::shared_ptr<Stream> stream; !stream;) {
+          try {
+            stream = co_await connect_secure(*context, at, std::chrono::seconds(3));
+            co_await write_frame(*stream, R"({"session":"s","index":2,"size":3,"who":"rank 2 of old"})");
+            EXPECT_THAT(co_await read_frame(*stream, kAnswerLimit),
+                        HasSubstr("rank 2 of old meets in version 1"));
+          } catch (const std::system_error&) {  // nobody listens there yet
+          }
+        }
+      },
+      asio::detached);
+  io.run();
+  hub.join();
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 of old meets in version 1, and this one in 2")));
+}
+
 TEST(StarMeeting, NamesMayBeOfBytesThatAreNotText) {
   EXPECT_THAT(run({{.position = 0, .session = "\xff\xfe"},
                    {.position = 1, .session = "\xff\xfe"},
@@ -130,7 +153,7 @@ TEST(StarMeeting, SessionsShareAPort) {
 
 TEST(StarMeeting, PartsOfAnySizeComeWhole) {
   EXPECT_THAT(run({{0}, {1}, {2}}, free_port(), kLong,
-                  [](Bootstrap& b, Deadline deadline) {
+                  [](Rounds& b, Deadline deadline) {
                     for (const std::size_t size : {65535, 65536, 65537, 131072, 131073, 1000003}) {
                       const auto part = [&](int rank) {
                         return std::string(size, static_cast<char>('a' + rank)) + std::to_string(rank);
@@ -143,7 +166,7 @@ TEST(StarMeeting, PartsOfAnySizeComeWhole) {
 }
 
 TEST(StarMeeting, AMemberThatLeavesEarlyIsNamed) {
-  const auto errors = run({{0}, {1}, {2}}, free_port(), kLong, [](Bootstrap& b, Deadline deadline) {
+  const auto errors = run({{0}, {1}, {2}}, free_port(), kLong, [](Rounds& b, Deadline deadline) {
     b.allgather("x", deadline);
     if (b.rank() != 2) b.allgather("y", deadline);
   });
@@ -169,7 +192,7 @@ TEST(StarMeeting, StrangersAreRefusedAndDisturbNobody) {
   });
   std::vector<Member> members{{0}, {1}, {2}};
   EXPECT_THAT(run(members, port, kLong,
-                  [](Bootstrap& b, Deadline deadline) {
+                  [](Rounds& b, Deadline deadline) {
                     // Member 2 waits, so that the strangers come first.
                     if (b.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
                     three_rounds(b, deadline);
@@ -194,12 +217,13 @@ std::vector<std::string> meet_by_name(const std::string& secret, const std::vect
     threads.emplace_back([&, i] {
       try {
         const auto size = static_cast<int>(resolvers.size());
-        three_rounds(*make_socket_bootstrap(settings(static_cast<int>(i), size), {.host = "some-host",
-                                                                                  .port = port,
-                                                                                  .why = "the test",
-                                                                                  .secret = secret,
-                                                                                  .resolve = resolvers[i]}),
-                     in(time));
+        meet_for_three_rounds(
+            *make_socket_meeting(settings(static_cast<int>(i), size), {.host = "some-host",
+                                                                       .port = port,
+                                                                       .why = "the test",
+                                                                       .secret = secret,
+                                                                       .resolve = resolvers[i]}),
+            in(time));
       } catch (const std::exception& e) {
         errors[i] = e.what();
       }
@@ -268,7 +292,7 @@ TEST(SocketMeeting, AHostsOwnNameOfLoopbackDoesNotShutOutOtherHosts) {
 /// What a member says of a file that it does not believe.
 std::string refusal_of_file(const std::string& path) {
   try {
-    three_rounds(*make_file_bootstrap(settings(1, 2), path), in(kShort));
+    meet_for_three_rounds(*make_file_meeting(settings(1, 2), path), in(kShort));
   } catch (const Error& e) {
     return e.what();
   }
@@ -309,7 +333,7 @@ TEST(FileMeeting, MeetsInSpiteOfLeftovers) {
         try {
           // Member 0 waits, so that the others find the leftover file.
           if (i == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-          three_rounds(*make_file_bootstrap(settings(i, 3), path), in(kLong));
+          meet_for_three_rounds(*make_file_meeting(settings(i, 3), path), in(kLong));
         } catch (const std::exception& e) {
           errors[static_cast<std::size_t>(i)] = e.what();
         }
@@ -328,9 +352,10 @@ TEST(FileMeeting, PathsAndNamesMayBeOfBytesThatAreNotText) {
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
       try {
-        StarSettings s = settings(i, 2);
+        MeetingSettings s = settings(i, 2);
         s.who += "\xff";
-        make_file_bootstrap(std::move(s), path)->allgather("\xff", in(kShort));
+        meet(*make_file_meeting(std::move(s), path), in(kShort),
+             [](Rounds& b, Deadline deadline) { b.allgather("\xff", deadline); });
         if (i == 0) throw Error(ErrorCode::aborted, "left");
       } catch (const std::exception& e) {
         errors[static_cast<std::size_t>(i)] = e.what();
@@ -354,257 +379,50 @@ TEST(StringList, ComesBack) {
   EXPECT_THROW(decode_strings(encode_strings({"abcdef"}).substr(0, 7)), Error);
 }
 
-// --- The control plane, on the same meeting
-
-struct Plane {
-  std::unique_ptr<ControlPlane> control;
-  std::atomic<int> failures{0};
-};
-
-std::vector<std::unique_ptr<Plane>> planes(int size, const std::vector<bool>& serves = {}) {
-  std::vector<std::unique_ptr<Plane>> all;
-  auto meeting = std::make_shared<LocalMeeting>(size);
-  ControlPlane::Settings names{.names = {}, .serves = serves};
-  for (int i = 0; i < size; ++i) {
-    all.push_back(std::make_unique<Plane>());
-    names.names.push_back("rank " + std::to_string(i));
-  }
+/// Runs a meeting over an exchange of threads. Returns the text of each member's error.
+std::vector<std::string> exchange(int members, const std::function<void(Meeting&)>& body) {
+  const auto local = std::make_shared<LocalMeeting>(members);
+  std::vector<std::string> errors(static_cast<std::size_t>(members));
   std::vector<std::jthread> threads;
-  for (int i = 0; i < size; ++i) {
-    threads.emplace_back([&, i] {
-      Plane& plane = *all[static_cast<std::size_t>(i)];
-      const auto bootstrap = make_local_bootstrap(meeting, i);
-      plane.control = ControlPlane::join(*bootstrap, names, in(kLong), [&plane] { ++plane.failures; });
+  for (int rank = 0; rank < members; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(*make_exchange_meeting(settings(rank, members), local_allgather(local, rank)));
+      } catch (const Error& e) {
+        errors[static_cast<std::size_t>(rank)] = e.what();
+      }
     });
   }
   threads.clear();
-  return all;
+  return errors;
 }
 
-void on_all(const std::vector<std::unique_ptr<Plane>>& all,
-            const std::function<void(Plane&, std::size_t)>& body) {
-  std::vector<std::jthread> threads;
-  for (std::size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { body(*all[i], i); });
+TEST(ExchangeMeeting, AllMeet) {
+  EXPECT_THAT(exchange(3, [](Meeting& meeting) { meet_for_three_rounds(meeting, in(kLong)); }), Each(""));
 }
 
-TEST(ControlPlane, AllLeaveTogether) {
-  const auto all = planes(4);
-  on_all(all, [](Plane& p, std::size_t) {
-    EXPECT_TRUE(p.control->leave(in(kLong)));
-    p.control->quiesced();
-    EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
-    p.control.reset();  // members leave one by one, and their lost connections are no failures any more
-  });
-  for (const auto& p : all) EXPECT_EQ(p->failures, 0);
-}
-
-TEST(ControlPlane, LeavingWaitsForTheLastAndSaysSoAtTheDeadline) {
-  const auto all = planes(2);
-  EXPECT_FALSE(all[1]->control->leave(in(std::chrono::milliseconds(50))));
-  EXPECT_FALSE(all[1]->control->failed());
-}
-
-TEST(ControlPlane, TheFirstFailureReachesAllOnce) {
-  const auto all = planes(4);
-  all[2]->control->abort({ErrorCode::aborted, "first"});
-  on_all(all, [](Plane& p, std::size_t) {
-    while (!p.control->failed()) std::this_thread::yield();
-    p.control->abort({ErrorCode::internal, "second"});
-    EXPECT_EQ(p.control->failure()->text, "first");
-    EXPECT_EQ(p.control->failure()->code, ErrorCode::aborted);
-    p.control->quiesced();
-    EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
-    EXPECT_FALSE(p.control->leave(in(kLong)));
-  });
-  for (const auto& p : all) EXPECT_EQ(p->failures, 1);
-}
-
-TEST(ControlPlane, BytesThatAreNotTextAreReplacedInAFailure) {
-  for (const std::size_t who : {std::size_t{0}, std::size_t{1}}) {
-    const auto all = planes(3);
-    all[who]->control->abort({ErrorCode::aborted, "bad \xff\xfe bytes"});
-    on_all(all, [](Plane& p, std::size_t) {
-      while (!p.control->failed()) std::this_thread::yield();
-      EXPECT_EQ(p.control->failure()->text, "bad \uFFFD\uFFFD bytes");
+TEST(ExchangeMeeting, TheOthersLearnAtTheNextRoundWhyOneGivesUp) {
+  for (const int who : {0, 1}) {
+    const auto errors = exchange(3, [who](Meeting& meeting) {
+      if (meeting.rank() != who) return meet_for_three_rounds(meeting, in(kLong));
+      meeting.give_up({ErrorCode::system, "no memory \xff"}, in(kLong));
+      meeting.give_up({ErrorCode::system, "twice"}, in(kLong));  // must not wait for a second round
     });
-  }
-}
-
-TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
-  for (const std::size_t dead : {std::size_t{2}, std::size_t{0}}) {
-    auto all = planes(3);
-    all[dead]->control.reset();
-    on_all(all, [&](Plane& p, std::size_t i) {
-      if (i == dead) return;
-      while (!p.control->failed()) std::this_thread::yield();
-      EXPECT_EQ(p.control->failure()->code, ErrorCode::peer_failed);
-      EXPECT_THAT(p.control->failure()->text, HasSubstr("rank " + std::to_string(dead) + " died"));
-      p.control->quiesced();
-      EXPECT_TRUE(p.control->wait_quiesced(in(kLong)));
-    });
-  }
-}
-
-/// All members in `dead` die at once.
-void kill(const std::vector<std::unique_ptr<Plane>>& all, const std::set<std::size_t>& dead) {
-  on_all(all, [&](Plane& p, std::size_t i) {
-    if (dead.contains(i)) p.control.reset();
-  });
-}
-
-TEST(ControlPlane, WithoutTheHubTheOthersTellEachOtherThatTheyAreQuiet) {
-  using Dead = std::set<std::size_t>;
-  for (const Dead& dead : {Dead{0}, Dead{0, 1}, Dead{0, 2}, Dead{0, 4}, Dead{0, 1, 2}, Dead{0, 1, 2, 3}}) {
-    const auto all = planes(5);
-    kill(all, dead);
-    const std::size_t last = dead.contains(4) ? 3 : 4;
-    std::latch others_wait(static_cast<std::ptrdiff_t>(all.size() - dead.size()) - 1);
-    on_all(all, [&](Plane& p, std::size_t i) {
-      if (dead.contains(i)) return;
-      while (!p.control->failed()) std::this_thread::yield();
-      // The hub may have told the others of another death before its own.
-      EXPECT_TRUE(std::any_of(dead.begin(), dead.end(), [&](std::size_t d) {
-        return p.control->failure()->text.find("rank " + std::to_string(d) + " died") != std::string::npos;
-      })) << p.control->failure()->text;
-      if (i == last) {
-        others_wait.wait();
-      } else {
-        p.control->quiesced();
-        EXPECT_FALSE(p.control->wait_quiesced(in(std::chrono::milliseconds(200)))) << "the last is not quiet";
-        others_wait.count_down();
-      }
-      p.control->quiesced();
-      EXPECT_TRUE(p.control->wait_quiesced(in(kLong))) << "member " << i << " of " << dead.size() << " dead";
-    });
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (!dead.contains(i)) {
-        EXPECT_EQ(all[i]->failures, 1);
-      }
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(errors[static_cast<std::size_t>(rank)], rank == who ? "" : "no memory \uFFFD");
     }
   }
 }
 
-TEST(ControlPlane, MembersThatDieOneAfterAnotherAreNotWaitedFor) {
-  const auto all = planes(5);
-  all[3]->control->abort({ErrorCode::aborted, "first"});
-  for (const auto& p : all) {
-    while (!p->control->failed()) std::this_thread::yield();
-  }
-  all[4]->control->quiesced();
-  for (const std::size_t next : {0, 1, 2}) {
-    EXPECT_FALSE(all[4]->control->wait_quiesced(in(std::chrono::milliseconds(200))));
-    all[next]->control.reset();
-  }
-  all[3]->control->quiesced();
-  for (const std::size_t i : {3, 4}) {
-    EXPECT_TRUE(all[i]->control->wait_quiesced(in(kLong)));
-    EXPECT_EQ(all[i]->control->failure()->text, "first");
-  }
-}
-
-TEST(ControlPlane, TheHubMayDieAfterAllHaveLeft) {
-  const auto all = planes(3);
-  on_all(all, [](Plane& p, std::size_t) { EXPECT_TRUE(p.control->leave(in(kLong))); });
-  kill(all, {0});
-  all[1]->control->quiesced();
-  EXPECT_FALSE(all[1]->control->wait_quiesced(in(std::chrono::milliseconds(200)))) << "member 2 is not quiet";
-  all[2]->control->quiesced();
-  for (const std::size_t i : {1, 2}) {
-    EXPECT_TRUE(all[i]->control->wait_quiesced(in(kLong)));
-    EXPECT_EQ(all[i]->failures, 0);
-  }
-}
-
-TEST(ControlPlane, MembersThatServeLeaveAfterAllOthers) {
-  const auto all = planes(3, {false, false, true});
-  on_all(all, [](Plane& p, std::size_t) { EXPECT_TRUE(p.control->leave(Deadline::max())); });
-}
-
-// --- Gathers of the control plane
-
-TEST(ControlPlaneGather, GroupsOfMembersGatherSideBySideAndLargeParts) {
-  const auto all = planes(5);
-  on_all(all, [](Plane& p, std::size_t i) {
-    const std::vector<int> mine = i % 2 == 0 ? std::vector<int>{4, 0, 2} : std::vector<int>{1, 3};
-    for (int round = 0; round < 20; ++round) {
-      const auto part = [&](int member) {
-        return std::string(static_cast<std::size_t>(round * 10000), '\xfe') + std::to_string(member);
-      };
-      std::vector<std::string> expected;
-      for (const int member : mine) expected.push_back(part(member));
-      EXPECT_EQ(p.control->gather("group " + std::to_string(i % 2) + ", round " + std::to_string(round), mine,
-                                  part(static_cast<int>(i)), in(kLong)),
-                expected);
-    }
-    EXPECT_FALSE(p.control->failed());
-  });
-}
-
-TEST(ControlPlaneGather, TheDeathOfAMemberEndsIt) {
-  for (const std::size_t dead : {std::size_t{2}, std::size_t{0}}) {
-    auto all = planes(3);
-    std::jthread dies([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that the others wait already
-      all[dead]->control.reset();
-    });
-    on_all(all, [&](Plane& p, std::size_t i) {
-      if (i == dead) return;
-      try {
-        p.control->gather("g", {0, 1, 2}, "x", Deadline::max());
-        ADD_FAILURE() << "it ended well";
-      } catch (const Error& e) {
-        EXPECT_EQ(e.code(), ErrorCode::peer_failed);
-        EXPECT_THAT(e.what(), HasSubstr("rank " + std::to_string(dead) + " died"));
-      }
-    });
-  }
-}
-
-TEST(ControlPlaneGather, EndsWhenAnotherMemberLeavesAndWhenAllHaveLeft) {
-  const auto all = planes(3, {true, false, false});
-  on_all(all, [](Plane& p, std::size_t i) {
-    if (i != 0) {
-      EXPECT_TRUE(p.control->leave(in(kLong)));
-      return;
-    }
-    try {  // the last member may leave before this one hears of the first
-      EXPECT_EQ(p.control->gather("g", {0, 1, 2}, "", Deadline::max()), std::nullopt);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.code(), ErrorCode::invalid_usage);
-      EXPECT_THAT(e.what(), HasSubstr("has closed the communicator"));
-    }
-    EXPECT_TRUE(p.control->leave(in(kLong)));
-    EXPECT_EQ(p.control->gather("h", {0, 1, 2}, "", Deadline::max()), std::nullopt);
-  });
-}
-
-TEST(ControlPlaneGather, OneThatGivesUpTellsTheOthersWhyAndNothingElseFails) {
-  const auto all = planes(3);
-  on_all(all, [](Plane& p, std::size_t i) {
-    if (i == 1) {
-      p.control->give_up("g", {0, 1, 2}, {ErrorCode::system, "no memory \xff"});
-    } else {
-      try {
-        p.control->gather("g", {0, 1, 2}, "x", in(kLong));
-        ADD_FAILURE() << "it ended well";
-      } catch (const Error& e) {
-        EXPECT_EQ(e.code(), ErrorCode::system);
-        EXPECT_THAT(e.what(), HasSubstr("rank 1 could not go on: no memory"));
-      }
-    }
-    EXPECT_TRUE(p.control->gather("next", {0, 1, 2}, "x", in(kLong)).has_value());
-    EXPECT_FALSE(p.control->failed());
-  });
-}
-
-TEST(ControlPlane, TheDeathOfAServingMemberIsAFailureAtAnyTime) {
-  auto all = planes(3, {false, false, true});
-  std::jthread server([&] { EXPECT_FALSE(all[2]->control->leave(in(std::chrono::milliseconds(50)))); });
-  server.join();
-  all[2]->control.reset();
-  for (const std::size_t i : {0, 1}) {
-    while (!all[i]->control->failed()) std::this_thread::yield();
-    EXPECT_THAT(all[i]->control->failure()->text, HasSubstr("rank 2 died"));
+TEST(ExchangeMeeting, AMemberOfAnotherVersionIsNoticed) {
+  const auto local = std::make_shared<LocalMeeting>(2);
+  std::jthread old([&] { local_allgather(local, 1)("D{}", in(kLong)); });
+  try {
+    meet_for_three_rounds(*make_exchange_meeting(settings(0, 2), local_allgather(local, 0)), in(kLong));
+    ADD_FAILURE() << "they have met";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::mismatch);
+    EXPECT_THAT(e.what(), HasSubstr("different versions of nzcl"));
   }
 }
 

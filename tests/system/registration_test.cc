@@ -85,7 +85,7 @@ class RegistrationTest : public testing::Test {
         Options options;
         options.pin = options.log_level = "off";
         const auto core = Core::join(
-            options, bootstrap::make_local_bootstrap(meeting, index), {bootstrap::Role::worker, index},
+            options, bootstrap::make_local_meeting(meeting, index), {bootstrap::Role::worker, index},
             std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), counts)));
         Rank rank{*core, counts, index};
         body(rank);

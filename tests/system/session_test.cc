@@ -35,7 +35,7 @@ class Survivor {
   std::shared_ptr<Core> join(const std::shared_ptr<bootstrap::LocalMeeting>& meeting) {
     Options options;
     options.pin = options.log_level = "off";
-    return Core::join(options, bootstrap::make_local_bootstrap(meeting, rank_),
+    return Core::join(options, bootstrap::make_local_meeting(meeting, rank_),
                       {bootstrap::Role::worker, rank_}, session_);
   }
   /// Sums ones over all ranks. Every element of the result is then the number of ranks.

@@ -16,14 +16,16 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/file_meeting.h"
 #include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/local.h"
 #include "runtime/bootstrap/secure_stream.h"
 #include "tests/system/meeting.h"
 
@@ -145,7 +147,7 @@ void greet_hub(Stream& stream, int port, asio::error_code& error) {
   }
   stream.handshake(asio::ssl::stream_base::client, error);
   if (error) return;
-  const std::string hello = R"({"session":"s","index":1,"size":2,"who":"an impostor"})";
+  const std::string hello = R"({"version":2,"session":"s","index":1,"size":2,"who":"an impostor"})";
   const auto bytes = static_cast<std::uint32_t>(hello.size());
   asio::write(stream, std::array{asio::buffer(&bytes, sizeof bytes), asio::buffer(hello)}, error);
 }
@@ -287,9 +289,9 @@ void announce(int port, std::uint32_t bytes) {
   Stream stream(io, *context);
   asio::error_code error;
   greet_hub(stream, port, error);
-  std::array<char, 5> welcome{};
+  std::array<char, 6> welcome{};
   asio::read(stream, asio::buffer(welcome), error);
-  EXPECT_EQ(welcome.back(), 'W');
+  EXPECT_EQ(welcome[4], 'W');
   asio::write(stream, asio::buffer(&bytes, sizeof bytes), error);
   stream.shutdown(error);
 }
@@ -312,28 +314,27 @@ TEST(LargeFrames, ThatNoRoundHasRoomForAreRefused) {
   const int port = free_port();
   std::vector<std::string> hub;
   std::jthread thread([&] { hub = run({{0, 2}}, port, kLong, three_rounds); });
-  announce(port, 128 << 20);  // with both parts, the answer would have more than 256 MiB
+  announce(port, 129 << 20);  // with both parts, the answer would have more than 256 MiB
   thread.join();
   EXPECT_THAT(hub.front(),
               AllOf(HasSubstr("left the meeting"), HasSubstr("at most"), HasSubstr("are allowed")));
 }
 
-/// A meeting that tells the test where member 0's control plane listens, as an eavesdropper might learn it.
-class Eavesdropper final : public Bootstrap {
+/// A meeting that tells the test where member 0 listens, as an eavesdropper might learn it.
+class Eavesdropper final : public Meeting {
  public:
-  Eavesdropper(std::unique_ptr<Bootstrap> inner, std::function<void(int port)> tell)
-      : inner_(std::move(inner)), tell_(std::move(tell)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::vector<std::string> allgather(std::string_view mine, Deadline deadline) override {
-    auto all = inner_->allgather(mine, deadline);
-    const auto hub = nlohmann::json::parse(all[0], nullptr, false);
-    if (hub.is_object()) tell_(hub.at("port"));
-    return all;
+  Eavesdropper(std::unique_ptr<Meeting> inner, std::function<void(int port)> tell)
+      : Meeting(inner->settings()), inner_(std::move(inner)), tell_(std::move(tell)) {}
+  std::variant<HubPlace, NotYet> place(Deadline deadline) override { return inner_->place(deadline); }
+  void publish(int port, Deadline deadline) override {
+    tell_(port);
+    inner_->publish(port, deadline);
   }
+  void all_have_come() override { inner_->all_have_come(); }
+  std::variant<MeetingPoint, NotYet> find(Deadline deadline) override { return inner_->find(deadline); }
 
  private:
-  const std::unique_ptr<Bootstrap> inner_;
+  const std::unique_ptr<Meeting> inner_;
   const std::function<void(int)> tell_;
 };
 
@@ -346,44 +347,39 @@ bool reaches(const char* address, int port) {
 }
 
 // 127.0.0.2 stands for every other address of this host, because not every machine has another one.
-TEST(ControlPlaneOfOneHost, ListensOnOneLoopbackAddressOnly) {
-  for (const bool one_host : {true, false}) {
-    const std::string path = testing::TempDir() + "nzcl_one_host_" + std::to_string(::getpid());
-    std::vector<std::jthread> threads;
-    for (const int rank : {0, 1}) {
-      threads.emplace_back([&, rank] {
-        Eavesdropper meeting(make_file_bootstrap(settings(rank, 2), path, one_host), [&](int port) {
-          if (rank == 0) return;  // until rank 1 has come, rank 0 listens
-          EXPECT_TRUE(reaches("127.0.0.1", port));
-          EXPECT_EQ(reaches("127.0.0.2", port), !one_host);
-        });
-        const auto control = ControlPlane::join(
-            meeting, {.names = {"rank 0", "rank 1"}, .serves = {}, .one_host = one_host}, in(kLong), [] {});
-        EXPECT_TRUE(control->leave(in(kLong)));
+void expect_hub_at(const std::vector<std::unique_ptr<Meeting>*>& members, bool one_host) {
+  std::vector<std::jthread> threads;
+  for (auto* member : members) {
+    threads.emplace_back([member, one_host] {
+      Eavesdropper meeting(std::move(*member), [&](int port) {
+        EXPECT_TRUE(reaches("127.0.0.1", port));
+        EXPECT_EQ(reaches("127.0.0.2", port), !one_host);
       });
-    }
+      EXPECT_TRUE(ControlPlane::join(meeting, in(kLong))->leave(in(kLong)));
+    });
   }
 }
 
-TEST(FewDescriptors, TheControlPlaneStillFindsItsMembers) {
-  const std::string path = testing::TempDir() + "nzcl_control_" + std::to_string(::getpid());
-  const auto join_control = [&](int rank, const std::function<void(int)>& tell) {
-    Eavesdropper meeting(make_file_bootstrap(settings(rank, 2), path), tell);
-    const auto control = ControlPlane::join(meeting, {.names = {"rank 0", "rank 1"}, .serves = {}},
-                                            in(std::chrono::milliseconds(8000)), [] {});
-    return control->leave(in(kLong));
-  };
-  const pid_t hub = with_few_descriptors([&] {
-    try {
-      return join_control(0, [](int) {});
-    } catch (const std::exception& e) {
-      std::cerr << e.what() << "\n";
-      return false;
-    }
-  });
-  std::unique_ptr<SilentStrangers> strangers;
-  EXPECT_TRUE(join_control(1, [&](int port) { strangers = std::make_unique<SilentStrangers>(port, 100); }));
-  EXPECT_TRUE(ended_well(hub));
+TEST(HubOfOneHost, ListensOnOneLoopbackAddressOnly) {
+  for (const bool one_host : {true, false}) {
+    const std::string path = testing::TempDir() + "nzcl_one_host_" + std::to_string(::getpid());
+    auto hub = make_file_meeting(settings(0, 2), path, one_host);
+    auto other = make_file_meeting(settings(1, 2), path, one_host);
+    expect_hub_at({&hub, &other}, one_host);
+  }
+}
+
+TEST(HubOfOneHost, IsFoundOutByAnExchange) {
+  const auto local = std::make_shared<LocalMeeting>(2);
+  for (const bool one_host : {true, false}) {
+    auto hub = make_exchange_meeting(settings(0, 2), local_allgather(local, 0));
+    auto other = make_exchange_meeting(settings(1, 2), [=, inner = local_allgather(local, 1), first = true](
+                                                           std::string_view mine, Deadline until) mutable {
+      const bool elsewhere = std::exchange(first, false) && !one_host;
+      return inner(elsewhere ? "Manother host" : std::string(mine), until);
+    });
+    expect_hub_at({&hub, &other}, one_host);
+  }
 }
 
 }  // namespace

@@ -69,14 +69,14 @@ class Stranger {
   const pid_t child_;
 };
 
-std::unique_ptr<Bootstrap> join_without_secret(int rank, int size, int port) {
-  return make_socket_bootstrap(settings(rank, size),
-                               {.host = "127.0.0.1", .port = port, .why = "the test", .secret = ""});
+std::unique_ptr<Meeting> join_without_secret(int rank, int size, int port) {
+  return make_socket_meeting(settings(rank, size),
+                             {.host = "127.0.0.1", .port = port, .why = "the test", .secret = ""});
 }
 
-std::string error_of(Bootstrap& meeting, std::chrono::milliseconds time) {
+std::string error_of(Meeting& meeting, std::chrono::milliseconds time) {
   try {
-    three_rounds(meeting, in(time));
+    meet_for_three_rounds(meeting, in(time));
   } catch (const Error& e) {
     return e.what();
   }

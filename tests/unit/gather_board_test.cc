@@ -83,14 +83,6 @@ TEST_F(GatherBoardTest, AMemberThatIsLateForAFinishedGatherWaitsForItsAnswer) {
   EXPECT_THAT(take(0, frame(Kind::late, {0, 1})), IsEmpty());
 }
 
-TEST_F(GatherBoardTest, AMemberThatGivesUpFailsItForTheOthers) {
-  take(0, part({0, 1, 2}, "a"));
-  GatherFrame f = frame(Kind::failed, {0, 1, 2});
-  f.failure = {ErrorCode::system, "no memory"};
-  EXPECT_THAT(take(1, f), ElementsAre("0: g: rank 1 could not go on: no memory"));
-  EXPECT_THAT(take(2, part({0, 1, 2}, "c")), ElementsAre("2: g: rank 1 could not go on: no memory"));
-}
-
 TEST_F(GatherBoardTest, AMemberThatHasLeftFailsItNowAndLater) {
   take(0, part({0, 1, 2}, "a"));
   take(0, part({0, 2}, "a", "other"));
@@ -116,6 +108,7 @@ TEST_F(GatherBoardTest, WhatTheProtocolDoesNotAllowIsDenied) {
   EXPECT_THAT(denied(0, part({0, -1}, "a")), HasSubstr("does not exist"));
   EXPECT_THAT(denied(0, part({0, 1, 0}, "a")), HasSubstr("a member twice"));
   EXPECT_THAT(denied(0, frame(Kind::parts, {0, 1})), HasSubstr("only the hub"));
+  EXPECT_THAT(denied(0, frame(Kind::failed, {0, 1})), HasSubstr("only the hub"));
   take(0, part({0, 1}, "a"));
   EXPECT_THAT(denied(0, part({0, 1}, "a")), HasSubstr("a second part"));
   EXPECT_THAT(denied(1, part({1, 0}, "b")), HasSubstr("other members"));

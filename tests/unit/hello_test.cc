@@ -111,11 +111,7 @@ TEST(Equipment, AllMembersComeToTheSlowestLinkThatAnyKnows) {
     m.members = {.self = 2 - position, .workers = 3};
     m.member_of = m.position_of = {2, 1, 0};
     m.names = {"rank 2", "rank 1", "rank 0"};
-    const auto meeting = bootstrap::make_callback_bootstrap(position, 3, [&](std::string_view own) {
-      EXPECT_EQ(own, told[static_cast<std::size_t>(position)].encode());
-      return std::vector<std::string>{told[0].encode(), told[1].encode(), told[2].encode()};
-    });
-    gather_equipment(told[static_cast<std::size_t>(position)], m, *meeting, bootstrap::Deadline::max());
+    enter_equipment({told[0].encode(), told[1].encode(), told[2].encode()}, m);
     EXPECT_EQ(m.nodes, (std::vector<int>{-1, 1, 0}));
     EXPECT_EQ(engine::slowest_link(m.links), engine::own_link(2.5, 0));
     m.hosts = m.networks = m.process_spaces = m.cores = engine::Groups({0, 1, 2});

@@ -31,9 +31,9 @@ std::string refusal(const std::function<void()>& parse) {
 
 TEST(PeerText, AControlPlaneHasAHostAndAPort) {
   const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_hub_address(text); }); };
-  EXPECT_EQ(parse(R"({"hosts":["h"],"host_id":"x","port":4711,"key":"y"})"), "");
-  EXPECT_THAT(parse(R"({"hosts":[],"host_id":"x","port":4711,"key":"y"})"), HasSubstr("names no host"));
-  EXPECT_THAT(parse(R"({"hosts":["h"],"host_id":"x","port":65536,"key":"y"})"), HasSubstr("port is not in"));
+  EXPECT_EQ(parse(R"({"hosts":["h"],"host_id":"x","port":4711})"), "");
+  EXPECT_THAT(parse(R"({"hosts":[],"host_id":"x","port":4711})"), HasSubstr("names no host"));
+  EXPECT_THAT(parse(R"({"hosts":["h"],"host_id":"x","port":65536})"), HasSubstr("port is not in"));
   EXPECT_THAT(parse("{}"), HasSubstr("the address of a control plane"));
   EXPECT_THAT(parse(""), HasSubstr("does not understand"));
 }
@@ -62,11 +62,26 @@ TEST(PeerText, AGoodbyeCountsOperations) {
   }
 }
 
-TEST(PeerText, MembersAreNumbers) {
-  const auto parse = [](const char* text) { return refusal([&] { bootstrap::parse_control_hello(text); }); };
-  EXPECT_EQ(parse(R"({"member":3})"), "");
-  EXPECT_THAT(parse(R"({"member":-1})"), HasSubstr("member is not in"));
-  EXPECT_THAT(parse(R"({"member":"3"})"), HasSubstr("member is not in"));
+TEST(PeerText, MembersOfAMeetingAreNumbers) {
+  const auto parse = [](const std::string& index) {
+    const std::string hello = R"({"version":2,"session":"s","who":"x","size":3,"index":)" + index + "}";
+    return refusal([&] { bootstrap::parse_member_hello(hello); });
+  };
+  EXPECT_EQ(parse("3"), "");
+  EXPECT_THAT(parse("1e300"), HasSubstr("index is not in"));
+  EXPECT_THAT(parse("\"3\""), HasSubstr("index is not in"));
+}
+
+TEST(PeerText, AHubOfAnotherVersionIsNamed) {
+  const auto answer = [](const std::string& text) {
+    return refusal([&] { bootstrap::parse_hub_answer(text, "rank 0"); });
+  };
+  EXPECT_EQ(answer(bootstrap::encode_welcome()), "");
+  EXPECT_THAT(answer("W"), HasSubstr("rank 0 meets in version 1, and this one in 2"));
+  EXPECT_THAT(answer("W3"), HasSubstr("rank 0 sent an answer"));
+  EXPECT_EQ(bootstrap::parse_hub_answer(bootstrap::encode_retry("a"), "rank 0"),
+            "session \"a\" meets here now");
+  EXPECT_EQ(answer(bootstrap::encode_refusal(Error(ErrorCode::mismatch, "no"))), "no");
 }
 
 TEST(PeerText, IntroductionsWithImpossibleNumbersAreRefused) {

@@ -85,7 +85,7 @@ void serve(const Arguments& a) {
   };
   try {
     using bootstrap::Role;
-    comm::Core::join(options, bootstrap::make_bootstrap(options, Role::aggregator, a.index),
+    comm::Core::join(options, bootstrap::make_meeting(options, Role::aggregator, a.index),
                      {Role::aggregator, a.index, engine::slot_pool::make_switch_wing(in_kernel)})
         ->serve();
   } catch (...) {

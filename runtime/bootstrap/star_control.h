@@ -1,0 +1,154 @@
+// The implementation of the control plane. control_meeting.cc brings it to life, control.cc serves it, and
+// control_succession.cc goes on when the hub has died. README.md in this folder shows the frames.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "runtime/bootstrap/control.h"
+#include "runtime/bootstrap/control_connection.h"
+#include "runtime/bootstrap/frames.h"
+#include "runtime/bootstrap/gather_board.h"
+#include "runtime/bootstrap/gather_calls.h"
+#include "runtime/bootstrap/leave_board.h"
+#include "runtime/bootstrap/listener.h"
+#include "runtime/bootstrap/reception.h"
+
+namespace nzcl::bootstrap {
+
+class StarControl final : public ControlPlane {
+ public:
+  explicit StarControl(MeetingSettings self);
+  ~StarControl() override;
+  /// To be called once, before all else.
+  void meet(Meeting& meeting, Deadline deadline);
+
+  void settle(Settings settings, Deadline deadline) override;
+  void watch(std::function<Progress()> progress, std::function<void()> on_failure) override;
+  const std::string& local_address() const override { return local_address_; }
+  void abort(Failure failure) override;
+  bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
+  std::optional<Failure> failure() const override;
+  void quiesced() override;
+  bool wait_quiesced(Deadline deadline) override;
+  void has_begun(std::uint64_t operations) override;
+  bool leave(Deadline deadline) override;
+  std::optional<std::vector<std::string>> gather(const std::string& name, const std::vector<int>& members,
+                                                 std::string part, Deadline deadline) override;
+
+ private:
+  struct Member {
+    std::shared_ptr<ControlConnection> connection;
+    bool gone = false, quiet = false, bye = false;
+  };
+
+  // --- The meeting, on the caller's thread (control_meeting.cc)
+  void receive_members(Meeting& meeting, Deadline deadline);
+  void join_hub(Meeting& meeting, Deadline deadline);
+  void throw_failure() const;
+  template <typename Done>
+  bool run_until(Done done, Deadline deadline);
+  std::unique_ptr<Listener> listen(const Settings& settings);
+  std::string own_address(const Listener* listener) const;
+  std::vector<HubAddress> addresses_of(const std::vector<std::string>& told,
+                                       const std::vector<std::string>& names) const;
+  /// On the control thread.
+  void take_settings(Settings settings, std::vector<HubAddress> addresses);
+
+  // --- Connections and their frames, on the control thread (control.cc)
+  bool is_hub() const { return self_ == hub_; }
+  /// The connection to the hub, if this member has one that is open.
+  ControlConnection* to_hub();
+  std::shared_ptr<ControlConnection> connect(std::size_t position, std::shared_ptr<Stream> stream);
+  asio::awaitable<void> read_loop(std::shared_ptr<ControlConnection> connection, std::size_t index);
+  void take_frame(std::size_t index, const std::string& text);
+  void hub_frame(std::size_t index, const ControlFrame& frame);
+  void member_frame(const ControlFrame& frame);
+  void gather_frame(std::size_t index, GatherFrame frame);
+  void send_answers(const GatherBoard::Answers& answers);
+  /// On a caller's thread: brings the frame to the hub, which may be this member.
+  void send_to_board(GatherFrame frame);
+  void tell_hub(const char* type, std::uint64_t operations);
+  void tell_all(const char* type, std::uint64_t operations);
+  void broadcast(const nlohmann::json& frame);
+
+  // --- Members that leave
+  void said_bye(std::size_t index, std::uint64_t begun);
+  void check_leaves();
+  void check_wanted();
+  asio::awaitable<void> finish(std::uint64_t operations);
+  void say_quiet();
+  void check_all();
+  void all_left();
+  bool serves(std::size_t index) const { return index < serves_.size() && serves_[index]; }
+
+  // --- Failures
+  void lost(std::size_t index, const std::string& why, bool vanished);
+  void report(Failure failure);
+  void report_to_hub(Failure failure);
+  void fail(Failure failure);
+  void set_failure(const Failure& failure);
+  bool is_failed() const { return failed_.load(std::memory_order_relaxed); }
+  /// `flag` is one of those that mutex_ guards.
+  bool is_set(const bool& flag) const;
+  void set_flag(bool& flag);
+
+  // --- When the hub is lost (control_succession.cc). Nothing is left to do then but to find out when all
+  // members are quiet.
+  void host_vanished(const std::string& id);
+  asio::awaitable<void> find_hub();
+  asio::awaitable<bool> call_successor(std::size_t position);
+  asio::awaitable<bool> call(std::size_t position, std::string host);
+  asio::awaitable<bool> lives(std::size_t position);
+  void take_over();
+  asio::awaitable<void> greet(std::shared_ptr<Stream> stream);
+  asio::awaitable<void> look_after(std::size_t index);
+  void tell_hub_quiet();
+  /// Whether nothing more is to be found out.
+  bool is_over() const { return shut_ || is_set(all_quiet_); }
+
+  const MeetingSettings me_;
+  const int self_;
+  int hub_ = 0;
+  asio::io_context io_;
+  std::optional<Reception> reception_;  // only on member 0
+  /// Of connections to a hub that takes the place of one that has died. Empty until all members have met.
+  std::unique_ptr<asio::ssl::context> context_;
+  /// On every member but the first hub, once it has settled, though only a new hub accepts what comes. That a
+  /// process listens tells the others that it lives.
+  std::shared_ptr<Listener> listener_;
+  std::vector<HubAddress> addresses_;  // by position; empty until this member has settled
+  std::vector<Member> members_;        // by position; only the hub has connections to all others
+  std::shared_ptr<Stream> calling_;    // to a hub that has not answered yet
+  std::string local_address_;
+  std::vector<std::string> names_;  // by position
+  std::vector<bool> serves_;        // may be shorter
+  bool settled_ = false;
+  std::optional<asio::steady_timer> suspicion_;  // only on the hub, which waits at most once
+  std::optional<asio::steady_timer> verdict_;    // only on other members; of a failure that was reported
+  bool shut_ = false;                            // the destructor has begun: lost connections mean nothing
+  std::function<Progress()> progress_ = [] { return Progress{}; };
+  std::function<void()> on_failure_ = [] {};
+  GatherBoard board_;                   // only on the hub
+  LeaveBoard leaves_;                   // only on the hub
+  std::optional<std::uint64_t> asked_;  // only on the hub: for how many operations it has asked last
+  GatherCalls calls_;
+
+  mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
+  std::condition_variable changed_;
+  std::atomic<bool> failed_{false};
+  /// How many operations can complete, given which members have left. Written by the control thread.
+  std::atomic<std::uint64_t> limit_{std::numeric_limits<std::uint64_t>::max()};
+  std::optional<Failure> failure_;
+  bool all_quiet_ = false, all_bye_ = false;
+
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::jthread thread_;  // the last member, because it uses all others
+};
+
+}  // namespace nzcl::bootstrap
