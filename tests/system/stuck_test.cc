@@ -77,8 +77,8 @@ class Rank {
         handle_(session_->register_memory(data_.data(), data_.size() * sizeof(float), MemoryKind::host)) {
     Options options;
     options.pin = options.log_level = "off";
-    core_ = Core::join(options, bootstrap::make_local_meeting(meeting, rank),
-                       {bootstrap::Role::worker, rank}, session_);
+    core_ = Core::join(options, bootstrap::make_local_meeting(meeting, rank), {bootstrap::Role::worker, rank},
+                       session_);
   }
   std::shared_ptr<engine::Operation> sum() {
     return core_->allreduce(
