@@ -162,9 +162,6 @@ inline constexpr double kMergingShare = 0.9;
 inline constexpr std::uint32_t kMergingKept = 4;
 /// Number of slots of a channel of merging.
 inline constexpr std::uint32_t kMergingSlots = 8;
-/// What a packet of the switch exchange costs beside its values, as bytes of them: its headers (114 bytes
-/// over Ethernet), and its way through two kernels and two checksums.
-inline constexpr std::uint64_t kPacketCostBytes = 256;
 
 // --- Memory of a lane
 
