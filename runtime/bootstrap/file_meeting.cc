@@ -119,7 +119,7 @@ std::optional<Process> process_info(int pid) {
 /// may stand between, so this looks for known launchers among all ancestors. Without any, it names the
 /// parent.
 std::string launcher_name() {
-  constexpr std::array<std::string_view, 8> kLaunchers{
+  constexpr std::array<std::string_view, 8> kLauncherProcesses{
       "hydra_pmi_proxy", "orted", "prted", "prterun", "mpirun", "mpiexec", "slurmstepd", "mpirun.openmpi"};
   std::string nearest;
   for (int pid = ::getppid(); pid > 1;) {
@@ -127,7 +127,9 @@ std::string launcher_name() {
     if (!process) break;
     const std::string name = fmt::format("{}-{}", pid, process->start);
     if (nearest.empty()) nearest = name;
-    if (std::find(kLaunchers.begin(), kLaunchers.end(), process->name) != kLaunchers.end()) return name;
+    if (std::find(kLauncherProcesses.begin(), kLauncherProcesses.end(), process->name) !=
+        kLauncherProcesses.end())
+      return name;
     pid = process->parent;
   }
   return nearest.empty() ? "init" : nearest;
