@@ -71,8 +71,8 @@ class RegistrationTest : public testing::Test {
     std::vector<float> data = std::vector<float>(10000, 1.0f);
     std::shared_ptr<Registration> add() { return core.register_memory(data.data(), 40000, MemoryKind::host); }
     std::shared_ptr<engine::Operation> start() {
-      return core.allreduce(
-          AllreduceRequest{.input = data.data(), .output = data.data(), .count = data.size()});
+      const AllreduceRequest request{.input = data.data(), .output = data.data(), .count = data.size()};
+      return core.start(&request);
     }
   };
   void run(const std::function<void(Rank&)>& body) {
@@ -166,12 +166,12 @@ TEST_F(RegistrationTest, CommunicatorsThatAreSplitShareTheDeviceAndItsMemory) {
     const AllreduceRequest request{
         .input = rank.data.data(), .output = rank.data.data(), .count = rank.data.size()};
     rank.core.wait(*rank.start(), std::nullopt);
-    child->wait(*child->allreduce(request), std::nullopt);
+    child->wait(*child->start(&request), std::nullopt);
     EXPECT_EQ(rank.data[0], 4.0f);
     of_child.reset();
     EXPECT_EQ(rank.counts.alive, 0);
     of_parent = rank.add();
-    child->wait(*child->allreduce(request), std::nullopt);
+    child->wait(*child->start(&request), std::nullopt);
     EXPECT_EQ(rank.data[0], 8.0f);
     EXPECT_EQ(rank.counts.made, 2);
     child->close();

@@ -41,8 +41,8 @@ class Survivor {
   /// Sums ones over all ranks. Every element of the result is then the number of ranks.
   std::vector<float> sum(Core& core) {
     std::fill(data_.begin(), data_.end(), 1.0f);
-    const auto operation = core.allreduce(
-        AllreduceRequest{.input = data_.data(), .output = data_.data(), .count = data_.size()});
+    const AllreduceRequest request{.input = data_.data(), .output = data_.data(), .count = data_.size()};
+    const auto operation = core.start(&request);
     core.wait(*operation, std::nullopt);
     if (const auto failure = operation->failure()) throw Error(failure->code, failure->text);
     return data_;

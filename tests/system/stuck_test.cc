@@ -81,8 +81,8 @@ class Rank {
                        session_);
   }
   std::shared_ptr<engine::Operation> sum() {
-    return core_->allreduce(
-        AllreduceRequest{.input = data_.data(), .output = data_.data(), .count = data_.size()});
+    const AllreduceRequest request{.input = data_.data(), .output = data_.data(), .count = data_.size()};
+    return core_->start(&request);
   }
   Core& core() { return *core_; }
 
