@@ -105,11 +105,7 @@ void Core::check(const Request& request) {
   require_own_process("allreduce");
   const PlainFloats floats;
   Prepared p;
-  p.record = shape_of(request, WireType::as_is);
-  prepare(request, session_->registrations(), p);
-  engine::choose_algorithm(config_, p.record, asked_algorithm(request));  // throws if it cannot be
-  check_algorithm(p.record);
-  if (p.input.sparse) refuse_sparse();
+  prepare_request(request, p);
   const std::unique_lock lock(operations_.mutex());
   if (operations_.closed()) throw Error(ErrorCode::invalid_usage, "allreduce: the communicator is closed");
   throw_if_failed();
