@@ -3,12 +3,12 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/base/start_thread.h"
 #include "runtime/bootstrap/host_address.h"
 #include "runtime/bootstrap/hub_search.h"
 #include "runtime/bootstrap/random_secret.h"
+#include "runtime/bootstrap/rounds.h"
 #include "runtime/bootstrap/star_control.h"
 
 namespace nzcl::bootstrap {
@@ -142,11 +142,8 @@ void StarControl::settle(Settings settings, Deadline deadline) {
   auto listener = listen(settings);
   std::vector<HubAddress> addresses;
   if (members_.size() > 1) {
-    std::vector<int> everybody(members_.size());
-    std::iota(everybody.begin(), everybody.end(), 0);
-    const auto told = gather("control plane", everybody, own_address(listener.get()), deadline);
-    if (!told) throw Error(ErrorCode::invalid_usage, "control plane: the communicator is closed");
-    addresses = addresses_of(*told, settings.names);
+    Rounds rounds(*this, "control plane", me_.size, self_);
+    addresses = addresses_of(rounds.allgather(own_address(listener.get()), deadline), settings.names);
   }
   const std::shared_ptr<Listener> shared = std::move(listener);
   asio::post(io_, [this, shared, settings = std::move(settings), addresses = std::move(addresses)]() mutable {
