@@ -1,10 +1,18 @@
 #include "runtime/exchange/exchange.h"
 
+#include <fmt/format.h>
+
 #include "runtime/exchange/gather/gather_exchange.h"
 #include "runtime/exchange/merging/merging_exchange.h"
 #include "runtime/exchange/push/push_exchange.h"
 
 namespace nzcl::engine {
+
+void refuse_direct_write(LaneContext& context, std::uint16_t member) {
+  context.fail(
+      ErrorCode::transport,
+      fmt::format("{} announced a direct write, but sums nothing for this rank", context.name(member)));
+}
 
 std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority) {
   const int ranks = context.config.members.workers;

@@ -54,6 +54,10 @@ class Exchange {
   virtual Stall waiting_for() const = 0;
 };
 
+/// Fails the communicator in direct_arrived() of an exchange in which nobody writes into the output of
+/// others.
+void refuse_direct_write(LaneContext& context, std::uint16_t member);
+
 /// Makes the exchange that the configuration asks for at this priority, or returns nullptr if it has no
 /// channels for it. `context` must outlive it.
 std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority);

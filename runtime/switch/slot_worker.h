@@ -41,8 +41,6 @@ class SlotWorker {
   std::size_t next_packet(std::span<std::byte> to, Time now);
 
   bool idle() const { return tensors_begun_ == tensors_ended_; }
-  /// Whether a packet is due, or may be after the next advance(), whatever arrives.
-  bool has_work() const { return (due_count_ > 0 && window_.open()) || looking_ > 0; }
 
   /// What an aggregator has said last about a slot that waits for others.
   struct Missing {

@@ -130,11 +130,6 @@ inline constexpr std::uint64_t aligned_section(std::uint64_t end) {
   return (end + kSectionAlignment - 1) / kSectionAlignment * kSectionAlignment;
 }
 
-/// Returns where the next section of a result begins, if this one begins at `at`.
-inline std::uint64_t next_result(std::uint64_t at, const Header& header) {
-  return aligned_section(at + sizeof header + header.bitmap_bytes + header.payload_bytes);
-}
-
 /// The most bytes that the fixed parts of a section take.
 inline constexpr std::uint64_t kMaxOverhead = sizeof(Header) + sizeof(OperationRecord);
 

@@ -236,9 +236,7 @@ void GatherExchange::sum_oldest() {
 // --- Failures and stalls
 
 void GatherExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
-  context_.fail(
-      ErrorCode::transport,
-      fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));
+  refuse_direct_write(context_, member);
 }
 
 /// A message with nothing but its sender's own contribution needs nobody else, so whoever has not sent it is

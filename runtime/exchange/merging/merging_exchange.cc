@@ -597,9 +597,7 @@ bool MergingExchange::has_begun(const Step& step) const {
 }
 
 void MergingExchange::direct_arrived(std::uint16_t member, std::uint16_t) {
-  context_.fail(
-      ErrorCode::transport,
-      fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));
+  refuse_direct_write(context_, member);
 }
 
 /// A rank sends the first slice of its contribution without waiting for anybody, so whoever has not begun
