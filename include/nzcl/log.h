@@ -8,7 +8,9 @@
 
 namespace nzcl {
 
-enum class LogLevel : int { trace, debug, info, warn, error };
+/// How much a line matters, and which lines there are: those of Options::log_level and of more importance. No
+/// line is of level off.
+enum class LogLevel : int { trace, debug, info, warn, error, off };
 
 /// One line without its end. A line about a communicator begins with its member: "rank 3: ..."; lines from
 /// before the ranks have met cannot.

@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "nzcl/export.h"
+#include "nzcl/log.h"
+#include "nzcl/types.h"
 
 namespace nzcl {
 
@@ -24,8 +26,34 @@ enum class Algorithm : std::uint8_t {
 };
 inline constexpr int kRequestAlgorithms = 5;
 
-/// As Options::algorithm spells it.
+/// As NZCL_ALGORITHM spells it.
 [[nodiscard]] NZCL_API std::string_view name_of(Algorithm algorithm);
+
+/// How the ranks meet. automatic: as the launcher offers it.
+enum class Bootstrap : std::uint8_t { automatic, socket, file, pmix };
+
+/// What connects the queue pairs of ibverbs: the ranks' own meeting, or the kernel's connection manager.
+enum class Connect : std::uint8_t { bootstrap, rdma_cm };
+
+/// Whether engine threads are pinned to cores. automatic: if there is a core for each.
+enum class Pinning : std::uint8_t { automatic, on, off };
+
+/// In which order values are added where nobody asks for an algorithm.
+enum class SumOrder : std::uint8_t {
+  rank,  ///< in that of the ranks: a result has the same bits whichever algorithm is taken
+  any,   ///< as is fastest. It follows from the number of ranks, the request and the options, so it is the
+         ///< same in every run.
+};
+
+/// How a rank codes which elements or small blocks it sends. automatic: as is cheapest.
+enum class IndexFormat : std::uint8_t { automatic, bitmap, offsets, gaps, runs, rice };
+
+/// How messages that other ranks of this host read in place are stored. Sums do not depend on it.
+enum class Staging : std::uint8_t {
+  automatic,  ///< as is measured between two ranks, again and again
+  cached,     ///< in this core's caches: fastest between cores that share one
+  streamed,   ///< past the caches: fastest between cores that do not
+};
 
 /// What nzcl chooses well by itself, for measurements and for tests: NZCL_TUNE sets these, as a list
 /// "name=value,...", and so does `tune` in a configuration file.
@@ -45,13 +73,8 @@ struct Tuning {
   /// A result whose runs have at least this average size is written in place. 0 = chosen from the costs
   /// of writes and copies.
   std::uint64_t direct_bytes = 0;
-  /// auto | bitmap | offsets | gaps | runs | rice: how this rank codes which elements or small blocks it
-  /// sends. Results are the same; it is for tests and measurements.
-  std::string format = "auto";
-  /// How messages that other ranks of this host read in place are stored: "cached" in this core's caches,
-  /// which is fastest between cores that share one; "streamed" past them, which is fastest between cores that
-  /// do not; "auto": as is measured between two ranks, again and again. Sums do not depend on it.
-  std::string staging = "auto";
+  IndexFormat format = IndexFormat::automatic;  ///< Results are the same for all.
+  Staging staging = Staging::automatic;
   /// The share of a rank's blocks that the model takes not to be zero where the result is packed and the
   /// request has no expected_density. Equal on all members.
   double packed_density = 0.01;
@@ -63,9 +86,9 @@ struct Tuning {
 /// the log.
 struct Options {
   // Which processes take part. -1 and "" mean that the launcher's environment is asked.
-  int rank = -1;                    ///< This worker's rank.
-  int world_size = -1;              ///< Number of workers.
-  std::string bootstrap = "auto";   ///< auto | socket | file | pmix
+  int rank = -1;        ///< This worker's rank.
+  int world_size = -1;  ///< Number of workers.
+  Bootstrap bootstrap = Bootstrap::automatic;
   std::string master_addr;          ///< socket: host of rank 0.
   int master_port = 0;              ///< socket: TCP port of rank 0.
   std::string secret;               ///< socket: 16 bytes or more; without it only loopback addresses work.
@@ -75,41 +98,37 @@ struct Options {
   // How bytes travel.
   std::string transport = "auto";  ///< auto | cma | shm | tcp | ibverbs | any libfabric provider by name
   std::string interface;  ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
-  std::string connect = "bootstrap";     ///< ibverbs: bootstrap | rdma_cm: what connects the queue pairs.
-  std::string on_demand_paging = "off";  ///< ibverbs: on | off; on = buffers are not pinned.
-  int gid_index = -1;        ///< ibverbs: entry of the GID table; -1 = RoCEv2 with an IPv4 address first.
-  int traffic_class = 0;     ///< ibverbs: traffic class of the packets (on RoCE: DSCP * 4).
-  int service_level = 0;     ///< ibverbs: service level of the packets.
-  int aggregators = 0;       ///< Dedicated aggregator processes; 0 = colocated in every worker.
-  int lanes = 0;             ///< Engine threads (each with its own endpoint) per process; 0 = planned.
-  std::string pin = "auto";  ///< auto | on | off: pin engine threads to the planned cores.
+  Connect connect = Connect::bootstrap;  ///< ibverbs.
+  bool on_demand_paging = false;         ///< ibverbs: buffers are not pinned.
+  int gid_index = -1;     ///< ibverbs: entry of the GID table; -1 = RoCEv2 with an IPv4 address first.
+  int traffic_class = 0;  ///< ibverbs: traffic class of the packets (on RoCE: DSCP * 4).
+  int service_level = 0;  ///< ibverbs: service level of the packets.
+  int aggregators = 0;    ///< Dedicated aggregator processes; 0 = colocated in every worker.
+  int lanes = 0;          ///< Engine threads (each with its own endpoint) per process; 0 = planned.
+  Pinning pin = Pinning::automatic;
   /// NUMA node of the gradients (numa_node_of() finds it). Slots and device are chosen near it, and threads
   /// too where this process may run there. -1 = the node of the process's cores.
   int numa_node = -1;
-  /// as_is | float16 | bfloat16: the type in which float32 values travel, unless a call says otherwise.
-  /// Tensors for which a call may not ask for it travel as they are.
-  std::string wire_type = "as_is";
-  /// auto | push | doubling | merging | switch: how operations are exchanged, unless a call says otherwise.
-  /// With doubling or merging, operations that do not fit it are pushed. With switch, all go through slot
-  /// pools over datagrams, at dedicated aggregators. auto: whichever a model of the costs expects to be
-  /// fastest for the operation, among those that sum_order permits. Equal on all members.
-  std::string algorithm = "auto";
+  /// The type in which float32 values travel, unless a call says otherwise; not by_option. Tensors for which
+  /// a call may not ask for it travel as they are.
+  WireType wire_type = WireType::as_is;
+  /// How operations are exchanged, unless a call says otherwise. With doubling or merging, operations that do
+  /// not fit it are pushed. With switch_, all go through slot pools over datagrams, at dedicated aggregators.
+  /// automatic: whichever a model of the costs expects to be fastest for the operation, among those that
+  /// sum_order permits. Equal on all members.
+  Algorithm algorithm = Algorithm::automatic;
   /// Speed of this member's network link, one way, in Gb/s: what the model takes it for. The least of all
   /// members' counts. 0 = what its device says; if no member knows any speed, 10.
   double link_gbps = 0;
-  /// rank | any: in which order values are added where nobody asks for an algorithm. rank: in that of the
-  /// ranks, so that a result has the same bits whichever algorithm is taken. any: as is fastest; the order
-  /// follows from the number of ranks, the request and the options, so it is the same in every run. Equal on
-  /// all members.
-  std::string sum_order = "rank";
+  SumOrder sum_order = SumOrder::rank;  ///< Equal on all members.
 
   Tuning tune;
 
   // Timeouts, logging and tracing.
-  double timeout_s = 30;            ///< An operation that makes no progress for this long fails.
-  double bootstrap_timeout_s = 60;  ///< Time for all ranks to meet.
-  double close_timeout_s = 10;      ///< Time for all ranks to leave.
-  std::string log_level = "warn";   ///< trace | debug | info | warn | error | off
+  double timeout_s = 30;                ///< An operation that makes no progress for this long fails.
+  double bootstrap_timeout_s = 60;      ///< Time for all ranks to meet.
+  double close_timeout_s = 10;          ///< Time for all ranks to leave.
+  LogLevel log_level = LogLevel::warn;  ///< off: nothing is logged.
   int check = 0;      ///< 1: look for misuse of buffers, at the cost of two more passes over every input.
   std::string trace;  ///< A file for a timeline of what every thread did (Trace Event Format); "" = none.
 };

@@ -23,8 +23,8 @@ using nlohmann::ordered_json;
 nzcl::Options communicator_options(const Settings& s) {
   nzcl::Options options = nzcl::options_from_environment();
   if (!s.transport.empty()) options.transport = s.transport;
-  if (!s.format.empty()) options.tune.format = s.format;
-  if (!s.algorithm.empty()) options.algorithm = s.algorithm;
+  if (s.format) options.tune.format = *s.format;
+  if (s.algorithm) options.algorithm = *s.algorithm;
   if (s.aggregators > 0) options.aggregators = s.aggregators;
   return options;
 }
@@ -223,8 +223,11 @@ class Output {
 
 /// Exchanges some large messages, so that nzcl has measured how it stores them before that is printed.
 void measure_staging(nzcl::Communicator& communicator) {
-  if (communicator.options().transport != "cma" || communicator.options().tune.staging != "auto") return;
-  if (communicator.options().algorithm == "switch") return;  // it sums no bytes, and stores no messages
+  if (communicator.options().transport != "cma" ||
+      communicator.options().tune.staging != nzcl::Staging::automatic)
+    return;
+  if (communicator.options().algorithm == nzcl::Algorithm::switch_)
+    return;  // it sums no bytes, and stores no messages
   constexpr std::size_t kCount = 16 << 20, kTimes = 8;
   std::vector<std::uint8_t> data(kCount, 0);
   const nzcl::RegisteredBuffer buffer = communicator.register_buffer(data.data(), data.size());

@@ -215,17 +215,30 @@ void add_forms(CLI::App& app, Settings& s, Texts& t) {
       ->check(CLI::IsMember({"int32", "uint32", "int64"}));
 }
 
+std::map<std::string, nzcl::Algorithm> algorithms() {
+  std::map<std::string, nzcl::Algorithm> all;
+  for (int i = 0; i < nzcl::kRequestAlgorithms; ++i)
+    all.emplace(nzcl::name_of(static_cast<nzcl::Algorithm>(i)), static_cast<nzcl::Algorithm>(i));
+  return all;
+}
+
 /// How contributions and results travel.
 void add_travel(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("--format", s.format, "How single elements are coded; default: nzcl's settings")
-      ->check(CLI::IsMember({"auto", "bitmap", "offsets", "gaps", "runs", "rice"}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, nzcl::IndexFormat>{{"auto", nzcl::IndexFormat::automatic},
+                                                   {"bitmap", nzcl::IndexFormat::bitmap},
+                                                   {"offsets", nzcl::IndexFormat::offsets},
+                                                   {"gaps", nzcl::IndexFormat::gaps},
+                                                   {"runs", nzcl::IndexFormat::runs},
+                                                   {"rice", nzcl::IndexFormat::rice}}));
   app.add_option("--wire_type", t.wire_type,
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
   app.add_option("--algorithm", s.algorithm,
                  "How allreduces are exchanged; with doubling or merging, what cannot be fails; switch has "
                  "a dedicated aggregator at least; default: nzcl's settings")
-      ->check(CLI::IsMember({"auto", "push", "doubling", "merging", "switch"}));
+      ->transform(CLI::CheckedTransformer(algorithms()));
   app.add_flag("--reproducible", t.ignored,
                "Accepted and ignored: every run gives the same bits on all ranks, by merging those of its "
                "own order");
@@ -255,7 +268,7 @@ void understand(const CLI::App& app, const Texts& t, Settings& s) {
                              Collective::reduce_scatter, Collective::allgather})
     if (t.collective == name_of(c)) s.collective = c;
   if (t.aggregators != "colocated") s.aggregators = number_of_aggregators(t.aggregators);
-  if (s.algorithm == "switch") s.aggregators = std::max(s.aggregators, 1);
+  if (s.algorithm == nzcl::Algorithm::switch_) s.aggregators = std::max(s.aggregators, 1);
   s.index_type = t.index_type == "int32"    ? nzcl::IndexType::int32
                  : t.index_type == "uint32" ? nzcl::IndexType::uint32
                                             : nzcl::IndexType::int64;

@@ -37,9 +37,9 @@ struct Settings {
   bool packed_output = false;  // the union's blocks and their indices, instead of the whole tensor
   std::string compress;        // the compressor as text; empty: none
   nzcl::IndexType index_type = nzcl::IndexType::int32;  // of streams
-  std::string format;                                   // Options::format; empty: the environment's
+  std::optional<nzcl::IndexFormat> format;              // none: the environment's
   nzcl::WireType wire_type = nzcl::WireType::by_option;
-  std::string algorithm;  // Options::algorithm; empty: the environment's
+  std::optional<nzcl::Algorithm> algorithm;  // none: the environment's
   std::string transport;
   double link_gbits = 0;  // of every rank's link, each way; 0: the limit is the memory of one host
   std::string json_file;
@@ -49,8 +49,8 @@ struct Settings {
   std::vector<std::uint64_t> sizes() const;
   /// With doubling and merging, what does not fit is refused and not pushed.
   nzcl::Algorithm request_algorithm() const {
-    if (algorithm == "doubling") return nzcl::Algorithm::doubling;
-    return algorithm == "merging" ? nzcl::Algorithm::merging : nzcl::Algorithm::automatic;
+    const bool strict = algorithm == nzcl::Algorithm::doubling || algorithm == nzcl::Algorithm::merging;
+    return strict ? *algorithm : nzcl::Algorithm::automatic;
   }
   /// The names that the table and the JSON use.
   const char* input() const;

@@ -23,7 +23,7 @@ namespace {
 nzcl::Options communicator_options(const Settings& settings) {
   nzcl::Options options = nzcl::options_from_environment();
   if (!settings.transport.empty()) options.transport = settings.transport;
-  if (settings.through_switch()) options.algorithm = "switch";
+  if (settings.through_switch()) options.algorithm = nzcl::Algorithm::switch_;
   return options;
 }
 

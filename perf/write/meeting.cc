@@ -70,7 +70,7 @@ void require_port(const std::string& host, int port) {
 
 Meeting::Meeting(Place place) : place_(std::move(place)), patience_(hours(24)) {
   nzcl::Options options = nzcl::options_from_environment();
-  options.bootstrap = "socket";
+  options.bootstrap = nzcl::Bootstrap::socket;
   options.rank = place_.server() ? 0 : 1;
   options.world_size = 2;
   options.master_port = place_.port;

@@ -96,7 +96,22 @@ spdlog::logger& log() {
   return logger;
 }
 
-void set_log_level(std::string_view level) { log().set_level(spdlog::level::from_str(std::string(level))); }
+void set_log_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::trace:
+      return log().set_level(spdlog::level::trace);
+    case LogLevel::debug:
+      return log().set_level(spdlog::level::debug);
+    case LogLevel::info:
+      return log().set_level(spdlog::level::info);
+    case LogLevel::warn:
+      return log().set_level(spdlog::level::warn);
+    case LogLevel::error:
+      return log().set_level(spdlog::level::err);
+    case LogLevel::off:
+      return log().set_level(spdlog::level::off);
+  }
+}
 
 void set_log_callback(LogCallback callback) { sink().set_callback(std::move(callback)); }
 

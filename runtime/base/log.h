@@ -4,7 +4,7 @@
 
 #include <spdlog/logger.h>
 
-#include <string_view>
+#include "nzcl/log.h"
 
 namespace nzcl {
 
@@ -13,8 +13,7 @@ namespace nzcl {
 /// that share a process or a file. Thread-safe.
 spdlog::logger& log();
 
-/// Sets the level for the whole process: trace, debug, info, warn, error or off. A communicator sets it from
-/// its options.
-void set_log_level(std::string_view level);
+/// Sets the level for the whole process. A communicator sets it from its options.
+void set_log_level(LogLevel level);
 
 }  // namespace nzcl

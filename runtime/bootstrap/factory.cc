@@ -115,7 +115,8 @@ std::string own_name() { return fmt::format("pid {} on {}", ::getpid(), host_nam
 Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int number) {
   Choice c;
   const bool told = o.rank >= 0 || o.world_size > 0 || !o.rendezvous_file.empty() || !o.master_addr.empty();
-  if (o.bootstrap == "pmix" || (o.bootstrap == "auto" && e.pmix && !told && !e.torchrun)) {
+  if (o.bootstrap == Bootstrap::pmix ||
+      (o.bootstrap == Bootstrap::automatic && e.pmix && !told && !e.torchrun)) {
     if (!e.pmix)
       refuse(
           "no PMIx server started this process (PMIX_RANK is not set): use mpirun.openmpi, or srun "
@@ -124,9 +125,9 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
     return c;
   }
   take_position(c, o, e, role, number);
-  if (o.bootstrap == "socket") {
+  if (o.bootstrap == Bootstrap::socket) {
     choose_socket(c, o, e);
-  } else if (o.bootstrap == "file") {
+  } else if (o.bootstrap == Bootstrap::file) {
     if (o.rendezvous_file.empty())
       refuse("a meeting through a file needs NZCL_RENDEZVOUS_FILE: a path that all ranks can read");
     c.kind = Choice::Kind::file;

@@ -98,7 +98,7 @@ nzclResult_t nzclCommInitRank(nzclComm_t* comm, int nranks, nzclUniqueId id, int
           fmt::format("nzclCommInitRank: rank {} of {} does not exist; ranks count from 0", rank, nranks));
     const nzcl::capi::UniqueId content = nzcl::capi::read_unique_id(id);
     nzcl::Options options = nzcl::options_from_environment();
-    options.bootstrap = "socket";
+    options.bootstrap = nzcl::Bootstrap::socket;
     options.rank = rank;
     options.world_size = nranks;
     options.master_addr = content.host;

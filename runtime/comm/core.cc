@@ -41,11 +41,6 @@ int choose_scan_streams(const engine::Members& members) {
   return members.is_worker(members.self) ? fastest_scan_streams() : 1;
 }
 
-WireType wire_type_of(const std::string& option) {
-  if (option == "float16") return WireType::float16;
-  return option == "bfloat16" ? WireType::bfloat16 : WireType::as_is;
-}
-
 std::string in_place_from(std::uint64_t direct_bytes) {
   return direct_bytes < 1ull << 40 ? fmt::format("results of {:.1f} KiB a run written in place",
                                                  static_cast<double>(direct_bytes) / 1024)
@@ -157,7 +152,7 @@ Core::Core(Introduction introduction, std::shared_ptr<Session> session)
     : introduction_(std::move(introduction)),
       session_(std::move(session)),
       scan_streams_(choose_scan_streams(members())),
-      wire_type_(wire_type_of(options().wire_type)),
+      wire_type_(options().wire_type),
       config_(plan_lanes(introduction_, *session_)),
       lanes_({.config = config_,
               .timeout = seconds(options().timeout_s),

@@ -10,6 +10,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/json_text.h"
 #include "runtime/bootstrap/host_address.h"
+#include "runtime/options/table.h"
 #include "runtime/placement/plan.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
@@ -25,18 +26,31 @@ namespace {
 /// overflow what follows from them.
 constexpr int kMostLanes = 1 << 16;
 
-/// The options that must be equal on all members, by name.
-json shared_options(const Options& o) {
-  return {{"transport", o.transport},
-          {"aggregators", o.aggregators},
-          {"slot_bytes", o.tune.slot_bytes},
-          {"channel_slots", o.tune.channel_slots},
-          {"connect", o.connect},
-          {"slice_bytes", o.tune.slice_bytes},
-          {"session", o.session},
-          {"algorithm", o.algorithm},
-          {"sum_order", o.sum_order},
-          {"packed_density", o.tune.packed_density}};
+/// The options that must be equal on all members.
+constexpr std::string_view kShared[] = {"transport", "aggregators", "connect",
+                                        "session",   "algorithm",   "sum_order"};
+constexpr std::string_view kSharedTunings[] = {"slot_bytes", "channel_slots", "slice_bytes",
+                                               "packed_density"};
+
+std::vector<const Setting*> shared_settings() {
+  std::vector<const Setting*> all;
+  for (const std::string_view name : kShared) all.push_back(find_in(settings(), name));
+  for (const std::string_view name : kSharedTunings) all.push_back(find_in(tunings(), name));
+  return all;
+}
+
+/// These options as texts, by name.
+json shared_options(const Options& options) {
+  json texts;
+  for (const Setting* setting : shared_settings()) texts[setting->name] = setting->text(options);
+  return texts;
+}
+
+void set_shared_options(Options& options, const json& texts) try {
+  for (const Setting* setting : shared_settings())
+    setting->set(options, texts.at(setting->name).get<std::string>(), "of a member");
+} catch (const Error& e) {  // a caller of this member is not to blame for it
+  throw Error(ErrorCode::mismatch, e.what());
 }
 
 /// Returns true if two members run on the same cores of the same host.
@@ -92,17 +106,7 @@ Hello Hello::decode(const std::string& text) {
     h.cores = j.at("cores");
     h.cache_bytes = j.at("cache_bytes");
     h.cpus = j.at("cpus");
-    const json& o = j.at("options");
-    h.options.transport = o.at("transport");
-    h.options.aggregators = o.at("aggregators");
-    h.options.tune.slot_bytes = o.at("slot_bytes");
-    h.options.tune.channel_slots = o.at("channel_slots");
-    h.options.connect = o.at("connect");
-    h.options.tune.slice_bytes = o.at("slice_bytes");
-    h.options.session = o.at("session");
-    h.options.algorithm = o.at("algorithm");
-    h.options.sum_order = o.at("sum_order");
-    h.options.tune.packed_density = o.at("packed_density");
+    set_shared_options(h.options, j.at("options"));
     // membership_of() computes with these numbers in int, where larger ones would overflow.
     if (h.index < -1 || h.index >= wire::kMaxMembers || h.lanes < 0 || h.lanes > kMostLanes || h.cores < 1)
       throw Error(
@@ -165,9 +169,9 @@ void compare_options(const engine::Membership& m, const std::vector<Hello>& hell
     const json theirs = shared_options(hellos[position].options);
     for (const auto& [name, value] : mine.items()) {
       if (theirs.at(name) == value) continue;
-      throw Error(ErrorCode::mismatch,
-                  fmt::format("members disagree about option {}: {} on {}, {} on {}", name, json_text(value),
-                              m.names[own], json_text(theirs.at(name)), m.names[position]));
+      throw Error(ErrorCode::mismatch, fmt::format("members disagree about option {}: {} on {}, {} on {}",
+                                                   name, value.get<std::string>(), m.names[own],
+                                                   theirs.at(name).get<std::string>(), m.names[position]));
     }
   }
   if (hellos[own].options.aggregators != m.members.dedicated) {

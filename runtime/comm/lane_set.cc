@@ -188,9 +188,8 @@ std::string LaneSet::describe_staging() const {
     all.cached_ns += one.cached_ns, all.streamed_ns += one.streamed_ns;
   }
   if (all.members == 0) return {};
-  if (staging_ != engine::Staging::automatic)
-    return staging_ == engine::Staging::streamed ? "streamed, as the option says"
-                                                 : "cached, as the option says";
+  if (staging_ != Staging::automatic)
+    return staging_ == Staging::streamed ? "streamed, as the option says" : "cached, as the option says";
   if (all.measured == 0) return "cached, until messages were measured";
   return fmt::format(
       "{} (of {} links, {} streamed; a KiB of a message takes {:.0f} ns to read out of another "

@@ -68,7 +68,7 @@ class LaneSet final : public engine::LaneBells {
                      std::optional<std::chrono::nanoseconds> left);
 
   const std::chrono::nanoseconds caller_spin_;
-  const engine::Staging staging_;
+  const Staging staging_;
   CoreSharing sharing_;                   // of the callers' cores
   std::atomic<std::uint32_t> yields_{0};  // those that lent a core
   std::vector<std::unique_ptr<engine::Lane>> lanes_;

@@ -22,12 +22,20 @@ constexpr double kLeastSlot = 4 << 10, kMostSlot = 16 << 20;
 // Whoever records a handshake can afterwards try any number of guesses at the secret, so it has to be long.
 constexpr std::size_t kLeastSecret = 16;
 
+template <auto kMember>
+constexpr Choice choice_in(int first = 0) {
+  using T = std::remove_cvref_t<decltype(value_in(std::declval<Options&>(), kMember))>;
+  return {.get = [](const Options& options) { return static_cast<int>(value_in(options, kMember)); },
+          .put = [](Options& options, int value) { value_in(options, kMember) = static_cast<T>(value); },
+          .first = first};
+}
+
 constexpr std::array kSettings = {
     Setting{"rank", &Options::rank, SettingKind::number, -1, 4094, "",
             "This worker's rank; -1: from the launcher"},
     Setting{"world_size", &Options::world_size, SettingKind::number, -1, 4095, "",
             "Number of workers; -1: from the launcher"},
-    Setting{"bootstrap", &Options::bootstrap, SettingKind::choice, 0, 0, "auto|socket|file|pmix",
+    Setting{"bootstrap", choice_in<&Options::bootstrap>(), SettingKind::choice, 0, 0, "auto|socket|file|pmix",
             "How ranks meet; auto: as the launcher offers it"},
     Setting{"master_addr", &Options::master_addr, SettingKind::text, 0, kInfinity, "",
             "socket: host of rank 0; empty: MASTER_ADDR"},
@@ -44,9 +52,9 @@ constexpr std::array kSettings = {
             "where that is forbidden), or tcp"},
     Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
             "tcp: network interface or address; ibverbs: these, or device:port; empty: any"},
-    Setting{"connect", &Options::connect, SettingKind::choice, 0, 0, "bootstrap|rdma_cm",
+    Setting{"connect", choice_in<&Options::connect>(), SettingKind::choice, 0, 0, "bootstrap|rdma_cm",
             "ibverbs: how queue pairs are connected: through the ranks' own meeting, or through rdma_cm"},
-    Setting{"on_demand_paging", &Options::on_demand_paging, SettingKind::choice, 0, 0, "off|on",
+    Setting{"on_demand_paging", choice_in<&Options::on_demand_paging>(), SettingKind::choice, 0, 0, "off|on",
             "ibverbs: register buffers without pinning them; only for devices that support it"},
     Setting{"gid_index", &Options::gid_index, SettingKind::number, -1, 255, "",
             "ibverbs: entry of the GID table; -1: RoCEv2 with an IPv4 address first"},
@@ -58,16 +66,18 @@ constexpr std::array kSettings = {
             "Dedicated aggregator processes; 0: colocated in every worker"},
     Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "",
             "Engine threads per process, each with its own endpoint; 0: from the cores"},
-    Setting{"pin", &Options::pin, SettingKind::choice, 0, 0, "auto|on|off",
+    Setting{"pin", choice_in<&Options::pin>(), SettingKind::choice, 0, 0, "auto|on|off",
             "Pin engine threads to cores; auto: if there is a core for each"},
     Setting{
         "numa_node", &Options::numa_node, SettingKind::number, -1, 1023, "",
         "NUMA node of the gradients: slots, device and threads are chosen near it; -1: that of the cores"},
-    Setting{"wire_type", &Options::wire_type, SettingKind::choice, 0, 0, "as_is|float16|bfloat16",
+    Setting{"wire_type", choice_in<&Options::wire_type>(1), SettingKind::choice, 0, 0,
+            "as_is|float16|bfloat16",
             "The type in which float32 values travel, unless a call says otherwise; sums are computed in "
             "float32"},
     Setting{
-        "algorithm", &Options::algorithm, SettingKind::choice, 0, 0, "auto|push|doubling|merging|switch",
+        "algorithm", choice_in<&Options::algorithm>(), SettingKind::choice, 0, 0,
+        "auto|push|doubling|switch|merging",
         "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough; "
         "merging: those of small blocks; both without dedicated aggregators; switch: all, through slot pools "
         "over datagrams, at dedicated aggregators"},
@@ -76,7 +86,7 @@ constexpr std::array kSettings = {
             "members' counts; 0: what its device says, or 10 if none says it",
             true},
     Setting{
-        "sum_order", &Options::sum_order, SettingKind::choice, 0, 0, "rank|any",
+        "sum_order", choice_in<&Options::sum_order>(), SettingKind::choice, 0, 0, "rank|any",
         "Where no algorithm is asked for, values are added in the order of the ranks, or in any order that "
         "is the same in every run"},
     Setting{"timeout_s", &Options::timeout_s, SettingKind::seconds, 0.001, 86400, "",
@@ -85,7 +95,8 @@ constexpr std::array kSettings = {
             "Time for all ranks to meet"},
     Setting{"close_timeout_s", &Options::close_timeout_s, SettingKind::seconds, 0.001, 86400, "",
             "Time for all ranks to leave"},
-    Setting{"log_level", &Options::log_level, SettingKind::choice, 0, 0, "trace|debug|info|warn|error|off",
+    Setting{"log_level", choice_in<&Options::log_level>(), SettingKind::choice, 0, 0,
+            "trace|debug|info|warn|error|off",
             "How much goes to standard error, or to the program's own callback"},
     Setting{"check", &Options::check, SettingKind::number, 0, 1, "",
             "1: look for bitmaps that hide blocks and for inputs that change while an operation reads them; "
@@ -114,10 +125,11 @@ constexpr std::array kTunings = {
     Setting{"direct_bytes", &Tuning::direct_bytes, SettingKind::bytes, 0, 1ull << 40, "",
             "Results with runs from this size up on average are written in place; 0: from what writes and "
             "copies cost"},
-    Setting{"format", &Tuning::format, SettingKind::choice, 0, 0, "auto|bitmap|offsets|gaps|runs|rice",
+    Setting{"format", choice_in<&Tuning::format>(), SettingKind::choice, 0, 0,
+            "auto|bitmap|offsets|gaps|runs|rice",
             "How this rank codes which elements or small blocks it sends; for tests and measurements"},
     Setting{
-        "staging", &Tuning::staging, SettingKind::choice, 0, 0, "auto|cached|streamed",
+        "staging", choice_in<&Tuning::staging>(), SettingKind::choice, 0, 0, "auto|cached|streamed",
         "How messages that other ranks read in place are stored: in caches, past them, or as is measured"},
     Setting{
         "packed_density", &Tuning::packed_density, SettingKind::number, 1e-9, 1, "",
@@ -188,13 +200,23 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
                           origin, bytes, kLeastSecret));
 }
 
-bool is_choice(std::string_view choices, std::string_view value) {
-  while (true) {
+/// Returns the number of a choice, counted from 0, or -1 if there is none of this name.
+int number_of(std::string_view choices, std::string_view name) {
+  for (int number = 0;; ++number) {
     const auto bar = choices.find('|');
-    if (choices.substr(0, bar) == value) return true;
-    if (bar == std::string_view::npos) return false;
+    if (choices.substr(0, bar) == name) return number;
+    if (bar == std::string_view::npos) return -1;
     choices.remove_prefix(bar + 1);
   }
+}
+
+/// Returns the name of a choice by its number, or "" if there is none.
+std::string_view choice_name(std::string_view choices, int number) {
+  for (; number > 0 && !choices.empty(); --number) {
+    const auto bar = choices.find('|');
+    choices.remove_prefix(bar == std::string_view::npos ? choices.size() : bar + 1);
+  }
+  return number < 0 ? "" : choices.substr(0, choices.find('|'));
 }
 
 [[noreturn]] void refuse(const Setting& s, std::string_view shown, std::string_view origin) {
@@ -250,9 +272,13 @@ std::string Setting::range() const {
 }
 
 std::string Setting::text(const Options& options) const {
-  const auto format = [this](const auto& value) -> std::string {
+  const auto format = [&](const auto& member) -> std::string {
+    const auto& value = value_in(options, member);
     using T = std::decay_t<decltype(value)>;
-    if constexpr (std::is_same_v<T, std::string>) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, Choice>) {
+      const std::string_view chosen = choice_name(choices, value - member.first);
+      return chosen.empty() ? fmt::format("{}", value) : std::string(chosen);
+    } else if constexpr (std::is_same_v<T, std::string>) {
       return kind == SettingKind::secret && !value.empty() ? "(set)" : value;
     } else if constexpr (std::is_same_v<T, std::uint64_t>) {
       return bytes_text(value);
@@ -260,15 +286,19 @@ std::string Setting::text(const Options& options) const {
       return fmt::format("{}", value);
     }
   };
-  return std::visit([&](auto member) { return format(value_in(options, member)); }, field);
+  return std::visit(format, field);
 }
 
 void Setting::set(Options& options, std::string_view value, std::string_view origin) const {
-  const auto assign = [&](auto member) {
-    auto& field_value = value_in(options, member);
-    using T = std::decay_t<decltype(field_value)>;
-    if constexpr (std::is_same_v<T, std::string>) {
-      field_value = std::string(value);
+  const auto assign = [&](const auto& member) {
+    using Member = std::decay_t<decltype(member)>;
+    using T = std::decay_t<decltype(value_in(options, member))>;
+    if constexpr (std::is_same_v<Member, Choice>) {
+      const int number = number_of(choices, value);
+      if (number < 0) refuse(*this, value, origin);
+      member.put(options, member.first + number);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      value_in(options, member) = std::string(value);
     } else {
       std::optional<T> number;
       if constexpr (std::is_same_v<T, std::uint64_t>) {
@@ -277,7 +307,7 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
         number = parse<T>(value);
       }
       if (!number) refuse(*this, value, origin);
-      field_value = *number;
+      value_in(options, member) = *number;
     }
   };
   std::visit(assign, field);
@@ -285,12 +315,14 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
 }
 
 void Setting::check(const Options& options, std::string_view origin) const {
-  const auto good = [&](auto member) {
+  const auto good = [&](const auto& member) {
     const auto& field_value = value_in(options, member);
-    if constexpr (std::is_same_v<std::decay_t<decltype(field_value)>, std::string>) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(member)>, Choice>) {
+      return !choice_name(choices, field_value - member.first).empty();
+    } else if constexpr (std::is_same_v<std::decay_t<decltype(field_value)>, std::string>) {
       const std::size_t bytes = field_value.size();
       if (kind == SettingKind::secret && bytes > 0 && bytes < kLeastSecret) refuse_secret(bytes, origin);
-      return kind != SettingKind::choice || is_choice(choices, field_value);
+      return true;
     } else {
       const auto value = static_cast<double>(field_value);
       return (value >= low && value <= high) || (or_zero && value == 0);  // false for NaN

@@ -16,16 +16,23 @@ namespace nzcl {
 /// How the text of an option is read and checked, as far as its C++ type does not say it.
 enum class SettingKind { number, bytes, seconds, text, choice, secret };
 
+/// A field that is one of several choices: an enumeration or bool, as the number that it is in C++.
+struct Choice {
+  int (*get)(const Options& options);
+  void (*put)(Options& options, int value);
+  int first;  // the value of the first choice; the others follow
+};
+
 /// One option. The tables have one for every field of Options and of Tuning.
 struct Setting {
   using Field =
       std::variant<int Options::*, std::uint64_t Options::*, double Options::*, std::string Options::*,
-                   int Tuning::*, std::uint64_t Tuning::*, double Tuning::*, std::string Tuning::*>;
+                   int Tuning::*, std::uint64_t Tuning::*, double Tuning::*, Choice>;
   std::string_view name;  // "timeout_s"; the variable is NZCL_TIMEOUT_S
   Field field;
   SettingKind kind;
   double low = 0, high = std::numeric_limits<double>::infinity();  // bounds of a number, both allowed
-  std::string_view choices;                                        // "auto|on|off"
+  std::string_view choices;  // "auto|on|off", in the order of their values
   std::string_view meaning;
   bool or_zero = false;  // 0 is allowed too, although it is below `low`, and leaves the choice to nzcl
 
@@ -65,5 +72,6 @@ template <typename T>
 T& value_in(Options& options, T Tuning::*member) {
   return options.tune.*member;
 }
+inline int value_in(const Options& options, const Choice& choice) { return choice.get(options); }
 
 }  // namespace nzcl

@@ -61,7 +61,7 @@ Placement plan(const Topology& topology, const PlacementRequest& r) {
   const int scans =
       r.scan_threads >= 0 ? r.scan_threads : std::clamp(own / kCoresPerScanThread, 0, kMostScanThreads);
   const bool roomy = own >= lanes + scans + 1;  // at least one core is left to the caller
-  const bool pin = r.pin == "on" || (r.pin == "auto" && roomy);
+  const bool pin = r.pin == Pinning::on || (r.pin == Pinning::automatic && roomy);
   // Threads get the cores of the share from its end backwards. If there are too few, cores are used again.
   const auto cpu = [&](int i) {
     return pin ? topology.cores[static_cast<std::size_t>(std::max(first, end - 1 - i % std::max(1, own)))].cpu

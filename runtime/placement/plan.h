@@ -5,17 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "nzcl/options.h"
 #include "runtime/placement/topology.h"
 
 namespace nzcl::placement {
 
 struct PlacementRequest {
-  int local_rank = 0;        // this member's number among those that share the cores
-  int local_ranks = 1;       // how many members share the cores
-  int lanes = 0;             // engine threads; 0: auto_lanes() decides
-  int scan_threads = -1;     // -1: the plan decides
-  std::string pin = "auto";  // as in Options
-  int node = -1;             // NUMA node of the gradients; -1: not known
+  int local_rank = 0;     // this member's number among those that share the cores
+  int local_ranks = 1;    // how many members share the cores
+  int lanes = 0;          // engine threads; 0: auto_lanes() decides
+  int scan_threads = -1;  // -1: the plan decides
+  Pinning pin = Pinning::automatic;
+  int node = -1;  // NUMA node of the gradients; -1: not known
 };
 
 struct Placement {

@@ -100,12 +100,9 @@ wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord&
 
 }  // namespace
 
-Algorithm algorithm_of(const std::string& option, const Members& members) {
-  if (option == "push") return Algorithm::push;
-  if (option == "switch") return Algorithm::switch_;
-  if (option != "doubling" && option != "merging") return Algorithm::automatic;
-  if (members.dedicated > 0) refuse("option " + no_aggregators(option));
-  return option == "doubling" ? Algorithm::doubling : Algorithm::merging;
+void check_algorithm(Algorithm option, const Members& members) {
+  if (members.dedicated > 0 && (option == Algorithm::doubling || option == Algorithm::merging))
+    refuse("option " + no_aggregators(name_of(option)));
 }
 
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,

@@ -10,9 +10,9 @@
 
 namespace nzcl::engine {
 
-/// Returns what Options::algorithm says. Throws Error{invalid_argument} for doubling or merging with
-/// dedicated aggregators.
-Algorithm algorithm_of(const std::string& option, const Members& members);
+/// Throws Error{invalid_argument} if Options::algorithm asks for doubling or merging with dedicated
+/// aggregators.
+void check_algorithm(Algorithm option, const Members& members);
 
 /// Returns the algorithm of an operation. `asked` is what its request says. It follows from what all ranks
 /// know (their number, the record with the density that they expect, the options and the speed of their

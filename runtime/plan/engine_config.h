@@ -44,13 +44,6 @@ struct ChannelConfig {
   std::uint64_t stride() const { return slot_bytes + kSlotTail; }
 };
 
-/// How lent messages are stored into staging buffers. See StagingWay in runtime/channel.
-enum class Staging : std::uint8_t {
-  automatic,  // as is measured between two members
-  cached,     // so that they stay in the writer's caches
-  streamed,   // past the caches
-};
-
 /// What is known of the link from this member to another one.
 struct LinkConfig {
   bool ordered = false;  // writes become visible in the order in which they were posted

@@ -58,21 +58,22 @@ ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& 
 }
 
 /// Returns the code that the option forces, if it does.
-std::optional<wire::IndexCode> index_code_of(const std::string& format) {
-  constexpr std::pair<std::string_view, wire::IndexCode> kCodes[] = {{"bitmap", wire::IndexCode::bitmap},
-                                                                     {"offsets", wire::IndexCode::offsets},
-                                                                     {"gaps", wire::IndexCode::gaps},
-                                                                     {"runs", wire::IndexCode::runs},
-                                                                     {"rice", wire::IndexCode::rice}};
-  for (const auto& [name, code] : kCodes) {
-    if (format == name) return code;
+std::optional<wire::IndexCode> index_code_of(IndexFormat format) {
+  switch (format) {
+    case IndexFormat::automatic:
+      break;
+    case IndexFormat::bitmap:
+      return wire::IndexCode::bitmap;
+    case IndexFormat::offsets:
+      return wire::IndexCode::offsets;
+    case IndexFormat::gaps:
+      return wire::IndexCode::gaps;
+    case IndexFormat::runs:
+      return wire::IndexCode::runs;
+    case IndexFormat::rice:
+      return wire::IndexCode::rice;
   }
   return std::nullopt;
-}
-
-Staging staging_of(const std::string& name) {
-  if (name == "cached") return Staging::cached;
-  return name == "streamed" ? Staging::streamed : Staging::automatic;
 }
 
 }  // namespace
@@ -83,8 +84,9 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   EngineConfig config;
   config.members = members;
   config.lanes = membership.lanes;
-  config.algorithm = algorithm_of(o.algorithm, members);
-  config.any_order = o.sum_order == "any";
+  check_algorithm(o.algorithm, members);
+  config.algorithm = o.algorithm;
+  config.any_order = o.sum_order == SumOrder::any;
   config.packed_density = o.tune.packed_density;
   config.link_speed = slowest_link(membership.links);
   config.link_costs = link_costs(transport_of(o, membership), one_network, config.link_speed.gbps);
@@ -113,7 +115,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.tile_block_bytes = config.algorithm == Algorithm::switch_ ? 0 : kTileBlockBytes;
   config.short_codes = !one_network;
   config.index_code = index_code_of(o.tune.format);
-  config.staging = staging_of(o.tune.staging);
+  config.staging = o.tune.staging;
   config.nodes = membership.nodes;
   return config;
 }

@@ -4,8 +4,8 @@
 
 namespace nzcl::engine {
 
-std::shared_ptr<const Wing> wing_of(const std::string& algorithm) {
-  if (algorithm != "switch") return nullptr;
+std::shared_ptr<const Wing> wing_of(Algorithm algorithm) {
+  if (algorithm != Algorithm::switch_) return nullptr;
   throw Error(
       ErrorCode::unsupported,
       "algorithm is switch, but this build of nzcl has no switch exchange: build it with NZCL_SWITCH=ON");

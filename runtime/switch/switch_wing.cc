@@ -73,8 +73,8 @@ verbs::DatagramOptions port_options(const Options& options, const Membership& me
 
 }  // namespace slot_pool
 
-std::shared_ptr<const Wing> wing_of(const std::string& algorithm) {
-  return algorithm == "switch" ? slot_pool::make_switch_wing(nullptr) : nullptr;
+std::shared_ptr<const Wing> wing_of(Algorithm algorithm) {
+  return algorithm == Algorithm::switch_ ? slot_pool::make_switch_wing(nullptr) : nullptr;
 }
 
 }  // namespace nzcl::engine

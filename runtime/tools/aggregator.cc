@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     nzcl::Options options = nzcl::options_from_environment();
-    if (slot_pools) options.algorithm = "switch";
+    if (slot_pools) options.algorithm = nzcl::Algorithm::switch_;
     nzcl::serve_aggregator(options, index);
     return 0;
   } catch (const std::exception& e) {

@@ -31,7 +31,7 @@ const std::string kName = "nzcl";
 
 nzcl::Options options_for(std::chrono::milliseconds timeout) {
   nzcl::Options options;
-  options.sum_order = "any";  // PyTorch promises no order of sums
+  options.sum_order = nzcl::SumOrder::any;  // PyTorch promises no order of sums
   const double seconds = std::chrono::duration<double>(timeout).count();
   if (seconds > 0) options.timeout_s = std::min(seconds, 86400.0);
   if (seconds > 0) options.bootstrap_timeout_s = std::clamp(seconds, 1.0, 300.0);

@@ -42,7 +42,7 @@ struct ClusterOptions {
   std::vector<wire::IndexCode> index_codes = {};
   bool short_codes = false;
   /// Member m's is number m of these, modulo their number.
-  std::vector<engine::Staging> staging = {engine::Staging::cached};
+  std::vector<Staging> staging = {Staging::cached};
   verbs::LoopbackOptions loopback;
   /// Puts a device of the test's own before that of a member.
   std::function<std::shared_ptr<verbs::Device>(int member, std::shared_ptr<verbs::Device>)> device =

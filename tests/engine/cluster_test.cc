@@ -145,14 +145,14 @@ const auto kLent = [](ClusterOptions& o) {
 const auto kTwoNodes = [](ClusterOptions& o) { o.nodes = {0, 1}; };
 const auto kStreamed = [](ClusterOptions& o) {
   kLent(o);
-  o.staging = {engine::Staging::streamed};
+  o.staging = {Staging::streamed};
   o.direct_bytes = 1 << 20;  // so that results go in messages
 };
 /// Members differ in how they store messages, and some measure it.
 const auto kMixedStaging = [](ClusterOptions& o) {
   kStreamed(o);
   o.slot_bytes = 32 << 10;  // some messages are long enough to be timed
-  o.staging = {engine::Staging::streamed, engine::Staging::cached, engine::Staging::automatic};
+  o.staging = {Staging::streamed, Staging::cached, Staging::automatic};
 };
 /// Members 0 and 1 lend messages to each other, and so do 2 and 3. Between the pairs messages go through
 /// rings.

@@ -52,7 +52,7 @@ TEST_P(RdmaCollectivesTest, EverythingGatheredAndDirect) {
 }
 
 TEST_P(RdmaCollectivesTest, ConnectedByRdmaCm) {
-  run(calls_of(20011, 64), [](Options& o) { o.connect = "rdma_cm"; });
+  run(calls_of(20011, 64), [](Options& o) { o.connect = Connect::rdma_cm; });
 }
 
 /// The parts share the device, and memory that is registered with the whole.

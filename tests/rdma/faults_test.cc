@@ -51,8 +51,8 @@ Setting lossy(int ranks) {
   Setting s{.transport = "ibverbs", .ranks = ranks, .options = {}};
   s.options.timeout_s = 120;
   s.options.tune.ack_timeout = 12;  // the code of 17 ms, which each lost packet costs
-  s.options.pin = "off";
-  s.options.log_level = "off";
+  s.options.pin = Pinning::off;
+  s.options.log_level = LogLevel::off;
   return s;
 }
 

@@ -120,7 +120,7 @@ std::string complaints_about(int node, std::span<std::byte> data, const Options&
 /// A communicator of one rank that has engine threads of its own.
 Options pinned_options() {
   Options options;
-  options.pin = "on";
+  options.pin = Pinning::on;
   options.tune.scan_threads = 1;
   options.lanes = 1;
   return options;

@@ -21,10 +21,10 @@ class Rdma : public testing::Test {
   static Setting setting(int ranks) {
     Setting s{.transport = "ibverbs", .ranks = ranks, .options = {}};
     s.options.tune.slot_bytes = 16 << 10;  // many messages from little data
-    s.options.pin = "off";
+    s.options.pin = Pinning::off;
     s.options.timeout_s = 60;
     s.options.tune.ack_timeout = 16;
-    s.options.log_level = "off";
+    s.options.log_level = LogLevel::off;
     return s;
   }
 };

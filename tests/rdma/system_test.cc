@@ -168,10 +168,10 @@ TEST_F(RdmaLimitsTest, OneGatherEntryPerWrite) {
   run_with([](Options& o) { o.tune.max_segments = 1, o.tune.gather_bytes = 1; });
 }
 TEST_F(RdmaLimitsTest, ConnectedByRdmaCm) {
-  run_with([](Options& o) { o.connect = "rdma_cm"; });
+  run_with([](Options& o) { o.connect = Connect::rdma_cm; });
 }
 TEST_F(RdmaLimitsTest, SeveralLanesConnectedByRdmaCm) {
-  run_with([](Options& o) { o.connect = "rdma_cm", o.lanes = 2; });
+  run_with([](Options& o) { o.connect = Connect::rdma_cm, o.lanes = 2; });
 }
 TEST_F(RdmaLimitsTest, EverythingPacked) {
   run_with([](Options& o) { o.tune.gather_bytes = 1ull << 30, o.tune.direct_bytes = 1ull << 30; });

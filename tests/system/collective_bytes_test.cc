@@ -19,7 +19,7 @@ TEST(CollectiveBytes, AreThoseOfThePage) {
   constexpr std::uint64_t kCount = 1 << 20;
   for (const int ranks : {2, 4}) {
     Setting s{.transport = "shm", .ranks = ranks, .options = {}};
-    s.options.pin = "off";
+    s.options.pin = Pinning::off;
     const auto errors = run_ranks(s, [&](Communicator& c) {
       const double n = c.size(), bytes = kCount * 4, share = (n - 1) / n;
       std::vector<float> one(kCount, 1.0f), two(kCount);
@@ -128,8 +128,8 @@ void expect_bytes(double measured, double payload, const Case& c, const std::str
 
 void run_case(const Case& c, const std::function<void(Communicator&)>& body) {
   Setting s{.transport = c.transport, .ranks = c.ranks, .options = {}};
-  s.options.pin = "off";
-  s.options.log_level = "off";
+  s.options.pin = Pinning::off;
+  s.options.log_level = LogLevel::off;
   s.options.tune.slice_bytes = kSliceBytes;
   const auto errors = run_ranks(s, body);
   for (const auto& e : errors) EXPECT_EQ(e, "") << c.text();

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(Places, CompressedPlaces,
 // The option would round values whose errors no residual keeps.
 TEST_P(Compressed, IsNotRoundedByTheOptionForWireTypes) {
   Setting setting = of_ranks(3);
-  setting.options.wire_type = "bfloat16";
+  setting.options.wire_type = WireType::bfloat16;
   run_steps(setting, compressor_from_text(GetParam()), ReduceOp::sum);
 }
 

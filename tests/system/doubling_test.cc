@@ -28,7 +28,7 @@ Setting by_doubling(int ranks, int lanes = 1, const char* transport = "loopback"
   Setting s = patient(ranks);
   s.transport = transport;
   s.options.lanes = lanes;
-  s.options.algorithm = "doubling";
+  s.options.algorithm = Algorithm::doubling;
   return s;
 }
 
@@ -198,7 +198,7 @@ TEST(Doubling, GivesTheBitsOfThePush) {
 
 TEST(Doubling, StatisticsSayWhatWasTaken) {
   Setting s = patient(4);
-  s.options.sum_order = "any";
+  s.options.sum_order = SumOrder::any;
   const auto errors = run_ranks(s, [](Communicator& c) {
     const auto taken = [&](std::uint64_t count, std::uint64_t block, Algorithm asked) {
       Buffer b(c, count);
@@ -324,7 +324,7 @@ TEST(Doubling, IsRefusedWithDedicatedAggregators) {
     EXPECT_THAT(error_of([&] { (void)c.allreduce(r); }).second, HasSubstr("there are dedicated aggregators"));
   });
   EXPECT_THAT(errors, Each(""));
-  s.options.algorithm = "doubling";
+  s.options.algorithm = Algorithm::doubling;
   EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(HasSubstr("there are dedicated aggregators")));
 }
 

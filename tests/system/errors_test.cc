@@ -208,7 +208,7 @@ TEST_P(MismatchTest, FailsOnEveryRankNamingWhatAndWho) {
 
 // Such a tensor takes one hop, in which no owner compares what the ranks say.
 TEST_P(MismatchTest, OfASmallTensorToo) {
-  for (const char* algorithm : {"auto", "push"}) {
+  for (const Algorithm algorithm : {Algorithm::automatic, Algorithm::push}) {
     Setting two = quick(2);
     two.options.algorithm = algorithm;
     auto errors = run_ranks(two, [](Communicator& c) {
@@ -218,7 +218,8 @@ TEST_P(MismatchTest, OfASmallTensorToo) {
       if (c.rank() == 1) GetParam().change(r);
       c.allreduce(r).wait();
     });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1")))) << algorithm;
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("ranks disagree"), HasSubstr("operation 1"))))
+        << name_of(algorithm);
   }
 }
 
@@ -279,8 +280,8 @@ TEST(IndependenceTest, AFailedCommunicatorDoesNotDisturbAnother) {
   LocalGroup good(2), bad(2);
   Options options;
   options.timeout_s = 1;
-  options.pin = "off";
-  options.log_level = "off";
+  options.pin = Pinning::off;
+  options.log_level = LogLevel::off;
   std::vector<std::jthread> threads;
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {

@@ -89,8 +89,8 @@ class FloatMode : public ::testing::TestWithParam<Case> {
     for (const bool before : {true, false}) {
       Setting s{.ranks = kRanks, .options = {}};
       s.options.tune.slot_bytes = 16 << 10;
-      s.options.pin = "off";
-      s.options.log_level = "off";
+      s.options.pin = Pinning::off;
+      s.options.log_level = LogLevel::off;
       LocalGroup group(kRanks);
       std::vector<std::jthread> threads;
       for (int r = 0; r < kRanks; ++r) {

@@ -47,7 +47,8 @@ class ForkTest : public testing::TestWithParam<std::string> {
   void run(
       const std::function<int(Communicator&, RegisteredBuffer&, const AllreduceRequest&, Work&)>& child) {
     Setting setting{.transport = GetParam(), .ranks = 2, .options = {}};
-    setting.options.pin = setting.options.log_level = "off";
+    setting.options.pin = Pinning::off;
+    setting.options.log_level = LogLevel::off;
     setting.options.timeout_s = 10;
     EXPECT_THAT(run_ranks(setting,
                           [&](Communicator& c) {

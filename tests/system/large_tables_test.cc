@@ -104,21 +104,21 @@ void check(Communicator& c, const Table& table, std::size_t capacity = ~std::siz
 struct Case {
   std::string transport;
   int ranks = 2, dedicated = 0, lanes = 1;
-  std::string algorithm = "auto";
+  Algorithm algorithm = Algorithm::automatic;
 };
-void PrintTo(const Case& c, std::ostream* out) { *out << c.transport << c.ranks << c.algorithm; }
+void PrintTo(const Case& c, std::ostream* out) { *out << c.transport << c.ranks << name_of(c.algorithm); }
 
 class LargeTables : public ::testing::TestWithParam<Case> {
  protected:
-  void run(const std::function<void(Communicator&)>& body, const std::string& format = "auto") {
+  void run(const std::function<void(Communicator&)>& body, IndexFormat format = IndexFormat::automatic) {
     const Case& c = GetParam();
     Setting s{.transport = c.transport, .ranks = c.ranks, .dedicated = c.dedicated, .options = {}};
     s.options.lanes = c.lanes;
     s.options.algorithm = c.algorithm;
     s.options.tune.format = format;
-    s.options.pin = "off";
+    s.options.pin = Pinning::off;
     s.options.timeout_s = 60;
-    s.options.log_level = "off";
+    s.options.log_level = LogLevel::off;
     const auto errors = run_ranks(s, body);
     for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
   }
@@ -133,8 +133,9 @@ TEST_P(LargeTables, AFewRows) {
 }
 
 TEST_P(LargeTables, InEveryFormat) {
-  for (const char* format : {"bitmap", "offsets", "gaps", "runs", "rice"}) {
-    SCOPED_TRACE(format);
+  for (const IndexFormat format :
+       {IndexFormat::bitmap, IndexFormat::offsets, IndexFormat::gaps, IndexFormat::runs, IndexFormat::rice}) {
+    SCOPED_TRACE(static_cast<int>(format));
     run(
         [](Communicator& c) {
           check(c, {.rows = 100'000'000});
@@ -214,17 +215,21 @@ TEST_P(LargeTables, WhoseUnionIsAskedFor) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ways, LargeTables,
-    ::testing::Values(Case{"loopback", 1}, Case{"loopback", 2}, Case{"loopback", 2, 0, 2, "push"},
-                      Case{"loopback", 3, 0, 1, "push"}, Case{"loopback", 3, 0, 2, "merging"},
-                      Case{"loopback", 4, 0, 1, "merging"}, Case{"loopback", 3, 2}, Case{"cma", 2},
-                      Case{"cma", 3, 0, 1, "push"}, Case{"tcp", 2, 0, 1, "push"}, Case{"shm", 2}),
-    [](const auto& i) {
-      const Case& c = i.param;
-      return c.transport + "_" + std::to_string(c.ranks) + "_" + std::to_string(c.dedicated) + "_" +
-             std::to_string(c.lanes) + "_" + c.algorithm;
-    });
+INSTANTIATE_TEST_SUITE_P(Ways, LargeTables,
+                         ::testing::Values(Case{"loopback", 1}, Case{"loopback", 2},
+                                           Case{"loopback", 2, 0, 2, Algorithm::push},
+                                           Case{"loopback", 3, 0, 1, Algorithm::push},
+                                           Case{"loopback", 3, 0, 2, Algorithm::merging},
+                                           Case{"loopback", 4, 0, 1, Algorithm::merging},
+                                           Case{"loopback", 3, 2}, Case{"cma", 2},
+                                           Case{"cma", 3, 0, 1, Algorithm::push},
+                                           Case{"tcp", 2, 0, 1, Algorithm::push}, Case{"shm", 2}),
+                         [](const auto& i) {
+                           const Case& c = i.param;
+                           return c.transport + "_" + std::to_string(c.ranks) + "_" +
+                                  std::to_string(c.dedicated) + "_" + std::to_string(c.lanes) + "_" +
+                                  std::string(name_of(c.algorithm));
+                         });
 
 }  // namespace
 }  // namespace nzcl::test

@@ -41,7 +41,7 @@ class Lines {
   std::vector<std::pair<LogLevel, std::string>> all;  // one call at a time: no lock
 };
 
-Setting logging(const char* level, int ranks) {
+Setting logging(LogLevel level, int ranks) {
   Setting s = quick(ranks);
   s.options.log_level = level;
   return s;
@@ -49,7 +49,7 @@ Setting logging(const char* level, int ranks) {
 
 TEST(LogTest, AFailureThatCallersAreToldIsNotLoggedToo) {
   Lines lines;
-  const auto errors = run_ranks(logging("info", 2), [](Communicator& c) {
+  const auto errors = run_ranks(logging(LogLevel::info, 2), [](Communicator& c) {
     Buffer b(c);
     if (c.rank() == 0) c.abort("the loss is NaN");
     while (true) c.allreduce(b.request()).wait();
@@ -61,7 +61,7 @@ TEST(LogTest, AFailureThatCallersAreToldIsNotLoggedToo) {
 TEST(LogTest, AFailureThatNobodyIsToldIsLoggedOnceInTheNameOfItsRank) {
   Lines lines;
   std::barrier<> both_are_past(2);
-  const auto errors = run_ranks(logging("warn", 2), [&](Communicator& c) {
+  const auto errors = run_ranks(logging(LogLevel::warn, 2), [&](Communicator& c) {
     c.barrier();
     both_are_past.arrive_and_wait();  // otherwise the failure could end the other rank's barrier
     if (c.rank() == 0) c.abort("the loss is NaN");
@@ -73,7 +73,7 @@ TEST(LogTest, AFailureThatNobodyIsToldIsLoggedOnceInTheNameOfItsRank) {
 
 TEST(LogTest, WhatACallbackThrowsIsLoggedInTheNameOfItsRank) {
   Lines lines;
-  const auto errors = run_ranks(logging("warn", 2), [](Communicator& c) {
+  const auto errors = run_ranks(logging(LogLevel::warn, 2), [](Communicator& c) {
     Work work = c.allreduce({});
     if (c.rank() == 1) work.on_complete([](const Error*) { throw std::runtime_error("no more memory"); });
     c.barrier();
@@ -90,7 +90,7 @@ TEST(LogTest, WhatACallbackThrowsIsLoggedInTheNameOfItsRank) {
 
 TEST(LogTest, AtLevelDebugEveryRankNamesItself) {
   Lines lines;
-  run_ranks(logging("debug", 2), [](Communicator& c) {
+  run_ranks(logging(LogLevel::debug, 2), [](Communicator& c) {
     if (c.rank() == 0) c.abort("on purpose");
     while (true) c.barrier();
   });
@@ -117,7 +117,7 @@ TEST(LogTest, ACallbackMayThrowAndUseNzclButNotReplaceItself) {
               static_cast<int>(ErrorCode::invalid_argument));
     throw std::runtime_error("a callback's own");
   });
-  const auto errors = run_ranks(logging("info", 2), [](Communicator& c) { c.barrier(); });
+  const auto errors = run_ranks(logging(LogLevel::info, 2), [](Communicator& c) { c.barrier(); });
   set_log_callback({});
   EXPECT_THAT(errors, Each(""));
   EXPECT_EQ(refused, 2);
@@ -129,10 +129,10 @@ TEST(LogTest, TheCCallbackGetsLevelTextAndContext) {
     static_cast<decltype(lines)*>(context)->emplace_back(level, text);
   };
   ASSERT_EQ(nzclSetLogCallback(add, &lines), nzclSuccess);
-  run_ranks(logging("info", 1), [](Communicator&) {});
+  run_ranks(logging(LogLevel::info, 1), [](Communicator&) {});
   ASSERT_EQ(nzclSetLogCallback(nullptr, nullptr), nzclSuccess);
   EXPECT_THAT(lines, ElementsAre(Pair(nzclLogInfo, StartsWith("rank 0 of 1"))));
-  run_ranks(logging("info", 1), [](Communicator&) {});
+  run_ranks(logging(LogLevel::info, 1), [](Communicator&) {});
   EXPECT_EQ(lines.size(), 1u);
 }
 

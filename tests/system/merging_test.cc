@@ -24,7 +24,7 @@ Setting by_merging(int ranks, int lanes = 1, const char* transport = "loopback")
   s.options.timeout_s = 3600;  // nothing here may need the timeout to end
   s.transport = transport;
   s.options.lanes = lanes;
-  s.options.algorithm = "merging";
+  s.options.algorithm = Algorithm::merging;
   return s;
 }
 
@@ -332,7 +332,7 @@ TEST(Merging, WhoDoesNotJoinIsNamed) {
 
 TEST(Merging, IsRefusedWhereItCannotBe) {
   Setting s = by_merging(3);
-  s.options.algorithm = "auto";
+  s.options.algorithm = Algorithm::automatic;
   const auto errors = run_ranks(s, [](Communicator& c) {
     Buffer b(c, 100000);
     AllreduceRequest r = b.request();
@@ -349,14 +349,14 @@ TEST(Merging, IsRefusedWhereItCannotBe) {
   });
   EXPECT_THAT(errors, Each(""));
   s = quick(2, 1);
-  s.options.algorithm = "merging";
+  s.options.algorithm = Algorithm::merging;
   EXPECT_THAT(run_ranks(s, [](Communicator&) {}), Each(HasSubstr("there are dedicated aggregators")));
 }
 
 // Four ranks add floats in another order by merging, so that is not chosen where nobody asks for it.
 TEST(Merging, IsNotChosenWhereItChangesTheBits) {
   Setting s = by_merging(4);
-  s.options.algorithm = "auto";
+  s.options.algorithm = Algorithm::automatic;
   const Problem p{.count = 60001, .block = 1, .ranks = 4};
   const Expected expected = make_expected(p);
   ASSERT_NE(first_difference(expected.data, expected_of(p).data), -1) << "the orders differ";

@@ -15,8 +15,8 @@ inline Setting quick(int ranks, int dedicated = 0) {
   Setting s{.transport = "loopback", .ranks = ranks, .dedicated = dedicated, .options = {}};
   s.options.timeout_s = 1;
   s.options.close_timeout_s = 20;
-  s.options.pin = "off";
-  s.options.log_level = "off";
+  s.options.pin = Pinning::off;
+  s.options.log_level = LogLevel::off;
   return s;
 }
 

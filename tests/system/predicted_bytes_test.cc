@@ -29,8 +29,8 @@ constexpr std::uint64_t kCount = 4'000'000;
 double most_sent(const Case& c, Algorithm algorithm, std::uint64_t count) {
   std::vector<std::uint64_t> sent(static_cast<std::size_t>(c.ranks));
   Setting s{.transport = "shm", .ranks = c.ranks, .options = {}};
-  s.options.pin = "off";
-  s.options.log_level = "off";
+  s.options.pin = Pinning::off;
+  s.options.log_level = LogLevel::off;
   const auto errors = run_ranks(s, [&](Communicator& communicator) {
     std::vector<float> data(count);
     std::mt19937 random(static_cast<unsigned>(communicator.rank()) + 1);

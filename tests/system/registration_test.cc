@@ -83,7 +83,8 @@ class RegistrationTest : public testing::Test {
       threads.emplace_back([&, index] {
         Counts counts;
         Options options;
-        options.pin = options.log_level = "off";
+        options.pin = Pinning::off;
+        options.log_level = LogLevel::off;
         const auto core = Core::join(
             options, bootstrap::make_local_meeting(meeting, index), {bootstrap::Role::worker, index},
             std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), counts)));

@@ -34,7 +34,8 @@ class Survivor {
 
   std::shared_ptr<Core> join(const std::shared_ptr<bootstrap::LocalMeeting>& meeting) {
     Options options;
-    options.pin = options.log_level = "off";
+    options.pin = Pinning::off;
+    options.log_level = LogLevel::off;
     return Core::join(options, bootstrap::make_local_meeting(meeting, rank_),
                       {bootstrap::Role::worker, rank_}, session_);
   }

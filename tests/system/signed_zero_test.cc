@@ -133,8 +133,8 @@ TEST_P(SignedZeroTest, SparseGivesTheBitsOfDense) {
   Setting s{.transport = place.transport, .ranks = place.ranks, .dedicated = place.dedicated, .options = {}};
   s.options.tune.slot_bytes = 16 << 10;
   s.options.tune.direct_bytes = place.direct_bytes;
-  s.options.pin = "off";
-  s.options.log_level = "off";
+  s.options.pin = Pinning::off;
+  s.options.log_level = LogLevel::off;
   std::vector<std::pair<Case, std::vector<std::byte>>> cases;
   for (const DataType type : {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16}) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max}) {

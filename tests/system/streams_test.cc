@@ -162,8 +162,9 @@ TEST_P(Streams, OfEveryIndexTypeOrderAndSize) {
 }
 
 TEST_P(Streams, WithEveryFormatForced) {
-  for (const char* format : {"bitmap", "offsets", "gaps", "runs", "rice"}) {
-    SCOPED_TRACE(format);
+  for (const IndexFormat format :
+       {IndexFormat::bitmap, IndexFormat::offsets, IndexFormat::gaps, IndexFormat::runs, IndexFormat::rice}) {
+    SCOPED_TRACE(static_cast<int>(format));
     run(
         [](Communicator& c) {
           for (const std::uint64_t block : {1, 20}) {
@@ -267,7 +268,7 @@ TEST_P(Streams, NarrowerFloatsAreRoundedOnceEachWay) {
             }
           },
           [&](Options& o) {
-            if (by_option) o.wire_type = type == WireType::float16 ? "float16" : "bfloat16";
+            if (by_option) o.wire_type = type;
           });
     }
   }
@@ -275,7 +276,7 @@ TEST_P(Streams, NarrowerFloatsAreRoundedOnceEachWay) {
 
 TEST(StreamErrors, NameWhatIsWrong) {
   Setting s;
-  s.options.log_level = "off";
+  s.options.log_level = LogLevel::off;
   const auto errors = run_ranks(s, [](Communicator& c) {
     std::vector<float> values(64), output(10000);
     const auto v = c.register_buffer(values.data(), 256);
@@ -396,7 +397,7 @@ TEST_P(Streams, AreKnownAfterTheCallerHasReusedItsIndices) {
 /// of the other ranks.
 TEST(StreamErrors, AveragesOfBytesDoNotWrap) {
   Setting s;
-  s.options.log_level = "off";
+  s.options.log_level = LogLevel::off;
   const auto errors = run_ranks(s, [](Communicator& c) {
     std::vector<std::uint8_t> values(6, 100), output(101, 9);
     const auto v = c.register_buffer(values.data(), values.size());
@@ -435,7 +436,7 @@ TEST(StreamErrors, AveragesOfBytesDoNotWrap) {
 /// Indices that would be cut off are refused before anything is written, whatever the result has.
 TEST(StreamErrors, NarrowIndicesOfLargeTensorsAreRefused) {
   Setting s;
-  s.options.log_level = "off";
+  s.options.log_level = LogLevel::off;
   const auto errors = run_ranks(s, [](Communicator& c) {
     std::vector<float> values(2, 1.0f), packed(2);
     const auto v = c.register_buffer(values.data(), 8);

@@ -76,7 +76,8 @@ class Rank {
       : session_(std::make_shared<Session>(device)),
         handle_(session_->register_memory(data_.data(), data_.size() * sizeof(float), MemoryKind::host)) {
     Options options;
-    options.pin = options.log_level = "off";
+    options.pin = Pinning::off;
+    options.log_level = LogLevel::off;
     core_ = Core::join(options, bootstrap::make_local_meeting(meeting, rank), {bootstrap::Role::worker, rank},
                        session_);
   }

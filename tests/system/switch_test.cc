@@ -25,12 +25,12 @@ using ::testing::HasSubstr;
 
 Setting setting(int ranks, int aggregators = 1, int lanes = 1) {
   Setting s{.transport = "loopback", .ranks = ranks, .dedicated = aggregators, .options = {}};
-  s.options.algorithm = "switch";
+  s.options.algorithm = Algorithm::switch_;
   s.options.lanes = lanes;
   s.options.tune.scan_threads = 0;
-  s.options.pin = "off";
+  s.options.pin = Pinning::off;
   s.options.timeout_s = 60;
-  s.options.log_level = "off";
+  s.options.log_level = LogLevel::off;
   return s;
 }
 

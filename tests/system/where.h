@@ -25,9 +25,9 @@ struct Where {
     Setting s{.transport = transport, .ranks = ranks, .dedicated = dedicated, .options = {}};
     s.options.lanes = lanes;
     s.options.tune.slot_bytes = 16 << 10;
-    s.options.pin = "off";
+    s.options.pin = Pinning::off;
     s.options.timeout_s = 60;
-    s.options.log_level = "off";
+    s.options.log_level = LogLevel::off;
     return s;
   }
 };

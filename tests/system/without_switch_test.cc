@@ -12,10 +12,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Options with(const char* algorithm) {
+Options with(Algorithm algorithm) {
   Options options;
   options.algorithm = algorithm;
-  options.pin = "off";
+  options.pin = Pinning::off;
   return options;
 }
 
@@ -32,9 +32,9 @@ TEST(WithoutSwitch, IsRefusedBeforeAnybodyIsWaitedFor) {
                   HasSubstr("this build of nzcl has no switch exchange: build it with NZCL_SWITCH=ON"));
     }
   };
-  expect_refusal([&] { Communicator(group, 0, with("switch")); });
-  expect_refusal([&] { serve_aggregator(group, 0, with("switch")); });
-  expect_refusal([&] { Communicator{with("switch")}; });
+  expect_refusal([&] { Communicator(group, 0, with(Algorithm::switch_)); });
+  expect_refusal([&] { serve_aggregator(group, 0, with(Algorithm::switch_)); });
+  expect_refusal([&] { Communicator{with(Algorithm::switch_)}; });
 }
 
 TEST(WithoutSwitch, AllElseWorks) {
@@ -43,7 +43,7 @@ TEST(WithoutSwitch, AllElseWorks) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      Communicator communicator(group, rank, with("auto"));
+      Communicator communicator(group, rank, with(Algorithm::automatic));
       auto& own = values[static_cast<std::size_t>(rank)];
       const auto buffer = communicator.register_buffer(own.data(), own.size() * sizeof(float));
       communicator.allreduce({.input = own.data(), .output = own.data(), .count = own.size()}).wait();

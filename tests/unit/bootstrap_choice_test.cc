@@ -178,9 +178,9 @@ TEST(Choice, NothingToldIsAnErrorThatSaysWhatToDo) {
   EXPECT_THAT(refusal({}), AllOf(HasSubstr("mpirun"), HasSubstr("NZCL_WORLD_SIZE=1")));
   EXPECT_THAT(refusal({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("MASTER_ADDR"));
   Options o;
-  o.bootstrap = "pmix";
+  o.bootstrap = Bootstrap::pmix;
   EXPECT_THAT(refusal(kMpich, o), HasSubstr("PMIX_RANK"));
-  o.bootstrap = "file";
+  o.bootstrap = Bootstrap::file;
   EXPECT_THAT(refusal(kMpich, o), HasSubstr("NZCL_RENDEZVOUS_FILE"));
   EXPECT_THAT(refusal({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), HasSubstr("rank 4 of 4"));
 }

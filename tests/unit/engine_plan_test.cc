@@ -74,14 +74,14 @@ TEST(EnginePlan, DoublingHasChannelsWhereItsBatchesFit) {
 
 TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
   Options options;
-  options.algorithm = "push";
+  options.algorithm = Algorithm::push;
   EXPECT_FALSE(plan(members_on("aa"), {}, options).one_hop);
-  options.algorithm = "merging";
+  options.algorithm = Algorithm::merging;
   EXPECT_EQ(plan(members_on("aaa"), {}, options).algorithm, Algorithm::merging);
-  options.algorithm = "doubling";
+  options.algorithm = Algorithm::doubling;
   EXPECT_EQ(plan(members_on("aaa"), {}, options).algorithm, Algorithm::doubling);
   EXPECT_THROW(plan(members_on("aab", 1), {}, options), Error);
-  options.algorithm = "switch";
+  options.algorithm = Algorithm::switch_;
   const EngineConfig config = plan(members_on("aab", 1), {}, options);
   EXPECT_EQ(config.tile_block_bytes, 0u);
   EXPECT_FALSE(config.one_hop);

@@ -125,7 +125,7 @@ TEST(ExchangeCost, NobodyLooksForWhatIsNotZeroInStreams) {
 
 /// Each letter is a host, with the cores that `cores` says.
 EngineConfig config_of(const std::string& hosts, const std::string& transport, int cores,
-                       const std::string& algorithm = "auto", double link_gbps = 0) {
+                       Algorithm algorithm = Algorithm::automatic, double link_gbps = 0) {
   std::vector<std::string> names;
   for (const char host : hosts) names.emplace_back(1, host);
   Membership m;
@@ -155,7 +155,8 @@ TEST(ExchangeChoice, ManyRanksWithCoresOfTheirOwnDoubleWhatIsSmall) {
   EXPECT_EQ(choice(config_of(hosts, "tcp", 4), 16), wire::Algorithm::doubling);
   EXPECT_EQ(choice(config_of(hosts, "ibverbs", 4), 16), wire::Algorithm::doubling);
   EXPECT_EQ(choice(config_of(hosts, "tcp", 4), 1 << 20), wire::Algorithm::push) << "it does not fit";
-  EXPECT_EQ(choice(config_of(hosts, "tcp", 4, "push"), 16), wire::Algorithm::push) << "as the option says";
+  EXPECT_EQ(choice(config_of(hosts, "tcp", 4, Algorithm::push), 16), wire::Algorithm::push)
+      << "as the option says";
 }
 
 TEST(ExchangeChoice, RanksThatShareCoresPush) {
@@ -235,7 +236,7 @@ wire::OperationRecord embedding(double expected_density) {
 
 TEST(ExchangeChoice, RowsOfAnEmbeddingAreMergedOverSlowLinks) {
   const auto chosen = [](double gbps, double density, bool any_order) {
-    EngineConfig config = config_of("abcd", "tcp", 1, "auto", gbps);
+    EngineConfig config = config_of("abcd", "tcp", 1, Algorithm::automatic, gbps);
     config.any_order = any_order;
     return choose_algorithm(config, embedding(density), Algorithm::automatic);
   };
@@ -246,7 +247,7 @@ TEST(ExchangeChoice, RowsOfAnEmbeddingAreMergedOverSlowLinks) {
   EXPECT_EQ(chosen(1, 1, true), wire::Algorithm::push) << "all ranks have all rows";
   wire::OperationRecord large = embedding(0.01);
   large.block_elems = 50'000;
-  EngineConfig config = config_of("abcd", "tcp", 1, "auto", 1);
+  EngineConfig config = config_of("abcd", "tcp", 1, Algorithm::automatic, 1);
   config.any_order = true;
   EXPECT_EQ(choose_algorithm(config, large, Algorithm::automatic), wire::Algorithm::push)
       << "no tile holds such a block";
@@ -254,7 +255,7 @@ TEST(ExchangeChoice, RowsOfAnEmbeddingAreMergedOverSlowLinks) {
 
 // Two ranks add in the same order by merging, which would take fewer steps for a dense tensor between hosts.
 TEST(ExchangeChoice, DenseResultsOfLargeBlocksArePushedUnlessADensityIsExpected) {
-  const EngineConfig config = config_of("ab", "tcp", 4, "auto", 1);
+  const EngineConfig config = config_of("ab", "tcp", 4, Algorithm::automatic, 1);
   wire::OperationRecord record = embedding(0);
   record.packed_result = 0;
   for (const std::uint64_t count : {16384, 5'000'000}) {  // too large for doubling
@@ -267,7 +268,7 @@ TEST(ExchangeChoice, DenseResultsOfLargeBlocksArePushedUnlessADensityIsExpected)
 }
 
 TEST(ExchangeChoice, FollowsFromTheDensityThatTheRequestExpects) {
-  EngineConfig config = config_of("abcd", "tcp", 4, "auto", 1);
+  EngineConfig config = config_of("abcd", "tcp", 4, Algorithm::automatic, 1);
   config.any_order = true;
   wire::OperationRecord dense_result = embedding(0);
   dense_result.packed_result = 0;
@@ -287,7 +288,7 @@ TEST(ExchangeChoice, IsTheFastestOfThosePredicted) {
   int merged = 0, doubled = 0, pushed = 0;
   for (const std::string hosts : {"abcd", "aabb", "abcdefghijklmnop"}) {
     for (const double gbps : {0.1, 1.0, 10.0, 100.0}) {
-      EngineConfig config = config_of(hosts, "tcp", 4, "auto", gbps);
+      EngineConfig config = config_of(hosts, "tcp", 4, Algorithm::automatic, gbps);
       config.any_order = true;
       for (const double density : {0.0, 0.001, 0.01, 0.1, 0.5, 1.0}) {
         for (const std::uint64_t count : {200, 2000, 5'000'000}) {

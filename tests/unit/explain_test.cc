@@ -59,7 +59,7 @@ std::string chosen(const Question& q, const Options& options) {
 
 TEST(Explain, NamesWhatARequestWithThatDensityChooses) {
   std::set<std::string> seen;
-  for (const char* order : {"rank", "any"}) {
+  for (const SumOrder order : {SumOrder::rank, SumOrder::any}) {
     for (const double gbps : {0.0, 0.1, 1.0, 100.0}) {
       for (const double density : {0.0, 0.001, 0.0154, 0.3, 1.0}) {
         for (const std::uint64_t bytes : {64ull, 4096ull, 20'000'000ull}) {

@@ -109,9 +109,9 @@ TEST(Plan, FourNodesPerSocketKeepOneRankPerNode) {
 
 TEST(Plan, PinOnAndOffAreObeyed) {
   const Topology small = read_saved_topology("pack:1 core:2 pu:1");
-  EXPECT_THAT(plan(small, {.local_rank = 3, .local_ranks = 4, .pin = "on"}).lane_cpus, ElementsAre(1));
+  EXPECT_THAT(plan(small, {.local_rank = 3, .local_ranks = 4, .pin = Pinning::on}).lane_cpus, ElementsAre(1));
   const Topology large = read_saved_topology("pack:1 core:16 pu:1");
-  EXPECT_THAT(all_cpus(plan(large, {.pin = "off"})), Each(-1));
+  EXPECT_THAT(all_cpus(plan(large, {.pin = Pinning::off})), Each(-1));
 }
 
 TEST(Plan, TakesCoresNearTheGradientsOutOfItsShare) {
@@ -161,7 +161,7 @@ RC_GTEST_PROP(Plan, GivesEveryThreadAKnownCpuOrNone, ()) {
                                  .local_ranks = ranks,
                                  .lanes = *rc::gen::inRange(0, 9),
                                  .scan_threads = *rc::gen::inRange(-1, 9),
-                                 .pin = *rc::gen::element<std::string>("auto", "on", "off")};
+                                 .pin = *rc::gen::element(Pinning::automatic, Pinning::on, Pinning::off)};
   const Placement p = plan(m.topology, request);
   RC_ASSERT((request.lanes == 0 ? !p.lane_cpus.empty()
                                 : p.lane_cpus.size() == static_cast<std::size_t>(request.lanes)));
@@ -171,8 +171,8 @@ RC_GTEST_PROP(Plan, GivesEveryThreadAKnownCpuOrNone, ()) {
   for (const int cpu : all_cpus(p)) {
     RC_ASSERT(cpu >= -1);
     RC_ASSERT(cpu < cpus);
-    RC_ASSERT((request.pin != "on" || cpu >= 0));
-    RC_ASSERT((request.pin != "off" || cpu == -1));
+    RC_ASSERT((request.pin != Pinning::on || cpu >= 0));
+    RC_ASSERT((request.pin != Pinning::off || cpu == -1));
   }
 }
 

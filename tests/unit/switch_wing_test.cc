@@ -26,9 +26,11 @@ Membership members_in(const std::string& networks) {
   return membership;
 }
 
-TEST(SwitchWing, OnlyItsNameFindsIt) {
-  EXPECT_NE(wing_of("switch"), nullptr);
-  for (const char* other : {"auto", "push", "doubling", "merging"}) EXPECT_EQ(wing_of(other), nullptr);
+TEST(SwitchWing, OnlyItsAlgorithmFindsIt) {
+  EXPECT_NE(wing_of(Algorithm::switch_), nullptr);
+  for (const Algorithm other :
+       {Algorithm::automatic, Algorithm::push, Algorithm::doubling, Algorithm::merging})
+    EXPECT_EQ(wing_of(other), nullptr);
 }
 
 /// Containers of one host can share memory, but each may have a loopback interface of its own.
@@ -48,7 +50,7 @@ TEST(SwitchWing, PortsAreThoseOfTheTransport) {
 }
 
 TEST(SwitchWing, RanksAloneAreRefused) {
-  const auto wing = wing_of("switch");
+  const auto wing = wing_of(Algorithm::switch_);
   EXPECT_NO_THROW(wing->check({.self = 0, .workers = 2, .dedicated = 1}));
   try {
     wing->check({.self = 0, .workers = 2, .dedicated = 0});
@@ -63,9 +65,9 @@ TEST(SwitchWing, WhatItCannotSumIsNamed) {
   wire::OperationRecord record;
   record.type = static_cast<std::uint8_t>(DataType::float32);
   record.op = static_cast<std::uint8_t>(ReduceOp::sum);
-  EXPECT_FALSE(wing_of("switch")->why_not(record));
+  EXPECT_FALSE(wing_of(Algorithm::switch_)->why_not(record));
   record.op = static_cast<std::uint8_t>(ReduceOp::max);
-  EXPECT_THAT(wing_of("switch")->why_not(record).value_or(""), HasSubstr("this is max of float32"));
+  EXPECT_THAT(wing_of(Algorithm::switch_)->why_not(record).value_or(""), HasSubstr("this is max of float32"));
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ void add_options(CLI::App& app, Arguments& a) {
 
 void serve(const Arguments& a) {
   Options options = options_from_environment();
-  options.algorithm = "switch";
+  options.algorithm = Algorithm::switch_;
   validate(options);
   set_log_level(options.log_level);
   const auto in_kernel = KernelSwitch::load(a.settings);
