@@ -64,7 +64,7 @@ std::string limits() {
 
 }  // namespace
 
-void refuse_thread(const std::string& name, const std::error_code& error) {
+void reject_thread(const std::string& name, const std::error_code& error) {
   throw Error(
       ErrorCode::system,
       fmt::format("the thread {} cannot be started: {}; this process has {} thread(s), and the limits for "

@@ -12,7 +12,7 @@ namespace nzcl {
 
 /// Throws the Error{system} for a thread of this name that could not be started, with the limits that bound
 /// the number of threads.
-[[noreturn]] void refuse_thread(const std::string& name, const std::error_code& error);
+[[noreturn]] void reject_thread(const std::string& name, const std::error_code& error);
 
 /// Returns start(), which starts a thread of this name. The thread takes no signals.
 template <std::invocable Start>
@@ -21,7 +21,7 @@ auto start_thread(const std::string& name, Start&& start) {
     const BlockSignals blocked;
     return std::forward<Start>(start)();
   } catch (const std::system_error& e) {
-    refuse_thread(name, e.code());
+    reject_thread(name, e.code());
   }
 }
 

@@ -15,17 +15,17 @@
 namespace nzcl::bootstrap {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) {
+[[noreturn]] void reject(const std::string& text) {
   throw Error(ErrorCode::invalid_argument, "bootstrap: " + text);
 }
 
 /// To be called before the launcher's numbers are used. The number of a dedicated aggregator is not the
 /// launcher's: a launcher of its own may have started it.
 void check_numbers(const LaunchEnvironment& e, int aggregators, int number) {
-  if (!e.mistake.empty()) refuse(e.mistake);
+  if (!e.mistake.empty()) reject(e.mistake);
   const std::string both = number < 0 ? contradiction(e, aggregators) : "";
   if (both.empty()) return;
-  refuse(fmt::format(
+  reject(fmt::format(
       "the environment holds variables of two launchers that contradict each other: {}. Unset those "
       "that are left over; or set NZCL_RANK and NZCL_WORLD_SIZE, which count more",
       both));
@@ -35,7 +35,7 @@ int port_of(const LaunchEnvironment& e) {
   int port = 0;
   const char* const end = e.master_port.data() + e.master_port.size();
   if (!e.master_port.empty() && std::from_chars(e.master_port.data(), end, port).ptr != end) {
-    refuse(
+    reject(
         fmt::format("environment variable MASTER_PORT: \"{}\" is not a number. Kubernetes sets it so where a "
                     "service is called \"master\"; set NZCL_MASTER_PORT to a free TCP port of rank 0's host",
                     e.master_port));
@@ -57,7 +57,7 @@ void take_position(Choice& c, const Options& o, const LaunchEnvironment& e, Role
   const int workers = o.world_size > 0 ? o.world_size : e.size;
   const int rank = o.rank >= 0 ? o.rank : workers == 1 ? 0 : e.rank;
   if (workers < 1 || (role == Role::worker && rank < 0)) {
-    refuse(
+    reject(
         "nothing says which rank this process is. Start it with mpirun, srun or torchrun; or set RANK, "
         "WORLD_SIZE, MASTER_ADDR and MASTER_PORT; or "
         "NZCL_WORLD_SIZE=1 to run alone");
@@ -65,11 +65,11 @@ void take_position(Choice& c, const Options& o, const LaunchEnvironment& e, Role
   c.size = workers + o.aggregators;
   if (role == Role::worker) {
     if (rank >= workers)
-      refuse(fmt::format("rank {} of {} workers does not exist (they count from 0)", rank, workers));
+      reject(fmt::format("rank {} of {} workers does not exist (they count from 0)", rank, workers));
     c.position = rank;
   } else {
     if (number < 0 || number >= o.aggregators) {
-      refuse(fmt::format("aggregator {} of {} does not exist: set NZCL_AGGREGATORS, and number them from 0",
+      reject(fmt::format("aggregator {} of {} does not exist: set NZCL_AGGREGATORS, and number them from 0",
                          number, o.aggregators));
     }
     c.position = workers + number;
@@ -83,7 +83,7 @@ void choose_socket(Choice& c, const Options& o, const LaunchEnvironment& e) {
   c.why = !o.master_addr.empty() ? "from NZCL_MASTER_ADDR" : "from MASTER_ADDR";
   if (c.port == 0) c.port = port_of(e);
   if (c.host.empty() || c.port <= 0 || c.port > 65535)
-    refuse(
+    reject(
         "a meeting over sockets needs MASTER_ADDR and MASTER_PORT: the host of rank 0, and a free TCP port "
         "there");
 }
@@ -100,7 +100,7 @@ void choose_automatically(Choice& c, const Options& o, const LaunchEnvironment& 
     c.kind = Choice::Kind::file;
     c.why = "all processes of " + e.launcher + " are on this host";
   } else {
-    refuse(
+    reject(
         fmt::format("this is process {} of {}, but nothing says where they meet: set MASTER_ADDR and "
                     "MASTER_PORT (with NZCL_SECRET beyond one host), or "
                     "NZCL_RENDEZVOUS_FILE",
@@ -118,7 +118,7 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
   if (o.bootstrap == Bootstrap::pmix ||
       (o.bootstrap == Bootstrap::automatic && e.pmix && !told && !e.torchrun)) {
     if (!e.pmix)
-      refuse(
+      reject(
           "no PMIx server started this process (PMIX_RANK is not set): use mpirun.openmpi, or srun "
           "--mpi=pmix");
     c.kind = Choice::Kind::pmix;
@@ -129,7 +129,7 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
     choose_socket(c, o, e);
   } else if (o.bootstrap == Bootstrap::file) {
     if (o.rendezvous_file.empty())
-      refuse("a meeting through a file needs NZCL_RENDEZVOUS_FILE: a path that all ranks can read");
+      reject("a meeting through a file needs NZCL_RENDEZVOUS_FILE: a path that all ranks can read");
     c.kind = Choice::Kind::file;
     c.path = o.rendezvous_file;
   } else {

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse(const char* what, const std::string& why) {
+[[noreturn]] void reject(const char* what, const std::string& why) {
   throw Error(ErrorCode::mismatch,
               fmt::format("a member sent {} that this version does not understand: {}", what, why));
 }
@@ -26,7 +26,7 @@ auto read_json(const char* what, std::string_view text, Read read) {
   try {
     return read(json::parse(text));
   } catch (const json::exception& e) {
-    refuse(what, e.what());
+    reject(what, e.what());
   }
 }
 
@@ -39,7 +39,7 @@ std::int64_t number(const json& j, Name name, std::int64_t least, std::int64_t m
                      !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t(INT64_MAX));
   const std::int64_t n = small ? value.get<std::int64_t>() : 0;
   if (!small || n < least || n > most)
-    refuse("a number", fmt::format("{} is not in {}..{}", name, least, most));
+    reject("a number", fmt::format("{} is not in {}..{}", name, least, most));
   return n;
 }
 
@@ -62,7 +62,7 @@ GatherFrame::Kind gather_kind(const std::string& text) {
   for (std::size_t i = 0; i < kGatherKinds.size(); ++i) {
     if (text == kGatherKinds[i]) return static_cast<GatherFrame::Kind>(i);
   }
-  refuse("a frame of a gather", "it is of no known kind");
+  reject("a frame of a gather", "it is of no known kind");
 }
 
 std::vector<int> positions(const json& j) {
@@ -78,7 +78,7 @@ HubAddress parse_hub_address(const std::string& text) {
     HubAddress hub{.hosts = j.at("hosts").get<std::vector<std::string>>(),
                    .host_id = j.at("host_id").get<std::string>(),
                    .port = static_cast<int>(number(j, "port", 0, 65535))};
-    if (hub.hosts.empty()) refuse("the address of a control plane", "it names no host");
+    if (hub.hosts.empty()) reject("the address of a control plane", "it names no host");
     return hub;
   });
 }
@@ -150,9 +150,9 @@ std::string encode(const GatherFrame& frame) {
 }
 
 GatherFrame parse_gather_frame(std::string_view text) {
-  if (!is_gather_frame(text)) refuse("a frame of a gather", "its first letter is another one");
+  if (!is_gather_frame(text)) reject("a frame of a gather", "its first letter is another one");
   auto strings = decode_strings(text.substr(1));
-  if (strings.empty()) refuse("a frame of a gather", "it is empty");
+  if (strings.empty()) reject("a frame of a gather", "it is empty");
   GatherFrame frame = read_json("a frame of a gather", strings.front(), [](const json& j) {
     GatherFrame f{.kind = gather_kind(j.at("is").get<std::string>()),
                   .name = j.at("gather").get<std::string>(),
@@ -162,12 +162,12 @@ GatherFrame parse_gather_frame(std::string_view text) {
     if (f.kind == GatherFrame::Kind::failed) f.failure = failure_of(j);
     return f;
   });
-  if (frame.name.size() > kGatherNameLimit) refuse("a frame of a gather", "its name is too long");
+  if (frame.name.size() > kGatherNameLimit) reject("a frame of a gather", "its name is too long");
   frame.parts.assign(std::make_move_iterator(strings.begin() + 1), std::make_move_iterator(strings.end()));
   const bool with_parts = frame.kind == GatherFrame::Kind::parts;
   const std::size_t parts = frame.kind == GatherFrame::Kind::part ? 1 : 0;
   if (!with_parts && frame.parts.size() != parts)
-    refuse("a frame of a gather", "its kind has another number of parts");
+    reject("a frame of a gather", "its kind has another number of parts");
   return frame;
 }
 

@@ -177,7 +177,7 @@ const std::string& KeyDesk::last_refusal() const { return state_->refusals.last(
 
 namespace {
 
-[[noreturn]] void refuse(int port, const std::string& why) {
+[[noreturn]] void reject(int port, const std::string& why) {
   throw Error(
       ErrorCode::denied,
       fmt::format("the process that meets at port {} of this host cannot be trusted without a secret: "
@@ -210,10 +210,10 @@ std::variant<std::string, NotYet> ask_for_key(int port) {
     return NotYet{.why = fmt::format("the Unix socket {}: {}", text_of(port), std::strerror(errno))};
   }
   const ucred peer = peer_of(fd.get());
-  if (const auto wrong = why_not_trusted(peer)) refuse(port, *wrong);
+  if (const auto wrong = why_not_trusted(peer)) reject(port, *wrong);
   const std::string answer = read_answer(fd.get());
   if (answer.starts_with('R')) {
-    refuse(port, fmt::format("it has refused process {} of user {}, because {}", ::getpid(), ::geteuid(),
+    reject(port, fmt::format("it has refused process {} of user {}, because {}", ::getpid(), ::geteuid(),
                              answer.substr(1)));
   }
   if (!answer.starts_with('K')) return NotYet{.why = "member 0 did not hand out the meeting's key"};

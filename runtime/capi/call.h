@@ -11,7 +11,7 @@
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
 #include "nzcl/nzcl.h"
-#include "runtime/comm/inside_communicator.h"
+#include "runtime/comm/communicator/inside_communicator.h"
 
 struct nzclComm {
   nzcl::Communicator communicator;

@@ -35,13 +35,13 @@ class SavedReader {
  public:
   explicit SavedReader(std::span<const std::byte> bytes) : left_(bytes) {}
   std::span<const std::byte> take(std::uint64_t size) {
-    if (size > left_.size()) refuse("it is cut off");
+    if (size > left_.size()) reject("it is cut off");
     const auto part = left_.first(size);
     left_ = left_.subspan(size);
     return part;
   }
   bool at_end() const { return left_.empty(); }
-  [[noreturn]] static void refuse(std::string_view why) {
+  [[noreturn]] static void reject(std::string_view why) {
     throw Error(ErrorCode::invalid_argument,
                 fmt::format("restore: this is not a saved state of this tensor: {}", why));
   }
@@ -86,29 +86,29 @@ void TensorState::restore(std::span<const std::byte> saved) {
   SavedHeader header;
   std::memcpy(&header, in.take(sizeof header).data(), sizeof header);
   const SavedHeader expected;
-  if (!std::ranges::equal(header.magic, expected.magic)) SavedReader::refuse("it does not begin as one");
+  if (!std::ranges::equal(header.magic, expected.magic)) SavedReader::reject("it does not begin as one");
   if (header.version != expected.version)
-    SavedReader::refuse(fmt::format("its version is {}", header.version));
+    SavedReader::reject(fmt::format("its version is {}", header.version));
   const std::string own = to_text(compressor_);
   const auto text = in.take(header.compressor_bytes);
   const std::string theirs(reinterpret_cast<const char*>(text.data()), text.size());
-  if (theirs != own) SavedReader::refuse(fmt::format("its compressor is {}, and not {}", theirs, own));
+  if (theirs != own) SavedReader::reject(fmt::format("its compressor is {}, and not {}", theirs, own));
   if (header.layers != layout_.layers().size())
-    SavedReader::refuse(fmt::format("it has {} layers", header.layers));
+    SavedReader::reject(fmt::format("it has {} layers", header.layers));
   for (const Layer& layer : layout_.layers()) {
     std::uint64_t words[2];
     std::memcpy(words, in.take(sizeof words).data(), sizeof words);
-    if (words[0] != layer.elements || words[1] != layer.bin) SavedReader::refuse("its layers are others");
+    if (words[0] != layer.elements || words[1] != layer.bin) SavedReader::reject("its layers are others");
   }
   if (header.residual != residual_.size() || header.velocity != velocity_.size() ||
       header.result_residual != result_residual_.size())
-    SavedReader::refuse("its sizes are others");
+    SavedReader::reject("its sizes are others");
   if (header.rate != 0 && !is_rate(header.rate))
-    SavedReader::refuse(fmt::format("its rate is {}", header.rate));
+    SavedReader::reject(fmt::format("its rate is {}", header.rate));
   const auto residual = in.take(header.residual * sizeof(float));
   const auto velocity = in.take(header.velocity * sizeof(float));
   const auto result_residual = in.take(header.result_residual * sizeof(float));
-  if (!in.at_end()) SavedReader::refuse("something follows it");
+  if (!in.at_end()) SavedReader::reject("something follows it");
   // Nothing can fail from here on.
   if (!residual.empty()) std::memcpy(residual_.data(), residual.data(), residual.size());
   if (!velocity.empty()) std::memcpy(velocity_.data(), velocity.data(), velocity.size());

@@ -14,7 +14,7 @@
 namespace nzcl {
 namespace {
 
-[[noreturn]] void refuse(std::string_view whole, const std::string& why) {
+[[noreturn]] void reject(std::string_view whole, const std::string& why) {
   throw Error(ErrorCode::invalid_argument, fmt::format("compressor \"{}\": {}", whole, why));
 }
 
@@ -33,7 +33,7 @@ Number number(std::string_view whole, std::string_view text) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size())
-    refuse(whole, fmt::format("\"{}\" is no number that fits here", text));
+    reject(whole, fmt::format("\"{}\" is no number that fits here", text));
   return value;
 }
 
@@ -50,15 +50,15 @@ class Item {
   /// Whether there is a setting `i`. Nothing but `word` is accepted there.
   bool flag(std::size_t i, std::string_view word) const {
     if (i >= parts_.size()) return false;
-    if (parts_[i] != word) refuse(whole_, fmt::format("\"{}\" should be \"{}\"", parts_[i], word));
+    if (parts_[i] != word) reject(whole_, fmt::format("\"{}\" should be \"{}\"", parts_[i], word));
     return true;
   }
   void require_at_least(std::size_t count, std::string_view what) const {
-    if (parts_.size() <= count) refuse(whole_, fmt::format("{} needs {}", name(), what));
+    if (parts_.size() <= count) reject(whole_, fmt::format("{} needs {}", name(), what));
   }
   void require_at_most(std::size_t count) const {
     if (parts_.size() > count + 1)
-      refuse(whole_, fmt::format("\"{}\" is too much behind {}", parts_[count + 1], name()));
+      reject(whole_, fmt::format("\"{}\" is too much behind {}", parts_[count + 1], name()));
   }
 
  private:
@@ -96,7 +96,7 @@ void read_results(std::string_view whole, std::string_view text, ResultCodec& re
   } else if (item.name() == "qsgd") {
     results.emplace<Qsgd>(item.get(1, 8), item.get(2, Qsgd().bucket));
   } else {
-    refuse(whole, fmt::format("results cannot be \"{}\"; known are asis, fp16, bf16 and qsgd", item.name()));
+    reject(whole, fmt::format("results cannot be \"{}\"; known are asis, fp16, bf16 and qsgd", item.name()));
   }
 }
 
@@ -130,13 +130,13 @@ bool read_selection(const Item& item, Compressor& c) {
 }
 
 bool read_switch(std::string_view whole, std::string_view text) {
-  if (text != "0" && text != "1") refuse(whole, fmt::format("\"{}\" should be 0 or 1", text));
+  if (text != "0" && text != "1") reject(whole, fmt::format("\"{}\" should be 0 or 1", text));
   return text == "1";
 }
 
 void read_setting(std::string_view whole, std::string_view text, Compressor& c) {
   const std::size_t at = text.find('=');
-  if (at == text.npos) refuse(whole, fmt::format("\"{}\" should be NAME=VALUE", text));
+  if (at == text.npos) reject(whole, fmt::format("\"{}\" should be NAME=VALUE", text));
   const std::string_view name = text.substr(0, at), value = text.substr(at + 1);
   if (name == "momentum") {
     c.momentum = number<float>(whole, value);
@@ -155,7 +155,7 @@ void read_setting(std::string_view whole, std::string_view text, Compressor& c) 
   } else if (name == "refresh" && std::holds_alternative<TopK>(c.selection)) {
     std::get<TopK>(c.selection).refresh = number<std::uint32_t>(whole, value);
   } else {
-    refuse(
+    reject(
         whole,
         fmt::format("there is no {} here; known are momentum, clip, warm_up, residual, error, seed, results, "
                     "and refresh with topk",
@@ -209,12 +209,12 @@ Compressor compressor_from_text(std::string_view text) {
   Compressor c;
   const auto items = split(text, ',');
   const auto halves = split(items[0], '+');
-  if (halves.size() > 2) refuse(text, "it has more than one +");
+  if (halves.size() > 2) reject(text, "it has more than one +");
   const Item first(text, halves[0]);
   if (!read_selection(first, c)) {
     // A text that names only a value codec means that every element is sent.
     if (halves.size() > 1 || !read_values(first, c.values))
-      refuse(text,
+      reject(text,
              fmt::format(
                  "there is no \"{}\"; known are adacomp, topk, threshold, randomk, blocktopk, all, asis, "
                  "ternary, fp16, bf16 and qsgd",
@@ -224,7 +224,7 @@ Compressor compressor_from_text(std::string_view text) {
   if (halves.size() > 1) {
     const Item second(text, halves[1]);
     if (!read_values(second, c.values))
-      refuse(text, fmt::format("there are no values \"{}\"; known are asis, ternary, fp16, bf16 and qsgd",
+      reject(text, fmt::format("there are no values \"{}\"; known are asis, ternary, fp16, bf16 and qsgd",
                                second.name()));
   }
   for (std::size_t i = 1; i < items.size(); ++i) read_setting(text, items[i], c);

@@ -58,8 +58,4 @@ class Exchange {
 /// others.
 void refuse_direct_write(LaneContext& context, std::uint16_t member);
 
-/// Makes the exchange that the configuration asks for at this priority, or returns nullptr if it has no
-/// channels for it. `context` must outlive it.
-std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority priority);
-
 }  // namespace nzcl::engine

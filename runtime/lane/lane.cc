@@ -11,6 +11,7 @@
 
 #include "runtime/base/plain_floats.h"
 #include "runtime/exchange/contributions/agreement.h"
+#include "runtime/lane/make_exchange.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/trace/trace.h"
 #include "verbs/random.h"

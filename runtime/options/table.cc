@@ -192,7 +192,7 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   return *value << shift;
 }
 
-[[noreturn]] void refuse_secret(std::size_t bytes, std::string_view origin) {
+[[noreturn]] void reject_secret(std::size_t bytes, std::string_view origin) {
   throw Error(ErrorCode::invalid_argument,
               fmt::format("option secret ({}): a secret of {} bytes can be guessed, and at least {} are "
                           "needed: set NZCL_SECRET "
@@ -219,7 +219,7 @@ std::string_view choice_name(std::string_view choices, int number) {
   return number < 0 ? "" : choices.substr(0, choices.find('|'));
 }
 
-[[noreturn]] void refuse(const Setting& s, std::string_view shown, std::string_view origin) {
+[[noreturn]] void reject(const Setting& s, std::string_view shown, std::string_view origin) {
   const std::string range = s.range();
   throw Error(ErrorCode::invalid_argument,
               fmt::format("option {} ({}): \"{}\" is not {}{}{}", s.name, origin, shown, s.type(),
@@ -295,7 +295,7 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
     using T = std::decay_t<decltype(value_in(options, member))>;
     if constexpr (std::is_same_v<Member, Choice>) {
       const int number = number_of(choices, value);
-      if (number < 0) refuse(*this, value, origin);
+      if (number < 0) reject(*this, value, origin);
       member.put(options, member.first + number);
     } else if constexpr (std::is_same_v<T, std::string>) {
       value_in(options, member) = std::string(value);
@@ -306,7 +306,7 @@ void Setting::set(Options& options, std::string_view value, std::string_view ori
       } else {
         number = parse<T>(value);
       }
-      if (!number) refuse(*this, value, origin);
+      if (!number) reject(*this, value, origin);
       value_in(options, member) = *number;
     }
   };
@@ -321,14 +321,14 @@ void Setting::check(const Options& options, std::string_view origin) const {
       return !choice_name(choices, field_value - member.first).empty();
     } else if constexpr (std::is_same_v<std::decay_t<decltype(field_value)>, std::string>) {
       const std::size_t bytes = field_value.size();
-      if (kind == SettingKind::secret && bytes > 0 && bytes < kLeastSecret) refuse_secret(bytes, origin);
+      if (kind == SettingKind::secret && bytes > 0 && bytes < kLeastSecret) reject_secret(bytes, origin);
       return true;
     } else {
       const auto value = static_cast<double>(field_value);
       return (value >= low && value <= high) || (or_zero && value == 0);  // false for NaN
     }
   };
-  if (!std::visit(good, field)) refuse(*this, text(options), origin);
+  if (!std::visit(good, field)) reject(*this, text(options), origin);
 }
 
 }  // namespace nzcl

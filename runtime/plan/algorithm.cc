@@ -9,7 +9,7 @@
 namespace nzcl::engine {
 namespace {
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
+[[noreturn]] void reject(const std::string& text) { throw Error(ErrorCode::invalid_argument, text); }
 
 constexpr const char* kNoSwitch =
     "algorithm switch is for a whole communicator; set NZCL_ALGORITHM=switch, or options.algorithm";
@@ -102,16 +102,16 @@ wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord&
 
 void check_algorithm(Algorithm option, const Members& members) {
   if (members.dedicated > 0 && (option == Algorithm::doubling || option == Algorithm::merging))
-    refuse("option " + no_aggregators(name_of(option)));
+    reject("option " + no_aggregators(name_of(option)));
 }
 
 wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::OperationRecord& record,
                                  Algorithm asked) {
   if (static_cast<int>(asked) >= kRequestAlgorithms)
-    refuse(fmt::format("allreduce: algorithm {} does not exist", static_cast<int>(asked)));
+    reject(fmt::format("allreduce: algorithm {} does not exist", static_cast<int>(asked)));
   if (config.algorithm == Algorithm::switch_) {
     if (asked != Algorithm::automatic && asked != Algorithm::switch_)
-      refuse(std::string("allreduce: ") + kOnlySwitch);
+      reject(std::string("allreduce: ") + kOnlySwitch);
     return wire::Algorithm::push;  // its packets do not say it
   }
   const bool alone = config.members.workers == 1;  // nothing is exchanged
@@ -122,14 +122,14 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
       return wire::Algorithm::push;
     case Algorithm::doubling:
       if (alone) return wire::Algorithm::push;
-      if (!fits_doubling(config, record)) refuse("allreduce: " + why_not_doubling(config, record));
+      if (!fits_doubling(config, record)) reject("allreduce: " + why_not_doubling(config, record));
       return wire::Algorithm::doubling;
     case Algorithm::merging:
       if (alone || record.count == 0) return wire::Algorithm::push;
-      if (!fits_merging(config, record)) refuse("allreduce: " + why_not_merging(config, record));
+      if (!fits_merging(config, record)) reject("allreduce: " + why_not_merging(config, record));
       return wire::Algorithm::merging;
     case Algorithm::switch_:
-      refuse(std::string("allreduce: ") + kNoSwitch);
+      reject(std::string("allreduce: ") + kNoSwitch);
   }
   if (alone) return wire::Algorithm::push;
   switch (config.algorithm) {

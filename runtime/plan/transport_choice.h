@@ -12,7 +12,7 @@ namespace nzcl::engine {
 
 /// Returns the transport that the option names or, if it leaves that to nzcl, those that suit the members by
 /// what they have said, the best one first. All members come to the same. Whether they can share memory is
-/// tried (runtime/comm/device_choice.h); the last one needs no shared memory.
+/// tried (runtime/comm/join/device_choice.h); the last one needs no shared memory.
 std::vector<std::string> transports_of(const Options& options, const Membership& membership);
 /// The first of these. Once the members have tried, that is the one which they use.
 std::string transport_of(const Options& options, const Membership& membership);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "nzcl/error.h"
-#include "runtime/comm/hello.h"
+#include "runtime/comm/join/hello.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
 #include "runtime/plan/link_speed.h"

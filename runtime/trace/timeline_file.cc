@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kEnd = "\n]\n";
 
-[[noreturn]] void refuse(const std::string& path) {
+[[noreturn]] void reject(const std::string& path) {
   throw Error(ErrorCode::system, fmt::format("trace: cannot write {}: {}", path, std::strerror(errno)));
 }
 
@@ -32,7 +32,7 @@ struct Locked {
 TimelineFile::TimelineFile(std::string path, bool empty)
     : path_(std::move(path)),
       fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (empty ? O_TRUNC : 0), 0644)) {
-  if (fd_ < 0) refuse(path_);
+  if (fd_ < 0) reject(path_);
 }
 
 TimelineFile::~TimelineFile() { ::close(fd_); }
@@ -42,7 +42,7 @@ void TimelineFile::append(std::string events) {
   events.resize(events.size() - 2);  // without the last comma and newline
   const Locked locked(fd_);
   struct stat about {};
-  if (::fstat(fd_, &about) != 0) refuse(path_);
+  if (::fstat(fd_, &about) != 0) reject(path_);
   const bool first = about.st_size == 0;
   std::string text = (first ? "[\n" : ",\n") + events;
   text += kEnd;
@@ -50,7 +50,7 @@ void TimelineFile::append(std::string events) {
   for (std::string_view left = text; !left.empty();) {
     const ssize_t n = ::pwrite(fd_, left.data(), left.size(), at);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) refuse(path_);
+    if (n <= 0) reject(path_);
     left.remove_prefix(static_cast<std::size_t>(n));
     at += n;
   }

@@ -2,9 +2,9 @@
 // tells of its node and link, and takes part in a split. They go to the parsers, and to the code that makes
 // the lists of members.
 #include "nzcl/error.h"
-#include "runtime/comm/equipment.h"
-#include "runtime/comm/hello.h"
-#include "runtime/comm/split_plan.h"
+#include "runtime/comm/join/hello.h"
+#include "runtime/comm/join/node_and_link.h"
+#include "runtime/comm/join/split_plan.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nzcl::test {
@@ -22,7 +22,7 @@ std::vector<std::string> fuzz_seeds() {
           huge,
           "{}",
           "[]",
-          comm::Equipment{.node = 1, .link = engine::own_link(25, 0)}.encode(),
+          comm::NodeAndLink{.node = 1, .link = engine::own_link(25, 0)}.encode(),
           R"({"node":1e300,"gbps":1,"source":1})",
           comm::SplitChoice{.color = 3, .key = -1}.encode(),
           R"({"color":1e300,"key":0})"};
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const Error&) {
   }
   try {
-    (void)comm::Equipment::decode(text, "rank 1");
+    (void)comm::NodeAndLink::decode(text, "rank 1");
   } catch (const Error&) {
   }
   try {

@@ -8,13 +8,13 @@
 #include <thread>
 
 #include "runtime/bootstrap/local.h"
-#include "runtime/comm/core.h"
+#include "runtime/comm/communicator/communicator_core.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl::test {
 namespace {
 
-using comm::Core;
+using comm::CommunicatorCore;
 using comm::Registration;
 using testing::HasSubstr;
 
@@ -65,7 +65,7 @@ class CountingDevice final : public verbs::Device {
 class RegistrationTest : public testing::Test {
  protected:
   struct Rank {
-    Core& core;
+    CommunicatorCore& core;
     Counts& counts;
     int index;
     std::vector<float> data = std::vector<float>(10000, 1.0f);
@@ -85,7 +85,7 @@ class RegistrationTest : public testing::Test {
         Options options;
         options.pin = Pinning::off;
         options.log_level = LogLevel::off;
-        const auto core = Core::join(
+        const auto core = CommunicatorCore::join(
             options, bootstrap::make_local_meeting(meeting, index), {bootstrap::Role::worker, index},
             std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), counts)));
         Rank rank{*core, counts, index};

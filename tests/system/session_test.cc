@@ -10,13 +10,13 @@
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/local.h"
-#include "runtime/comm/core.h"
+#include "runtime/comm/communicator/communicator_core.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl::test {
 namespace {
 
-using comm::Core;
+using comm::CommunicatorCore;
 using comm::Session;
 using testing::Each;
 using testing::HasSubstr;
@@ -32,15 +32,15 @@ class Survivor {
         rank_(first_rank),
         handle_(session_->register_memory(data_.data(), data_.size() * sizeof(float), MemoryKind::host)) {}
 
-  std::shared_ptr<Core> join(const std::shared_ptr<bootstrap::LocalMeeting>& meeting) {
+  std::shared_ptr<CommunicatorCore> join(const std::shared_ptr<bootstrap::LocalMeeting>& meeting) {
     Options options;
     options.pin = Pinning::off;
     options.log_level = LogLevel::off;
-    return Core::join(options, bootstrap::make_local_meeting(meeting, rank_),
-                      {bootstrap::Role::worker, rank_}, session_);
+    return CommunicatorCore::join(options, bootstrap::make_local_meeting(meeting, rank_),
+                                  {bootstrap::Role::worker, rank_}, session_);
   }
   /// Sums ones over all ranks. Every element of the result is then the number of ranks.
-  std::vector<float> sum(Core& core) {
+  std::vector<float> sum(CommunicatorCore& core) {
     std::fill(data_.begin(), data_.end(), 1.0f);
     const AllreduceRequest request{.input = data_.data(), .output = data_.data(), .count = data_.size()};
     const auto operation = core.start(&request);

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "runtime/bootstrap/local.h"
-#include "runtime/comm/core.h"
+#include "runtime/comm/communicator/communicator_core.h"
 #include "verbs/loopback/network.h"
 
 namespace nzcl::test {
 namespace {
 
-using comm::Core;
+using comm::CommunicatorCore;
 using comm::Session;
 using testing::HasSubstr;
 
@@ -78,20 +78,20 @@ class Rank {
     Options options;
     options.pin = Pinning::off;
     options.log_level = LogLevel::off;
-    core_ = Core::join(options, bootstrap::make_local_meeting(meeting, rank), {bootstrap::Role::worker, rank},
-                       session_);
+    core_ = CommunicatorCore::join(options, bootstrap::make_local_meeting(meeting, rank),
+                                   {bootstrap::Role::worker, rank}, session_);
   }
   std::shared_ptr<engine::Operation> sum() {
     const AllreduceRequest request{.input = data_.data(), .output = data_.data(), .count = data_.size()};
     return core_->start(&request);
   }
-  Core& core() { return *core_; }
+  CommunicatorCore& core() { return *core_; }
 
  private:
   std::vector<float> data_ = std::vector<float>(100000, 1.0f);
   std::shared_ptr<Session> session_;
   std::shared_ptr<comm::Registration> handle_;
-  std::shared_ptr<Core> core_;
+  std::shared_ptr<CommunicatorCore> core_;
 };
 
 TEST(Stuck, OperationsFailAndCloseReturnsWhenALaneDoesNotComeBack) {

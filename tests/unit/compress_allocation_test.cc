@@ -13,7 +13,7 @@
 
 #include "compressor_cases.h"
 #include "nzcl/compress.h"
-#include "runtime/comm/coded_results.h"
+#include "runtime/comm/compressed/coded_results.h"
 #include "runtime/compress/compression_step.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Whether a core seems to be shared, from the times of yields as machines were seen to give them.
-#include "runtime/comm/core_sharing.h"
+#include "runtime/comm/communicator/core_sharing.h"
 
 #include <gtest/gtest.h>
 

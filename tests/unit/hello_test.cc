@@ -1,5 +1,5 @@
 // How members introduce themselves, and what each learns from the introductions of all.
-#include "runtime/comm/hello.h"
+#include "runtime/comm/join/hello.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/local.h"
-#include "runtime/comm/equipment.h"
+#include "runtime/comm/join/node_and_link.h"
 
 namespace nzcl::comm {
 namespace {
@@ -93,25 +93,25 @@ TEST(Membership, ContainersOfOneHostMayHaveNetworksOfTheirOwn) {
   }
 }
 
-TEST(Equipment, SurvivesTheWay) {
-  const Equipment some{.node = 3, .link = engine::own_link(0.1, 0)};
-  const Equipment read = Equipment::decode(some.encode(), "rank 1");
+TEST(NodeAndLink, SurvivesTheWay) {
+  const NodeAndLink some{.node = 3, .link = engine::own_link(0.1, 0)};
+  const NodeAndLink read = NodeAndLink::decode(some.encode(), "rank 1");
   EXPECT_EQ(read.node, 3);
   EXPECT_EQ(read.link, some.link);
-  EXPECT_EQ(Equipment::decode(Equipment{}.encode(), "rank 1").link, engine::LinkSpeed{});
+  EXPECT_EQ(NodeAndLink::decode(NodeAndLink{}.encode(), "rank 1").link, engine::LinkSpeed{});
 }
 
-TEST(Equipment, AllMembersComeToTheSlowestLinkThatAnyKnows) {
+TEST(NodeAndLink, AllMembersComeToTheSlowestLinkThatAnyKnows) {
   // By position in the meeting; members are numbered otherwise.
-  const std::vector<Equipment> told{{.node = 0, .link = engine::own_link(0, 100)},
-                                    {.node = 1, .link = {}},
-                                    {.node = -1, .link = engine::own_link(2.5, 100)}};
+  const std::vector<NodeAndLink> told{{.node = 0, .link = engine::own_link(0, 100)},
+                                      {.node = 1, .link = {}},
+                                      {.node = -1, .link = engine::own_link(2.5, 100)}};
   for (int position = 0; position < 3; ++position) {
     engine::Membership m;
     m.members = {.self = 2 - position, .workers = 3};
     m.member_of = m.position_of = {2, 1, 0};
     m.names = {"rank 2", "rank 1", "rank 0"};
-    enter_equipment({told[0].encode(), told[1].encode(), told[2].encode()}, m);
+    enter_nodes_and_links({told[0].encode(), told[1].encode(), told[2].encode()}, m);
     EXPECT_EQ(m.nodes, (std::vector<int>{-1, 1, 0}));
     EXPECT_EQ(engine::slowest_link(m.links), engine::own_link(2.5, 0));
     m.hosts = m.networks = m.process_spaces = m.cores = engine::Groups({0, 1, 2});
@@ -121,7 +121,7 @@ TEST(Equipment, AllMembersComeToTheSlowestLinkThatAnyKnows) {
   }
 }
 
-TEST(Equipment, WhatCannotBeIsRefusedByName) {
+TEST(NodeAndLink, WhatCannotBeIsRefusedByName) {
   for (const char* text :
        {"", "3", "{}", R"({"node": 0, "gbps": "fast", "source": 1})",
         R"({"node": 0, "gbps": -1, "source": 1})", R"({"node": 0, "gbps": 0, "source": 2})",
@@ -129,7 +129,7 @@ TEST(Equipment, WhatCannotBeIsRefusedByName) {
         R"({"node": -2, "gbps": 1, "source": 1})", R"({"node": 0, "gbps": 1, "source": 0})",
         R"({"node": 0, "gbps": 1, "source": 3})"}) {
     try {
-      (void)Equipment::decode(text, "rank 7");
+      (void)NodeAndLink::decode(text, "rank 7");
       ADD_FAILURE() << text;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ErrorCode::mismatch);

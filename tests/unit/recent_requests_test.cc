@@ -1,5 +1,5 @@
 // Requests that are made again and again, and the buffers that they name.
-#include "runtime/comm/recent_requests.h"
+#include "runtime/comm/request/recent_requests.h"
 
 #include <gtest/gtest.h>
 

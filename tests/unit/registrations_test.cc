@@ -1,5 +1,5 @@
 // A communicator's registrations, on a device that counts what is registered.
-#include "runtime/comm/registrations.h"
+#include "runtime/comm/session/registrations.h"
 
 #include <gtest/gtest.h>
 

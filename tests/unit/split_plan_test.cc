@@ -1,5 +1,5 @@
 // Who is in which communicator after a split.
-#include "runtime/comm/split_plan.h"
+#include "runtime/comm/join/split_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

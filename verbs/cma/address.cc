@@ -9,7 +9,7 @@
 namespace nzcl::verbs::cma {
 namespace {
 
-[[noreturn]] void refuse(const char* why) {
+[[noreturn]] void reject(const char* why) {
   throw Error(ErrorCode::transport, std::string("cma: a peer gave no usable address: ") + why);
 }
 
@@ -23,18 +23,18 @@ std::string Address::encode() const {
 Address Address::decode(const std::string& text, std::size_t peers) {
   Address address;
   if (text.size() < sizeof address.start || (text.size() - sizeof address.start) % sizeof(SharedMemory) != 0)
-    refuse("its length is wrong");
+    reject("its length is wrong");
   std::memcpy(&address.start, text.data(), sizeof address.start);
   const std::uint32_t entries = address.start.entries;
   if (!std::has_single_bit(entries) || entries < kLeastEntries || entries > kMostEntries)
-    refuse("the size of its rings is out of range");
+    reject("the size of its rings is out of range");
   if (address.start.segment_bytes != SharedSegment::bytes(peers, entries))
-    refuse("the size of its segment does not match its rings");
+    reject("the size of its segment does not match its rings");
   for (std::size_t at = sizeof address.start; at < text.size(); at += sizeof(SharedMemory)) {
     SharedMemory memory;
     std::memcpy(&memory, text.data() + at, sizeof memory);
     if (memory.bytes > ~std::uint64_t{0} - memory.address)
-      refuse("a range of memory ends beyond the largest address");
+      reject("a range of memory ends beyond the largest address");
     address.memories.push_back(memory);
   }
   return address;

@@ -15,7 +15,7 @@ namespace nzcl::verbs::cma {
 
 namespace {
 
-[[noreturn]] void refuse_process(int pid) {
+[[noreturn]] void reject_process(int pid) {
   const int error = errno;
   const std::string why = error_text(error);
   if (error == EMFILE || error == ENFILE)
@@ -34,12 +34,12 @@ namespace {
 }  // namespace
 
 Process::Process(int pid) : pid_(pid), fd_(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))) {
-  if (fd_.get() < 0) refuse_process(pid);
+  if (fd_.get() < 0) reject_process(pid);
 }
 
 Fd Process::take_fd(int fd) const {
   const int taken = static_cast<int>(::syscall(SYS_pidfd_getfd, fd_.get(), fd, 0));
-  if (taken < 0) refuse_process(pid_);
+  if (taken < 0) reject_process(pid_);
   return Fd(taken);
 }
 

@@ -11,7 +11,7 @@
 #include "nzcl/options.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/factory.h"
-#include "runtime/comm/core.h"
+#include "runtime/comm/communicator/communicator_core.h"
 #include "runtime/options/validate.h"
 #include "runtime/switch/port.h"
 #include "runtime/switch/switch_wing.h"
@@ -85,8 +85,8 @@ void serve(const Arguments& a) {
   };
   try {
     using bootstrap::Role;
-    comm::Core::join(options, bootstrap::make_meeting(options, Role::aggregator, a.index),
-                     {Role::aggregator, a.index, engine::slot_pool::make_switch_wing(in_kernel)})
+    comm::CommunicatorCore::join(options, bootstrap::make_meeting(options, Role::aggregator, a.index),
+                                 {Role::aggregator, a.index, engine::slot_pool::make_switch_wing(in_kernel)})
         ->serve();
   } catch (...) {
     tell_counts();

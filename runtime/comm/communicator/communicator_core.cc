@@ -1,0 +1,456 @@
+#include "runtime/comm/communicator/communicator_core.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <thread>
+
+#include "nzcl/duration.h"
+#include "nzcl/error.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/log.h"
+#include "runtime/base/plain_floats.h"
+#include "runtime/bootstrap/host_address.h"
+#include "runtime/bootstrap/rounds.h"
+#include "runtime/comm/join/child_servers.h"
+#include "runtime/comm/join/descriptor_need.h"
+#include "runtime/comm/join/device_choice.h"
+#include "runtime/comm/join/node_and_link.h"
+#include "runtime/kernels/scan_streams.h"
+#include "runtime/placement/memory.h"
+#include "runtime/plan/algorithm.h"
+#include "runtime/plan/engine_plan.h"
+#include "runtime/plan/slice_layout.h"
+#include "runtime/plan/tuning.h"
+#include "runtime/trace/trace.h"
+
+namespace nzcl::comm {
+
+using engine::Operation;
+using verbs::Clock;
+
+namespace {
+
+std::chrono::nanoseconds seconds(double s) { return saturated_nanoseconds(std::chrono::duration<double>(s)); }
+
+/// Only workers scan, so only they measure how many streams their CPU reads fastest.
+int choose_scan_streams(const engine::Members& members) {
+  return members.is_worker(members.self) ? fastest_scan_streams() : 1;
+}
+
+std::string in_place_from(std::uint64_t direct_bytes) {
+  return direct_bytes < 1ull << 40 ? fmt::format("results of {:.1f} KiB a run written in place",
+                                                 static_cast<double>(direct_bytes) / 1024)
+                                   : "results in messages";
+}
+
+/// Says how fast the links are taken to be, if there are any.
+std::string describe_links(const engine::Membership& membership, const engine::EngineConfig& config) {
+  return membership.networks.all_together() ? "" : ", links of " + text_of(config.link_speed);
+}
+
+/// Says which node each member is on, if they are not all on one.
+std::string describe_nodes(const std::vector<int>& nodes) {
+  const bool differ =
+      std::any_of(nodes.begin(), nodes.end(), [&](int node) { return node != nodes.front(); });
+  return differ ? fmt::format(", on nodes {}", fmt::join(nodes, ",")) : "";
+}
+
+/// Everything that is not an Error comes from the system: no memory, no threads.
+Failure failure_of(const std::exception& e) {
+  const auto* const error = dynamic_cast<const Error*>(&e);
+  return {error != nullptr ? error->code() : ErrorCode::system, e.what()};
+}
+
+/// Names this member before it is known who the others are.
+std::string join_name(const Options& options, const Identity& identity, int position) {
+  const bool worker = identity.role == bootstrap::Role::worker;
+  int number = identity.index >= 0 ? identity.index : worker ? options.rank : -1;
+  if (number < 0 && options.aggregators == 0) number = position;
+  const std::string name = number < 0 ? fmt::format("member {} of the meeting", position)
+                                      : fmt::format("{} {}", worker ? "rank" : "aggregator", number);
+  return fmt::format("{} (pid {} on {})", name, ::getpid(), bootstrap::host_name());
+}
+
+/// What the others are told of a member that cannot join.
+Failure failure_of(const std::string& name, const std::exception& e) {
+  Failure failure = failure_of(e);
+  failure.text = name + ": " + failure.text;
+  return failure;
+}
+
+engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
+  engine::EngineConfig config =
+      engine::plan_engine(introduction.options, introduction.membership, session.device()->limits());
+  if (introduction.wing)
+    config.make_exchange = introduction.wing->plan(introduction.options, introduction.membership);
+  return config;
+}
+
+}  // namespace
+
+// --- Begin
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join(Options options,
+                                                         std::unique_ptr<bootstrap::Meeting> meeting,
+                                                         Identity identity,
+                                                         std::shared_ptr<Session> session) {
+  const PlainFloats floats;  // the plan must come out alike on all ranks
+  const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
+  make_room_to_meet(*meeting);
+  auto control = meet(options, *meeting, identity, deadline);
+  const std::string name = join_name(options, identity, meeting->rank());
+  bootstrap::Rounds rounds(*control, "meeting", meeting->size(), meeting->rank());
+  meeting.reset();
+  try {
+    return join_members(options, identity, control, rounds, std::move(session), deadline);
+  } catch (const std::exception& e) {
+    if (control) control->abort(failure_of(name, e));
+    throw;
+  }
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join_members(
+    const Options& options, const Identity& identity, std::unique_ptr<bootstrap::ControlPlane>& control,
+    bootstrap::Rounds& rounds, std::shared_ptr<Session> session, verbs::Deadline deadline) {
+  Introduction introduction = introduce(options, *control, rounds, identity, deadline);
+  const engine::Membership& membership = introduction.membership;
+  settle(*control, membership, deadline);
+  const engine::Members& members = membership.members;
+  if (!introduction.options.trace.empty()) {
+    const bool first_here = membership.cores.index_of(members.self) == 0;
+    trace::start(introduction.options.trace, members.name(members.self), first_here);
+  }
+  const int node = introduction.placement.node;
+  if (!session) {
+    auto [transport, device] = choose_device(introduction.options, membership, node, rounds, deadline);
+    introduction.options.transport = std::move(transport);
+    session = std::make_shared<Session>(std::move(device));
+  }
+  make_room_for_lanes(membership, session->device()->limits());
+  const double device_gbps = session->device()->limits().link_gbps;
+  gather_nodes_and_links(
+      {.node = node, .link = engine::own_link(introduction.options.link_gbps, device_gbps)},
+      introduction.membership, rounds, deadline);
+  const auto core = make(std::move(introduction), std::move(session));
+  core->begin(std::move(control), rounds, deadline);
+  log().info("{}", core->describe());
+  return core;
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::make(Introduction introduction,
+                                                         std::shared_ptr<Session> session) {
+  const auto end = [process = OwnProcess()](CommunicatorCore* core) {
+    if (!process.is_current()) return;
+    core->close_without_throwing();
+    if (!core->stuck_) delete core;
+  };
+  return std::shared_ptr<CommunicatorCore>(new CommunicatorCore(std::move(introduction), std::move(session)),
+                                           end);
+}
+
+CommunicatorCore::CommunicatorCore(Introduction introduction, std::shared_ptr<Session> session)
+    : introduction_(std::move(introduction)),
+      session_(std::move(session)),
+      scan_streams_(choose_scan_streams(members())),
+      wire_type_(options().wire_type),
+      config_(plan_lanes(introduction_, *session_)),
+      lanes_({.config = config_,
+              .timeout = seconds(options().timeout_s),
+              .spin = introduction_.placement.spin,
+              .on_failure = [this](const Failure& failure) { control_->abort(failure); },
+              .on_idle = [this] { operations_.release_finished(); },
+              .patience =
+                  [this](int lane, engine::Patience otherwise) {
+                    return operations_.patience(static_cast<std::uint32_t>(lane),
+                                                static_cast<std::uint32_t>(lanes_.size()), otherwise);
+                  }},
+             session_->device(), introduction_.placement.caller_spin),
+      splitter_(introduction_) {}
+
+void CommunicatorCore::begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
+                             verbs::Deadline deadline) {
+  control_ = std::move(control);
+  control_->watch([this] { return operations_.progress(); },
+                  [this] {
+                    lanes_.halt();
+                    threads_.fail();
+                  });
+  const engine::Membership& membership = introduction_.membership;
+  try {
+    lanes_.connect(membership, rounds, deadline);
+    threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });
+    // Nobody may write before everybody can receive. A member without its threads never could.
+    rounds.allgather("ready", deadline);
+  } catch (const std::exception& e) {
+    told_ = true;  // by what is thrown
+    control_->abort(failure_of(membership.names[static_cast<std::size_t>(rounds.rank())], e));
+    throw;
+  }
+}
+
+verbs::Deadline CommunicatorCore::meeting_deadline() const {
+  return deadline_after(seconds(options().bootstrap_timeout_s));
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::split(int color, int key) {
+  require_own_process("split");
+  const Splitter::Turn turn(splitter_);
+  throw_if_failed();
+  const auto deadline = meeting_deadline();
+  try {
+    auto split = splitter_.split(*control_, turn, {.color = color, .key = key}, deadline);
+    return split ? join_split(std::move(*split), deadline) : nullptr;
+  } catch (const Error& e) {
+    told({e.code(), e.what()});
+    throw;
+  }
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join_split(Split split, verbs::Deadline deadline) const {
+  const PlainFloats floats;
+  const engine::Membership& membership = split.introduction.membership;
+  const int rank = split.meeting->rank(), size = split.meeting->size();
+  const std::string name = membership.names[static_cast<std::size_t>(rank)];
+  std::unique_ptr<bootstrap::ControlPlane> control;
+  try {
+    make_room_for_lanes(membership, session_->device()->limits());
+    control = bootstrap::ControlPlane::join(*split.meeting, deadline);
+    bootstrap::Rounds rounds(*control, "split", size, rank);
+    settle(*control, membership, deadline);
+    const auto core = make(std::move(split.introduction), session_);
+    core->begin(std::move(control), rounds, deadline);
+    log().info("{}", core->describe());
+    return core;
+  } catch (const std::exception& e) {
+    const Failure failure = failure_of(name, e);
+    if (control) control->abort(failure);
+    split.meeting->give_up(failure, deadline);  // if it has not ended yet
+    throw;
+  }
+}
+
+std::string CommunicatorCore::describe() const {
+  const engine::Members& m = members();
+  const engine::ChannelConfig& bulk = config_.channel(wire::Priority::bulk);
+  const std::string staging = lanes_.describe_staging();
+  return fmt::format(
+      "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
+      "slots {} x {} KiB, {}{}{}{}{}; {}",
+      m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
+      session_->device()->name(), lanes_.size(), introduction_.placement.scan_cpus.size(), scan_streams_,
+      bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes),
+      staging.empty() ? "" : ", staging ", staging, describe_nodes(config_.nodes),
+      describe_links(introduction_.membership, config_), introduction_.placement.text);
+}
+
+// --- Operations
+
+void CommunicatorCore::require_own_process(const char* what) const {
+  if (process_.is_current()) return;
+  throw Error(
+      ErrorCode::invalid_usage,
+      fmt::format("{}: this communicator belongs to process {}, from which this process was forked; make a "
+                  "communicator after the fork",
+                  what, process_.id()));
+}
+
+std::shared_ptr<Registration> CommunicatorCore::register_memory(void* data, std::size_t bytes,
+                                                                MemoryKind kind) {
+  require_own_process("register_buffer");
+  auto registration = session_->register_memory(data, bytes, kind);
+  warn_of_far_memory({static_cast<const std::byte*>(data), bytes});
+  return registration;
+}
+
+void CommunicatorCore::warn_of_far_memory(std::span<const std::byte> range) {
+  const int chosen = introduction_.placement.node;
+  if (chosen < 0 || warned_of_far_memory_.load(std::memory_order_relaxed)) return;
+  const int node = placement::node_of(range);
+  if (node < 0 || node == chosen || warned_of_far_memory_.exchange(true)) return;
+  log().warn(
+      "{}: a buffer of {} MiB lies on NUMA node {}, but slots, device and threads were chosen for node {}: "
+      "bind the process to a node before it allocates (mpirun --bind-to numa, numactl --cpunodebind), or say "
+      "where the gradients are (NZCL_NUMA_NODE={})",
+      name(), range.size() >> 20, node, chosen, node);
+}
+
+void CommunicatorCore::abort(Failure failure) {
+  require_own_process("abort");
+  if (!control_->failed()) told_.store(true, std::memory_order_relaxed);  // the caller knows of it
+  control_->abort(std::move(failure));
+}
+
+void CommunicatorCore::told(const Failure& failure) {
+  const auto whole = control_->failure();
+  if (whole && whole->text == failure.text) told_.store(true, std::memory_order_relaxed);
+}
+
+void CommunicatorCore::throw_if_failed() {
+  if (!control_->failed()) return;
+  const Failure failure = control_->failure().value();
+  told(failure);
+  throw Error(failure.code, failure.text);
+}
+
+bool CommunicatorCore::test(Operation& operation) {
+  require_own_process("test");
+  if (!operation.finished()) lanes_.drive();
+  if (!operation.finished()) return false;
+  operation.release_regions();
+  operation.complete_packed();
+  return true;
+}
+
+bool CommunicatorCore::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
+  require_own_process("wait");
+  if (!lanes_.drive_until(operation, deadline)) return false;
+  operation.release_regions();
+  operation.complete_packed();
+  return true;
+}
+
+void CommunicatorCore::on_complete(std::shared_ptr<Operation> operation, std::function<void()> call) {
+  require_own_process("on_complete");
+  notifier_.add(std::move(operation), std::move(call));
+}
+
+Algorithm CommunicatorCore::algorithm_of(const Operation& operation) const {
+  return engine::public_algorithm(config_, operation.record.algorithm);
+}
+
+Statistics CommunicatorCore::statistics() const {
+  Statistics total;
+  total.operations = operations_started_.load(std::memory_order_relaxed);
+  total.blocks_scanned = blocks_scanned_.load(std::memory_order_relaxed);
+  lanes_.add_to(total);
+  return total;
+}
+
+// --- End
+
+void CommunicatorCore::close_without_throwing() noexcept {
+  try {
+    close();
+  } catch (const std::exception& e) {
+    log().warn("{}: {}", name(), e.what());
+  }
+}
+
+/// What the ending thread runs, when the communicator has failed or is closed. In the former case it fails
+/// the operations.
+void CommunicatorCore::end_operations() {
+  if (!control_->failed()) return;
+  come_to_rest();
+  const Failure failure = control_->failure().value_or(Failure{});
+  log().debug("{}: communicator failed: {}", name(), failure.text);
+  operations_.fail_all(failure);
+  operations_.release_finished();
+}
+
+/// Runs when nothing is posted any more. Waits until the last writes of this member and of all others have
+/// completed, then shuts the lanes down.
+void CommunicatorCore::come_to_rest() {
+  const auto deadline = Clock::now() + engine::kDrainTime;
+  while (!lanes_.drain() && Clock::now() < deadline) std::this_thread::sleep_for(engine::kShortestNap);
+  if (!lanes_.drain()) shut_down_lanes();  // a peer is dead, and this ends the writes to it
+  control_->quiesced();
+  const auto patience = Clock::now() + engine::kQuietTime;
+  while (!control_->wait_quiesced(Clock::now() + engine::kLongestNap)) {
+    lanes_.drain();
+    if (Clock::now() < patience) continue;
+    log().warn(
+        "{}: not every member has ended its writes in time; a late write may still reach this process's "
+        "buffers",
+        name());
+    break;
+  }
+  shut_down_lanes();
+}
+
+void CommunicatorCore::shut_down_lanes() {
+  if (!stuck_ && !lanes_.shut_down()) take_for_stuck();
+}
+
+void CommunicatorCore::stop_threads() {
+  if (!threads_.stop(lanes_, stuck_ ? std::chrono::seconds(0) : engine::kStuckTime)) take_for_stuck();
+  notifier_.stop();
+  try {
+    trace::write();
+  } catch (const Error& e) {
+    // The lanes must be closed even if the timeline cannot be written.
+    log().warn("{}: {}", name(), e.what());
+  }
+}
+
+void CommunicatorCore::take_for_stuck() {
+  if (stuck_.exchange(true)) return;
+  log().error(
+      "{}: a thread has not come back from the transport ({}) in {} s: perhaps it waits for a lock "
+      "that a killed process holds; the memory of this communicator is never freed, and a late write may "
+      "still reach this process's buffers",
+      name(), session_->device()->name(), engine::kStuckTime.count());
+}
+
+void CommunicatorCore::close() {
+  if (!process_.is_current()) return;
+  if (notifier_.is_own_thread())
+    throw Error(ErrorCode::invalid_usage, "close: a completion callback must not close its communicator");
+  std::vector<std::shared_ptr<Operation>> pending;
+  {
+    const std::scoped_lock lock(operations_.mutex());
+    if (operations_.closed()) return;
+    operations_.close();
+    pending = operations_.all();
+  }
+  splitter_.close();
+  if (!threads_.running()) return;  // joining failed before the threads were started
+  for (const auto& operation : pending) {
+    // Nobody here waits for a request that was refused, and other ranks may never have made the call.
+    if (!operation->refusal) wait(*operation, std::nullopt);
+  }
+  const bool together = control_->leave(deadline_after(seconds(options().close_timeout_s)));
+  const bool failed = control_->failed();
+  stop_threads();
+  if (together && !failed) come_to_rest();
+  shut_down_lanes();
+  log_untold();
+  if (!together && !failed) {
+    throw Error(ErrorCode::timeout,
+                fmt::format("close: not every member left within {:g} s", options().close_timeout_s));
+  }
+}
+
+/// Logs the failure if no caller has been told of it, because nobody will ask for it any more.
+void CommunicatorCore::log_untold() {
+  const auto failure = control_->failure();
+  if (failure && !told_.exchange(true)) log().error("{}: communicator failed: {}", name(), failure->text);
+}
+
+void CommunicatorCore::serve() {
+  ChildServers children(name());
+  while (auto splits = splitter_.next(*control_)) {
+    for (Split& split : *splits) {
+      // A std::function must be copyable, and a Split is not.
+      const auto child = std::make_shared<Split>(std::move(split));
+      children.start([this, child] { join_split(std::move(*child), meeting_deadline())->serve(); });
+    }
+  }
+  const bool together = control_->leave(verbs::Deadline::max());
+  const auto failure = control_->failure();
+  {
+    const std::scoped_lock lock(operations_.mutex());
+    operations_.close();
+  }
+  stop_threads();
+  if (together) come_to_rest();
+  shut_down_lanes();
+  children.wait();
+  if (!together && failure) throw Error(failure->code, failure->text);
+  log_untold();
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,178 @@
+// The implementation of a communicator: it joins the members, starts operations, and ends them in success or
+// failure.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "nzcl/communicator.h"
+#include "runtime/base/own_process.h"
+#include "runtime/bootstrap/control.h"
+#include "runtime/comm/communicator/engine_threads.h"
+#include "runtime/comm/communicator/lane_set.h"
+#include "runtime/comm/communicator/notifier.h"
+#include "runtime/comm/communicator/operation_table.h"
+#include "runtime/comm/join/join.h"
+#include "runtime/comm/join/splitter.h"
+#include "runtime/comm/request/recent_requests.h"
+#include "runtime/comm/request/request.h"
+#include "runtime/comm/session/session.h"
+#include "runtime/plan/algorithm_memo.h"
+
+namespace nzcl::comm {
+
+/// Shared by the Communicator and its Works. Thread-safe.
+///
+/// Threads: one for each lane, as many scan threads as planned, one that ends the operations after a failure,
+/// the control plane's own, and one that runs the callers' callbacks, if there are any.
+///
+/// How a communicator ends:
+///  - In success, close() waits for the operations in flight, then for all members to leave. Each member
+///    then waits until its writes have ended, and until those of all members have ended, before it closes
+///    its endpoints.
+///  - In failure, the control plane's thread halts the lanes. The ending thread then waits in the same way
+///    until no write is in flight, and only after that fails the operations, by which their buffers go back
+///    to the caller.
+///  - If a thread does not come back from the transport, the operations fail all the same. That thread still
+///    uses the core, so the core is never destroyed then.
+///
+/// In a child that the process makes by fork(), calls throw Error{invalid_usage}, close() returns at once,
+/// and the destructor does not run, because the child shares connections and devices with its parent.
+class CommunicatorCore {
+ public:
+  /// Collective. `session` comes from an earlier communicator; if it is nullptr, the device that the options
+  /// ask for is opened. Either all members bring a session or none does. A member that cannot join tells the
+  /// others why, and all of them throw.
+  static std::shared_ptr<CommunicatorCore> join(Options options, std::unique_ptr<bootstrap::Meeting> meeting,
+                                                Identity identity,
+                                                std::shared_ptr<Session> session = nullptr);
+  /// Collective over the workers; see Communicator::split(). The new core has this one's session. Returns
+  /// nullptr if `color` is negative.
+  std::shared_ptr<CommunicatorCore> split(int color, int key);
+  CommunicatorCore(const CommunicatorCore&) = delete;
+  CommunicatorCore& operator=(const CommunicatorCore&) = delete;
+
+  const engine::Members& members() const { return introduction_.membership.members; }
+  const Options& options() const { return introduction_.options; }
+  const std::shared_ptr<Session>& session() const { return session_; }
+  std::string describe() const;
+
+  std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
+  /// Starts what the caller asks for. A request that is refused takes its place in the order of operations
+  /// all the same, since otherwise this rank's next operation would meet the other ranks' present one. What
+  /// is wrong with it is told to them in the place of a contribution. `checksum` is that of the compressor
+  /// whose output is summed; 0: there is none.
+  std::shared_ptr<engine::Operation> start(const Request& request, std::uint64_t checksum = 0);
+  /// Whether the communicator takes such a request: whether its tensor is exchanged in tiles.
+  bool takes(const CompressedRequest& request) const;
+  /// Why the results of such a request cannot be coded, as a part of a sentence, or nullptr.
+  const char* why_no_coded_results() const;
+  /// Sends what the operation's source has made.
+  void send_made(engine::Operation& operation) {
+    operation.ring_for_made();
+    lanes_.drive();
+  }
+  /// Takes the place, in the order of operations, of a call that was refused before it was started. The
+  /// operation fails on all ranks, and the communicator stays usable if the request is what the call would
+  /// have asked for. Throws only if the communicator has failed or is closed.
+  void refuse(const Request& request, const Error& refusal);
+  /// Throws the Error by which start(request) would refuse it now, as far as that can be told without the
+  /// operations that other threads start meanwhile.
+  void check(const Request& request);
+  /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
+  void require_unwritten(std::span<const std::byte> input);
+
+  /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
+  /// more.
+  bool test(engine::Operation& operation);
+  /// The same, but drives the lanes until the operation has finished or the deadline comes.
+  bool wait(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
+
+  /// Calls `call` once, when the operation has finished; see Notifier.
+  void on_complete(std::shared_ptr<engine::Operation> operation, std::function<void()> call);
+
+  Statistics statistics() const;
+  Algorithm algorithm_of(const engine::Operation& operation) const;
+  std::optional<Failure> failure() const { return control_->failure(); }
+  /// Records that a caller has been told of this failure, so that it need not be logged.
+  void told(const Failure& failure);
+  void abort(Failure failure);
+  /// Collective. Waits for the operations in flight, then for all members. Throws Error{timeout} if some
+  /// member does not leave in time. Later calls do nothing.
+  void close();
+  /// Called by a dedicated aggregator instead of close(): serves until all workers have left, and also every
+  /// communicator that they split off. Throws the first Error by which one of these has failed.
+  void serve();
+
+ private:
+  /// The introduction's membership has all members' nodes and links.
+  CommunicatorCore(Introduction introduction, std::shared_ptr<Session> session);
+  /// Makes a core that is closed before it is destroyed, and that is only destroyed if no thread is stuck in
+  /// it and only in the process in which it was made.
+  static std::shared_ptr<CommunicatorCore> make(Introduction introduction, std::shared_ptr<Session> session);
+  ~CommunicatorCore() = default;
+  /// Collective, over a control plane that has just come to life. Takes it once it has settled.
+  static std::shared_ptr<CommunicatorCore> join_members(const Options& options, const Identity& identity,
+                                                        std::unique_ptr<bootstrap::ControlPlane>& control,
+                                                        bootstrap::Rounds& rounds,
+                                                        std::shared_ptr<Session> session,
+                                                        verbs::Deadline deadline);
+  void begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
+             verbs::Deadline deadline);
+  std::shared_ptr<CommunicatorCore> join_split(Split split, verbs::Deadline deadline) const;
+  verbs::Deadline meeting_deadline() const;
+  bool is_worker() const { return members().is_worker(members().self); }
+
+  void check_wire_type(WireType asked, wire::OperationRecord& record) const;
+  void check_algorithm(const wire::OperationRecord& record) const;
+  void refuse_sparse() const;
+  void prepare_request(const Request& request, Prepared& p);
+  std::shared_ptr<engine::Operation> launch(Prepared& prepared, std::optional<Error> refusal);
+  void wait_for_room(std::unique_lock<std::mutex>& lock);
+  std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
+  std::shared_ptr<engine::Operation> make_or_refuse(Prepared& prepared, std::optional<Error>& refusal);
+  /// Makes the check of the input that NZCL_CHECK=1 asks for; without it, returns nullptr. Throws
+  /// Error{invalid_argument} for a bitmap that hides a block.
+  std::unique_ptr<const engine::InputCheck> check_input(const Prepared& prepared) const;
+  void throw_if_failed();
+  void require_own_process(const char* what) const;
+
+  std::string name() const { return members().name(members().self); }
+  /// Logs a warning, but only once, if the memory lies on another NUMA node than the one for which device,
+  /// slots and threads were chosen.
+  void warn_of_far_memory(std::span<const std::byte> range);
+  void close_without_throwing() noexcept;
+  void end_operations();
+  void log_untold();
+  void come_to_rest();
+  void shut_down_lanes();
+  void stop_threads();
+  void take_for_stuck();
+
+  const OwnProcess process_;
+  const Introduction introduction_;
+  const std::shared_ptr<Session> session_;
+  const int scan_streams_;    // how many streams scan_blocks() reads in turn
+  const WireType wire_type_;  // the option's
+  const engine::EngineConfig config_;
+  engine::AlgorithmMemo algorithms_{config_};
+  RecentRequests recent_{config_};
+  Notifier notifier_;  // before lanes_, which finish operations
+  LaneSet lanes_;
+  OperationTable operations_;
+  Splitter splitter_;
+  std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
+  std::atomic<bool> told_{false}, warned_of_far_memory_{false};
+  std::atomic<bool> stuck_{false};  // a thread has not come back from the transport
+
+  std::unique_ptr<bootstrap::ControlPlane> control_;  // after lanes_, because its thread may halt the lanes
+  EngineThreads threads_;                             // the last member, because the threads use all others
+};
+
+}  // namespace nzcl::comm

@@ -1,0 +1,130 @@
+#include "runtime/comm/join/device_choice.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "nzcl/error.h"
+#include "runtime/base/log.h"
+#include "runtime/bootstrap/string_list.h"
+#include "runtime/plan/transport_choice.h"
+#include "verbs/trial.h"
+
+namespace nzcl::comm {
+namespace {
+
+using bootstrap::decode_strings;
+using bootstrap::encode_strings;
+
+/// This member's part of the attempt to use a transport.
+struct Attempt {
+  std::shared_ptr<verbs::Device> device;  // nullptr if it cannot be opened
+  std::unique_ptr<verbs::Trial> trial;    // nullptr if there is nothing to try
+  std::string refusal;                    // why this member alone cannot use the transport
+};
+
+/// What all members have found out.
+struct Outcome {
+  std::string refusal;   // empty: the transport works between all members
+  bool nowhere = false;  // it works between no two members
+};
+
+bool within_host(const std::string& transport) { return transport == "cma" || transport == "shm"; }
+
+const std::string& name_of(const engine::Membership& membership, std::size_t member) {
+  return membership.names[static_cast<std::size_t>(membership.position_of[member])];
+}
+
+Attempt open(const verbs::DeviceOptions& options, const engine::Membership& membership) {
+  Attempt attempt;
+  try {
+    attempt.device = verbs::open_device(options);
+    attempt.trial =
+        attempt.device->begin_trial({.self = static_cast<verbs::PeerId>(membership.members.self),
+                                     .peers = static_cast<std::size_t>(membership.members.count()),
+                                     .endpoints = static_cast<std::size_t>(membership.lanes)});
+  } catch (const Error& e) {
+    attempt.refusal = e.what();
+  }
+  return attempt;
+}
+
+/// What a member tells the others in each step: two strings.
+struct Said {
+  std::string first, second;
+
+  static std::vector<Said> gather(const Said& mine, const engine::Membership& membership,
+                                  bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
+    const auto texts = meeting.allgather(encode_strings({mine.first, mine.second}), deadline);
+    std::vector<Said> all;  // by member
+    for (const int position : membership.position_of) {
+      auto strings = decode_strings(texts[static_cast<std::size_t>(position)]);
+      if (strings.size() != 2)
+        throw Error(ErrorCode::mismatch, membership.names[static_cast<std::size_t>(position)] +
+                                             " sent something else than its part of a trial");
+      all.push_back({std::move(strings[0]), std::move(strings[1])});
+    }
+    return all;
+  }
+};
+
+/// Tries all other members. Returns the number of those that cannot be reached, as text, and why the first of
+/// them cannot.
+Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Membership& membership) {
+  int failures = 0;
+  std::string why;
+  for (std::size_t member = 0; member < offers.size(); ++member) {
+    if (member == static_cast<std::size_t>(membership.members.self)) continue;
+    const auto& [refusal, offer] = offers[member];
+    if (!refusal.empty() || !attempt.refusal.empty()) {  // they have said why
+      ++failures;
+      continue;
+    }
+    const std::string failure = attempt.trial ? attempt.trial->try_peer(offer) : std::string();
+    if (failure.empty()) continue;
+    ++failures;
+    if (why.empty()) why = fmt::format("with {}: {}", name_of(membership, member), failure);
+  }
+  return {std::to_string(failures), why};
+}
+
+Outcome try_between_all(Attempt& attempt, const engine::Membership& membership, bootstrap::Rounds& meeting,
+                        bootstrap::Deadline deadline) {
+  const Said mine{attempt.refusal, attempt.trial ? attempt.trial->offer() : std::string()};
+  const auto offers = Said::gather(mine, membership, meeting, deadline);
+  const auto found = Said::gather(try_all(attempt, offers, membership), membership, meeting, deadline);
+  const std::string all = std::to_string(offers.size() - 1);
+  Outcome outcome{.refusal = {}, .nowhere = true};
+  for (std::size_t member = 0; member < found.size(); ++member) {
+    outcome.nowhere &= found[member].first == all;
+    if (!outcome.refusal.empty()) continue;
+    const std::string& why = offers[member].first.empty() ? found[member].second : offers[member].first;
+    if (!why.empty()) outcome.refusal = fmt::format("{}: {}", name_of(membership, member), why);
+  }
+  return outcome;
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const Options& options, const engine::Membership& membership, int numa_node,
+                           bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
+  const auto transports = engine::transports_of(options, membership);
+  verbs::DeviceOptions device = engine::device_options(options, membership, numa_node);
+  bool skip_shm = false;
+  for (const std::string& transport : transports) {
+    if (transport == "shm" && skip_shm) continue;
+    device.transport = transport;
+    if (!within_host(transport)) return {transport, verbs::open_device(device)};
+    Attempt attempt = open(device, membership);
+    const Outcome outcome = try_between_all(attempt, membership, meeting, deadline);
+    if (outcome.refusal.empty()) return {transport, std::move(attempt.device)};
+    if (transport == transports.back()) throw Error(ErrorCode::unavailable, outcome.refusal);
+    if (membership.members.self == 0)
+      log().warn("the transport {} cannot be used within this host: {}", transport, outcome.refusal);
+    // libfabric's shm fails where cma works between some members and not between others (verbs/GOTCHAS.md).
+    skip_shm = transport == "cma" && !outcome.nowhere;
+  }
+  throw Error(ErrorCode::internal, "no transport suits the members");  // the last one was returned or refused
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,91 @@
+#include "runtime/comm/join/join.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "nzcl/error.h"
+#include "runtime/comm/join/hello.h"
+#include "runtime/placement/memory.h"
+#include "runtime/placement/topology.h"
+#include "runtime/switch/registration.h"
+#include "runtime/wire/immediate.h"
+
+namespace nzcl::comm {
+namespace {
+
+engine::Membership gather_hellos(const Options& options, bootstrap::ControlPlane& control,
+                                 bootstrap::Rounds& rounds, const Identity& identity,
+                                 const placement::Topology& topology, bootstrap::Deadline deadline) {
+  Hello own = make_hello(options, identity.role, identity.index);
+  own.cores = static_cast<int>(topology.cores.size());
+  own.cache_bytes = topology.cache_bytes;
+  own.cpus = topology.cpus;
+  std::vector<Hello> hellos;
+  for (const std::string& text : rounds.allgather(own.encode(), deadline))
+    hellos.push_back(Hello::decode(text));
+  engine::Membership membership = membership_of(hellos, rounds.rank());
+  membership.met_at = control.local_address();
+  if (membership.members.count() > wire::kMaxMembers) {
+    throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported",
+                                                    membership.members.count(), wire::kMaxMembers));
+  }
+  return membership;
+}
+
+}  // namespace
+
+/// Dedicated aggregators come to one meeting, and it is easy to forget that a second one needs others. Not
+/// every way of meeting can say who is missing, so whoever waits in vain is told.
+std::unique_ptr<bootstrap::ControlPlane> meet(const Options& options, bootstrap::Meeting& meeting,
+                                              const Identity& identity, bootstrap::Deadline deadline) {
+  try {
+    return bootstrap::ControlPlane::join(meeting, deadline);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::timeout || options.aggregators == 0 || identity.role != Role::worker) throw;
+    throw Error(
+        e.code(),
+        fmt::format(
+            "{}. Each communicator that meets needs {} dedicated aggregator(s) of its own, started with "
+            "the same NZCL_SESSION, here \"{}\" (nzcl_aggregator, or serve_aggregator() in a LocalGroup); "
+            "a communicator that is made by split() is served by those of its parent",
+            e.what(), options.aggregators, options.session));
+  }
+}
+
+void settle(bootstrap::ControlPlane& control, const engine::Membership& membership,
+            bootstrap::Deadline deadline) {
+  std::vector<bool> serves;
+  for (const int member : membership.member_of) serves.push_back(!membership.members.is_worker(member));
+  control.settle({.names = membership.names,
+                  .serves = std::move(serves),
+                  .one_host = membership.networks.all_together()},
+                 deadline);
+}
+
+Introduction introduce(Options options, bootstrap::ControlPlane& control, bootstrap::Rounds& rounds,
+                       Identity identity, bootstrap::Deadline deadline) {
+  if (options.numa_node >= 0 && !placement::is_node(options.numa_node)) {
+    throw Error(
+        ErrorCode::invalid_argument,
+        fmt::format("numa_node: this machine has no NUMA node {} (lscpu lists them)", options.numa_node));
+  }
+  const auto topology = placement::read_topology();
+  engine::Membership membership = gather_hellos(options, control, rounds, identity, topology, deadline);
+  const engine::Members& members = membership.members;
+  auto wing = identity.wing ? identity.wing : engine::wing_of(options.algorithm);
+  if (wing) wing->check(members);
+  options.rank = members.is_worker(members.self) ? members.self : -1;
+  options.world_size = members.workers;
+  options.lanes = membership.lanes;
+  const auto placement = placement::plan(topology, {.local_rank = membership.cores.index_of(members.self),
+                                                    .local_ranks = membership.cores.size_of(members.self),
+                                                    .lanes = membership.lanes,
+                                                    .scan_threads = options.tune.scan_threads,
+                                                    .pin = options.pin,
+                                                    .node = options.numa_node});
+  return {std::move(options), std::move(membership), placement, std::move(wing)};
+}
+
+}  // namespace nzcl::comm

@@ -1,0 +1,29 @@
+// What each member finds out about its own place only when it has planned its threads and opened its device:
+// the NUMA node that it is on, and how fast its link is.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/bootstrap/rounds.h"
+#include "runtime/plan/membership.h"
+
+namespace nzcl::comm {
+
+/// What a member says about itself, after its Hello. It is sent as JSON.
+struct NodeAndLink {
+  int node = -1;  // of its threads and channels; -1: they are on several
+  engine::LinkSpeed link;
+
+  std::string encode() const;
+  /// Throws Error{mismatch} that names the sender `who` for a text that is not valid.
+  static NodeAndLink decode(const std::string& text, const std::string& who);
+};
+
+/// Enters what all members say, by their positions in the meeting, into the membership.
+void enter_nodes_and_links(const std::vector<std::string>& told, engine::Membership& membership);
+/// Collective. Enters what all members say into the membership.
+void gather_nodes_and_links(const NodeAndLink& own, engine::Membership& membership,
+                            bootstrap::Rounds& meeting, bootstrap::Deadline deadline);
+
+}  // namespace nzcl::comm
