@@ -73,7 +73,9 @@ struct Options {
   std::string session = "default";  ///< Tells apart communicators that meet at the same place.
 
   // How bytes travel.
-  std::string transport = "auto";  ///< auto | cma | shm | tcp | ibverbs | any libfabric provider by name
+  /// auto | cma | shm | tcp | ibverbs | any libfabric provider by name; or a pair, "cma,ibverbs": the first
+  /// one within each host (cma | shm | auto), the second one between hosts.
+  std::string transport = "auto";
   std::string interface;  ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
   std::string connect = "bootstrap";     ///< ibverbs: bootstrap | rdma_cm: what connects the queue pairs.
   std::string on_demand_paging = "off";  ///< ibverbs: on | off; on = buffers are not pinned.

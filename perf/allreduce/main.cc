@@ -223,7 +223,8 @@ class Output {
 
 /// Exchanges some large messages, so that nzcl has measured how it stores them before that is printed.
 void measure_staging(nzcl::Communicator& communicator) {
-  if (communicator.options().transport != "cma" || communicator.options().tune.staging != "auto") return;
+  if (!communicator.options().transport.starts_with("cma") || communicator.options().tune.staging != "auto")
+    return;
   if (communicator.options().algorithm == "switch") return;  // it sums no bytes, and stores no messages
   constexpr std::size_t kCount = 16 << 20, kTimes = 8;
   std::vector<std::uint8_t> data(kCount, 0);
