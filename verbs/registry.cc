@@ -7,6 +7,8 @@
 #include "nzcl/error.h"
 #include "verbs/cma/device.h"
 #include "verbs/ibv/device.h"
+#include "verbs/mixed/device.h"
+#include "verbs/mixed/pair.h"
 #include "verbs/ofi/device.h"
 #include "verbs/transport.h"
 #include "verbs/trial.h"
@@ -28,12 +30,18 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
     throw Error(ErrorCode::unavailable,
                 "transport loopback joins threads of one process: make the communicators from a LocalGroup");
   }
+  if (TransportPair::of(options.transport)) return mixed::open_device(options);
   if (options.transport == "cma") return cma::open_device(options);
   if (options.transport == "ibverbs") return ibv::open_device(options);
   return ofi::open_device(options);
 }
 
 double link_gbps(const DeviceOptions& options) try {
+  if (const auto pair = TransportPair::of(options.transport)) {
+    DeviceOptions between = options;
+    between.transport = pair->between;
+    return link_gbps(between);
+  }
   if (options.transport == "loopback" || options.transport == "cma") return 0;
   return options.transport == "ibverbs" ? ibv::link_gbps(options) : ofi::link_gbps(options);
 } catch (const Error&) {

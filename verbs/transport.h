@@ -3,6 +3,7 @@
 // nzcl::Error. The data path (post, poll) returns values and does not allocate, lock or throw.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -30,23 +31,37 @@ struct RemoteMemory {
   RemoteMemory offset(std::uint64_t bytes) const { return {address + bytes, key}; }
 };
 
+/// Where a peer is, seen from this process. A device that joins two others (verbs/mixed) reaches the peers of
+/// its own host by one of them, and all others by the other one. To every other device both are the same.
+enum class Level : std::uint8_t {
+  between,  // hosts
+  within,   // a host
+};
+inline constexpr std::size_t kLevels = 2;
+
 /// Registered local memory. It owns the registration but not the bytes, and must outlive every write that
 /// uses it. Immutable.
 class MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
   virtual std::span<std::byte> bytes() const noexcept = 0;
-  /// What a peer needs to write at the region's first byte.
+  /// What a peer of another host needs to write at the region's first byte.
   virtual RemoteMemory remote() const noexcept = 0;
-  /// The handle by which the backend knows this region. Endpoints read it for every segment of a write, so it
-  /// is not virtual.
-  void* local_descriptor() const noexcept { return local_descriptor_; }
+  /// What a peer at that level needs.
+  virtual RemoteMemory remote_at(Level) const noexcept { return remote(); }
+  /// The handle by which the backend at that level knows this region. Endpoints read it for every segment of
+  /// a write, so it is not virtual.
+  void* local_descriptor(Level level) const noexcept {
+    return local_descriptors_[static_cast<std::size_t>(level)];
+  }
 
  protected:
-  explicit MemoryRegion(void* local_descriptor = nullptr) : local_descriptor_(local_descriptor) {}
+  explicit MemoryRegion(void* local_descriptor = nullptr)
+      : MemoryRegion(local_descriptor, local_descriptor) {}
+  MemoryRegion(void* between, void* within) : local_descriptors_{between, within} {}
 
  private:
-  void* const local_descriptor_;
+  const std::array<void*, kLevels> local_descriptors_;  // by level
 };
 
 /// The longest gather list that any backend or engine uses, which bounds their arrays. Longer lists would
@@ -164,6 +179,10 @@ struct EndpointOptions {
   /// may use one device, so without this the peers would also be told of memory that its owner may release
   /// while they connect. Empty: all that the device has allocated.
   std::span<const std::byte> allocated = {};
+  /// By peer, for devices that join two others: where each is. Empty: on other hosts.
+  std::vector<Level> levels = {};
+  /// At which level this endpoint is used, which says which of a region's descriptors it reads.
+  Level level = Level::between;
 };
 
 class Trial;
@@ -174,7 +193,14 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string name() const = 0;  // for people to read: "shm", "tcp;ofi_rxm (eth0)"
+  /// What holds for every peer.
   virtual const Limits& limits() const noexcept = 0;
+  /// What holds for the peers at that level.
+  virtual const Limits& limits_at(Level) const noexcept { return limits(); }
+  /// Returns true if peers at different levels are reached in different ways.
+  virtual bool is_mixed() const noexcept { return false; }
+  /// The name of what reaches the peers at that level.
+  virtual std::string name_at(Level) const { return name(); }
   /// Throws Error{system} with advice when the operating system refuses, for example because of the limit of
   /// locked memory.
   virtual std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) = 0;
@@ -191,7 +217,9 @@ class Device {
 };
 
 struct DeviceOptions {
-  std::string transport;  // "shm", "tcp" or any libfabric provider by its name
+  /// "shm", "tcp" or any libfabric provider by its name; or two of them with a comma between, the first one
+  /// for peers within the host and the second one for all others.
+  std::string transport;
   /// A network interface or its address; "" = any. For ibverbs also a device ("mlx5_0") or a port of it
   /// ("mlx5_0:1"). shm ignores it.
   std::string interface;

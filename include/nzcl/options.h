@@ -96,7 +96,9 @@ struct Options {
   std::string session = "default";  ///< Tells apart communicators that meet at the same place.
 
   // How bytes travel.
-  std::string transport = "auto";  ///< auto | cma | shm | tcp | ibverbs | any libfabric provider by name
+  /// auto | cma | shm | tcp | ibverbs | any libfabric provider by name; or a pair, "cma,ibverbs": the first
+  /// one within each host (cma | shm | auto), the second one between hosts.
+  std::string transport = "auto";
   std::string interface;  ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
   Connect connect = Connect::bootstrap;  ///< ibverbs.
   bool on_demand_paging = false;         ///< ibverbs: buffers are not pinned.

@@ -223,7 +223,7 @@ class Output {
 
 /// Exchanges some large messages, so that nzcl has measured how it stores them before that is printed.
 void measure_staging(nzcl::Communicator& communicator) {
-  if (communicator.options().transport != "cma" ||
+  if (!communicator.options().transport.starts_with("cma") ||
       communicator.options().tune.staging != nzcl::Staging::automatic)
     return;
   if (communicator.options().algorithm == nzcl::Algorithm::switch_)

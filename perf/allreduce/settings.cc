@@ -194,8 +194,9 @@ void add_ranks(CLI::App& app, Settings& s, Texts& t) {
       ->take_last();
   app.add_option("--aggregators", t.aggregators, "colocated, or a number of dedicated ones");
   app.add_option("--serve", s.serve)->group("");
-  app.add_option("--transport", s.transport,
-                 "shm, tcp, ibverbs or a libfabric provider; default: nzcl's settings");
+  app.add_option(
+      "--transport", s.transport,
+      "shm, tcp, ibverbs, a libfabric provider, or a pair such as cma,tcp; default: nzcl's settings");
 }
 
 /// In which form nzcl is given the input, and gives the output.

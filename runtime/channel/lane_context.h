@@ -92,6 +92,7 @@ struct KnownOperation {
 struct LaneContext {
   explicit LaneContext(const EngineConfig& engine_config)
       : config(engine_config),
+        outbox(config.is_mixed()),
         staging_ways(static_cast<std::size_t>(config.members.count()), StagingWay(config.staging)),
         staging_seen(static_cast<std::size_t>(config.members.count())),
         seal_secrets(static_cast<std::size_t>(config.members.count())) {}
@@ -175,7 +176,7 @@ struct LaneContext {
     for (const auto& s : segments) bytes += s.bytes;
     LaneStatistics::add(statistics.messages_sent, 1);
     LaneStatistics::add(statistics.bytes_sent, bytes);
-    outbox.push(write, segments);
+    outbox.push(write, segments, config.link(static_cast<int>(write.peer)).level);
   }
   /// Puts a message for the channel's next slot into the outbox, with its seal. It was composed in the
   /// staging buffer `buffer`, and one reference to that buffer passes to this function. If the message is not

@@ -26,7 +26,8 @@ class LaneMemory {
   LaneMemory(const EngineConfig& config, verbs::Device& device);
 
   std::span<const std::byte> bytes() const { return region_->bytes(); }
-  verbs::RemoteMemory remote() const { return region_->remote(); }
+  /// What members at that level need to write to it.
+  verbs::RemoteMemory remote(verbs::Level level) const { return region_->remote_at(level); }
   /// Fills in everything in `context` that does not depend on the memory of peers.
   void attach(LaneContext& context) const;
   /// Fills in the channels to `member`, whose lane memory starts at `memory`.

@@ -20,10 +20,11 @@ namespace nzcl::engine {
 class MessageBuilder {
  public:
   struct Limits {
-    std::size_t segments = 1;        // entries of the gather list; with 1, everything is copied
-    std::uint64_t gather_bytes = 0;  // runs of at least this size are gathered
-    std::uint64_t bytes = 0;         // of the whole message: the size of a slot
-    bool streamed = false;           // what is copied is stored past the caches
+    std::size_t segments = 1;                    // entries of the gather list; with 1, everything is copied
+    std::uint64_t gather_bytes = 0;              // runs of at least this size are gathered
+    std::uint64_t bytes = 0;                     // of the whole message: the size of a slot
+    bool streamed = false;                       // what is copied is stored past the caches
+    verbs::Level level = verbs::Level::between;  // of the receiver
   };
   MessageBuilder(const Limits& limits, std::byte* staging, const verbs::MemoryRegion* staging_region)
       : limits_(limits), staging_(staging, limits.bytes), staging_region_(staging_region) {}

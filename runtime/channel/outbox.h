@@ -39,37 +39,56 @@ struct WriteContext {
 };
 static_assert(kMaxOperations < 0xffff);
 
-/// A ring of pending writes with their gather lists. It never allocates after construction. For one thread.
+/// Rings of pending writes with their gather lists: one for each level, so that a network that takes no more
+/// writes now does not hold up those within the host. They never allocate after construction. For one thread.
 class Outbox {
  public:
-  static constexpr std::uint32_t kCapacity = kOutboxWrites;
+  static constexpr std::uint32_t kCapacity = kOutboxWrites;  // of each ring
+  using Level = verbs::Level;
 
-  Outbox() : writes_(kCapacity), segments_(kCapacity) {}
+  /// Without `mixed`, no write is pushed at any other level than Level::between.
+  explicit Outbox(bool mixed = false) {
+    rings_[0].make();
+    if (mixed) rings_[1].make();
+  }
 
-  std::uint32_t room() const { return kCapacity - (tail_ - head_); }
-  bool empty() const { return head_ == tail_; }
+  /// How many more writes there is room for, whatever their level.
+  std::uint32_t room() const { return kCapacity - std::max(rings_[0].size(), rings_[1].size()); }
+  bool empty() const { return rings_[0].size() == 0 && rings_[1].size() == 0; }
   /// Copies the gather list. Precondition: room() > 0, segments.size() <= verbs::kMaxSegments.
-  void push(verbs::Write write, std::span<const verbs::Segment> segments) {
-    const std::uint32_t i = tail_++ % kCapacity;
-    std::copy(segments.begin(), segments.end(), segments_[i].begin());
-    writes_[i] = write;
-    writes_[i].segments = {segments_[i].data(), segments.size()};
+  void push(verbs::Write write, std::span<const verbs::Segment> segments, Level level = Level::between) {
+    Ring& ring = at(level);
+    const std::uint32_t i = ring.tail++ % kCapacity;
+    std::copy(segments.begin(), segments.end(), ring.segments[i].begin());
+    ring.writes[i] = write;
+    ring.writes[i].segments = {ring.segments[i].data(), segments.size()};
   }
-  /// The oldest pending writes, as far as they lie together in the ring.
-  std::span<const verbs::Write> pending() const {
-    const std::uint32_t i = head_ % kCapacity;
-    return {writes_.data() + i, std::min(tail_ - head_, kCapacity - i)};
+  /// The oldest pending writes of a level, as far as they lie together in its ring.
+  std::span<const verbs::Write> pending(Level level = Level::between) const {
+    const Ring& ring = rings_[static_cast<std::size_t>(level)];
+    const std::uint32_t i = ring.head % kCapacity;
+    return {ring.writes.data() + i, std::min(ring.size(), kCapacity - i)};
   }
-  void pop(std::size_t n) {
-    head_ += static_cast<std::uint32_t>(n);
-    if (empty()) head_ = tail_ = 0;  // starts again with the first entries, which are still in cache
+  void pop(std::size_t n, Level level = Level::between) {
+    Ring& ring = at(level);
+    ring.head += static_cast<std::uint32_t>(n);
+    if (ring.size() == 0)
+      ring.head = ring.tail = 0;  // starts again with the first entries, which are still in cache
   }
 
  private:
-  std::vector<verbs::Write> writes_;
-  std::vector<std::array<verbs::Segment, verbs::kMaxSegments>> segments_;
-  std::uint32_t head_ = 0;  // grows, and wraps at 2^32, which is a multiple of kCapacity
-  std::uint32_t tail_ = 0;
+  struct Ring {
+    void make() { writes.resize(kCapacity), segments.resize(kCapacity); }
+    std::uint32_t size() const { return tail - head; }
+
+    std::vector<verbs::Write> writes;
+    std::vector<std::array<verbs::Segment, verbs::kMaxSegments>> segments;
+    std::uint32_t head = 0;  // grows, and wraps at 2^32, which is a multiple of kCapacity
+    std::uint32_t tail = 0;
+  };
+  Ring& at(Level level) { return rings_[static_cast<std::size_t>(level)]; }
+
+  std::array<Ring, verbs::kLevels> rings_;  // by level
 };
 static_assert((Outbox::kCapacity & (Outbox::kCapacity - 1)) == 0);
 

@@ -78,6 +78,13 @@ std::unique_lock<TryLock> lock_within(TryLock& free, std::chrono::nanoseconds li
   return lock;
 }
 
+/// Where each member is.
+std::vector<verbs::Level> levels_of(const EngineConfig& config) {
+  std::vector<verbs::Level> levels;
+  for (const LinkConfig& link : config.links) levels.push_back(link.level);
+  return levels;
+}
+
 bool lends_any(const EngineConfig& config, int member) {
   return std::any_of(kPrioritiesInOrder.begin(), kPrioritiesInOrder.end(),
                      [&](Priority p) { return config.lends(p, config.members.self, member); });
@@ -93,7 +100,8 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
       endpoint_(device_->open_endpoint({.self = static_cast<verbs::PeerId>(options.config.members.self),
                                         .peers = static_cast<std::size_t>(options.config.members.count()),
                                         .arrivals = immediates_bound(options.config),
-                                        .allocated = memory_.bytes()})) {
+                                        .allocated = memory_.bytes(),
+                                        .levels = levels_of(options.config)})) {
   context_.seal_secret = verbs::random_number();
   memory_.attach(context_);
   for (const Priority p : kPrioritiesInOrder) {
@@ -111,8 +119,10 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
 Lane::~Lane() = default;
 
 std::string Lane::address_for(int peer) {
-  LaneAddress address{
-      memory_.remote(), context_.seal_secret, {}, endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
+  LaneAddress address{memory_.remote(context_.config.link(peer).level),
+                      context_.seal_secret,
+                      {},
+                      endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
   for (std::size_t p = 0; p < exchanges_.size(); ++p) {
     if (exchanges_[p]) address.exchanges[p] = exchanges_[p]->address();
   }
@@ -316,11 +326,17 @@ void Lane::prefetch(const verbs::Completion& completion) {
 void Lane::post() {
   if (context_.outbox.empty()) return;
   const trace::Span span(trace::What::post, 0, 0);
-  while (!context_.outbox.empty()) {
-    const auto pending = context_.outbox.pending();
+  post_at(verbs::Level::between);
+  post_at(verbs::Level::within);
+}
+
+void Lane::post_at(verbs::Level level) {
+  while (true) {
+    const auto pending = context_.outbox.pending(level);
+    if (pending.empty()) return;
     const std::size_t accepted = endpoint_->post(pending);
-    context_.outbox.pop(accepted);
-    if (accepted < pending.size()) break;
+    context_.outbox.pop(accepted, level);
+    if (accepted < pending.size()) return;
   }
 }
 

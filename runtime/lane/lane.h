@@ -128,6 +128,7 @@ class Lane {
   void written(std::uint64_t context);
   void take_submissions();
   void post();
+  void post_at(verbs::Level level);
   void check_timeout(bool moved);
   void report_stall(verbs::Clock::time_point now);
   bool work();

@@ -76,8 +76,14 @@ void Operation::set_rank(int rank, int workers) {
   }
 }
 
-wire::OperationRecord Operation::record_of(std::uint64_t slice) const {
+wire::OperationRecord Operation::record_of(std::uint64_t slice, verbs::Level level) const {
   wire::OperationRecord r = record;
+  if (level == verbs::Level::within && output.region != nullptr) {
+    const auto remote = output.region->remote_at(level).offset(
+        static_cast<std::uint64_t>(output.base - output.region->bytes().data()));
+    r.output_address = remote.address;
+    r.output_key = remote.key;
+  }
   if (wire::is_chunked(r.collective)) r.chunk_count = layout.chunk_elements(layout.chunk_of(slice));
   r.output_address += output_offset(slice);
   return r;

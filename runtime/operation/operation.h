@@ -118,8 +118,9 @@ class Operation {
   std::uint64_t output_offset(std::uint64_t slice) const {
     return record.collective == wire::Collective::allgather ? chunk_offset(slice) : 0;
   }
-  /// Returns what this rank says about the operation where it is about this slice.
-  wire::OperationRecord record_of(std::uint64_t slice) const;
+  /// Returns what this rank says about the operation where it is about this slice, to a member at that level:
+  /// what is needed to write to this rank's output depends on where the writer is.
+  wire::OperationRecord record_of(std::uint64_t slice, verbs::Level level = verbs::Level::between) const;
 
   // --- Input side.
   /// Whether this slice's result overwrites this rank's contribution to it.

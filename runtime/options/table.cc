@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "nzcl/error.h"
+#include "verbs/mixed/pair.h"
 
 namespace nzcl {
 namespace {
@@ -47,9 +48,10 @@ constexpr std::array kSettings = {
             "file: a path that all ranks can read and rank 0 can write"},
     Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "",
             "Distinguishes communicators that meet at the same meeting point at the same time"},
-    Setting{"transport", &Options::transport, SettingKind::text, 0, kInfinity, "",
-            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; auto: cma on one host (or shm, "
-            "where that is forbidden), or tcp"},
+    Setting{"transport", &Options::transport, SettingKind::transport, 0, kInfinity, "",
+            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; or a pair such as cma,ibverbs: "
+            "within each host (cma, shm or auto), and between hosts; auto: cma within hosts (or shm, where "
+            "that is forbidden), and tcp between them"},
     Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
             "tcp: network interface or address; ibverbs: these, or device:port; empty: any"},
     Setting{"connect", choice_in<&Options::connect>(), SettingKind::choice, 0, 0, "bootstrap|rdma_cm",
@@ -200,6 +202,31 @@ std::optional<std::uint64_t> parse_bytes(std::string_view text) {
                           origin, bytes, kLeastSecret));
 }
 
+/// Why this cannot be the name of a pair of transports, or nothing if it can, or is a single name.
+std::optional<std::string> wrong_with_pair(std::string_view name) {
+  const auto pair = verbs::TransportPair::of(name);
+  if (!pair) return std::nullopt;
+  const auto& [within, between] = *pair;
+  if (between.find(',') != std::string::npos) return "a pair has two names";
+  if (within != "auto" && !verbs::is_within_host(within))
+    return fmt::format("\"{}\" is not a transport within a host, as cma, shm and auto are", within);
+  if (between.empty()) return "the transport between hosts is missing";
+  if (between == "auto" || between == "loopback" || verbs::is_within_host(between) ||
+      between.find_first_of(" \t") != std::string::npos)
+    return fmt::format("\"{}\" does not name a transport between hosts, as tcp, ibverbs or tcp;ofi_rxm do",
+                       between);
+  return std::nullopt;
+}
+
+void check_transport(std::string_view name, std::string_view origin) {
+  const auto wrong = wrong_with_pair(name);
+  if (!wrong) return;
+  throw Error(ErrorCode::invalid_argument,
+              fmt::format("option transport ({}): \"{}\": {}; a pair names the transport within each host "
+                          "and, behind a comma, that between hosts: NZCL_TRANSPORT=cma,tcp",
+                          origin, name, *wrong));
+}
+
 /// Returns the number of a choice, counted from 0, or -1 if there is none of this name.
 int number_of(std::string_view choices, std::string_view name) {
   for (int number = 0;; ++number) {
@@ -260,13 +287,15 @@ std::string Setting::type() const {
       return "one";
     case SettingKind::secret:
       return "a secret text";
+    case SettingKind::transport:
+      return "a transport or a pair of them";
   }
   return "?";
 }
 
 std::string Setting::range() const {
   if (kind == SettingKind::choice) return std::string(choices);
-  if (kind == SettingKind::text) return "";
+  if (kind == SettingKind::text || kind == SettingKind::transport) return "";
   if (kind == SettingKind::secret) return fmt::format("{} bytes or more", kLeastSecret);
   return fmt::format("{}{} .. {}", or_zero ? "0, " : "", number_text(kind, low), number_text(kind, high));
 }
@@ -322,6 +351,7 @@ void Setting::check(const Options& options, std::string_view origin) const {
     } else if constexpr (std::is_same_v<std::decay_t<decltype(field_value)>, std::string>) {
       const std::size_t bytes = field_value.size();
       if (kind == SettingKind::secret && bytes > 0 && bytes < kLeastSecret) reject_secret(bytes, origin);
+      if (kind == SettingKind::transport) check_transport(field_value, origin);
       return true;
     } else {
       const auto value = static_cast<double>(field_value);

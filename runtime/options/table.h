@@ -14,7 +14,7 @@
 namespace nzcl {
 
 /// How the text of an option is read and checked, as far as its C++ type does not say it.
-enum class SettingKind { number, bytes, seconds, text, choice, secret };
+enum class SettingKind { number, bytes, seconds, text, choice, secret, transport };
 
 /// A field that is one of several choices: an enumeration or bool, as the number that it is in C++.
 struct Choice {

@@ -44,10 +44,17 @@ std::uint64_t gather_from(const verbs::Costs& costs) {
 bool one_hop_pays(int ranks) { return ranks <= kMostOneHopRanks; }
 
 std::uint64_t direct_from(const verbs::Costs& costs, int ranks) {
-  // A run of b bytes costs (ranks - 1) * (write + b * foreign_byte) as direct writes, and ranks * b as
-  // copies.
-  const double saved = ranks - (ranks - 1) * costs.foreign_byte;  // per byte of the run
-  const double bytes = (ranks - 1) * costs.write / saved;
+  return direct_from(costs, ranks - 1, {}, 0);
+}
+
+std::uint64_t direct_from(const verbs::Costs& between, int ranks_between, const verbs::Costs& within,
+                          int ranks_within) {
+  // A run of b bytes costs write + b * foreign_byte for each receiver as direct writes, and b for each
+  // receiver and for this rank as copies.
+  const double copies = ranks_between + ranks_within + 1;
+  const double foreign = ranks_between * between.foreign_byte + ranks_within * within.foreign_byte;
+  const double saved = copies - foreign;  // per byte of the run
+  const double bytes = (ranks_between * between.write + ranks_within * within.write) / saved;
   return saved > 0 && bytes < 1e18 ? static_cast<std::uint64_t>(std::ceil(bytes))
                                    : std::numeric_limits<std::uint64_t>::max();
 }

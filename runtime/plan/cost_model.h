@@ -37,5 +37,8 @@ bool one_hop_pays(int ranks);
 /// position. Then `ranks` - 1 writes replace `ranks` copies out of messages. The largest number means that
 /// this never pays.
 std::uint64_t direct_from(const verbs::Costs& costs, int ranks);
+/// The same where receivers at two levels are reached at different costs.
+std::uint64_t direct_from(const verbs::Costs& between, int ranks_between, const verbs::Costs& within,
+                          int ranks_within);
 
 }  // namespace nzcl::engine

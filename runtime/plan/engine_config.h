@@ -46,6 +46,8 @@ struct ChannelConfig {
 
 /// What is known of the link from this member to another one.
 struct LinkConfig {
+  /// Where the member is. Its memory is asked for at this level, and writes to it are posted at it.
+  verbs::Level level = verbs::Level::between;
   bool ordered = false;  // writes become visible in the order in which they were posted
   /// Runs of at least this size leave from the user's buffer; shorter ones are copied.
   std::uint64_t gather_bytes = 4096;
@@ -115,6 +117,11 @@ struct EngineConfig {
   void set_links(const LinkConfig& all) {
     links.assign(static_cast<std::size_t>(members.count()), all);
     lending_groups.assign(static_cast<std::size_t>(members.count()), 0);
+  }
+  /// Returns true if members at different levels are reached in different ways.
+  bool is_mixed() const {
+    return std::any_of(links.begin(), links.end(),
+                       [](const LinkConfig& link) { return link.level == verbs::Level::within; });
   }
   bool all_ordered() const {
     return std::all_of(links.begin(), links.end(), [](const LinkConfig& link) { return link.ordered; });

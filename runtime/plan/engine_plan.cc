@@ -11,21 +11,73 @@
 #include "runtime/plan/doubling_rounds.h"
 #include "runtime/plan/exchange_cost.h"
 #include "runtime/plan/transport_choice.h"
+#include "verbs/mixed/pair.h"
 
 namespace nzcl::engine {
 namespace {
 
-ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_network,
-                        const verbs::Limits& limits) {
+/// What messages must suit, and which members read each other's memory. Where members at two levels are
+/// reached in different ways, all messages must suit both, because they have one form for all receivers.
+struct Forms {
+  Forms(const Membership& m, const DeviceLimits& limits)
+      : is_mixed(limits.is_mixed && !m.hosts.none_together() && !m.hosts.all_together()),
+        is_within(limits.is_mixed && m.hosts.all_together()),
+        message(is_mixed    ? limits.both
+                : is_within ? limits.within
+                            : limits.between),
+        lending(is_mixed ? limits.within : message),
+        lenders(is_mixed ? m.hosts.most_together() : m.members.count()) {}
+
+  const bool is_mixed, is_within;
+  const verbs::Limits& message;
+  const verbs::Limits& lending;  // of members that may read each other's memory
+  const int lenders;             // the most members that may do so, and that share a host if links differ
+};
+
+LinkConfig link_config(const Options& o, const verbs::Limits& limits, verbs::Level level) {
+  return {.level = level,
+          .ordered = limits.ordered,
+          .gather_bytes = o.tune.gather_bytes ? o.tune.gather_bytes : gather_from(limits.costs)};
+}
+
+/// Sets what is known of the links to the members, and who reads whose memory.
+void plan_links(const Options& o, const Membership& m, const DeviceLimits& limits, const Forms& forms,
+                EngineConfig& config) {
+  using verbs::Level;
+  if (!forms.is_mixed) {
+    config.set_links(link_config(o, forms.message, forms.is_within ? Level::within : Level::between));
+    return;
+  }
+  config.set_links({});
+  config.lending_groups = m.hosts.numbers();
+  for (int member = 0; member < m.members.count(); ++member) {
+    const bool here = m.hosts.together(m.members.self, member);
+    config.links[static_cast<std::size_t>(member)] =
+        here ? link_config(o, limits.within, Level::within) : link_config(o, limits.between, Level::between);
+  }
+}
+
+/// EngineConfig::direct_bytes, from what writing to each of the other ranks costs.
+std::uint64_t plan_direct(const Membership& m, const DeviceLimits& limits, const Forms& forms) {
+  const int others = m.members.workers - 1;
+  if (!forms.is_mixed) return direct_from(forms.message.costs, m.members.workers);
+  int within = 0;
+  for (int rank = 0; rank < m.members.workers; ++rank)
+    within += rank != m.members.self && m.hosts.together(m.members.self, rank) ? 1 : 0;
+  within = std::min(within, others);
+  return direct_from(limits.between.costs, others - within, limits.within.costs, within);
+}
+
+ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_network, const Forms& forms) {
   const std::uint64_t wanted = o.tune.slot_bytes ? o.tune.slot_bytes : bulk_slot_bytes(members, one_network);
   ChannelConfig bulk;
   // A message and its seal leave in one write.
-  bulk.slot_bytes = std::min<std::uint64_t>(wanted, limits.max_write_bytes - kSlotTail) / 64 * 64;
+  bulk.slot_bytes = std::min<std::uint64_t>(wanted, forms.message.max_write_bytes - kSlotTail) / 64 * 64;
   bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots)
                                     : bulk_slots(members, one_network, bulk.slot_bytes);
   // An announcement has 16 bits for the number of a staging buffer. The sender has about as many buffers as
-  // its channels to all members have slots.
-  bulk.lent = limits.readable && (bulk.slots + 1) * static_cast<unsigned>(members.count() + 1) < 65536;
+  // its channels to all members that it lends to have slots.
+  bulk.lent = forms.lending.readable && (bulk.slots + 1) * static_cast<unsigned>(forms.lenders + 1) < 65536;
   return bulk;
 }
 
@@ -78,9 +130,10 @@ std::optional<wire::IndexCode> index_code_of(IndexFormat format) {
 
 }  // namespace
 
-EngineConfig plan_engine(const Options& o, const Membership& membership, const verbs::Limits& limits) {
+EngineConfig plan_engine(const Options& o, const Membership& membership, const DeviceLimits& limits) {
   const Members& members = membership.members;
   const bool one_network = membership.networks.all_together();
+  const Forms forms(membership, limits);
   EngineConfig config;
   config.members = members;
   config.lanes = membership.lanes;
@@ -89,26 +142,23 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const v
   config.any_order = o.sum_order == SumOrder::any;
   config.packed_density = o.tune.packed_density;
   config.link_speed = slowest_link(membership.links);
-  config.link_costs = link_costs(transport_of(o, membership), one_network, config.link_speed.gbps);
+  config.link_costs =
+      link_costs(verbs::between_hosts(transport_of(o, membership)), one_network, config.link_speed.gbps);
   config.ranks_per_core = membership.members_per_core;
   config.one_hop =
       config.algorithm == Algorithm::automatic && members.dedicated == 0 && one_hop_pays(members.workers);
-  const ChannelConfig bulk = plan_bulk(o, members, one_network, limits);
+  const ChannelConfig bulk = plan_bulk(o, members, one_network, forms);
   config.channels[static_cast<std::size_t>(wire::Priority::bulk)] = bulk;
   config.channels[static_cast<std::size_t>(wire::Priority::express)] =
       plan_express(o, bulk.slot_bytes, config.one_hop);
   config.channels[static_cast<std::size_t>(wire::Priority::doubling)] =
       plan_doubling(o, bulk.slot_bytes, members);
   config.channels[static_cast<std::size_t>(wire::Priority::merging)] = plan_merging(o, bulk, members);
-  // One device serves all links, so they are alike. Whether memory can be read is also a property of the
-  // whole device.
-  config.set_links({.ordered = limits.ordered,
-                    .gather_bytes = o.tune.gather_bytes ? o.tune.gather_bytes : gather_from(limits.costs)});
-  config.max_segments = std::min(limits.max_segments, verbs::kMaxSegments);
+  plan_links(o, membership, limits, forms, config);
+  config.max_segments = std::min(forms.message.max_segments, verbs::kMaxSegments);
   if (o.tune.max_segments > 0)
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.tune.max_segments));
-  config.direct_bytes =
-      o.tune.direct_bytes ? o.tune.direct_bytes : direct_from(limits.costs, members.workers);
+  config.direct_bytes = o.tune.direct_bytes ? o.tune.direct_bytes : plan_direct(membership, limits, forms);
   config.slice_bytes = o.tune.slice_bytes;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
   // The pieces of the switch exchange hold whole blocks, or parts of one.

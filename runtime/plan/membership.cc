@@ -34,6 +34,23 @@ bool Groups::leave_some_out() const {
   return outside > 0 && outside < static_cast<std::ptrdiff_t>(group_of_.size());
 }
 
+int Groups::most_together() const {
+  int most = 0;
+  for (const int group : group_of_) {
+    if (group >= 0)
+      most = std::max(most, static_cast<int>(std::count(group_of_.begin(), group_of_.end(), group)));
+  }
+  return most;
+}
+
+std::vector<int> Groups::group_of_member(int member) const {
+  std::vector<int> members;
+  for (int other = 0; other < static_cast<int>(group_of_.size()); ++other) {
+    if (other == member || together(member, other)) members.push_back(other);
+  }
+  return members;
+}
+
 int Groups::size_of(int member) const {
   return static_cast<int>(std::count(group_of_.begin(), group_of_.end(), of(member)));
 }

@@ -26,6 +26,12 @@ class Groups {
   bool together(int a, int b) const { return of(a) >= 0 && of(a) == of(b); }
   /// Returns true if all members are in one group.
   bool all_together() const;
+  /// Returns true if no two members are in one group.
+  bool none_together() const { return most_together() <= 1; }
+  /// Number of members in the largest group.
+  int most_together() const;
+  /// The members that are in one group with `member`, itself included, in ascending order.
+  std::vector<int> group_of_member(int member) const;
   /// Returns true if some members are in no group while others are in one.
   bool leave_some_out() const;
   /// Number of members in the group of `member`.

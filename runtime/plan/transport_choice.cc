@@ -1,14 +1,38 @@
 #include "runtime/plan/transport_choice.h"
 
+#include "verbs/mixed/pair.h"
+
 namespace nzcl::engine {
 
+namespace {
+
+constexpr const char* kAuto = "auto";
+
+/// The transports that suit the members of each host among themselves, by what they have said.
+std::vector<std::string> within_hosts(const Membership& m) {
+  bool may_write = true;
+  for (int member = 0; member < m.members.count(); ++member) {
+    const Groups spaces = m.process_spaces.among(m.hosts.group_of_member(member));
+    // libfabric's shm fails with an I/O error if the memory of some members may be written and that of others
+    // may not. verbs/GOTCHAS.md says why.
+    if (spaces.leave_some_out()) return {};
+    may_write &= spaces.all_together();
+  }
+  return may_write ? std::vector<std::string>{"cma", "shm"} : std::vector<std::string>{"shm"};
+}
+
+}  // namespace
+
 std::vector<std::string> transports_of(const Options& o, const Membership& m) {
-  if (o.transport != "auto") return {o.transport};
-  // libfabric's shm fails with an I/O error if the memory of some members may be written and that of others
-  // may not. verbs/GOTCHAS.md says why.
-  if (!m.hosts.all_together() || m.process_spaces.leave_some_out()) return {"tcp"};
-  if (m.process_spaces.all_together()) return {"cma", "shm", "tcp"};
-  return {"shm", "tcp"};
+  const auto pair = verbs::TransportPair::of(o.transport);
+  if (o.transport != kAuto && !pair) return {o.transport};
+  const auto [within, between] = pair.value_or(verbs::TransportPair{kAuto, "tcp"});
+  if (m.hosts.none_together()) return {between};
+  std::vector<std::string> all;
+  for (const std::string& name : within == kAuto ? within_hosts(m) : std::vector{within})
+    all.push_back(m.hosts.all_together() ? name : verbs::TransportPair{name, between}.text());
+  if (within == kAuto) all.push_back(between);
+  return all;
 }
 
 std::string transport_of(const Options& o, const Membership& m) { return transports_of(o, m).front(); }

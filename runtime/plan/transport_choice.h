@@ -11,8 +11,10 @@
 namespace nzcl::engine {
 
 /// Returns the transport that the option names or, if it leaves that to nzcl, those that suit the members by
-/// what they have said, the best one first. All members come to the same. Whether they can share memory is
-/// tried (runtime/comm/join/device_choice.h); the last one needs no shared memory.
+/// what they have said, the best one first. Where some members share a host and others do not, these are
+/// pairs (verbs/mixed/pair.h): one transport within each host, the other one between hosts. All members come
+/// to the same. Whether those of a host can share memory is tried (runtime/comm/join/device_choice.h); unless
+/// the option names what they share it by, the last one needs no shared memory.
 std::vector<std::string> transports_of(const Options& options, const Membership& membership);
 /// The first of these. Once the members have tried, that is the one which they use.
 std::string transport_of(const Options& options, const Membership& membership);

@@ -7,6 +7,7 @@
 #include "runtime/switch/operation_tensor.h"
 #include "runtime/switch/registration.h"
 #include "runtime/switch/switch_exchange.h"
+#include "verbs/mixed/pair.h"
 
 namespace nzcl::engine {
 
@@ -63,10 +64,11 @@ verbs::DatagramOptions port_options(const Options& options, const Membership& me
   verbs::DatagramOptions port;
   port.interface = options.interface;
   port.one_host = membership.networks.all_together();
-  if (transport_of(options, membership) == "ibverbs") {
+  if (verbs::between_hosts(transport_of(options, membership)) == "ibverbs") {
     const auto self = static_cast<std::size_t>(membership.members.self);
     port.kind = verbs::DatagramKind::ud;
     port.device = device_options(options, membership, membership.nodes.empty() ? -1 : membership.nodes[self]);
+    port.device.transport = "ibverbs";
   }
   return port;
 }

@@ -16,6 +16,7 @@
 #include "runtime/plan/transport_choice.h"
 #include "runtime/switch/registration.h"
 #include "runtime/wire/checks.h"
+#include "verbs/mixed/pair.h"
 #include "verbs/transport.h"
 
 namespace nzcl::tools {
@@ -54,13 +55,21 @@ engine::Membership membership_of(const Question& q, const Options& options) {
   return membership;
 }
 
+/// No device is opened for an explanation, so only the form of the pairs is known.
+engine::DeviceLimits limits_of(const std::string& transport) {
+  engine::DeviceLimits limits;
+  limits.is_mixed = verbs::TransportPair::of(transport).has_value();
+  return limits;
+}
+
 class Explanation {
  public:
   Explanation(const Question& q, const Options& options)
       : q_(q),
         options_(options),
         membership_(membership_of(q, options)),
-        config_(engine::plan_engine(options, membership_, verbs::Limits{})) {
+        config_(engine::plan_engine(options, membership_,
+                                    limits_of(engine::transport_of(options, membership_)))) {
     record_.count = q.bytes / element_bytes(q.type);
     record_.block_elems = q.block_elems;
     record_.type = static_cast<std::uint8_t>(q.type);
@@ -81,7 +90,7 @@ class Explanation {
     say("{} rank(s) on {} host(s) with {} core(s) each, {}, over {}{}\n\n", q_.ranks, q_.hosts, q_.cores,
         options_.aggregators > 0 ? fmt::format("{} dedicated aggregator(s)", options_.aggregators)
                                  : "ranks sum",
-        engine::transport_of(options_, membership_),
+        transport_text(),
         membership_.networks.all_together() ? "" : ", links of " + text_of(config_.link_speed));
     forms();
     ways();
@@ -89,6 +98,13 @@ class Explanation {
   }
 
  private:
+  /// The transport of all pairs of members, or those of the two kinds of pairs.
+  std::string transport_text() const {
+    const std::string name = engine::transport_of(options_, membership_);
+    const auto pair = verbs::TransportPair::of(name);
+    return pair ? fmt::format("{} within a host and {} between hosts", pair->within, pair->between) : name;
+  }
+
   template <typename... Args>
   void say(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);

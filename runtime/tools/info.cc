@@ -23,6 +23,7 @@
 #include "runtime/placement/topology.h"
 #include "runtime/plan/link_speed.h"
 #include "runtime/tools/explain.h"
+#include "verbs/mixed/pair.h"
 #include "verbs/transport.h"
 
 #ifdef NZCL_HAVE_XDP
@@ -52,7 +53,8 @@ void print_transports() {
 
 /// The link that this machine's device would have in a communicator of several hosts.
 verbs::DeviceOptions way_out(const Options& options) {
-  return {.transport = options.transport == "auto" ? "tcp" : options.transport,
+  const std::string between = verbs::between_hosts(options.transport);
+  return {.transport = between == "auto" ? "tcp" : between,
           .interface = options.interface,
           .one_host = false,
           .numa_node = options.numa_node,

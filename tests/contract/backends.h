@@ -12,6 +12,7 @@
 
 #include "nzcl/error.h"
 #include "verbs/loopback/network.h"
+#include "verbs/mixed/device.h"
 #include "verbs/transport.h"
 
 namespace nzcl::verbs::test {
@@ -53,6 +54,17 @@ inline Backend by_name(const std::string& transport, const std::string& name = "
           }};
 }
 
+/// Devices that join those of two backends, each pair of endpoints by one of them.
+inline Backend mixed(const Backend& between, const Backend& within) {
+  return {"mixed_" + within.name + "_" + between.name, [between, within](std::size_t count) {
+            Devices devices;
+            const Devices network = between.open(count), host = within.open(count);
+            for (std::size_t i = 0; i < count; ++i)
+              devices.push_back(std::make_shared<mixed::MixedDevice>(network[i], host[i]));
+            return devices;
+          }};
+}
+
 inline std::vector<Backend> all_backends() {
   LoopbackOptions delayed;  // the contract must hold even if no write lands at once
   delayed.limits.ordered = delayed.limits.readable = true;
@@ -61,16 +73,16 @@ inline std::vector<Backend> all_backends() {
   DeviceOptions rdma_cm, one_segment;
   rdma_cm.rdma_cm = true;
   one_segment.max_segments = 1;
-  return {loopback("loopback", {}),
-          loopback("loopback_delayed", delayed),
-          by_name("cma"),
-          by_name("shm"),
-          by_name("tcp"),
-          by_name("tcp;ofi_rxm", "tcp_ofi_rxm"),
-          by_name("ibverbs"),
-          by_name("ibverbs", "ibverbs_rdma_cm", rdma_cm),
-          by_name("ibverbs", "ibverbs_one_segment", one_segment),
-          by_name("verbs;ofi_rxm", "verbs_ofi_rxm")};
+  return {
+      loopback("loopback", {}), loopback("loopback_delayed", delayed), by_name("cma"), by_name("shm"),
+      by_name("tcp"), by_name("tcp;ofi_rxm", "tcp_ofi_rxm"), by_name("ibverbs"),
+      by_name("ibverbs", "ibverbs_rdma_cm", rdma_cm), by_name("ibverbs", "ibverbs_one_segment", one_segment),
+      by_name("verbs;ofi_rxm", "verbs_ofi_rxm"), mixed(by_name("tcp"), by_name("cma")),
+      mixed(by_name("tcp"), by_name("shm")),
+      // Most tests write from endpoint 0 to 1, which are on one host. Here these go where the network does.
+      mixed(by_name("cma"), by_name("tcp")),
+      mixed(loopback("loopback_delayed", delayed), loopback("loopback", {})),
+      mixed(by_name("ibverbs"), by_name("cma"))};
 }
 
 /// Opens the devices, or skips the test if the backend cannot run.

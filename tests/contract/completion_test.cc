@@ -16,7 +16,7 @@ INSTANTIATE_TEST_SUITE_P(Transports, CompletionTest, ::testing::ValuesIn(all_bac
 Writes slots(Peers& peers, std::size_t count, std::size_t bytes) {
   Writes writes;
   for (std::uint32_t i = 0; i < count; ++i)
-    writes.add(1, {peers[0].segment(i * bytes, bytes)}, peers[1].at(i * bytes), i, i);
+    writes.add(1, {peers[0].segment(i * bytes, bytes)}, peers.at(0, 1, i * bytes), i, i);
   return writes;
 }
 
@@ -25,7 +25,7 @@ TEST_P(CompletionTest, EveryWriteIsWrittenOnceWithItsContext) {
   std::vector<std::uint64_t> contexts{0, 1, ~std::uint64_t{0}, std::uint64_t{1} << 63, 0xdeadbeef};
   Writes writes;
   for (std::size_t i = 0; i < contexts.size(); ++i)
-    writes.add(1, {peers[0].segment(i, 10'000 * i + 1)}, peers[1].at(0),
+    writes.add(1, {peers[0].segment(i, 10'000 * i + 1)}, peers.at(0, 1, 0),
                i % 2 ? std::optional<std::uint32_t>(7) : std::nullopt, contexts[i]);
   ASSERT_TRUE(peers.post(0, writes));
   ASSERT_TRUE(peers.drain());
@@ -120,8 +120,8 @@ TEST_P(CompletionTest, OrderedMeansAfterAllEarlierWrites) {
   };
   Writes writes;
   for (std::uint32_t i = 0; i < kRounds; ++i) {  // a large write without immediate, then a small one with it
-    writes.add(1, {peers[0].segment(i * kSlot, kSlot - 8)}, peers[1].at(i * kSlot));
-    writes.add(1, {peers[0].segment((i + 1) * kSlot - 8, 8)}, peers[1].at((i + 1) * kSlot - 8), i);
+    writes.add(1, {peers[0].segment(i * kSlot, kSlot - 8)}, peers.at(0, 1, i * kSlot));
+    writes.add(1, {peers[0].segment((i + 1) * kSlot - 8, 8)}, peers.at(0, 1, (i + 1) * kSlot - 8), i);
   }
   ASSERT_TRUE(peers.post(0, writes));
   ASSERT_TRUE(peers.until([&] { return peers[1].arrived.size() == kRounds; }));

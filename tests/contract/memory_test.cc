@@ -38,7 +38,7 @@ TEST_P(MemoryTest, WritesGoToAnyOffsetOfARegion) {
   for (const std::size_t to : {kBytes - 1, kBytes - 300, std::size_t{0}, std::size_t{4095}, kBytes / 2 + 1}) {
     SCOPED_TRACE(to);
     const std::size_t bytes = std::min<std::size_t>(kBytes - to, 299);
-    ASSERT_TRUE(write(peers, peers[0].segment(from, bytes), peers[1].at(to)));
+    ASSERT_TRUE(write(peers, peers[0].segment(from, bytes), peers.at(0, 1, to)));
     std::memcpy(&expected[to], &peers[0].source[from], bytes);
     ASSERT_TRUE(same(expected, peers[1].target));
     from += 1001;
@@ -53,7 +53,8 @@ TEST_P(MemoryTest, BytesRegisteredTwiceCanBeUsedThroughBoth) {
   std::size_t at = 0;
   for (const auto* from : {source.get(), peers[0].source_region.get()}) {
     for (const auto* to : {target.get(), peers[1].target_region.get()}) {
-      ASSERT_TRUE(write(peers, {&peers[0].source[at + 1], 5000, from}, to->remote().offset(at)));
+      ASSERT_TRUE(
+          write(peers, {&peers[0].source[at + 1], 5000, from}, to->remote_at(level_of(0, 1)).offset(at)));
       std::memcpy(&expected[at], &peers[0].source[at + 1], 5000);
       ASSERT_TRUE(same(expected, peers[1].target));
       at += 6000;
@@ -83,7 +84,7 @@ TEST_P(MemoryTest, OtherRegionsComeAndGoWhileAPeerWrites) {
       gone = true;
     });
     do {
-      ASSERT_TRUE(write(peers, peers[0].segment(0, 64), target->remote()));
+      ASSERT_TRUE(write(peers, peers[0].segment(0, 64), target->remote_at(level_of(0, 1))));
     } while (!gone);
   }
 }
@@ -98,11 +99,12 @@ TEST_P(MemoryTest, OverlappingRegistrationsReachTheSameBytes) {
       devices()[0]->register_memory(std::span(peers[0].source).subspan(777), MemoryKind::host);
   auto expected = peers[1].target;
   // Two writes go into the part that both registrations cover, and the second overwrites half of the first.
-  ASSERT_TRUE(write(peers, {&peers[0].source[777], 4000, source.get()}, front->remote().offset(kBytes / 2)));
+  ASSERT_TRUE(write(peers, {&peers[0].source[777], 4000, source.get()},
+                    front->remote_at(level_of(0, 1)).offset(kBytes / 2)));
   std::memcpy(&expected[kBytes / 2], &peers[0].source[777], 4000);
   ASSERT_TRUE(same(expected, peers[1].target));
-  ASSERT_TRUE(
-      write(peers, peers[0].segment(9000, 4000), back->remote().offset(kBytes / 2 - kBytes / 3 + 2000)));
+  ASSERT_TRUE(write(peers, peers[0].segment(9000, 4000),
+                    back->remote_at(level_of(0, 1)).offset(kBytes / 2 - kBytes / 3 + 2000)));
   std::memcpy(&expected[kBytes / 2 + 2000], &peers[0].source[9000], 4000);
   ASSERT_TRUE(same(expected, peers[1].target));
 }
@@ -120,7 +122,7 @@ TEST_P(MemoryTest, OneRegistrationOutlivesAnother) {
     target.reset();
     std::ranges::fill(peers[1].target, kUntouched);
     auto expected = peers[1].target;
-    ASSERT_TRUE(write(peers, peers[0].segment(5, 20'000), peers[1].at(kGuard)));
+    ASSERT_TRUE(write(peers, peers[0].segment(5, 20'000), peers.at(0, 1, kGuard)));
     std::memcpy(&expected[kGuard], &peers[0].source[5], 20'000);
     ASSERT_TRUE(same(expected, peers[1].target));
   }
@@ -131,12 +133,13 @@ TEST_P(MemoryTest, WhatCanBeReadIsSeenWhereItLies) {
   const auto region = devices()[0]->register_memory(memory, MemoryKind::host);
   {
     Peers peers(devices(), 2, kBytes);
-    const RemoteMemory begin = region->remote();
+    const RemoteMemory begin = region->remote_at(level_of(0, 1));
     const std::byte* seen = peers[1].endpoint->view(0, begin, kBytes);
-    if (!limits().readable) {
+    const Limits& limits = devices()[0]->limits_at(level_of(0, 1));
+    if (!limits.readable) {
       EXPECT_EQ(seen, nullptr);
     } else {
-      EXPECT_TRUE(limits().ordered);
+      EXPECT_TRUE(limits.ordered);
       ASSERT_NE(seen, nullptr);
       EXPECT_EQ(peers[1].endpoint->view(0, begin.offset(100), kBytes - 100), seen + 100);
       EXPECT_EQ(peers[1].endpoint->view(0, begin, kBytes + 1), nullptr) << "beyond the end";
@@ -144,7 +147,7 @@ TEST_P(MemoryTest, WhatCanBeReadIsSeenWhereItLies) {
           << "before the beginning";
       for (std::size_t round = 0; round < 20; ++round) {
         std::ranges::copy(pattern(kBytes, round), memory.begin());
-        ASSERT_TRUE(write(peers, peers[0].segment(0, 1), peers[1].at(0)));
+        ASSERT_TRUE(write(peers, peers[0].segment(0, 1), peers.at(0, 1, 0)));
         ASSERT_TRUE(same(memory, {seen, kBytes}));
       }
       peers[0].endpoint.reset();

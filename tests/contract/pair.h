@@ -76,8 +76,10 @@ struct Peer {
   Segment segment(std::size_t offset, std::size_t bytes) const {
     return {source.data() + offset, static_cast<std::uint32_t>(bytes), source_region.get()};
   }
-  RemoteMemory at(std::size_t offset) const { return target_region->remote().offset(offset); }
 };
+
+/// Endpoints 0 and 1 are on one host, and so are 2 and 3. This matters only to devices that join two others.
+inline Level level_of(PeerId a, PeerId b) { return a / 2 == b / 2 ? Level::within : Level::between; }
 
 class Peers {
  public:
@@ -92,7 +94,9 @@ class Peers {
       p.target.assign(bytes, kUntouched);
       p.source_region = devices[i]->register_memory(p.source, MemoryKind::host);
       p.target_region = devices[i]->register_memory(p.target, MemoryKind::host);
-      p.endpoint = devices[i]->open_endpoint({.self = i, .peers = count});
+      std::vector<Level> levels;
+      for (PeerId j = 0; j < count; ++j) levels.push_back(level_of(i, j));
+      p.endpoint = devices[i]->open_endpoint({.self = i, .peers = count, .levels = std::move(levels)});
     }
     // The addresses are exchanged first. Then all endpoints connect at the same time, because the connect()
     // of a backend may wait for that of the peer.
@@ -127,6 +131,10 @@ class Peers {
   Peers& operator=(const Peers&) = delete;
 
   Peer& operator[](std::size_t i) { return peers_[i]; }
+  /// Where `from` writes to, for a place in the target of `to`.
+  RemoteMemory at(PeerId from, PeerId to, std::size_t offset) const {
+    return peers_[to].target_region->remote_at(level_of(from, to)).offset(offset);
+  }
 
   /// Polls one endpoint once.
   void poll(Peer& p) {

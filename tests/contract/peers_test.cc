@@ -19,7 +19,8 @@ class PeersTest : public ContractTest {
     Writes writes;
     for (std::uint32_t i = 0; i < kRounds; ++i) {
       const std::uint32_t slot = from * kRounds + i;
-      writes.add(to, {peers[from].segment(slot * kSlot, kSlot)}, peers[to].at(slot * kSlot), slot, slot);
+      writes.add(to, {peers[from].segment(slot * kSlot, kSlot)}, peers.at(from, to, slot * kSlot), slot,
+                 slot);
     }
     return writes;
   }

@@ -33,7 +33,7 @@ class WaitTest : public ContractTest {
   static Writes one(Peers& peers, std::uint32_t number) {
     Writes writes;
     const std::size_t bytes = number % 3 == 0 ? 40'000 : 64;
-    writes.add(1, {peers[0].segment(0, bytes)}, peers[1].at(0), number, number);
+    writes.add(1, {peers[0].segment(0, bytes)}, peers.at(0, 1, 0), number, number);
     return writes;
   }
 };

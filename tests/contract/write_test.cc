@@ -20,7 +20,7 @@ TEST_P(WriteTest, LandsByteForByteAndNowhereElse) {
     std::memcpy(&expected[kGuard], &peers[0].source[13], bytes);
     peers[1].arrived.clear();
     Writes writes;
-    writes.add(1, {peers[0].segment(13, bytes)}, peers[1].at(kGuard), 7);
+    writes.add(1, {peers[0].segment(13, bytes)}, peers.at(0, 1, kGuard), 7);
     ASSERT_TRUE(peers.post(0, writes));
     ASSERT_TRUE(peers.until([&] { return !peers[1].arrived.empty(); }));
     ASSERT_TRUE(same(expected, peers[1].target));
@@ -33,7 +33,7 @@ TEST_P(WriteTest, WithoutImmediateLandsAndTheReceiverHearsNothing) {
   auto expected = peers[1].target;
   std::memcpy(&expected[kGuard], peers[0].source.data(), 5000);
   Writes writes;
-  writes.add(1, {peers[0].segment(0, 5000)}, peers[1].at(kGuard));
+  writes.add(1, {peers[0].segment(0, 5000)}, peers.at(0, 1, kGuard));
   ASSERT_TRUE(peers.post(0, writes));
   ASSERT_TRUE(peers.until([&] { return same(expected, peers[1].target); }));
   ASSERT_TRUE(peers.drain());
@@ -63,7 +63,7 @@ TEST_P(WriteTest, GatherListsLandConcatenated) {
       }
       peers[1].arrived.clear();
       Writes writes;
-      writes.add(1, segments, peers[1].at(kGuard), 1);
+      writes.add(1, segments, peers.at(0, 1, kGuard), 1);
       ASSERT_TRUE(peers.post(0, writes));
       ASSERT_TRUE(peers.until([&] { return !peers[1].arrived.empty(); }));
       ASSERT_TRUE(same(expected, peers[1].target));
@@ -83,7 +83,7 @@ TEST_P(WriteTest, ImmediateComesAfterItsOwnData) {
   };
   Writes writes;
   for (std::uint32_t i = 0; i < kSlots; ++i)
-    writes.add(1, {peers[0].segment(i * kSlot, bytes(i))}, peers[1].at(i * kSlot), i);
+    writes.add(1, {peers[0].segment(i * kSlot, bytes(i))}, peers.at(0, 1, i * kSlot), i);
   ASSERT_TRUE(peers.post(0, writes));
   ASSERT_TRUE(peers.until([&] { return peers[1].arrived.size() == kSlots; }));
   EXPECT_EQ(torn, 0u);
@@ -94,7 +94,7 @@ TEST_P(WriteTest, ImmediatesAreCarriedWhole) {
   Peers peers(devices(), 2, 4096);
   for (const std::uint32_t value : values) {
     Writes writes;
-    writes.add(1, {peers[0].segment(0, 8)}, peers[1].at(0), value);
+    writes.add(1, {peers[0].segment(0, 8)}, peers.at(0, 1, 0), value);
     const std::size_t before = peers[1].arrived.size();
     ASSERT_TRUE(peers.post(0, writes));
     ASSERT_TRUE(peers.until([&] { return peers[1].arrived.size() > before; }));
@@ -111,7 +111,7 @@ TEST_P(WriteTest, SourceMayBeReusedOnceWritten) {
   };
   Writes writes;
   for (std::uint32_t i = 0; i < slots; ++i)
-    writes.add(1, {peers[0].segment(i * slot, slot)}, peers[1].at(i * slot), i, i);
+    writes.add(1, {peers[0].segment(i * slot, slot)}, peers.at(0, 1, i * slot), i, i);
   ASSERT_TRUE(peers.post(0, writes));
   ASSERT_TRUE(
       peers.until([&] { return peers[0].written.size() == slots && peers[1].arrived.size() == slots; }));

@@ -6,12 +6,35 @@
 #include <array>
 
 #include "runtime/channel/message_builder.h"
+#include "runtime/channel/outbox.h"
 
 namespace nzcl::engine {
 namespace {
 
 constexpr std::uint64_t kSlotBytes = 64;
 constexpr std::uint32_t kSlots = 4, kBuffers = 8;
+
+TEST(OutboxTest, WritesOfOneLevelDoNotWaitForThoseOfTheOther) {
+  using verbs::Level;
+  Outbox outbox(true);
+  const auto push = [&](Level level, std::uint64_t number) {
+    outbox.push({.peer = 1, .segments = {}, .target = {}, .immediate = {}, .context = number}, {}, level);
+  };
+  for (std::uint64_t i = 0; i < 3; ++i) push(Level::between, i);
+  push(Level::within, 100);
+  push(Level::within, 101);
+  EXPECT_EQ(outbox.room(), Outbox::kCapacity - 3) << "that of the fuller one";
+  ASSERT_EQ(outbox.pending(Level::within).size(), 2u);
+  EXPECT_EQ(outbox.pending(Level::within).front().context, 100u);
+  outbox.pop(2, Level::within);
+  EXPECT_TRUE(outbox.pending(Level::within).empty());
+  EXPECT_FALSE(outbox.empty());
+  ASSERT_EQ(outbox.pending().size(), 3u);
+  EXPECT_EQ(outbox.pending().front().context, 0u);
+  outbox.pop(3);
+  EXPECT_TRUE(outbox.empty());
+  EXPECT_EQ(outbox.room(), Outbox::kCapacity);
+}
 
 TEST(SlotWriterTest, GivesNoRoomBehindItsEnd) {
   std::array<std::byte, 32> memory{};

@@ -12,6 +12,7 @@
 
 #include "runtime/lane/lane.h"
 #include "verbs/loopback/network.h"
+#include "verbs/mixed/device.h"
 
 namespace nzcl::test {
 
@@ -44,6 +45,10 @@ struct ClusterOptions {
   /// Member m's is number m of these, modulo their number.
   std::vector<Staging> staging = {Staging::cached};
   verbs::LoopbackOptions loopback;
+  /// By member: the host that it is on. Members of one host reach each other over a network of their own,
+  /// with the options `within`. Empty: all reach each other over one network.
+  std::vector<int> hosts = {};
+  verbs::LoopbackOptions within = {};
   /// Puts a device of the test's own before that of a member.
   std::function<std::shared_ptr<verbs::Device>(int member, std::shared_ptr<verbs::Device>)> device =
       [](int, std::shared_ptr<verbs::Device> own) { return own; };
@@ -72,10 +77,12 @@ class Cluster {
     config.ahead_bytes = options.ahead_bytes;
     config.tile_block_bytes = options.tile_block_bytes;
     config.short_codes = options.short_codes;
+    if (!options.hosts.empty() && options.within.limits.max_segments < config.max_segments)
+      config.max_segments = options.within.limits.max_segments;
     config_ = config;
     const int members = config.members.count();
     for (int m = 0; m < members; ++m) {
-      devices_.push_back(options.device(m, network_.device(options.loopback)));
+      devices_.push_back(options.device(m, open_device()));
       for (int l = 0; l < options.lanes; ++l) {
         engine::LaneOptions lane{.config = config,
                                  .timeout = std::chrono::hours(1),
@@ -156,7 +163,23 @@ class Cluster {
   }
 
  private:
+  std::shared_ptr<verbs::Device> open_device() {
+    if (options_.hosts.empty()) return network_.device(options_.loopback);
+    auto within = host_network_.device(options_.within);
+    // The keys of the two networks differ, so that memory which is written over the wrong one is not found.
+    first_keys_.push_back(within->register_memory(first_memory_, MemoryKind::host));
+    return std::make_shared<verbs::mixed::MixedDevice>(network_.device(options_.loopback), std::move(within));
+  }
+  void put_on_hosts(engine::EngineConfig& config, int self) const {
+    for (std::size_t member = 0; member < options_.hosts.size(); ++member) {
+      const bool here = options_.hosts[member] == options_.hosts[static_cast<std::size_t>(self)];
+      config.lending_groups[member] = options_.hosts[member];
+      config.links[member].level = here ? verbs::Level::within : verbs::Level::between;
+      config.links[member].ordered = (here ? options_.within : options_.loopback).limits.ordered;
+    }
+  }
   void cut_into_groups(engine::EngineConfig& config, int self) const {
+    if (!options_.hosts.empty()) return put_on_hosts(config, self);
     if (options_.group_size == 0) return;
     for (int member = 0; member < config.members.count(); ++member) {
       const auto index = static_cast<std::size_t>(member);
@@ -167,7 +190,9 @@ class Cluster {
 
   ClusterOptions options_;
   engine::EngineConfig config_;
-  verbs::LoopbackNetwork network_;
+  verbs::LoopbackNetwork network_, host_network_;
+  std::vector<std::byte> first_memory_ = std::vector<std::byte>(8);
+  std::vector<std::unique_ptr<verbs::MemoryRegion>> first_keys_;
   std::optional<Failure> failure_;
   std::vector<std::shared_ptr<verbs::Device>> devices_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;

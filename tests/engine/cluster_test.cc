@@ -161,6 +161,48 @@ const auto kPairs = [](ClusterOptions& o) {
   o.group_size = 2;
 };
 
+/// Members of one host read each other's memory. Between hosts writes overtake each other, and only a few are
+/// accepted at once.
+ClusterOptions on_hosts(std::vector<int> hosts, int dedicated = 0, int lanes = 1) {
+  ClusterOptions o = options(static_cast<int>(hosts.size()) - dedicated, dedicated, lanes);
+  o.hosts = std::move(hosts);
+  o.lent = true;
+  o.within.limits.ordered = o.within.limits.readable = true;
+  o.within.limits.max_segments = 2;
+  kReorder(o);
+  return o;
+}
+/// Nobody reads another one's memory, and it is the writes within a host that overtake each other.
+ClusterOptions on_unreadable_hosts(std::vector<int> hosts) {
+  ClusterOptions o = on_hosts(std::move(hosts));
+  o.lent = false;
+  std::swap(o.within, o.loopback);
+  return o;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Hosts, ClusterTest,
+    ::testing::Values(
+        Case{"one_of_four", on_hosts({0, 0, 0, 0}), 50001, 16, 0.3, true},
+        Case{"two_of_two", on_hosts({0, 0, 1, 1}), 50001, 16, 0.3, true},
+        Case{"two_of_two_dense", on_hosts({0, 0, 1, 1}), 50001, 64, 1, true},
+        Case{"two_of_two_in_turn", on_hosts({0, 1, 0, 1}), 50001, 64, 0.9, false},
+        Case{"two_of_two_direct", with(on_hosts({0, 0, 1, 1}), kDirect), 50001, 16, 0.3, true},
+        Case{"two_of_two_tight", with(on_hosts({0, 0, 1, 1}), kTight), 5001, 16, 0.4, false},
+        Case{"two_of_two_lanes", on_hosts({0, 0, 1, 1}, 0, 2), 50001, 16, 0.4, true},
+        Case{"two_of_two_express", on_hosts({0, 0, 1, 1}), 100, 8, 0.5, true},
+        Case{"two_of_two_one_hop", with(on_hosts({0, 0, 1, 1}), kOneHop), 100, 8, 0.5, true},
+        Case{"two_of_two_doubling", with(on_hosts({0, 0, 1, 1}), kDoubling), 100, 8, 0.5, false},
+        Case{"two_of_two_merging", with(on_hosts({0, 0, 1, 1}), kMerging), 20011, 4, 0.1, true},
+        Case{"one_two_and_three", on_hosts({0, 1, 1, 2, 2, 2}), 50001, 16, 0.2, true},
+        Case{"one_two_and_three_dense", on_hosts({2, 1, 0, 2, 1, 2}), 50001, 64, 1, false},
+        Case{"one_two_and_three_merging", with(on_hosts({0, 1, 1, 2, 2, 2}), kMerging), 20011, 4, 0.1, true},
+        Case{"nobody_shares", on_hosts({0, 1, 2}), 50001, 16, 0.3, true},
+        Case{"aggregators_beside_and_apart", on_hosts({0, 0, 1, 1, 2}, 2), 50001, 16, 0.4, true},
+        Case{"unreadable", on_unreadable_hosts({0, 0, 1, 1}), 50001, 16, 0.3, true},
+        Case{"unreadable_direct", with(on_unreadable_hosts({0, 0, 1}), kDirect), 50001, 64, 1, true}),
+    [](const auto& of) { return of.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(
     Paths, ClusterTest,
     ::testing::Values(

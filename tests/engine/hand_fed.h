@@ -172,7 +172,7 @@ class HandFed {
   std::byte* slot_of(int member, wire::Direction direction, wire::Priority c, std::uint32_t slot) const {
     const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
     return reinterpret_cast<std::byte*>(
-        memory_->remote().address +
+        memory_->remote(verbs::Level::between).address +
         engine::ring_offset(context_.config, context_.config.members.self, channel) +
         slot * context_.config.channel(c).stride());
   }

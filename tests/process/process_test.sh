@@ -708,6 +708,8 @@ case $case_name in
     NZCL_LINK_GBPS=1 chosen 'push; doubling cannot be; merging would add in another order, which NZCL_SUM_ORDER=any permits' "${embedding[@]}"
     NZCL_SUM_ORDER=any NZCL_LINK_GBPS=1 chosen 'merging, which is predicted to take 0\.8' "${embedding[@]}"
     grep -q 'over tcp, links of 1 Gb/s (as option link_gbps says)' "$work/explain.out" || fail "--explain does not say where the link's speed comes from"
+    chosen push 64M,0.1,32 --hosts 4
+    grep -q 'over cma within a host and tcp between hosts, links of' "$work/explain.out" || fail "--explain does not say what reaches whom"
     NZCL_SUM_ORDER=any NZCL_LINK_GBPS=1 chosen 'push; doubling cannot be; merging is predicted to take 1\.' 20M,1,4 --hosts 4 --cores 1 --block 100 --packed
     for bad in 64M,2,4 64M,0.1 x,0.1,4 64M,0.1,0; do
       status=0

@@ -21,7 +21,7 @@ Membership members_on(const std::string& hosts, int dedicated = 0) {
   Membership membership;
   membership.members.dedicated = dedicated;
   membership.members.workers = static_cast<int>(hosts.size()) - dedicated;
-  membership.hosts = membership.networks = Groups::by_name(names);
+  membership.hosts = membership.networks = membership.process_spaces = Groups::by_name(names);
   membership.lanes = 2;
   membership.cache_bytes = 2 << 20;
   membership.nodes.assign(hosts.size(), 1);
@@ -141,6 +141,57 @@ TEST(EnginePlan, LinksAreAsTheDeviceIs) {
   EXPECT_TRUE(ordered.all_ordered());
   EXPECT_EQ(ordered.link(2).gather_bytes, 800u);
   EXPECT_FALSE(plan(members_on("aab"), {.ordered = false, .costs = {}}).all_ordered());
+}
+
+/// A device whose members within a host read each other's memory, and which has other limits between hosts.
+DeviceLimits mixed_limits() {
+  DeviceLimits limits;
+  limits.is_mixed = true;
+  limits.within = {.max_segments = 16,
+                   .ordered = true,
+                   .readable = true,
+                   .costs = {.segment = 100, .write = 1000, .foreign_byte = 0.5}};
+  limits.between = {.max_segments = 4,
+                    .max_write_bytes = 1 << 16,
+                    .ordered = false,
+                    .costs = {.segment = 8000, .write = 30000}};
+  limits.both = {.max_segments = 4, .max_write_bytes = 1 << 16, .ordered = false, .costs = {}};
+  return limits;
+}
+
+TEST(EnginePlan, OfAMixedDeviceEachLinkIsAsItsLevelIs) {
+  using verbs::Level;
+  const EngineConfig config = plan_engine({}, members_on("abab"), mixed_limits());
+  for (const int here : {0, 2}) {
+    EXPECT_EQ(config.link(here).level, Level::within);
+    EXPECT_TRUE(config.link(here).ordered);
+    EXPECT_EQ(config.link(here).gather_bytes, 100u);
+  }
+  for (const int there : {1, 3}) {
+    EXPECT_EQ(config.link(there).level, Level::between);
+    EXPECT_FALSE(config.link(there).ordered);
+    EXPECT_EQ(config.link(there).gather_bytes, 8000u);
+  }
+  EXPECT_TRUE(config.is_mixed());
+  EXPECT_TRUE(config.lends(Priority::bulk, 0, 2));
+  EXPECT_TRUE(config.lends(Priority::bulk, 3, 1)) << "other hosts' memory is laid out alike by all";
+  EXPECT_FALSE(config.lends(Priority::bulk, 0, 1));
+  EXPECT_EQ(config.max_segments, 4u) << "messages suit both";
+  EXPECT_LT(config.channel(Priority::bulk).slot_bytes, 1u << 16);
+  // Three receivers, of whom one takes 1000 and half a byte for each, and two take 30000.
+  EXPECT_EQ(config.direct_bytes, static_cast<std::uint64_t>(61000 / 3.5) + 1);
+}
+
+TEST(EnginePlan, MembersAtOneLevelOfAMixedDeviceHaveItsLimits) {
+  using verbs::Level;
+  const EngineConfig within = plan_engine({}, members_on("aaa"), mixed_limits());
+  EXPECT_EQ(within.max_segments, 16u);
+  EXPECT_EQ(within.link(1).level, Level::within);
+  EXPECT_TRUE(within.lends(Priority::bulk, 0, 1));
+  const EngineConfig between = plan_engine({}, members_on("abc"), mixed_limits());
+  EXPECT_EQ(between.link(1).level, Level::between);
+  EXPECT_FALSE(between.is_mixed());
+  EXPECT_FALSE(between.lends(Priority::bulk, 0, 1));
 }
 
 TEST(EnginePlan, WorkersOfOneNetworkStayWithinTheirCache) {

@@ -94,6 +94,18 @@ TEST(Explain, SaysWhereTheLinksSpeedComesFrom) {
   EXPECT_THAT(explain(q, options), Not(HasSubstr("links of")));
 }
 
+TEST(Explain, SaysWhatReachesWhom) {
+  Options options;
+  Question q = embedding(0.01);
+  EXPECT_THAT(explain(q, options), HasSubstr("over tcp, links of"));
+  q.hosts = 2;
+  EXPECT_THAT(explain(q, options), HasSubstr("over cma within a host and tcp between hosts, links of"));
+  options.transport = "shm,ibverbs";
+  EXPECT_THAT(explain(q, options), HasSubstr("over shm within a host and ibverbs between hosts, links of"));
+  q.hosts = 1;
+  EXPECT_THAT(explain(q, options), HasSubstr("over shm\n"));
+}
+
 TEST(Explain, RefusesWhatCannotBeAsked) {
   const auto refused = [](const std::function<void(Question&)>& change) -> std::string {
     Question q = embedding(0.01);

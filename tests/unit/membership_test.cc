@@ -52,6 +52,16 @@ TEST(Groups, SizesAndIndicesCountWithinTheGroup) {
   EXPECT_EQ(groups.index_of(4), 2);
 }
 
+TEST(Groups, WhoIsTogetherWithAMember) {
+  const auto groups = Groups::by_name({"a", "b", "a", "", "c"});
+  EXPECT_EQ(groups.group_of_member(2), (std::vector<int>{0, 2}));
+  EXPECT_EQ(groups.group_of_member(4), (std::vector<int>{4}));
+  EXPECT_EQ(groups.group_of_member(3), (std::vector<int>{3})) << "a member of no group is alone";
+  EXPECT_EQ(groups.most_together(), 2);
+  EXPECT_FALSE(groups.none_together());
+  EXPECT_TRUE(Groups::by_name({"a", "b", "", ""}).none_together());
+}
+
 TEST(Members, WorkersComeFirstThenDedicatedAggregators) {
   const Members members{.self = 0, .workers = 3, .dedicated = 2};
   EXPECT_EQ(members.count(), 5);

@@ -115,6 +115,30 @@ TEST(OptionTable, ValuesComeBackFromTheirText) {
   }
 }
 
+TEST(OptionTable, APairOfTransportsIsWithinAHostAndBetweenHosts) {
+  const auto error = [](const char* transport) -> std::string {
+    Options options;
+    options.transport = transport;
+    try {
+      validate(options);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ErrorCode::invalid_argument);
+      return e.what();
+    }
+    return "";
+  };
+  for (const char* good :
+       {"auto", "cma", "anything", "cma,tcp", "shm,tcp;ofi_rxm", "cma,ibverbs", "auto,tcp"})
+    EXPECT_EQ(error(good), "");
+  EXPECT_THAT(error("tcp,cma"), HasSubstr("\"tcp\" is not a transport within a host"));
+  EXPECT_THAT(error(",tcp"), HasSubstr("\"\" is not a transport within a host"));
+  EXPECT_THAT(error("cma,"), HasSubstr("the transport between hosts is missing"));
+  for (const char* no_network : {"cma,shm", "cma,auto", "cma,loopback", "cma, tcp"})
+    EXPECT_THAT(error(no_network), HasSubstr("does not name a transport between hosts"));
+  EXPECT_THAT(error("cma,tcp,tcp"), HasSubstr("a pair has two names"));
+  EXPECT_THAT(error("cma,"), HasSubstr("NZCL_TRANSPORT=cma,tcp")) << "what to write instead";
+}
+
 RC_GTEST_PROP(OptionTable, BytesComeBackFromTheirText, ()) {
   const auto value = *rc::gen::inRange<std::uint64_t>(0, std::uint64_t{1} << 40);
   Options options;

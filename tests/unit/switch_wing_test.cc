@@ -20,7 +20,7 @@ Membership members_in(const std::string& networks) {
   for (const char network : networks) hosts.emplace_back("host"), names.emplace_back(1, network);
   Membership membership;
   membership.members = {.self = 0, .workers = 3, .dedicated = 1};
-  membership.hosts = membership.cores = Groups::by_name(hosts);
+  membership.hosts = membership.process_spaces = membership.cores = Groups::by_name(hosts);
   membership.networks = Groups::by_name(names);
   membership.nodes.assign(hosts.size(), 1);
   return membership;

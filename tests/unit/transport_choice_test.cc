@@ -28,6 +28,28 @@ TEST(TransportChoice, BetweenHostsItIsTcp) {
   EXPECT_THAT(transports_of({}, members_on({"a", "b"}, {"s", "t"})), ElementsAre("tcp"));
 }
 
+TEST(TransportChoice, WhereSomeShareAHostEachPairHasItsOwn) {
+  EXPECT_THAT(transports_of({}, members_on({"a", "a", "b"}, {"s", "s", "t"})),
+              ElementsAre("cma,tcp", "shm,tcp", "tcp"));
+  EXPECT_THAT(transports_of({}, members_on({"a", "b", "a", "b"}, {"s", "t", "s", "t"})),
+              ElementsAre("cma,tcp", "shm,tcp", "tcp"));
+  EXPECT_THAT(transports_of({}, members_on({"a", "a", "b"}, {"s", "u", "t"})), ElementsAre("shm,tcp", "tcp"));
+  EXPECT_THAT(transports_of({}, members_on({"a", "a", "b", "b"}, {"s", "s", "t", ""})), ElementsAre("tcp"))
+      << "shm would fail on host b, and all hosts use the same";
+}
+
+TEST(TransportChoice, APairIsReducedToWhatTheMembersNeed) {
+  Options options;
+  options.transport = "cma,ibverbs";
+  EXPECT_THAT(transports_of(options, members_on({"a", "a", "b"}, {"s", "s", "t"})),
+              ElementsAre("cma,ibverbs"));
+  EXPECT_THAT(transports_of(options, members_on({"a", "a"}, {"s", "s"})), ElementsAre("cma"));
+  EXPECT_THAT(transports_of(options, members_on({"a", "b"}, {"s", "t"})), ElementsAre("ibverbs"));
+  options.transport = "auto,ibverbs";
+  EXPECT_THAT(transports_of(options, members_on({"a", "a", "b"}, {"s", "s", "t"})),
+              ElementsAre("cma,ibverbs", "shm,ibverbs", "ibverbs"));
+}
+
 TEST(TransportChoice, WhatTheOptionNamesIsTheOnlyOne) {
   Options options;
   options.transport = "shm";

@@ -151,7 +151,7 @@ bool IbvEndpoint::append(const Write& write) noexcept {
   for (std::size_t i = 0; i < write.segments.size(); ++i) {
     const Segment& s = write.segments[i];
     sges[i] = {reinterpret_cast<std::uint64_t>(s.data), s.bytes,
-               static_cast<const ibv_mr*>(s.region->local_descriptor())->lkey};
+               static_cast<const ibv_mr*>(s.region->local_descriptor(options_.level))->lkey};
     bytes += s.bytes;
   }
   ibv_send_wr& request = requests_[burst_++];

@@ -26,6 +26,7 @@ OfiEndpoint::OfiEndpoint(fid_fabric* fabric, Domains::ForEndpoint domain, fi_inf
       keys_(domain.keys),
       device_name_(std::move(device_name)),
       provider_(info->fabric_attr->prov_name),
+      level_(options.level),
       limits_(limits),
       contexts_(limits.max_posted),
       peers_(options.peers, FI_ADDR_NOTAVAIL),
@@ -116,7 +117,7 @@ std::size_t OfiEndpoint::post(std::span<const Write> writes) noexcept {
 
 ssize_t OfiEndpoint::write_segment(const Write& write) noexcept {
   const Segment& s = write.segments.front();
-  void* const descriptor = s.region->local_descriptor();
+  void* const descriptor = s.region->local_descriptor(level_);
   const fi_addr_t peer = peers_[write.peer];
   void* const context = &contexts_[free_];
   return write.immediate ? fi_writedata(endpoint_.get(), s.data, s.bytes, descriptor, *write.immediate, peer,
@@ -131,7 +132,7 @@ ssize_t OfiEndpoint::write_list(const Write& write) noexcept {
   for (std::size_t i = 0; i < write.segments.size(); ++i) {
     const Segment& s = write.segments[i];
     iov[i] = {const_cast<std::byte*>(s.data), s.bytes};
-    descriptors[i] = s.region->local_descriptor();
+    descriptors[i] = s.region->local_descriptor(level_);
   }
   const fi_rma_iov target{
       .addr = write.target.address, .len = bytes_of(write.segments), .key = write.target.key};

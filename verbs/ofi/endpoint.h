@@ -58,6 +58,7 @@ class OfiEndpoint final : public Endpoint {
   const std::shared_ptr<fid_domain> domain_;  // released when all that was opened in it is closed
   std::mutex* const keys_;                    // of the domain; see Domains::ForEndpoint
   const std::string device_name_, provider_;
+  const Level level_;
   const Limits limits_;
   std::vector<fi_context2> contexts_;  // one for each of in_flight_; libfabric owns those in use
   Handle<fid_wait> wait_set_;          // null unless the descriptor of the queue itself does not work

@@ -52,6 +52,19 @@ std::string describe_links(const engine::Membership& membership, const engine::E
   return membership.networks.all_together() ? "" : ", links of " + text_of(config.link_speed);
 }
 
+/// Says by what the members are reached: those of each host, and those of other hosts.
+std::string describe_device(const engine::Membership& membership, const verbs::Device& device) {
+  using verbs::Level;
+  const engine::Groups& hosts = membership.hosts;
+  if (!device.is_mixed()) return device.name();
+  if (hosts.all_together()) return device.name_at(Level::within);
+  if (hosts.none_together()) return device.name_at(Level::between);
+  const int self = membership.members.self;
+  return fmt::format("{} between the {} members of this host, {} to the {} of others",
+                     device.name_at(Level::within), hosts.size_of(self), device.name_at(Level::between),
+                     membership.members.count() - hosts.size_of(self));
+}
+
 /// Says which node each member is on, if they are not all on one.
 std::string describe_nodes(const std::vector<int>& nodes) {
   const bool differ =
@@ -83,8 +96,8 @@ Failure failure_of(const std::string& name, const std::exception& e) {
 }
 
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
-  engine::EngineConfig config =
-      engine::plan_engine(introduction.options, introduction.membership, session.device()->limits());
+  engine::EngineConfig config = engine::plan_engine(introduction.options, introduction.membership,
+                                                    engine::DeviceLimits(*session.device()));
   if (introduction.wing)
     config.make_exchange = introduction.wing->plan(introduction.options, introduction.membership);
   return config;
@@ -130,7 +143,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_members(
     introduction.options.transport = std::move(transport);
     session = std::make_shared<Session>(std::move(device));
   }
-  make_room_for_lanes(membership, session->device()->limits());
+  make_room_for_lanes(membership, *session->device());
   const double device_gbps = session->device()->limits().link_gbps;
   gather_nodes_and_links(
       {.node = node, .link = engine::own_link(introduction.options.link_gbps, device_gbps)},
@@ -217,7 +230,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_split(Split split, verb
   const std::string name = membership.names[static_cast<std::size_t>(rank)];
   std::unique_ptr<bootstrap::ControlPlane> control;
   try {
-    make_room_for_lanes(membership, session_->device()->limits());
+    make_room_for_lanes(membership, *session_->device());
     control = bootstrap::ControlPlane::join(*split.meeting, deadline);
     bootstrap::Rounds rounds(*control, "split", size, rank);
     settle(*control, membership, deadline);
@@ -241,10 +254,11 @@ std::string CommunicatorCore::describe() const {
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
       "slots {} x {} KiB, {}{}{}{}{}; {}",
       m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
-      session_->device()->name(), lanes_.size(), introduction_.placement.scan_cpus.size(), scan_streams_,
-      bulk.slots, bulk.slot_bytes >> 10, in_place_from(config_.direct_bytes),
-      staging.empty() ? "" : ", staging ", staging, describe_nodes(config_.nodes),
-      describe_links(introduction_.membership, config_), introduction_.placement.text);
+      describe_device(introduction_.membership, *session_->device()), lanes_.size(),
+      introduction_.placement.scan_cpus.size(), scan_streams_, bulk.slots, bulk.slot_bytes >> 10,
+      in_place_from(config_.direct_bytes), staging.empty() ? "" : ", staging ", staging,
+      describe_nodes(config_.nodes), describe_links(introduction_.membership, config_),
+      introduction_.placement.text);
 }
 
 // --- Operations

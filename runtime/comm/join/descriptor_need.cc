@@ -24,11 +24,26 @@ void make_room_to_meet(const bootstrap::Meeting& meeting) {
   verbs::make_room_for_descriptors(star_connections(meeting.rank(), meeting.size()) + 4 * kOther);
 }
 
-void make_room_for_lanes(const engine::Membership& membership, const verbs::Limits& limits) {
+namespace {
+
+/// The descriptors that an endpoint and its connections to the peers take.
+std::uint64_t endpoint_need(const engine::Membership& membership, const verbs::Device& device) {
+  const auto peers = static_cast<std::uint64_t>(membership.members.count() - 1);
+  const verbs::Limits& all = device.limits();
+  if (!device.is_mixed()) return all.endpoint_descriptors + peers * all.peer_descriptors;
+  const auto within =
+      static_cast<std::uint64_t>(membership.hosts.group_of_member(membership.members.self).size() - 1);
+  return all.endpoint_descriptors + within * device.limits_at(verbs::Level::within).peer_descriptors +
+         (peers - within) * device.limits_at(verbs::Level::between).peer_descriptors;
+}
+
+}  // namespace
+
+void make_room_for_lanes(const engine::Membership& membership, const verbs::Device& device) {
   const auto peers = static_cast<std::uint64_t>(membership.members.count() - 1);
   const auto lanes = static_cast<std::uint64_t>(membership.lanes);
   const int position = membership.position_of[static_cast<std::size_t>(membership.members.self)];
-  const std::uint64_t need = lanes * (limits.endpoint_descriptors + peers * limits.peer_descriptors) +
+  const std::uint64_t need = lanes * endpoint_need(membership, device) +
                              star_connections(position, membership.members.count()) + kOther;
   // Two members may call each other at the same time, and have two connections for a moment.
   verbs::make_room_for_descriptors(2 * need);

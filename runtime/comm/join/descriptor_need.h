@@ -12,6 +12,6 @@ void make_room_to_meet(const bootstrap::Meeting& meeting);
 
 /// Raises it if it may be too low for the lanes and the control plane. Throws Error{system} that says how
 /// many are needed if the hard limit is too low as well.
-void make_room_for_lanes(const engine::Membership& membership, const verbs::Limits& limits);
+void make_room_for_lanes(const engine::Membership& membership, const verbs::Device& device);
 
 }  // namespace nzcl::comm

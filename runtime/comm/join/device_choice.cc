@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "nzcl/error.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/string_list.h"
 #include "runtime/plan/transport_choice.h"
+#include "verbs/mixed/pair.h"
 #include "verbs/trial.h"
 
 namespace nzcl::comm {
@@ -25,11 +28,18 @@ struct Attempt {
 
 /// What all members have found out.
 struct Outcome {
-  std::string refusal;   // empty: the transport works between all members
-  bool nowhere = false;  // it works between no two members
+  std::string refusal;  // empty: the transport works between all that are to share memory
+  bool partly = false;  // there are members who reach some of these, and not others
 };
 
-bool within_host(const std::string& transport) { return transport == "cma" || transport == "shm"; }
+/// The members that this one is to share memory with, itself included: those of its host if the others are
+/// reached by another transport, and otherwise all.
+std::vector<int> mates_of(const std::string& transport, const engine::Membership& membership, int member) {
+  if (verbs::TransportPair::of(transport)) return membership.hosts.group_of_member(member);
+  std::vector<int> all(static_cast<std::size_t>(membership.members.count()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
 
 const std::string& name_of(const engine::Membership& membership, std::size_t member) {
   return membership.names[static_cast<std::size_t>(membership.position_of[member])];
@@ -37,12 +47,14 @@ const std::string& name_of(const engine::Membership& membership, std::size_t mem
 
 Attempt open(const verbs::DeviceOptions& options, const engine::Membership& membership) {
   Attempt attempt;
+  const int self = membership.members.self;
+  const auto mates = mates_of(options.transport, membership, self);
+  const auto index = std::find(mates.begin(), mates.end(), self) - mates.begin();
   try {
     attempt.device = verbs::open_device(options);
-    attempt.trial =
-        attempt.device->begin_trial({.self = static_cast<verbs::PeerId>(membership.members.self),
-                                     .peers = static_cast<std::size_t>(membership.members.count()),
-                                     .endpoints = static_cast<std::size_t>(membership.lanes)});
+    attempt.trial = attempt.device->begin_trial({.self = static_cast<verbs::PeerId>(index),
+                                                 .peers = mates.size(),
+                                                 .endpoints = static_cast<std::size_t>(membership.lanes)});
   } catch (const Error& e) {
     attempt.refusal = e.what();
   }
@@ -68,13 +80,15 @@ struct Said {
   }
 };
 
-/// Tries all other members. Returns the number of those that cannot be reached, as text, and why the first of
-/// them cannot.
-Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Membership& membership) {
+/// Tries all others of `mates`. Returns the number of those that cannot be reached, as text, and why the
+/// first of them cannot.
+Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Membership& membership,
+             const std::vector<int>& mates) {
   int failures = 0;
   std::string why;
-  for (std::size_t member = 0; member < offers.size(); ++member) {
-    if (member == static_cast<std::size_t>(membership.members.self)) continue;
+  for (const int mate : mates) {
+    if (mate == membership.members.self) continue;
+    const auto member = static_cast<std::size_t>(mate);
     const auto& [refusal, offer] = offers[member];
     if (!refusal.empty() || !attempt.refusal.empty()) {  // they have said why
       ++failures;
@@ -88,20 +102,26 @@ Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Me
   return {std::to_string(failures), why};
 }
 
-Outcome try_between_all(Attempt& attempt, const engine::Membership& membership, bootstrap::Rounds& meeting,
-                        bootstrap::Deadline deadline) {
+Outcome try_transport(const std::string& transport, Attempt& attempt, const engine::Membership& membership,
+                      bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
   const Said mine{attempt.refusal, attempt.trial ? attempt.trial->offer() : std::string()};
   const auto offers = Said::gather(mine, membership, meeting, deadline);
-  const auto found = Said::gather(try_all(attempt, offers, membership), membership, meeting, deadline);
-  const std::string all = std::to_string(offers.size() - 1);
-  Outcome outcome{.refusal = {}, .nowhere = true};
+  const auto mates = mates_of(transport, membership, membership.members.self);
+  const auto found = Said::gather(try_all(attempt, offers, membership, mates), membership, meeting, deadline);
+  Outcome outcome;
   for (std::size_t member = 0; member < found.size(); ++member) {
-    outcome.nowhere &= found[member].first == all;
+    const auto others = mates_of(transport, membership, static_cast<int>(member)).size() - 1;
+    outcome.partly |= found[member].first != "0" && found[member].first != std::to_string(others);
     if (!outcome.refusal.empty()) continue;
     const std::string& why = offers[member].first.empty() ? found[member].second : offers[member].first;
     if (!why.empty()) outcome.refusal = fmt::format("{}: {}", name_of(membership, member), why);
   }
   return outcome;
+}
+
+bool is_shm(const std::string& transport) {
+  const auto pair = verbs::TransportPair::of(transport);
+  return (pair ? pair->within : transport) == "shm";
 }
 
 }  // namespace
@@ -112,17 +132,19 @@ DeviceChoice choose_device(const Options& options, const engine::Membership& mem
   verbs::DeviceOptions device = engine::device_options(options, membership, numa_node);
   bool skip_shm = false;
   for (const std::string& transport : transports) {
-    if (transport == "shm" && skip_shm) continue;
+    if (skip_shm && is_shm(transport)) continue;
     device.transport = transport;
-    if (!within_host(transport)) return {transport, verbs::open_device(device)};
+    const auto pair = verbs::TransportPair::of(transport);
+    if (!pair && !verbs::is_within_host(transport)) return {transport, verbs::open_device(device)};
     Attempt attempt = open(device, membership);
-    const Outcome outcome = try_between_all(attempt, membership, meeting, deadline);
+    const Outcome outcome = try_transport(transport, attempt, membership, meeting, deadline);
     if (outcome.refusal.empty()) return {transport, std::move(attempt.device)};
     if (transport == transports.back()) throw Error(ErrorCode::unavailable, outcome.refusal);
     if (membership.members.self == 0)
-      log().warn("the transport {} cannot be used within this host: {}", transport, outcome.refusal);
+      log().warn("the transport {} cannot be used within {}: {}", pair ? pair->within : transport,
+                 pair ? "each host" : "this host", outcome.refusal);
     // libfabric's shm fails where cma works between some members and not between others (verbs/GOTCHAS.md).
-    skip_shm = transport == "cma" && !outcome.nowhere;
+    skip_shm = outcome.partly;
   }
   throw Error(ErrorCode::internal, "no transport suits the members");  // the last one was returned or refused
 }

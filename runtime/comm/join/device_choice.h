@@ -17,8 +17,9 @@ struct DeviceChoice {
 };
 
 /// Collective. Opens the transport that the option names or, if it leaves that to nzcl, the first one that
-/// suits the members. Transports within a host are tried between every two members; if one of these fails,
-/// all members go on to the next transport, and log why.
+/// suits the members. Transports within a host are tried between every two members, or of a pair of
+/// transports between every two members of each host; if one of these trials fails, all members go on to the
+/// next transport, and log why.
 ///
 /// Communication steps, for each transport within a host:
 ///  1. Each member opens its device, and tells the others what they need to try it, or why it cannot.

@@ -43,7 +43,7 @@ std::byte* begin_section(MessageBuilder& message, const Contribution& c, wire::H
   std::byte* const at = message.reserve(sizeof header);
   if (at == nullptr || !parts.bitmap) return at;
   header.flags = wire::kHasBitmap;
-  const wire::OperationRecord record = op.record_of(c.slice);
+  const wire::OperationRecord record = op.record_of(c.slice, message.limits().level);
   return message.put(&record, sizeof record) ? at : nullptr;
 }
 

@@ -165,7 +165,8 @@ MessageBuilder Worker::begin_message(const Uplink& uplink, StagingPool::Index st
   return {{.segments = lent ? 1 : context_.config.message_segments(),
            .gather_bytes = context_.config.link(uplink.member()).gather_bytes,
            .bytes = context_.slot_bytes(priority_),
-           .streamed = streamed},
+           .streamed = streamed,
+           .level = context_.config.link(uplink.member()).level},
           pool.buffer(staging),
           pool.region()};
 }
