@@ -115,6 +115,8 @@ struct Lists {
   /// Whether a lane fits a key, in which it then stands in place of its number.
   static constexpr bool kInKey = sizeof(Lane) == sizeof(std::uint32_t);
   using One = hn::CappedTag<Lane, 1>;
+  /// Whether lanes are results once they are settled.
+  static constexpr bool kInPlace = std::is_same_v<Element, Lane>;
 
   static void enter(const ElementList& list, std::size_t before, std::byte* lanes, Key* keys) noexcept {
     const auto* const values = reinterpret_cast<const Element*>(list.values);
@@ -148,10 +150,9 @@ struct Lists {
 
   static void combine(std::span<const Key> keys, const std::byte* lanes, int ranks, std::byte* spare,
                       std::uint32_t* offsets, std::byte* packed) noexcept {
-    constexpr bool kInPlace = std::is_same_v<Element, Lane>;
     auto* const sums = reinterpret_cast<Lane*>(kInPlace ? packed : spare);
     const std::size_t count = combine_lanes(keys, reinterpret_cast<const Lane*>(lanes), ranks, offsets, sums);
-    if (!kInPlace || op == ReduceOp::avg) finish(sums, count, ranks, packed);
+    if (!kInPlace) finish(sums, count, ranks, packed);
   }
 
   /// Few offsets are there more than once, so most keys come in whole vectors without such an offset.
@@ -184,9 +185,14 @@ struct Lists {
       if (!hn::AllFalse(d, hn::Eq(hn::ShiftRight<kOffsetShift>(differ), hn::Zero(d)))) return false;
       hn::StoreU(hn::TruncateTo(half, hn::ShiftRight<kOffsetShift>(here)), half, offsets);
       const auto values = hn::BitCast(lane, hn::TruncateTo(half, here));
-      hn::StoreU(ranks > 1 ? combine_two(lane, values, hn::Zero(lane)) : values, lane, to);
+      put(lane, ranks > 1 ? combine_two(lane, values, hn::Zero(lane)) : values, ranks, to);
       return true;
     }
+  }
+
+  template <class D>
+  static HWY_INLINE void put(D d, hn::Vec<D> sum, int ranks, Lane* to) {
+    hn::StoreU(kInPlace ? settle<op>(d, sum, ranks) : sum, d, to);
   }
 
   static HWY_INLINE hn::Vec<One> value_of(Key key, [[maybe_unused]] const Lane* lanes) {
@@ -204,7 +210,7 @@ struct Lists {
     for (; held < keys.size() && same_offset(keys[held] ^ keys[0]); ++held)
       sum = combine_two(One(), sum, value_of(keys[held], lanes));
     if (held < static_cast<std::size_t>(ranks)) sum = combine_two(One(), sum, hn::Zero(One()));
-    hn::StoreU(sum, One(), to);
+    put(One(), sum, ranks, to);
     return held;
   }
 
