@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cassert>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 // Highway compiles the part above HWY_ONCE once per instruction set; the order of these lines matters.
 #undef HWY_TARGET_INCLUDE
@@ -16,130 +18,218 @@
 HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
 
-/// One of several merges whose steps alternate. Which list has the next element cannot be predicted, so a
-/// step has no branch. But it must wait for the result of the step before it; while it waits, the CPU
-/// executes the steps of the other merges.
-template <class Format, ReduceOp op>
+using Key = std::uint64_t;
+constexpr int kOffsetShift = 32;
+/// Whether a key has another offset than one that has been combined with it by XOR.
+HWY_INLINE bool same_offset(Key differ) { return differ >> kOffsetShift == 0; }
+
+/// Returns how many keys have another offset than the one before.
+std::size_t count_offsets(const Key* keys, std::size_t count) {
+  if (count == 0) return 0;
+  const hn::ScalableTag<Key> d;
+  std::size_t same = 0, i = 1;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    const auto differ =
+        hn::ShiftRight<kOffsetShift>(hn::Xor(hn::LoadU(d, keys + i - 1), hn::LoadU(d, keys + i)));
+    same += hn::CountTrue(d, hn::Eq(differ, hn::Zero(d)));
+  }
+  for (; i < count; ++i) same += same_offset(keys[i - 1] ^ keys[i]);
+  return count - same;
+}
+
+/// Whether the key of an earlier list comes before that of a later one: also if they have the same offset.
+HWY_INLINE bool comes_first(Key earlier, Key later) { return earlier <= (later | 0xffffffffu); }
+
+/// One of several merges whose steps alternate. Which list has the next key cannot be predicted, so a step
+/// has no branch. But it must wait for the result of the step before it; while it waits, the CPU executes the
+/// steps of the other merges. All have made as many steps, so each only knows how many keys of `a` it has
+/// taken: the fewer numbers a loop changes, the more of them stay in registers.
 struct SideMerge {
-  using Element = typename Format::Element;
-  using Lane = typename Format::Lane;
-  using One = hn::CappedTag<Lane, 1>;
+  const Key *a, *b;
+  std::size_t a_size, b_size;
+  Key* out;
+  std::size_t taken = 0;  // of a
 
-  const std::uint16_t *a, *a_end, *b, *b_end;
-  const Lane* a_lanes;
-  const Element* b_values;
-  std::uint16_t* out;
-  Lane* out_lanes;
-
-  static HWY_INLINE hn::Vec<One> all_bits_if(bool taken) {
-    using Bits = hn::TFromD<hn::RebindToUnsigned<One>>;
-    return hn::BitCast(One(), hn::Set(hn::RebindToUnsigned<One>(), static_cast<Bits>(Bits{0} - Bits{taken})));
+  std::size_t certain_steps(std::size_t steps) const {
+    return std::min(a_size - taken, b_size + taken - steps);
   }
-
-  std::size_t certain_steps() const { return static_cast<std::size_t>(std::min(a_end - a, b_end - b)); }
-
-  HWY_INLINE void step() {
-    const One d;
-    const std::uint16_t i = *a, j = *b;
-    const bool take_a = i <= j, take_b = j <= i;
-    const auto x = hn::And(hn::LoadU(d, a_lanes), all_bits_if(take_a));
-    const auto y = hn::And(Format::load(d, b_values), all_bits_if(take_b));
-    *out++ = take_a ? i : j;
-    hn::StoreU(combine<op>(d, x, y), d, out_lanes++);
-    a += take_a, a_lanes += take_a, b += take_b, b_values += take_b;
-  }
-
-  HWY_INLINE void finish() {
-    const One d;
-    while (certain_steps() > 0) step();
-    for (; a != a_end; ++a) {
-      *out++ = *a;
-      hn::StoreU(combine<op>(d, hn::LoadU(d, a_lanes++), hn::Zero(d)), d, out_lanes++);
+  void finish(std::size_t steps) {
+    while (certain_steps(steps) > 0) {
+      const bool takes_a = comes_first(a[taken], b[steps - taken]);
+      out[steps] = takes_a ? a[taken] : b[steps - taken];
+      taken += takes_a, ++steps;
     }
-    for (; b != b_end; ++b) {
-      *out++ = *b;
-      hn::StoreU(combine<op>(d, hn::Zero(d), Format::load(d, b_values++)), d, out_lanes++);
-    }
+    const std::size_t left = a_size - taken;
+    std::copy_n(a + taken, left, out + steps);
+    std::copy_n(b + (steps - taken), b_size + taken - steps, out + steps + left);
   }
 };
+
+HWY_INLINE void merge_step(const Key* a, const Key* b, std::size_t step, std::size_t& taken, Key* out) {
+  const Key x = a[taken], y = b[step - taken];
+  const bool takes_a = comes_first(x, y);
+  out[step] = takes_a ? x : y;
+  taken += takes_a;
+}
+
+/// Merges two ascending lists of keys. `out` overlaps neither.
+void merge_keys(std::span<const Key> a, std::span<const Key> b, Key* out) {
+  constexpr std::size_t kSides = 4;
+  std::array<SideMerge, kSides> sides;
+  std::size_t a_begin = 0, b_begin = 0;
+  for (std::size_t i = 0; i < kSides; ++i) {
+    // The keys are divided among the sides so that each has the same number of those in `a`.
+    const std::size_t a_end = a.size() * (i + 1) / kSides;
+    const auto b_at = a_end == a.size()
+                          ? b.end()
+                          : std::lower_bound(b.begin(), b.end(), a[a_end] >> kOffsetShift << kOffsetShift);
+    const auto b_end = static_cast<std::size_t>(b_at - b.begin());
+    sides[i] = {a.data() + a_begin, b.data() + b_begin, a_end - a_begin, b_end - b_begin,
+                out + a_begin + b_begin};
+    a_begin = a_end, b_begin = b_end;
+  }
+  auto& [s0, s1, s2, s3] = sides;
+  std::size_t step = 0;
+  for (;;) {
+    std::size_t certain = s0.certain_steps(step);
+    for (const SideMerge& side : sides) certain = std::min(certain, side.certain_steps(step));
+    if (certain == 0) break;
+    std::size_t t0 = s0.taken, t1 = s1.taken, t2 = s2.taken, t3 = s3.taken;
+    for (const std::size_t end = step + certain; step < end; ++step) {
+      merge_step(s0.a, s0.b, step, t0, s0.out);
+      merge_step(s1.a, s1.b, step, t1, s1.out);
+      merge_step(s2.a, s2.b, step, t2, s2.out);
+      merge_step(s3.a, s3.b, step, t3, s3.out);
+    }
+    s0.taken = t0, s1.taken = t1, s2.taken = t2, s3.taken = t3;
+  }
+  for (SideMerge& side : sides) side.finish(step);
+}
 
 template <class Format, ReduceOp op>
 struct Lists {
   using Element = typename Format::Element;
   using Lane = typename Format::Lane;
-  using Side = SideMerge<Format, op == ReduceOp::avg ? ReduceOp::sum : op>;
-  static constexpr std::size_t kSides = 4;
+  static constexpr ReduceOp kCombined = op == ReduceOp::avg ? ReduceOp::sum : op;
 
-  static const std::byte* widen(const std::byte* values, std::size_t count, std::byte* lanes) noexcept {
-    if constexpr (std::is_same_v<Element, Lane>) {
-      return values;
+  /// Whether a lane fits a key, in which it then stands in place of its number.
+  static constexpr bool kInKey = sizeof(Lane) == sizeof(std::uint32_t);
+  using One = hn::CappedTag<Lane, 1>;
+  /// Whether lanes are results once they are settled.
+  static constexpr bool kInPlace = std::is_same_v<Element, Lane>;
+
+  static void enter(const ElementList& list, std::size_t before, std::byte* lanes, Key* keys) noexcept {
+    const auto* const values = reinterpret_cast<const Element*>(list.values);
+    if constexpr (kInKey) {
+      enter_lanes(list.offsets, values, keys);
     } else {
-      const hn::CappedTag<Lane, 1> d;
-      const auto* const from = reinterpret_cast<const Element*>(values);
-      auto* const to = reinterpret_cast<Lane*>(lanes);
-      for (std::size_t i = 0; i < count; ++i) hn::StoreU(Format::load(d, from + i), d, to + i);
-      return lanes;
+      static_assert(std::is_same_v<Element, Lane>);
+      std::memcpy(lanes + before * sizeof(Lane), values, list.offsets.size() * sizeof(Lane));
+      for (std::size_t i = 0; i < list.offsets.size(); ++i)
+        keys[i] = Key{list.offsets[i]} << kOffsetShift | (before + i);
     }
   }
 
-  static std::size_t merge(std::span<const std::uint16_t> a, const std::byte* a_lanes,
-                           const ElementList& next, std::uint16_t* to_offsets, std::byte* to_lanes) noexcept {
-    const std::span<const std::uint16_t> b = next.offsets;
-    auto* const lanes = reinterpret_cast<Lane*>(to_lanes);
-    std::array<Side, kSides> sides;
-    std::array<std::size_t, kSides> begins;
-    std::size_t a_begin = 0, b_begin = 0;
-    for (std::size_t i = 0; i < kSides; ++i) {
-      // The offsets are divided among the sides so that each has the same number of those in `a`.
-      const std::size_t a_end = a.size() * (i + 1) / kSides;
-      const auto b_at = a_end == a.size() ? b.end() : std::lower_bound(b.begin(), b.end(), a[a_end]);
-      const auto b_end = static_cast<std::size_t>(b_at - b.begin());
-      begins[i] = a_begin + b_begin;
-      sides[i] = {a.data() + a_begin,
-                  a.data() + a_end,
-                  b.data() + b_begin,
-                  b.data() + b_end,
-                  reinterpret_cast<const Lane*>(a_lanes) + a_begin,
-                  reinterpret_cast<const Element*>(next.values) + b_begin,
-                  to_offsets + begins[i],
-                  lanes + begins[i]};
-      a_begin = a_end, b_begin = b_end;
+  static void enter_lanes(std::span<const std::uint32_t> offsets, const Element* values, Key* keys) {
+    const hn::ScalableTag<Key> d;
+    const hn::Rebind<std::uint32_t, decltype(d)> half;
+    const hn::Rebind<Lane, decltype(d)> lane;
+    const std::size_t step = hn::Lanes(d);
+    std::size_t i = 0;
+    for (; i + step <= offsets.size(); i += step) {
+      const auto high = hn::ShiftLeft<kOffsetShift>(hn::PromoteTo(d, hn::LoadU(half, offsets.data() + i)));
+      const auto low = hn::PromoteTo(d, hn::BitCast(half, Format::load(lane, values + i)));
+      hn::StoreU(hn::Or(high, low), d, keys + i);
     }
-    for (;;) {
-      std::size_t steps = sides[0].certain_steps();
-      for (const Side& side : sides) steps = std::min(steps, side.certain_steps());
-      if (steps == 0) break;
-      for (; steps > 0; --steps) sides[0].step(), sides[1].step(), sides[2].step(), sides[3].step();
+    for (; i < offsets.size(); ++i) {
+      Lane value;
+      hn::StoreU(Format::load(One(), values + i), One(), &value);
+      keys[i] = Key{offsets[i]} << kOffsetShift | std::bit_cast<std::uint32_t>(value);
     }
-    // Each side wrote where it would if no offset were in both lists. Where some are, there are gaps between
-    // the sides' outputs, which are closed now.
-    std::size_t end = 0;
-    for (std::size_t i = 0; i < kSides; ++i) {
-      sides[i].finish();
-      const auto count = static_cast<std::size_t>(sides[i].out - (to_offsets + begins[i]));
-      if (end != begins[i]) {
-        std::memmove(to_offsets + end, to_offsets + begins[i], count * sizeof(std::uint16_t));
-        std::memmove(lanes + end, lanes + begins[i], count * sizeof(Lane));
+  }
+
+  static void combine(std::span<const Key> keys, const std::byte* lanes, int ranks, std::byte* spare,
+                      std::uint32_t* offsets, std::byte* packed) noexcept {
+    auto* const sums = reinterpret_cast<Lane*>(kInPlace ? packed : spare);
+    const std::size_t count = combine_lanes(keys, reinterpret_cast<const Lane*>(lanes), ranks, offsets, sums);
+    if (!kInPlace) finish(sums, count, ranks, packed);
+  }
+
+  /// Few offsets are there more than once, so most keys come in whole vectors without such an offset.
+  static std::size_t combine_lanes(std::span<const Key> keys, const Lane* lanes, int ranks,
+                                   std::uint32_t* offsets, Lane* to) {
+    const std::size_t step = hn::Lanes(hn::ScalableTag<Key>());
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < keys.size();) {
+      if (i + step < keys.size() && put_singles(keys.data() + i, ranks, offsets + count, to + count)) {
+        i += step, count += step;
+        continue;
       }
-      end += count;
+      for (const std::size_t end = std::min(i + step, keys.size()); i < end; ++count) {
+        offsets[count] = static_cast<std::uint32_t>(keys[i] >> kOffsetShift);
+        i += put_one(keys.subspan(i), lanes, ranks, to + count);
+      }
     }
-    return end;
+    return count;
   }
 
-  static void finish(const std::byte* lanes, std::size_t count, int ranks, bool with_zero,
-                     std::byte* packed) noexcept {
+  /// Puts as many elements as a vector has keys, if only one rank has each of them. Reads a key more.
+  static HWY_INLINE bool put_singles(const Key* keys, int ranks, std::uint32_t* offsets, Lane* to) {
+    if constexpr (!kInKey) {
+      return false;
+    } else {
+      const hn::ScalableTag<Key> d;
+      const hn::Rebind<std::uint32_t, decltype(d)> half;
+      const hn::Rebind<Lane, decltype(d)> lane;
+      const auto here = hn::LoadU(d, keys), differ = hn::Xor(here, hn::LoadU(d, keys + 1));
+      if (!hn::AllFalse(d, hn::Eq(hn::ShiftRight<kOffsetShift>(differ), hn::Zero(d)))) return false;
+      hn::StoreU(hn::TruncateTo(half, hn::ShiftRight<kOffsetShift>(here)), half, offsets);
+      const auto values = hn::BitCast(lane, hn::TruncateTo(half, here));
+      put(lane, ranks > 1 ? combine_two(lane, values, hn::Zero(lane)) : values, ranks, to);
+      return true;
+    }
+  }
+
+  template <class D>
+  static HWY_INLINE void put(D d, hn::Vec<D> sum, int ranks, Lane* to) {
+    hn::StoreU(kInPlace ? settle<op>(d, sum, ranks) : sum, d, to);
+  }
+
+  static HWY_INLINE hn::Vec<One> value_of(Key key, [[maybe_unused]] const Lane* lanes) {
+    if constexpr (kInKey) {
+      return hn::Set(One(), std::bit_cast<Lane>(static_cast<std::uint32_t>(key)));
+    } else {
+      return hn::LoadU(One(), lanes + static_cast<std::uint32_t>(key));
+    }
+  }
+
+  /// Puts the first key's element, and returns how many ranks have it.
+  static HWY_INLINE std::size_t put_one(std::span<const Key> keys, const Lane* lanes, int ranks, Lane* to) {
+    auto sum = value_of(keys[0], lanes);
+    std::size_t held = 1;
+    for (; held < keys.size() && same_offset(keys[held] ^ keys[0]); ++held)
+      sum = combine_two(One(), sum, value_of(keys[held], lanes));
+    if (held < static_cast<std::size_t>(ranks)) sum = combine_two(One(), sum, hn::Zero(One()));
+    put(One(), sum, ranks, to);
+    return held;
+  }
+
+  template <class D, class V>
+  static HWY_INLINE V combine_two(D d, V a, V b) {
+    return nzcl::HWY_NAMESPACE::combine<kCombined>(d, a, b);
+  }
+
+  static void finish(const Lane* from, std::size_t count, int ranks, std::byte* packed) {
     const PackTag<Lane> d;
     const std::size_t n = hn::Lanes(d);
-    const auto* from = reinterpret_cast<const Lane*>(lanes);
     auto* to = reinterpret_cast<Element*>(packed);
-    const std::uint64_t skipped = with_zero ? ~std::uint64_t{0} : 0;
     for (; count >= n; count -= n, from += n, to += n)
-      Format::store(d, finish_lanes<op>(d, hn::LoadU(d, from), bits_at(d, skipped, 0), ranks), to);
+      Format::store(d, finish_lanes<op>(d, hn::LoadU(d, from), bits_at(d, 0, 0), ranks), to);
     if (count == 0) return;
     HWY_ALIGN_MAX Lane last[kWordElements] = {};
     HWY_ALIGN_MAX Element finished[kWordElements];
     std::memcpy(last, from, count * sizeof(Lane));
-    Format::store(d, finish_lanes<op>(d, hn::LoadU(d, last), bits_at(d, skipped, 0), ranks), finished);
+    Format::store(d, finish_lanes<op>(d, hn::LoadU(d, last), bits_at(d, 0, 0), ranks), finished);
     std::memcpy(to, finished, count * sizeof(Element));
   }
 };
@@ -147,10 +237,7 @@ struct Lists {
 template <class Format, ReduceOp op>
 const ListKernels* kernels_of() {
   using Kernels = Lists<Format, op>;
-  static constexpr ListKernels kKernels{.lane_bytes = sizeof(typename Format::Lane),
-                                        .widen = &Kernels::widen,
-                                        .merge = &Kernels::merge,
-                                        .finish = &Kernels::finish};
+  static constexpr ListKernels kKernels{.enter = &Kernels::enter, .combine = &Kernels::combine};
   return &kKernels;
 }
 
@@ -165,41 +252,43 @@ HWY_AFTER_NAMESPACE();
 namespace nzcl {
 
 HWY_EXPORT(select_lists);
+HWY_EXPORT(merge_keys);
+HWY_EXPORT(count_offsets);
 
 const ListKernels* list_kernels(DataType type, ReduceOp op) noexcept {
   return HWY_DYNAMIC_DISPATCH(select_lists)(type, op);
 }
 
 ListSum::ListSum()
-    : offset_memory_(new std::uint16_t[2 * kMostListed]),
-      lane_memory_(new std::byte[2 * kMostListed * kMostLaneBytes]) {}
+    : keys_(new std::uint64_t[kMostListed]),
+      next_(new std::uint64_t[kMostListed]),
+      merged_(new std::uint64_t[kMostListed]),
+      lanes_(new std::byte[kMostListed * kMostLaneBytes]),
+      spare_(new std::byte[kMostListed * kMostLaneBytes]) {}
 
 void ListSum::sum(DataType type, ReduceOp op, int ranks, std::span<const ElementList> lists) {
   kernels_ = list_kernels(type, op);
   ranks_ = ranks;
-  with_zero_ = lists.size() < static_cast<std::size_t>(ranks);
-  offsets_ = {};
-  if (lists.empty()) return;
-  // `next` is the half of the memory that is written next.
-  std::size_t next = 0;
-  const auto lanes_of = [this](std::size_t number) {
-    return lane_memory_.get() + number * kMostListed * kMostLaneBytes;
-  };
-  offsets_ = lists.front().offsets;
-  lanes_ = kernels_->widen(lists.front().values, offsets_.size(), lanes_of(next));
-  if (lanes_ == lanes_of(next)) next = 1 - next;
-  for (const ElementList& list : lists.subspan(1)) {
-    assert(offsets_.size() + list.offsets.size() <= kMostListed);
-    std::uint16_t* const to = offset_memory_.get() + next * kMostListed;
-    offsets_ = {to, kernels_->merge(offsets_, lanes_, list, to, lanes_of(next))};
-    lanes_ = lanes_of(next);
-    next = 1 - next;
+  count_ = 0;
+  for (const ElementList& list : lists) {
+    const std::size_t more = list.offsets.size();
+    assert(count_ + more <= kMostListed);
+    std::uint64_t* const to = count_ == 0 ? keys_.get() : next_.get();
+    kernels_->enter(list, count_, lanes_.get(), to);
+    if (count_ > 0) {
+      HWY_DYNAMIC_DISPATCH(merge_keys)
+      (std::span<const std::uint64_t>(keys_.get(), count_), std::span<const std::uint64_t>(to, more),
+       merged_.get());
+      std::swap(keys_, merged_);
+    }
+    count_ += more;
   }
+  size_ = HWY_DYNAMIC_DISPATCH(count_offsets)(keys_.get(), count_);
 }
 
-void ListSum::emit(std::span<std::byte> packed) const {
-  if (offsets_.empty()) return;
-  kernels_->finish(lanes_, offsets_.size(), ranks_, with_zero_, packed.data());
+void ListSum::emit(std::span<std::byte> packed, std::uint32_t* offsets) {
+  if (count_ == 0) return;
+  kernels_->combine({keys_.get(), count_}, lanes_.get(), ranks_, spare_.get(), offsets, packed.data());
 }
 
 }  // namespace nzcl

@@ -1,5 +1,5 @@
-// The sum, minimum or maximum over ranks of one slice of single elements, for few ranks that hold few
-// elements each.
+// The sum, minimum or maximum over ranks of one slice of single elements, or of several in a row, for few
+// ranks that hold few elements each.
 #pragma once
 
 #include <cstddef>
@@ -11,65 +11,62 @@
 
 namespace nzcl {
 
-/// One rank's contribution to a slice: ascending offsets, and a packed value for each of them.
+/// One rank's contribution: ascending offsets, and a packed value for each of them. Offsets have 32 bits, so
+/// that several slices in a row can be one list.
 struct ElementList {
-  std::span<const std::uint16_t> offsets;
+  std::span<const std::uint32_t> offsets;
   const std::byte* values = nullptr;
 };
 
-/// The most elements that all lists of one slice may have together.
-inline constexpr std::size_t kMostListed = 4096;
+/// The most elements that all lists of one sum may have together.
+inline constexpr std::size_t kMostListed = 65536;
 
 /// The kernels for one type and operation. Lanes have the type in which sums are computed.
 struct ListKernels {
-  std::size_t lane_bytes;
-  /// Converts packed values to lanes and returns where the lanes are. That is `lanes`, or `values` itself if
-  /// the two have the same format.
-  const std::byte* (*widen)(const std::byte* values, std::size_t count, std::byte* lanes) noexcept;
-  /// Merges what was merged so far (lanes at ascending offsets) with the list of a further rank. Elements
-  /// that only one of the two has are combined with a zero. Returns the number of offsets of the result. The
-  /// outputs have room for all elements of both, and do not overlap the inputs.
-  std::size_t (*merge)(std::span<const std::uint16_t> offsets, const std::byte* lanes,
-                       const ElementList& next, std::uint16_t* to_offsets, std::byte* to_lanes) noexcept;
-  /// Turns lanes into packed results. `ranks` is the divisor of avg. `with_zero` says that some rank holds
-  /// nothing, so that every element is combined with a zero.
-  void (*finish)(const std::byte* lanes, std::size_t count, int ranks, bool with_zero,
-                 std::byte* packed) noexcept;
+  /// Makes the keys of a list, behind lists of `before` elements together. Lanes that do not fit a key are
+  /// written to `lanes`, behind those of these lists.
+  void (*enter)(const ElementList& list, std::size_t before, std::byte* lanes, std::uint64_t* keys) noexcept;
+  /// Combines the lanes of keys that have the same offset, in their order, and writes the offsets and the
+  /// packed results. An element that fewer than `ranks` ranks have is combined with a zero. `spare` has room
+  /// for the results as lanes, and `packed` for all of them.
+  void (*combine)(std::span<const std::uint64_t> keys, const std::byte* lanes, int ranks, std::byte* spare,
+                  std::uint32_t* offsets, std::byte* packed) noexcept;
 };
 
 /// The kernels for the best instruction set of this CPU. Null only for values outside the enums.
 const ListKernels* list_kernels(DataType type, ReduceOp op) noexcept;
 
-/// Merges the ranks' lists one after the other, in ascending order of ranks. The result has the same bits as
-/// if reduce_kernel() had summed the dense slices. Its time depends on the elements that the ranks hold and
-/// not on the size of the slice. The union so far is merged again with the list of each further rank, so it
-/// is good for few ranks only. One thread at a time may use it. Only the constructor allocates; it throws
-/// std::bad_alloc.
+/// Merges the ranks' lists, and combines what ranks have of the same element, in ascending order of ranks.
+/// The result has the same bits as if reduce_kernel() had summed the dense slices. Its time depends on the
+/// elements that the ranks hold and not on the size of the slice. What was merged so far is merged again with
+/// the list of each further rank, so it is good for few ranks only. One thread at a time may use it. Only the
+/// constructor allocates; it throws std::bad_alloc.
+///
+/// What is merged are *keys*: an offset, and behind it the value as a lane of 32 bits, or the number of its
+/// lane. So a step of the merge is a comparison of two integers for all types, and has no branch. Equal
+/// offsets end up in the order of the ranks.
 class ListSum {
  public:
   ListSum();
 
-  /// Sums the lists of the ranks that hold anything, which are given in ascending order of ranks and have at
-  /// most kMostListed elements together. `ranks` is the number of the communicator's ranks. If there is only
-  /// one list, its memory must live until emit(); otherwise the lists are not needed any more when this
-  /// returns.
+  /// Merges the lists of the ranks that hold anything, which are given in ascending order of ranks and have
+  /// at most kMostListed elements together. `ranks` is the number of the communicator's ranks. The lists are
+  /// not needed any more when this returns.
   void sum(DataType type, ReduceOp op, int ranks, std::span<const ElementList> lists);
 
-  /// The offsets of the union, valid until the next sum().
-  std::span<const std::uint16_t> offsets() const { return offsets_; }
-  /// Writes the results of the elements in offsets(), packed. `packed` has room for them.
-  void emit(std::span<std::byte> packed) const;
+  /// The number of elements in the union, until the next sum().
+  std::size_t size() const { return size_; }
+  /// Writes the offsets of the union, and the results, packed. Both have room for size() of them.
+  void emit(std::span<std::byte> packed, std::uint32_t* offsets);
 
  private:
   static constexpr std::size_t kMostLaneBytes = sizeof(std::uint64_t);
-  /// Each has two halves, because a merge reads from one and writes to the other.
-  std::unique_ptr<std::uint16_t[]> offset_memory_;
-  std::unique_ptr<std::byte[]> lane_memory_;
+  /// The keys of all lists so far, those of the next one, and where the two are merged.
+  std::unique_ptr<std::uint64_t[]> keys_, next_, merged_;
+  std::unique_ptr<std::byte[]> lanes_, spare_;
   const ListKernels* kernels_ = nullptr;
-  std::span<const std::uint16_t> offsets_;
-  const std::byte* lanes_ = nullptr;
+  std::size_t count_ = 0, size_ = 0;  // of keys, and of different offsets in them
   int ranks_ = 0;
-  bool with_zero_ = false;
 };
 
 }  // namespace nzcl

@@ -44,6 +44,37 @@ bool ascend(const std::uint16_t* p, std::size_t count) {
   return true;
 }
 
+bool ascend_32(const std::uint32_t* p, std::size_t count) {
+  const hn::ScalableTag<std::uint32_t> d;
+  std::size_t i = 1;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+    if (!hn::AllTrue(d, hn::Lt(hn::LoadU(d, p + i - 1), hn::LoadU(d, p + i)))) return false;
+  }
+  for (; i < count; ++i) {
+    if (p[i - 1] >= p[i]) return false;
+  }
+  return true;
+}
+
+void widen_16(const std::uint16_t* from, std::size_t count, std::uint32_t first, std::uint32_t* to) {
+  const hn::ScalableTag<std::uint32_t> d;
+  const hn::Rebind<std::uint16_t, decltype(d)> half;
+  const auto base = hn::Set(d, first);
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
+    hn::StoreU(hn::Add(hn::PromoteTo(d, hn::LoadU(half, from + i)), base), d, to + i);
+  for (; i < count; ++i) to[i] = first + from[i];
+}
+
+void narrow_32(const std::uint32_t* from, std::size_t count, std::uint32_t first, std::uint16_t* to) {
+  const hn::ScalableTag<std::uint32_t> d;
+  const auto base = hn::Set(d, first), low = hn::Set(d, 0xffffu);
+  std::size_t i = 0;
+  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d))
+    store_u16(d, hn::And(hn::Sub(hn::LoadU(d, from + i), base), low), to + i);
+  for (; i < count; ++i) to[i] = static_cast<std::uint16_t>(from[i] - first);
+}
+
 void unite_words(const std::uint64_t* bits, std::uint64_t* any, std::uint64_t* all, std::size_t words) {
   const hn::ScalableTag<std::uint64_t> d;
   std::size_t i = 0;
@@ -103,6 +134,9 @@ namespace nzcl {
 
 HWY_EXPORT(list_offsets);
 HWY_EXPORT(ascend);
+HWY_EXPORT(ascend_32);
+HWY_EXPORT(widen_16);
+HWY_EXPORT(narrow_32);
 HWY_EXPORT(unite_words);
 HWY_EXPORT(count_all);
 HWY_EXPORT(count_beginnings);
@@ -140,6 +174,19 @@ void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> 
 bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept {
   if (offsets.empty()) return true;
   return offsets.back() < elements && HWY_DYNAMIC_DISPATCH(ascend)(offsets.data(), offsets.size());
+}
+
+bool are_offsets(std::span<const std::uint32_t> offsets, std::size_t elements) noexcept {
+  if (offsets.empty()) return true;
+  return offsets.back() < elements && HWY_DYNAMIC_DISPATCH(ascend_32)(offsets.data(), offsets.size());
+}
+
+void widen_offsets(std::span<const std::uint16_t> offsets, std::uint32_t first, std::uint32_t* to) noexcept {
+  HWY_DYNAMIC_DISPATCH(widen_16)(offsets.data(), offsets.size(), first, to);
+}
+
+void narrow_offsets(std::span<const std::uint32_t> offsets, std::uint32_t first, std::uint16_t* to) noexcept {
+  HWY_DYNAMIC_DISPATCH(narrow_32)(offsets.data(), offsets.size(), first, to);
 }
 
 void unite(std::span<const std::uint64_t> bits, std::span<std::uint64_t> any,

@@ -1,4 +1,5 @@
-// The two forms of an index set in memory: a bitmap, and a list of ascending 16-bit offsets.
+// The two forms of an index set in memory: a bitmap, and a list of ascending 16-bit offsets. Lists of several
+// slices in a row have offsets of 32 bits.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +18,11 @@ void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> 
 
 /// Returns true if the offsets ascend without duplicates and all of them are below `elements`.
 bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept;
+bool are_offsets(std::span<const std::uint32_t> offsets, std::size_t elements) noexcept;
+
+/// Writes first + offset for each offset, and the other way round: offset - first, which fits 16 bits.
+void widen_offsets(std::span<const std::uint16_t> offsets, std::uint32_t first, std::uint32_t* to) noexcept;
+void narrow_offsets(std::span<const std::uint32_t> offsets, std::uint32_t first, std::uint16_t* to) noexcept;
 
 /// set_size() counts the elements of a set, and set_runs() the runs of neighbours among them. They use
 /// vectors; for small bitmaps, count_bits() and count_runs() of runtime/base/bitmap.h will do.

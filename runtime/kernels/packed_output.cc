@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "nzcl/indices.h"
+
 #ifndef NZCL_KERNELS_PACKED_OUTPUT_ONCE
 #define NZCL_KERNELS_PACKED_OUTPUT_ONCE
 namespace nzcl {
@@ -44,45 +46,60 @@ void copy_long(const std::byte* from, std::byte* to, std::size_t bytes) {
   hwy::FlushStream();
 }
 
-/// `T` is the unsigned type of the same size as the index type. The values fit the index type, so their bits
-/// are the same.
-template <typename T>
-HWY_INLINE void write_indices_as(const std::uint16_t* offsets, std::size_t count, std::uint64_t first,
-                                 T* to) {
-  const hn::ScalableTag<std::uint32_t> d32;
-  const hn::Rebind<std::uint16_t, decltype(d32)> d16;
-  const std::size_t step = hn::Lanes(d32);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0;
-  std::size_t i = aligned && count * sizeof(T) >= kLong ? before_aligned(to, step * sizeof(T)) : count;
-  i = std::min(i, count);
-  for (std::size_t k = 0; k < i; ++k) to[k] = static_cast<T>(first + offsets[k]);
-  if (i == count) return;
-  if constexpr (sizeof(T) == 4) {
-    const auto base = hn::Set(d32, static_cast<std::uint32_t>(first));
-    for (; i + step <= count; i += step) {
-      const auto v = hn::Add(hn::PromoteTo(d32, hn::LoadU(d16, offsets + i)), base);
-      hn::Stream(v, d32, reinterpret_cast<std::uint32_t*>(to + i));
-    }
+/// Loads as many offsets as the tag's vector has lanes.
+template <class D, typename Offset>
+HWY_INLINE hn::Vec<D> load_offsets(D d, const Offset* p) {
+  const hn::Rebind<Offset, D> narrow;
+  if constexpr (sizeof(hn::TFromD<D>) == sizeof(Offset)) {
+    return hn::LoadU(d, p);
+  } else if constexpr (sizeof(hn::TFromD<D>) == 4 * sizeof(Offset)) {
+    const hn::Rebind<std::uint32_t, D> half;
+    return hn::PromoteTo(d, hn::PromoteTo(half, hn::LoadU(narrow, p)));
   } else {
-    const hn::ScalableTag<std::uint64_t> d64;
-    const hn::Rebind<std::uint32_t, decltype(d64)> half32;
-    const hn::Rebind<std::uint16_t, decltype(d64)> quarter16;
-    const std::size_t lanes = hn::Lanes(d64);
-    const auto base = hn::Set(d64, first);
-    for (; i + lanes <= count; i += lanes) {
-      const auto wide = hn::PromoteTo(d64, hn::PromoteTo(half32, hn::LoadU(quarter16, offsets + i)));
-      hn::Stream(hn::Add(wide, base), d64, reinterpret_cast<std::uint64_t*>(to + i));
-    }
+    return hn::PromoteTo(d, hn::LoadU(narrow, p));
   }
-  for (; i < count; ++i) to[i] = static_cast<T>(first + offsets[i]);
-  hwy::FlushStream();
 }
 
-void indices_32(const std::uint16_t* offsets, std::size_t count, std::uint64_t first, std::uint32_t* to) {
-  write_indices_as(offsets, count, first, to);
+/// `T` is the unsigned type of the same size as the index type. The values fit the index type, so their bits
+/// are the same.
+template <typename T, typename Offset>
+HWY_INLINE void write_indices_as(const Offset* offsets, std::size_t count, std::uint64_t first, T* to,
+                                 StoreTo where) {
+  const hn::ScalableTag<T> d;
+  const std::size_t step = hn::Lanes(d);
+  const bool streams = where == StoreTo::memory && count * sizeof(T) >= kLong &&
+                       reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0;
+  std::size_t i = streams ? std::min(count, before_aligned(to, step * sizeof(T))) : 0;
+  for (std::size_t k = 0; k < i; ++k) to[k] = static_cast<T>(first + offsets[k]);
+  const auto base = hn::Set(d, static_cast<T>(first));
+  if (streams) {
+    for (; i + step <= count; i += step) hn::Stream(hn::Add(load_offsets(d, offsets + i), base), d, to + i);
+  } else {
+    for (; i + step <= count; i += step) hn::StoreU(hn::Add(load_offsets(d, offsets + i), base), d, to + i);
+  }
+  for (; i < count; ++i) to[i] = static_cast<T>(first + offsets[i]);
+  if (streams) hwy::FlushStream();
 }
-void indices_64(const std::uint16_t* offsets, std::size_t count, std::uint64_t first, std::uint64_t* to) {
-  write_indices_as(offsets, count, first, to);
+
+/// Writes the indices in the type of the buffer. int32 and uint32 have the same bits here, because every
+/// index fits both.
+template <typename Offset>
+HWY_INLINE void indices_in(const Offset* offsets, std::size_t count, std::uint64_t first, IndexType type,
+                           void* to, std::size_t at, StoreTo where) {
+  if (type == IndexType::int64) {
+    write_indices_as(offsets, count, first, static_cast<std::uint64_t*>(to) + at, where);
+  } else {
+    write_indices_as(offsets, count, first, static_cast<std::uint32_t*>(to) + at, where);
+  }
+}
+
+void indices_of_16(const std::uint16_t* offsets, std::size_t count, std::uint64_t first, IndexType type,
+                   void* to, std::size_t at, StoreTo where) {
+  indices_in(offsets, count, first, type, to, at, where);
+}
+void indices_of_32(const std::uint32_t* offsets, std::size_t count, std::uint64_t first, IndexType type,
+                   void* to, std::size_t at, StoreTo where) {
+  indices_in(offsets, count, first, type, to, at, where);
 }
 
 }  // namespace nzcl::HWY_NAMESPACE
@@ -92,8 +109,8 @@ HWY_AFTER_NAMESPACE();
 namespace nzcl {
 
 HWY_EXPORT(copy_long);
-HWY_EXPORT(indices_32);
-HWY_EXPORT(indices_64);
+HWY_EXPORT(indices_of_16);
+HWY_EXPORT(indices_of_32);
 
 void copy_to_memory(std::span<const std::byte> from, std::byte* to) noexcept {
   if (from.size() >= kLong) {
@@ -104,15 +121,12 @@ void copy_to_memory(std::span<const std::byte> from, std::byte* to) noexcept {
 }
 
 void write_indices(std::span<const std::uint16_t> offsets, std::uint64_t first, const IndexBuffer& to,
-                   std::size_t at) noexcept {
-  // int32 and uint32 have the same bits here, because every index fits both.
-  if (to.type() == IndexType::int64) {
-    HWY_DYNAMIC_DISPATCH(indices_64)
-    (offsets.data(), offsets.size(), first, static_cast<std::uint64_t*>(to.data()) + at);
-  } else {
-    HWY_DYNAMIC_DISPATCH(indices_32)
-    (offsets.data(), offsets.size(), first, static_cast<std::uint32_t*>(to.data()) + at);
-  }
+                   std::size_t at, StoreTo where) noexcept {
+  HWY_DYNAMIC_DISPATCH(indices_of_16)(offsets.data(), offsets.size(), first, to.type(), to.data(), at, where);
+}
+void write_indices(std::span<const std::uint32_t> offsets, std::uint64_t first, const IndexBuffer& to,
+                   std::size_t at, StoreTo where) noexcept {
+  HWY_DYNAMIC_DISPATCH(indices_of_32)(offsets.data(), offsets.size(), first, to.type(), to.data(), at, where);
 }
 
 }  // namespace nzcl

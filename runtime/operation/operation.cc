@@ -46,7 +46,7 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
     tile_input_ = std::make_unique<TileInput>(input.base, input.region);
     if (output.packed) {
       tile_output_ = std::make_unique<TileOutput>(layout, output.base, output.capacity, output.indices,
-                                                  overflow_.get(), lanes);
+                                                  overflow_.get(), lanes, output.spare.get());
     } else {
       tile_output_ = std::make_unique<TileOutput>(layout, output.base, in_place(0));
     }

@@ -18,6 +18,7 @@
 #include "nzcl/types.h"
 #include "runtime/base/failure.h"
 #include "runtime/base/small_array.h"
+#include "runtime/base/spare_memory.h"
 #include "runtime/operation/completion_bell.h"
 #include "runtime/operation/input_check.h"
 #include "runtime/operation/packed_positions.h"
@@ -53,6 +54,7 @@ struct OutputView {
   IndexBuffer indices = {};    // of a packed output
   /// Makes room for a packed result that is larger; see SparseAllreduceRequest::packed_grow.
   std::function<PackedMemory(std::uint64_t blocks)> grow = {};
+  std::shared_ptr<SpareMemory> spare = nullptr;  // for what is noted about a packed result; may be null
 };
 
 /// One collective on one rank, shared by the caller and all lanes. The bitmaps of each slice begin at a word

@@ -98,6 +98,26 @@ std::uint64_t TileInput::empty_tiles(std::uint64_t tile, std::uint64_t most) con
   return kind_ == Kind::stream ? std::min(stream_tile(tile)->number - tile, most) : 0;
 }
 
+std::size_t TileInput::units_in(std::uint64_t tile, std::uint64_t tiles) const {
+  if (kind_ == Kind::none) return 0;
+  return stream_tile(tile + tiles)->first - stream_tile(tile)->first;
+}
+
+ElementList TileInput::list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
+                            std::uint32_t* to) const {
+  if (kind_ == Kind::none) return {};
+  const ElementStream::Tile *at = stream_tile(tile), *const end = stream_tile(tile + tiles);
+  const ElementList list{.offsets = {to, end->first - at->first},
+                         .values = stream_.values + at->first * layout.element_bytes()};
+  for (; at != end; ++at) {
+    const std::size_t units = at[1].first - at->first;
+    const auto first = static_cast<std::uint32_t>((at->number - tile) * layout.tile_elements());
+    widen_offsets({stream_.offsets.get() + at->first, units}, first, to);
+    to += units;
+  }
+  return list;
+}
+
 TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile) const {
   const ElementStream::Tile* const at = stream_tile(tile);
   if (at->number != tile) return {};

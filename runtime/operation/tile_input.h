@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/kernels/list_sum.h"
 #include "runtime/operation/tile_source.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/tile/tile_part.h"
@@ -68,6 +69,15 @@ class TileInput {
                                std::span<std::byte> values) const;
   /// Returns how many tiles from this one on, up to `most`, are known to be empty without looking at each.
   std::uint64_t empty_tiles(std::uint64_t tile, std::uint64_t most) const;
+  /// Returns how many tiles from this one on, up to `most`, are parts of a list in memory. The units of so
+  /// many are counted, and listed if units are single elements, without looking at each tile.
+  std::uint64_t listed_tiles(std::uint64_t most) const {
+    return kind_ == Kind::stream || kind_ == Kind::none ? most : 0;
+  }
+  std::size_t units_in(std::uint64_t tile, std::uint64_t tiles) const;
+  /// The elements of these tiles, counted from the first one on. Their offsets are written to `to`.
+  ElementList list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
+                   std::uint32_t* to) const;
   /// Returns the index set of a tile that was sent with code drawn; empty for all others.
   std::span<const std::uint16_t> drawn(const SliceLayout& layout, std::uint64_t number,
                                        const wire::Tile& tile, TileScratch& scratch) const;

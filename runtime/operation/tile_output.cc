@@ -11,6 +11,7 @@
 #include "runtime/kernels/packed_output.h"
 #include "runtime/kernels/units.h"
 #include "runtime/plan/tuning.h"
+#include "runtime/tile/tile_list.h"
 
 namespace nzcl::engine {
 
@@ -27,7 +28,7 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_plac
 }
 
 TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity,
-                       IndexBuffer indices, PackedOverflow* overflow, int lanes)
+                       IndexBuffer indices, PackedOverflow* overflow, int lanes, SpareMemory* spare)
     : layout_(layout),
       blocks_of_(layout.block_units()),
       base_(packed),
@@ -40,7 +41,9 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64
       positions_(layout.slices(), lanes),
       progress_(layout.slices()),
       places_(new Place[most_places()]),
-      blocks_(new std::uint16_t[most_blocks_]) {}
+      block_memory_(spare != nullptr ? spare->take(most_blocks_ * sizeof *blocks_)
+                                     : SpareMemory::make(most_blocks_ * sizeof *blocks_)),
+      blocks_(reinterpret_cast<std::uint16_t*>(block_memory_.get())) {}
 
 void TileOutput::note(std::uint64_t tile, std::uint64_t tiles, std::uint64_t blocks) {
   const std::uint64_t slice = layout_.slice_of_tile(tile);
@@ -81,6 +84,34 @@ void TileOutput::place_empty(std::uint64_t tile, std::uint64_t tiles) {
   const std::uint64_t last = tile + tiles - 1, begin = layout_.tile_begin(tile),
                       end = layout_.tile_begin(last) + layout_.elements_of_tile(last);
   zero_cold(base_ + begin * layout_.element_bytes(), (end - begin) * layout_.element_bytes());
+}
+
+std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wire::Tile& list, int lane,
+                                                    TileScratch& scratch) {
+  const std::uint64_t last = tile + list.tiles - 1, elements = layout_.tile_begin(last) +
+                                                               layout_.elements_of_tile(last) -
+                                                               layout_.tile_begin(tile);
+  std::uint32_t* const offsets = scratch.list().data();
+  if (!read_list(list, list.count, 0, elements, offsets)) return std::nullopt;
+  const std::byte* values = list.values.data();
+  if (packed_) {
+    const std::uint64_t slice = layout_.slice_of_tile(tile),
+                        position = *positions_.before(slice, lane) + progress_[slice].placed_blocks;
+    if (position + list.count <= most_blocks_) {
+      place_packed_list(tile, list.tiles, {offsets, list.count}, values, position);
+      progress_[slice].placed_blocks += list.count;
+      return list.count;
+    }
+  }
+  const std::uint32_t *next = offsets, *const end = offsets + list.count;
+  for (std::uint64_t t = 0; t < list.tiles; ++t) {
+    const std::uint64_t first = t * layout_.tile_elements();
+    const std::uint32_t* const behind = std::lower_bound(next, end, first + layout_.tile_elements());
+    place(tile + t, listed_part({next, behind}, first, values, scratch.offsets()), lane, scratch);
+    values += static_cast<std::uint64_t>(behind - next) * layout_.element_bytes();
+    next = behind;
+  }
+  return list.count;
 }
 
 std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch) {
@@ -141,6 +172,28 @@ std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part,
   return blocks;
 }
 
+/// Places several tiles of single elements at once, for which there is room.
+void TileOutput::place_packed_list(std::uint64_t tile, std::uint64_t tiles,
+                                   std::span<const std::uint32_t> offsets, const std::byte* values,
+                                   std::uint64_t position) {
+  for (std::size_t next = 0, behind = 0; next < offsets.size(); next = behind) {
+    const std::uint64_t t = offsets[next] / layout_.tile_elements(), first = t * layout_.tile_elements();
+    const std::uint64_t end = first + layout_.tile_elements();
+    // Where all tiles have about as many elements, the next one begins near here.
+    const std::size_t near = std::min(offsets.size(), next + 2 * (offsets.size() / tiles + 16));
+    const auto begin = offsets.begin() + static_cast<std::ptrdiff_t>(next);
+    const auto most =
+        offsets[near - 1] < end ? offsets.end() : offsets.begin() + static_cast<std::ptrdiff_t>(near);
+    behind = next + static_cast<std::size_t>(std::lower_bound(begin, most, end) - begin);
+    keep_place(tile + t, position + next, behind - next);
+    narrow_offsets(offsets.subspan(next, behind - next), static_cast<std::uint32_t>(first),
+                   blocks_ + position + next);
+  }
+  if (indices_.data() != nullptr)
+    write_indices(offsets, layout_.tile_begin(tile), indices_, position, where(position));
+  put_values(position, {values, offsets.size() * layout_.element_bytes()});
+}
+
 void TileOutput::keep_place(std::uint64_t tile, std::uint64_t position, std::uint64_t blocks) {
   if (position >= most_blocks_) return;
   const std::uint64_t number = place_count_.fetch_add(1, std::memory_order_relaxed);
@@ -191,8 +244,8 @@ void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
       position < most_blocks_ ? std::min<std::uint64_t>(blocks.size(), most_blocks_ - position) : 0;
   const auto kept = blocks.first(fit);
   const std::uint64_t first = tile * layout_.tile_blocks();
-  std::copy(kept.begin(), kept.end(), blocks_.get() + position);
-  if (indices_.data() != nullptr) write_indices(kept, first, indices_, position);
+  std::copy(kept.begin(), kept.end(), blocks_ + position);
+  if (indices_.data() != nullptr) write_indices(kept, first, indices_, position, where(position));
   if (fit < blocks.size() && overflow_ != nullptr)
     overflow_->write_indices(position + fit - most_blocks_, first, blocks.subspan(fit));
 }
@@ -201,7 +254,11 @@ void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
 void TileOutput::put_values(std::uint64_t position, std::span<const std::byte> values) {
   const std::uint64_t begin = position * layout_.block_bytes(), end = capacity_ * layout_.block_bytes();
   const std::uint64_t fit = begin < end ? std::min<std::uint64_t>(values.size(), end - begin) : 0;
-  copy_to_memory(values.first(fit), base_ + begin);
+  if (where(position) == StoreTo::memory) {
+    copy_to_memory(values.first(fit), base_ + begin);
+  } else if (fit > 0) {
+    std::memcpy(base_ + begin, values.data(), fit);
+  }
   if (fit < values.size() && overflow_ != nullptr) overflow_->write(begin + fit - end, values.subspan(fit));
 }
 
@@ -216,8 +273,8 @@ std::vector<std::int64_t> TileOutput::packed_indices() const {
   for (const Place& place : places) blocks = std::max(blocks, place.position + place.blocks);
   std::vector<std::int64_t> indices(blocks);
   for (const Place& place : places) {
-    write_indices({blocks_.get() + place.position, place.blocks}, place.tile * layout_.tile_blocks(),
-                  indices.data(), place.position);
+    write_indices({blocks_ + place.position, place.blocks}, place.tile * layout_.tile_blocks(),
+                  indices.data(), place.position, StoreTo::memory);
   }
   if (overflow_ != nullptr)
     indices.insert(indices.end(), overflow_->indices().begin(), overflow_->indices().end());

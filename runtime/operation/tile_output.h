@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "nzcl/indices.h"
+#include "runtime/base/spare_memory.h"
 #include "runtime/operation/packed_overflow.h"
 #include "runtime/operation/packed_positions.h"
 #include "runtime/plan/slice_layout.h"
+#include "runtime/plan/tuning.h"
 #include "runtime/tile/tile_blocks.h"
 #include "runtime/tile/tile_codec.h"
 
@@ -34,9 +36,9 @@ class TileOutput {
   /// `dense`: the tensor, which is also the input if `in_place`.
   TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place);
   /// `packed` and `indices`, which may be null, have room for `capacity` blocks. Values that do not fit go to
-  /// `overflow`, unless that is null.
+  /// `overflow`, unless that is null. What it notes is in memory of `spare`, unless that is null.
   TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity, IndexBuffer indices,
-             PackedOverflow* overflow, int lanes);
+             PackedOverflow* overflow, int lanes, SpareMemory* spare);
 
   /// Sets whose bells are rung when a tile can be placed that a lane has asked for.
   void ring(LaneBells* bells) { positions_.ring(bells); }
@@ -65,6 +67,9 @@ class TileOutput {
   /// output is left out. `drawn` is as in read_part().
   std::optional<std::uint64_t> place(std::uint64_t tile, const wire::Tile& bytes, int lane,
                                      TileScratch& scratch, std::span<const std::uint16_t> drawn = {});
+  /// The same for tiles that are in one list, from this one on.
+  std::optional<std::uint64_t> place_list(std::uint64_t tile, const wire::Tile& list, int lane,
+                                          TileScratch& scratch);
   /// The same for a result that was made here. The part may lie in the scratch.
   std::uint64_t place(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch) {
     return packed_ ? place_packed(tile, part, lane, scratch) : place_dense(tile, part, scratch);
@@ -92,9 +97,15 @@ class TileOutput {
 
   /// Each place has a tile of its own, and at least one block.
   std::uint64_t most_places() const { return std::min(most_blocks_, layout_.tiles()); }
+  /// How what lies there in a packed output is written.
+  StoreTo where(std::uint64_t position) const {
+    return position * layout_.block_bytes() < kCachedPackedBytes ? StoreTo::cache : StoreTo::memory;
+  }
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
+  void place_packed_list(std::uint64_t tile, std::uint64_t tiles, std::span<const std::uint32_t> offsets,
+                         const std::byte* values, std::uint64_t position);
   std::uint64_t place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
                                    TileScratch& scratch);
   std::size_t place_block(std::uint64_t tile, std::uint64_t number, std::span<const std::uint16_t> offsets,
@@ -118,7 +129,8 @@ class TileOutput {
   std::vector<Progress> progress_;  // by slice
   std::unique_ptr<Place[]> places_;
   std::atomic<std::uint64_t> place_count_{0};
-  std::unique_ptr<std::uint16_t[]> blocks_;
+  SpareMemory::Piece block_memory_;
+  std::uint16_t* blocks_ = nullptr;
 };
 
 }  // namespace nzcl::engine

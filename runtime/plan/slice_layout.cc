@@ -37,9 +37,13 @@ std::uint64_t least_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_byt
 
 std::uint64_t wanted_tiled_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
   if (r.slice_bytes > 0) return r.slice_bytes;
+  if (r.packed) {
+    const std::uint64_t messages = r.packed_bytes / r.owners / kFullMessageBytes;
+    const std::uint64_t slices = r.owners * std::clamp<std::uint64_t>(messages, 1, kTiledSlicesPerOwner);
+    return std::max(ceil_div(tensor_bytes, slices), kLeastSliceBytes);
+  }
   const std::uint64_t slices = r.owners * (r.coded ? kCodedSlicesPerOwner : kTiledSlicesPerOwner);
-  return std::max(std::clamp(ceil_div(tensor_bytes, slices), kLeastSliceBytes, kMaxTiledSliceBytes),
-                  least_slice_bytes(r, tensor_bytes));
+  return std::clamp(ceil_div(tensor_bytes, slices), kLeastSliceBytes, kMaxTiledSliceBytes);
 }
 
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
@@ -205,6 +209,13 @@ std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::Operation
   return record.value_rule == wire::ValueRule::as_is ? config.tile_block_bytes : kMostTiledBlockBytes + 1;
 }
 
+/// About how many bytes a stream is expected to have. What a request expects does not count, because a rank
+/// that refuses its own may not know it.
+std::uint64_t packed_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
+  const auto dense = static_cast<double>(record.count * element_bytes(static_cast<DataType>(record.type)));
+  return static_cast<std::uint64_t>(dense * config.packed_density);
+}
+
 }  // namespace
 
 SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
@@ -222,6 +233,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .single_elements = record.value_rule != wire::ValueRule::as_is,
                         .coded = wire::is_coded(record.value_rule),
                         .packed = record.packed_result != 0,
+                        .packed_bytes = packed_bytes(config, record),
                         .meets = record.collective != wire::Collective::allreduce,
                         .chunk_count = record.count,
                         .aggregator = record.root(),

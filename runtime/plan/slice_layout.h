@@ -33,6 +33,8 @@ struct LayoutRequest {
   /// The result is packed, and so contributions are streams: nothing has to be done for what is not in them.
   /// However large the tensor is, it gets a bounded number of slices then.
   bool packed = false;
+  /// About how many bytes each of these streams has.
+  std::uint64_t packed_bytes = 0;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.
   std::uint64_t tile_value_bytes = 0;
   /// The priority whose channels all other slices take.

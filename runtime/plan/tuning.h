@@ -70,15 +70,16 @@ inline constexpr std::uint64_t kTileBlockBytes = 512;
 /// kTileBlockBytes.
 inline constexpr std::uint64_t kMostTiledBlockBytes = 4 * 65536 / 64;
 /// A tiled tensor is cut into about this many slices for each owner. It is fewer than otherwise, because each
-/// tile of a slice travels and is summed as soon as it is there, and each slice costs a header.
+/// tile of a slice travels and is summed as soon as it is there, and each slice costs a header. Where the
+/// result is packed it is fewer still, if slices would have less than a full message.
 inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
 /// A tensor whose contributions are coded is cut into this many slices for each owner. Header and record of
 /// a slice would be a large part of what it sends otherwise.
 inline constexpr std::uint64_t kCodedSlicesPerOwner = 1;
-/// Tiled slices are at most this large, unless the result is packed and there would be more than
-/// kMostPackedSlicesPerOwner.
+/// Tiled slices are at most this large, unless the result is packed.
 inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
-/// The most slices that a tensor whose result is packed is cut into for each owner. Each slice is announced,
+/// The most slices that a tensor whose result is packed, but whose blocks do not fit a message and so are not
+/// in tiles, is cut into for each owner. Each slice is announced,
 /// summed and answered although it may be empty, so that their number must not grow with the tensor. Larger
 /// slices make owners wait for one another, because a slice's place in a packed result depends on all slices
 /// before it.
@@ -93,6 +94,15 @@ inline constexpr std::size_t kListedRanks = 4;
 /// The bound of that repeated work: the number of elements in all lists, times the number of ranks beyond
 /// two. A tile with more is summed in an accumulator instead.
 inline constexpr std::size_t kMostMergedAgain = 2048;
+/// Tiles in a row are written and summed as lists, all of them at once, if merging the lists of all ranks one
+/// after the other takes at most one step for this many of the tiles' elements.
+inline constexpr std::uint64_t kElementsPerListStep = 4;
+/// Returns the steps of merging the lists of so many ranks, if each has one element. The list of one rank
+/// alone counts as two, because it is read and written too.
+constexpr std::uint64_t list_steps(std::uint64_t ranks) {
+  return ranks < 2 ? 2 : ranks * (ranks + 1) / 2 - 1;
+}
+
 /// All ranks' parts of a tile are merged word by word, in one pass over the tile, if together they have more
 /// than one in this many of its elements. With fewer, most words of the pass would be empty, so the values
 /// are added one by one.
@@ -106,6 +116,10 @@ inline constexpr std::size_t kListedShare = 24;
 inline constexpr std::uint64_t kWorthReading = 4;
 /// Where bytes cost little, no shorter code is looked for if the index set has fewer bytes than this.
 inline constexpr std::uint64_t kFewIndexBytes = 1024;
+
+/// So many bytes of a packed result's values, and of its indices, are written through the caches, where
+/// whoever reads them next finds them; what comes behind goes past the caches.
+inline constexpr std::uint64_t kCachedPackedBytes = 256 << 10;
 
 /// A tile with less than one unit for this many of its elements is written into a dense output unit by unit,
 /// if the zeros between them are there already. Denser ones are faster written as a whole.

@@ -46,6 +46,7 @@ class TileScratch {
         offsets_(new std::uint16_t[kMostSliceElements]),
         blocks_(new std::uint64_t[kMostSliceElements / 64]),
         elements_(new std::uint64_t[kMostSliceElements / 64]),
+        list_(new std::uint32_t[most_value_bytes / sizeof(std::uint32_t)]),
         values_(new std::byte[most_value_bytes]),
         value_bytes_(most_value_bytes) {}
 
@@ -55,6 +56,8 @@ class TileScratch {
   std::span<std::uint64_t> blocks(std::size_t words) { return {blocks_.get(), words}; }
   /// Memory for an index set of whole blocks as one of elements.
   std::span<std::uint64_t> elements(std::size_t words) { return {elements_.get(), words}; }
+  /// Memory for the offsets of as many tiles in a row as fit a message (tile_list.h).
+  std::span<std::uint32_t> list() { return {list_.get(), value_bytes_ / sizeof(std::uint32_t)}; }
   std::span<std::byte> values() { return {values_.get(), value_bytes_}; }
 
  private:
@@ -62,6 +65,7 @@ class TileScratch {
   std::unique_ptr<std::uint16_t[]> offsets_;
   std::unique_ptr<std::uint64_t[]> blocks_;
   std::unique_ptr<std::uint64_t[]> elements_;
+  std::unique_ptr<std::uint32_t[]> list_;
   std::unique_ptr<std::byte[]> values_;
   std::size_t value_bytes_;
 };

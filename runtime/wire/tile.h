@@ -47,7 +47,7 @@ struct TileShape {
 
 /// How a tile says which of its units are there.
 enum class IndexCode : std::uint8_t {
-  none = 0,     // no unit, of this tile and of as many as follow
+  none = 0,     // no unit, of this tile and of as many as follow; or a list of several tiles (kListed)
   all = 1,      // all units
   bitmap = 2,   // one bit for each unit
   offsets = 3,  // 16 bits for each unit that is there
@@ -109,10 +109,12 @@ constexpr ValueCode result_code(ValueRule rule) {
 
 /// The first four bytes of a tile.
 struct TileDescriptor {
-  std::uint32_t count = 0;  // elements that are there; of code none: empty tiles that follow this one
+  std::uint32_t count = 0;  // elements that are there; of code none: tiles that follow this one in the run
   IndexCode index = IndexCode::none;
   ValueCode value = ValueCode::as_is;
-  std::uint32_t parameter = 0;  // signs: runs less 1; levels: bits of a value, 2, 4 or 8; otherwise 0
+  /// Signs: runs less 1; levels: bits of a value, 2, 4 or 8; of index code none: kListed if the tiles have
+  /// units; otherwise 0.
+  std::uint32_t parameter = 0;
 
   /// 31      23 22      20 19     17 16       0
   /// [parameter][ValueCode][IndexCode][count    ]
@@ -125,12 +127,16 @@ struct TileDescriptor {
     const std::uint32_t index = bits >> 17 & 7, value = bits >> 20 & 7, parameter = bits >> 23;
     if (index >= kIndexCodes || value >= kValueCodes) return std::nullopt;
     const auto code = static_cast<ValueCode>(value);
-    const bool possible =
-        code == ValueCode::signs || (code == ValueCode::levels && is_bits(parameter)) || parameter == 0;
+    const bool listed =
+        static_cast<IndexCode>(index) == IndexCode::none && code == ValueCode::as_is && parameter == kListed;
+    const bool possible = code == ValueCode::signs || (code == ValueCode::levels && is_bits(parameter)) ||
+                          parameter == 0 || listed;
     if (!possible || (code == ValueCode::levels && parameter == 0)) return std::nullopt;
     return TileDescriptor{bits & 0x1ffff, static_cast<IndexCode>(index), code, parameter};
   }
   static constexpr bool is_bits(std::uint32_t bits) { return bits == 2 || bits == 4 || bits == 8; }
+  /// The parameter of a run of tiles whose units are in one list.
+  static constexpr std::uint32_t kListed = 1;
 };
 
 /// The most empty tiles that one descriptor stands for.
@@ -139,6 +145,18 @@ inline constexpr std::uint64_t kMostEmptyTiles = std::uint64_t{1} << 17;
 /// kMostEmptyTiles.
 constexpr TileDescriptor empty_tiles(std::uint64_t tiles) {
   return {.count = static_cast<std::uint32_t>(tiles - 1), .index = IndexCode::none};
+}
+
+/// The most elements that tiles of one list may have together, there or not, so that their offsets from the
+/// first one fit 32 bits.
+inline constexpr std::uint64_t kMostListElements = std::uint64_t{1} << 31;
+/// Where the values of a list of tiles begin that begins `at` bytes into the payload, and where its offsets
+/// begin behind so many bytes of values. Each offset has 32 bits.
+constexpr std::uint64_t list_values_at(std::uint64_t at, std::uint64_t alignment) {
+  return (at + 2 * sizeof(std::uint32_t) + alignment - 1) / alignment * alignment;
+}
+constexpr std::uint64_t list_offsets_at(std::uint64_t values_end) {
+  return (values_end + sizeof(std::uint32_t) - 1) / sizeof(std::uint32_t) * sizeof(std::uint32_t);
 }
 
 /// The most runs of a tile of code signs.
@@ -189,16 +207,19 @@ constexpr bool has_length(IndexCode code) {
   return code == IndexCode::gaps || code == IndexCode::runs || code == IndexCode::rice;
 }
 
-/// A tile within a payload, or a run of empty ones. The spans lead into the payload, and their lengths have
-/// been checked. What they say has not.
+/// A tile within a payload, or several in a row: empty ones, or a list. The spans lead into the payload, and
+/// their lengths have been checked. What they say has not.
 struct Tile {
-  std::uint32_t count = 0;
+  std::uint32_t count = 0;  // of a list: of all its tiles
   IndexCode index_code = IndexCode::none;
   ValueCode value_code = ValueCode::as_is;
   std::uint32_t parameter = 0;  // see TileDescriptor
   std::span<const std::byte> values, index;
-  std::uint64_t tiles = 1;  // how many these are; more than one only if they are empty
+  std::uint64_t tiles = 1;  // how many these are; more than one only if they are empty, or a list
   std::uint64_t end = 0;    // where the next tile begins in the payload
+  /// Whether it is a list. Its index set has 32 bits for each element: the number, counted from the first
+  /// tile's first element on.
+  bool listed = false;
 
   /// The number of empty tiles from this one on.
   std::uint64_t empty_tiles() const { return count == 0 ? tiles : 0; }
@@ -252,7 +273,38 @@ inline std::uint64_t coded_bytes(const TileDescriptor& tile, DataType type, cons
   return level_bytes(buckets, tile.count, tile.parameter);
 }
 
-/// Reads the tile of this shape, or the run of empty ones, that begins `at` bytes into the payload. Returns
+/// Reads the rest of a list of so many tiles.
+inline std::optional<Tile> read_list(std::span<const std::byte> payload, std::uint64_t at, DataType type,
+                                     const TileShape& shape, std::uint64_t tiles, const char*& wrong) {
+  const auto refuse = [&](const char* why) {
+    wrong = why;
+    return std::nullopt;
+  };
+  if (shape.unit != 1) return refuse("a list of tiles has single elements, and its tensor has blocks");
+  const std::uint64_t elements = tiles * shape.elements, each = element_bytes(type);
+  if (elements > kMostListElements) return refuse("a list has more tiles than its offsets can tell apart");
+  Tile list;
+  list.tiles = tiles;
+  list.listed = true;
+  TileParts head(payload, at + sizeof(std::uint32_t));
+  const auto count = head.take(sizeof list.count);
+  if (!count) return refuse("a tile is longer than its message");
+  std::memcpy(&list.count, count->data(), sizeof list.count);
+  if (list.count == 0 || list.count > elements)
+    return refuse("a tile counts elements that its code cannot have");
+  TileParts parts(payload, list_values_at(at, each));
+  const auto values = parts.take(list.count * each);
+  if (!values) return refuse("a tile is longer than its message");
+  TileParts behind(payload, list_offsets_at(parts.at()));
+  const auto index = behind.take(list.count * sizeof(std::uint32_t));
+  if (!index) return refuse("a tile is longer than its message");
+  list.values = *values;
+  list.index = *index;
+  list.end = behind.at();
+  return list;
+}
+
+/// Reads the tile of this shape, or the run of tiles, that begins `at` bytes into the payload. Returns
 /// nothing if the bytes cannot be such a tile; `wrong` then says why, as a part of a sentence.
 inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::uint64_t at, DataType type,
                                      const TileShape& shape, const char*& wrong) {
@@ -266,6 +318,8 @@ inline std::optional<Tile> read_tile(std::span<const std::byte> payload, std::ui
   const auto descriptor = TileDescriptor::decode(bits);
   if (!descriptor) return refuse("a tile has a code that does not exist");
   const auto [number, index_code, value_code, parameter] = *descriptor;
+  if (index_code == IndexCode::none && parameter == TileDescriptor::kListed)
+    return read_list(payload, at, type, shape, std::uint64_t{number} + 1, wrong);
   const std::uint32_t count = index_code == IndexCode::none ? 0 : number;
   const bool plausible = index_code == IndexCode::none  ? true
                          : index_code == IndexCode::all ? count == shape.elements

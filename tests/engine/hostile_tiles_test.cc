@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <optional>
 
 #include "runtime/exchange/push/aggregator.h"
 #include "runtime/exchange/push/worker.h"
@@ -76,14 +77,39 @@ Message tiles(const std::vector<TileBytes>& all, bool first = true,
   return m;
 }
 
-/// What an aggregator says to messages of rank 1, when rank 0 has sent a whole slice of good ones.
+/// Tiles in one list, by default all of the tensor's.
+struct ListBytes {
+  std::uint32_t tiles = kTiles;
+  std::uint32_t count = 3;
+  std::size_t values = 3;
+  std::vector<std::uint32_t> offsets{3, 300, 999};
+};
+
+Message list(const ListBytes& l, wire::ValueRule rule = wire::ValueRule::as_is, const Tensor& tensor = {}) {
+  Message m = tiles({}, true, rule, tensor);
+  m.header.tiles = l.tiles;
+  const wire::TileDescriptor descriptor{.count = l.tiles - 1, .parameter = wire::TileDescriptor::kListed};
+  m.payload = {std::bit_cast<float>(descriptor.encode()), std::bit_cast<float>(l.count)};
+  m.payload.insert(m.payload.end(), l.values, 1.0f);
+  for (const std::uint32_t offset : l.offsets) m.payload.push_back(std::bit_cast<float>(offset));
+  return m;
+}
+Message down(Message m) {
+  m.header.flags &= static_cast<std::uint16_t>(~wire::kHasBitmap);
+  return m;
+}
+
+/// What an aggregator says to messages of rank 1, when rank 0 has sent a whole slice of good ones, which are
+/// `others` or single tiles.
 std::string aggregator_says(const std::vector<Message>& messages,
-                            wire::ValueRule rule = wire::ValueRule::as_is, const Tensor& tensor = {}) {
+                            wire::ValueRule rule = wire::ValueRule::as_is, const Tensor& tensor = {},
+                            const std::optional<Message>& others = std::nullopt) {
   HandFed fed(kTiled);
   Aggregator aggregator(fed.context(), Priority::bulk);
   const TileBytes nothing{.count = 0, .index = IndexCode::none, .values = 0, .index_set = {}};
   const TileBytes good = tensor.block == 1 ? TileBytes() : nothing;
-  fed.feed(0, Direction::up, tiles({good, good, good, good}, true, rule, tensor), Priority::bulk);
+  fed.feed(0, Direction::up, others.value_or(tiles({good, good, good, good}, true, rule, tensor)),
+           Priority::bulk);
   for (const Message& m : messages) fed.feed(1, Direction::up, m, Priority::bulk);
   for (int i = 0; i < 20; ++i) {
     aggregator.step();
@@ -173,6 +199,58 @@ TEST(HostileTiles, RunsOfEmptyTilesAreTaken) {
     EXPECT_EQ(worker_says({down}, &finished), "");
     EXPECT_TRUE(finished);
   }
+}
+
+/// Lists against single tiles, which are summed one by one, and against other lists, which are not. Their
+/// sections may end anywhere.
+TEST(HostileTiles, ListsAreTaken) {
+  const auto rest = [](ListBytes l, std::uint64_t before) {
+    Message m = down(list(l));
+    m.header.stream_offset = before;
+    return m;
+  };
+  const std::vector<std::vector<Message>> all{
+      {list({})},
+      {list({.tiles = 3, .offsets = {0, 255, 256}}), rest({.tiles = 1, .offsets = {0, 1, 231}}, 3)},
+      {list({.tiles = 2, .count = 1, .values = 1, .offsets = {511}}),
+       rest({.tiles = 2, .offsets = {3, 300, 487}}, 2)},
+      {list({.tiles = 1, .offsets = {3, 4, 5}}), rest({.tiles = 3, .offsets = {256, 511, 743}}, 1)},
+      {tiles({{}}), rest({.tiles = 3, .offsets = {0, 1, 2}}, 1)},
+  };
+  for (const auto& some : all) {
+    for (const auto& others : {std::optional<Message>(), std::optional<Message>(list({}))})
+      EXPECT_EQ(aggregator_says(some, wire::ValueRule::as_is, {}, others), "");
+  }
+  bool finished = false;
+  EXPECT_EQ(worker_says({down(list({}))}, &finished), "");
+  EXPECT_TRUE(finished);
+}
+
+TEST(HostileTiles, MalformedListsAreRefused) {
+  const std::vector<std::pair<ListBytes, const char*>> all{
+      {{.offsets = {3, 300, 1000}}, "malformed"},  // beyond the tensor, whose last tile is shorter
+      {{.offsets = {3, 300, 0xffffffff}}, "malformed"},
+      {{.offsets = {3, 300, 300}}, "malformed"},
+      {{.offsets = {300, 3, 999}}, "malformed"},
+      {{.tiles = 1}, "malformed"},  // the others are beyond its only tile
+      {{.count = 0, .values = 0, .offsets = {}}, "counts elements that its code cannot have"},
+      {{.count = 100}, "longer than its message"},
+      {{.count = 4}, "longer than its message"},
+      {{.count = 0xffffffff}, "counts elements that its code cannot have"},
+  };
+  for (const auto& [wrong, text] : all) {
+    EXPECT_THAT(aggregator_says({list(wrong)}), HasSubstr(text)) << "among single tiles";
+    EXPECT_THAT(aggregator_says({list(wrong)}, wire::ValueRule::as_is, {}, list({})), HasSubstr(text));
+    EXPECT_THAT(worker_says({down(list(wrong))}), HasSubstr(text));
+  }
+  Message longer = list({});
+  longer.header.tiles = 2;
+  EXPECT_THAT(aggregator_says({longer}), HasSubstr("its section has not so many tiles"));
+  EXPECT_THAT(worker_says({down(longer)}), HasSubstr("its section has not so many tiles"));
+  EXPECT_THAT(aggregator_says({list({}, wire::ValueRule::as_is, kBlocks)}, wire::ValueRule::as_is, kBlocks),
+              HasSubstr("a list of tiles has single elements"));
+  EXPECT_THAT(aggregator_says({list({}, wire::ValueRule::coded)}, wire::ValueRule::coded),
+              HasSubstr("it is in a list, and its operation codes values"));
 }
 
 TEST(HostileTiles, MalformedContributionsAreRefused) {

@@ -310,6 +310,28 @@ std::vector<Case> pushed_cases() {
                      .mixed_inputs = true});
     }
   }
+  // Lists of several tiles in a row, against one another and, where inputs are mixed, against single tiles.
+  for (const double density : {0.0005, 0.003, 0.02, 0.1}) {
+    for (const int workers : {1, 2, 3, 4, 5}) {
+      for (const Out out : {Out::apart, Out::packed}) {
+        for (const bool mixed : {false, true}) {
+          if (workers == 1 && out != Out::packed) continue;  // nothing is exchanged
+          ClusterOptions o = options(workers, workers < 3 ? 1 : 0, 1 + workers % 2);
+          o.slice_bytes = 64 << 10;
+          o.slot_bytes = 4 << 10;
+          all.push_back({.name = "lists_" + std::to_string(static_cast<int>(density * 10000)) + "_" +
+                                 std::to_string(workers) + (out == Out::packed ? "_packed" : "_apart") +
+                                 (mixed ? "_mixed" : ""),
+                         .cluster = o,
+                         .count = 100001,
+                         .density = density,
+                         .in = In::stream,
+                         .out = out,
+                         .mixed_inputs = mixed});
+        }
+      }
+    }
+  }
   // Sizes of blocks, each with every form, and with index codes of all kinds.
   for (const std::uint64_t block : {2, 3, 5, 8, 16, 33, 64, 100}) {
     const std::string size = "blocks_of_" + std::to_string(block);

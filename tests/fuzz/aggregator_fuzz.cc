@@ -80,6 +80,29 @@ std::string tile_message(std::uint8_t rank, wire::ValueRule rule = wire::ValueRu
   return text + body;
 }
 
+/// The same tensor in two lists: of one tile, and of three.
+std::string list_message(std::uint8_t rank) {
+  wire::Header header{.flags = wire::kHasBitmap | wire::kTiles};
+  header.tiles = 4;
+  std::string payload;
+  for (const std::uint32_t tiles : {1u, 3u}) {
+    append(payload,
+           wire::TileDescriptor{.count = tiles - 1, .parameter = wire::TileDescriptor::kListed}.encode());
+    append(payload, tiles);  // as many elements
+    for (std::uint32_t i = 0; i < tiles; ++i) append(payload, 1.0f);
+    for (std::uint32_t i = 0; i < tiles; ++i) append(payload, 255 * i + rank);
+  }
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  std::string body;
+  append(body, header);
+  append(body, record_of(1024, 1));
+  body += payload;
+  std::string text;
+  append(text,
+         Step{rank, static_cast<std::uint8_t>(Priority::bulk), static_cast<std::uint16_t>(body.size())});
+  return text + body;
+}
+
 /// The same for blocks of 4, and one element less, so that the last block has 3.
 std::string block_tile_message(std::uint8_t rank) {
   using wire::IndexCode;
@@ -160,7 +183,8 @@ std::vector<std::string> fuzz_seeds() {
       small(0, 0) + message(1, Priority::express, 0, {0}, 5, 20, wire::kHasBitmap | wire::kRefused) +
           small(0, 1) + small(1, 1),
       message(1, Priority::express, 0, {1u << 5}, 4, 20),  // a bit behind the last block
-      tile_message(0) + tile_message(1), block_tile_message(0) + block_tile_message(1),
+      tile_message(0) + tile_message(1), list_message(0) + list_message(1), list_message(0) + tile_message(1),
+      block_tile_message(0) + block_tile_message(1),
       tile_message(0, wire::ValueRule::coded) + tile_message(1, wire::ValueRule::coded),
       // The tensor's size in bytes wraps to zero.
       message(1, Priority::express, 0, {0}, 0, std::uint64_t{1} << 62)};

@@ -59,6 +59,23 @@ std::string tile_message(std::uint32_t block) {
   return text;
 }
 
+/// A result in one list of all four tiles.
+std::string list_message() {
+  wire::Header header{.flags = wire::kTiles};
+  header.tiles = 4;
+  std::string payload;
+  append(payload, wire::TileDescriptor{.count = 3, .parameter = wire::TileDescriptor::kListed}.encode());
+  append(payload, std::uint32_t{3});
+  for (int i = 0; i < 3; ++i) append(payload, 1.0f);
+  for (const std::uint32_t offset : {3u, 256u, 1020u}) append(payload, offset);
+  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  std::string text;
+  append(text, Step{static_cast<std::uint8_t>(Priority::bulk), 0,
+                    static_cast<std::uint16_t>(sizeof header + payload.size())});
+  append(text, header);
+  return text + payload;
+}
+
 /// `block`: of the operation at bulk priority, if its tensor is tiled.
 void run(FuzzInput input, std::uint64_t block) {
   const bool tiled = block > 0;
@@ -105,6 +122,7 @@ std::vector<std::string> fuzz_seeds() {
           message(Priority::express, wire::kRefused, {}, 5),
           tile_message(1),
           tile_message(4),
+          list_message(),
           message(Priority::express, kUnion, {1u << 5}, 4)};  // a bit behind the last block
 }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -223,16 +224,20 @@ Result merge(const Slice& s, bool packed, bool dense) {
 Result merge_lists(ListSum& sum, const Slice& s) {
   std::vector<std::unique_ptr<GuardedValues>> values;
   std::vector<ElementList> lists;
+  std::vector<std::vector<std::uint32_t>> wide;
+  wide.reserve(s.ranks.size());
   for (const Contribution& c : s.ranks) {
     if (c.offsets.empty()) continue;
     values.push_back(std::make_unique<GuardedValues>(c.values));
-    lists.push_back({.offsets = c.offsets, .values = values.back()->bytes().data()});
+    wide.emplace_back(c.offsets.begin(), c.offsets.end());
+    lists.push_back({.offsets = wide.back(), .values = values.back()->bytes().data()});
   }
   sum.sum(s.type, s.op, static_cast<int>(s.ranks.size()), lists);
   Outputs to(s, true, false);
-  sum.emit(to.output.packed);
+  std::vector<std::uint32_t> offsets(sum.size());
+  sum.emit(to.output.packed, offsets.data());
   Words any(s.any.size());
-  bitmap_of(sum.offsets(), any);
+  bitmap_of(std::vector<std::uint16_t>(offsets.begin(), offsets.end()), any);
   return to.result(any);
 }
 
@@ -384,6 +389,42 @@ RC_GTEST_PROP(ElementSumProperty, EqualsADenseSum, ()) {
     ListSum lists;
     if (fits_lists(s)) RC_ASSERT(merge_lists(lists, s) == expected(s, true, false));
     if (!nothing) RC_ASSERT(merge(s, true, true) == expected(s, true, true));
+  }
+}
+
+/// Several slices in a row are one list, whose offsets have more than 16 bits. Three ranks hold every 3rd,
+/// 5th and 7th of elements that are far from one another.
+TEST(ListSums, OffsetsMayHave31Bits) {
+  constexpr std::uint32_t kApart = 40009, kElements = 50000;
+  std::array<std::vector<std::uint32_t>, 3> offsets;
+  std::array<std::vector<float>, 3> values;
+  std::vector<std::uint32_t> expected_offsets;
+  std::vector<float> expected;
+  for (std::uint32_t i = 0; i < kElements; ++i) {
+    float sum = 0;
+    for (std::uint32_t r = 0; r < 3; ++r) {
+      if (i % (2 * r + 3) != 0) continue;
+      offsets[r].push_back(i * kApart);
+      values[r].push_back(static_cast<float>(i * (r + 1)));
+      sum += values[r].back();
+    }
+    if (i % 3 != 0 && i % 5 != 0 && i % 7 != 0) continue;
+    expected_offsets.push_back(i * kApart);
+    expected.push_back(sum);
+  }
+  std::vector<ElementList> lists;
+  for (std::size_t r = 0; r < 3; ++r)
+    lists.push_back({.offsets = offsets[r], .values = std::as_bytes(std::span(values[r])).data()});
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    const ForcedTarget forced(target);
+    ListSum sum;
+    sum.sum(DataType::float32, ReduceOp::sum, 3, lists);
+    ASSERT_EQ(sum.size(), expected.size());
+    std::vector<std::uint32_t> found_offsets(sum.size());
+    std::vector<float> found(sum.size());
+    sum.emit(std::as_writable_bytes(std::span(found)), found_offsets.data());
+    EXPECT_EQ(found_offsets, expected_offsets);
+    EXPECT_EQ(found, expected);
   }
 }
 

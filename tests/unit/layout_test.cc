@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/plan/slice_layout.h"
+#include "runtime/plan/tuning.h"
 #include "runtime/wire/checks.h"
 
 namespace nzcl::engine {
@@ -93,7 +94,8 @@ RC_GTEST_PROP(SliceLayout, FollowsFromWhatRanksCompareWhenOneRefuses, ()) {
 }
 
 /// What is done for each slice must not grow with the tensor where the result is packed, whatever the size of
-/// its blocks is. Each owner has 32, or up to twice as many because a slice has whole tiles.
+/// its blocks is. Each owner has 8, or up to twice as many because a slice has whole tiles; and fewer, if
+/// there is not a message for each.
 RC_GTEST_PROP(SliceLayout, OfAPackedResultHasABoundedNumberOfSlices, ()) {
   EngineConfig config;
   config.members.workers = *rc::gen::inRange(1, 5);
@@ -108,7 +110,10 @@ RC_GTEST_PROP(SliceLayout, OfAPackedResultHasABoundedNumberOfSlices, ()) {
   r.algorithm = *rc::gen::element(wire::Algorithm::push, wire::Algorithm::merging);
   r.root_or_density = *rc::gen::element<std::uint16_t>(0, 60'000);
   const SliceLayout layout = layout_of(config, 3, r);
-  RC_ASSERT(layout.slices() <= 64u * config.owners());
+  RC_ASSERT(layout.slices() <= 2 * kTiledSlicesPerOwner * config.owners());
+  // A hundredth of it is expected to be there, which fits one message for each owner.
+  if (r.count * 4 / 100 < config.owners() * kFullMessageBytes)
+    RC_ASSERT(layout.slices() <= 2 * config.owners());
   if (!layout.express()) {
     RC_ASSERT(layout.tiled());  // so that there are no bitmaps
     RC_ASSERT(layout.blocks_of(0) <= layout.tiles_of(0) * layout.tile_blocks());

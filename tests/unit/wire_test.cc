@@ -225,6 +225,12 @@ RC_GTEST_PROP(Tile, AnyBytesAreATileWithinThemOrAreRefused, (std::vector<std::ui
            (part.data() >= payload.data() && part.data() + part.size() <= payload.data() + payload.size());
   };
   RC_ASSERT(inside(tile->values) && inside(tile->index) && tile->end <= payload.size() && tile->end >= 4);
+  if (tile->listed) {
+    RC_ASSERT(shape.unit == 1 && tile->count <= tile->tiles * shape.elements);
+    RC_ASSERT(tile->values.size() == tile->count * element_bytes(type));
+    RC_ASSERT(tile->index.size() == tile->count * sizeof(std::uint32_t));
+    return;
+  }
   RC_ASSERT(shape.can_hold(tile->count));
   if (tile->index_code == IndexCode::offsets)
     RC_ASSERT(tile->index.size() == 2 * shape.units_of(tile->count));

@@ -13,6 +13,7 @@
 
 #include "nzcl/communicator.h"
 #include "runtime/base/own_process.h"
+#include "runtime/base/spare_memory.h"
 #include "runtime/bootstrap/control.h"
 #include "runtime/comm/communicator/engine_threads.h"
 #include "runtime/comm/communicator/lane_set.h"
@@ -158,6 +159,7 @@ class CommunicatorCore {
   const OwnProcess process_;
   const Introduction introduction_;
   const std::shared_ptr<Session> session_;
+  const std::shared_ptr<SpareMemory> spare_memory_ = std::make_shared<SpareMemory>();
   const int scan_streams_;    // how many streams scan_blocks() reads in turn
   const WireType wire_type_;  // the option's
   const engine::EngineConfig config_;

@@ -251,6 +251,7 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
                : engine::layout_of(config_, epoch, p.record,
                                    p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
   if (p.known == Prepared::Input::indices) cut_indices(p, layout);
+  p.output.spare = spare_memory_;
   auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
                                                static_cast<int>(lanes_.size()));
   operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them

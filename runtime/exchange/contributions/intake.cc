@@ -323,7 +323,7 @@ void Intake::pop_section(int rank) {
   if (section.last_in_slot)
     context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(section.slot);
   source.sections.pop_front();
-  source.used = source.used_tiles = 0;
+  source.used = source.used_tiles = source.used_listed = 0;
 }
 
 bool Intake::has_tile(const IncomingSlice& s, int rank) {
@@ -345,8 +345,13 @@ std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const w
     refuse_tile(s, rank, "its values are coded in another way than the operation says");
     return std::nullopt;
   }
+  if (tile && tile->listed && s.record.value_rule != wire::ValueRule::as_is) {
+    wrong = "it is in a list, and its operation codes values";
+    tile.reset();
+  }
   // The peer may have changed what lies there since a part of the run was consumed.
-  if (tile && (tile->tiles <= source.used_tiles || tile->tiles - source.used_tiles > section.tiles)) {
+  if (tile && (tile->tiles <= source.used_tiles || tile->tiles - source.used_tiles > section.tiles ||
+               (source.used_listed > 0 && (!tile->listed || tile->count < source.used_listed)))) {
     wrong = "its section has not so many tiles";
     tile.reset();
   }
@@ -355,15 +360,22 @@ std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const w
     return std::nullopt;
   }
   tile->tiles -= source.used_tiles;
+  if (!tile->listed) return tile;
+  const auto used = static_cast<std::uint32_t>(source.used_listed);
+  tile->count -= used;
+  tile->values = tile->values.subspan(used * element_bytes(static_cast<DataType>(s.record.type)));
+  tile->index = tile->index.subspan(used * sizeof(std::uint32_t));
   return tile;
 }
 
-void Intake::consume_tiles(int rank, const wire::Tile& tile, std::uint64_t tiles) {
+void Intake::consume_tiles(int rank, const wire::Tile& tile, std::uint64_t tiles, std::size_t listed) {
   Source& source = source_of(rank);
   Section& section = source.sections.front();
   section.tiles -= static_cast<std::uint32_t>(tiles);
-  source.used_tiles = tiles < tile.tiles ? source.used_tiles + tiles : 0;
-  if (source.used_tiles == 0) source.used = tile.end;
+  const bool some_left = tiles < tile.tiles;
+  source.used_tiles = some_left ? source.used_tiles + tiles : 0;
+  source.used_listed = some_left ? source.used_listed + listed : 0;
+  if (!some_left) source.used = tile.end;
   if (section.tiles == 0) pop_section(rank);
 }
 

@@ -33,9 +33,12 @@ TileSum::TileSum(LaneContext& context, wire::Priority priority, Intake& intake)
       rules_{context.config.index_code, context.config.short_codes},
       ranks_(numbers(context.config.members.workers)),
       arrived_(ranks_.size()),
+      taken_(ranks_.size()),
       parts_(ranks_.size()),
       result_scratch_(context.slot_bytes(priority)),
-      rounding_scratch_(context.slot_bytes(priority)) {
+      rounding_scratch_(context.slot_bytes(priority)),
+      list_offsets_(new std::uint32_t[kMostListed]),
+      most_bytes_(context.slot_bytes(priority)) {
   const std::size_t scratches = ranks_.size() <= kMergeRanks ? ranks_.size() : 1;
   for (std::size_t i = 0; i < scratches; ++i) scratches_.emplace_back(context.slot_bytes(priority));
   sources_.reserve(ranks_.size());
@@ -69,7 +72,8 @@ bool TileSum::ready() {
   units_ = shape_.units();
   if (!read_arrived()) return false;
   empty_ = empty_tiles();
-  ready_ = empty_ > 0 || collect();
+  listed_ = empty_ > 0 ? 0 : listed_tiles();
+  ready_ = empty_ > 0 || (listed_ > 0 ? sum_several(listed_) : collect());
   if (empty_ > 0) result_ = {}, choice_ = {};
   return ready_;
 }
@@ -89,7 +93,75 @@ bool TileSum::read_arrived() {
     const auto tile = intake_.tile(*slice_, rank, shape_);
     if (!tile) return false;
     arrived_[static_cast<std::size_t>(rank)] = *tile;
+    taken_[static_cast<std::size_t>(rank)] = tile->listed ? listed_of(rank, 1) : tile->count;
   }
+  return true;
+}
+
+/// Returns how many tiles from the next one on are best summed as lists, all at once: none, if a rank tells
+/// of them in another way, or if they have too many elements.
+std::uint64_t TileSum::listed_tiles() const {
+  if (ranks_.size() > kListedRanks || shape_.unit > 1 || rule() != wire::ValueRule::as_is) return 0;
+  std::uint64_t tiles = std::min(tiles_ - summed_, wire::kMostListElements / slice_->layout->tile_elements());
+  for (const int rank : ranks_) {
+    if (context_.is_self(rank)) {
+      tiles = slice_->local->tile_input().listed_tiles(tiles);
+    } else {
+      const wire::Tile& tile = arrived_[static_cast<std::size_t>(rank)];
+      tiles = tile.listed || tile.count == 0 ? std::min(tiles, tile.tiles) : 0;
+    }
+  }
+  while (tiles > 0 && !lists_pay(tiles)) tiles /= 2;
+  return tiles;
+}
+
+/// Whether these tiles' elements are so few that they can be summed as lists, and that this is fast.
+bool TileSum::lists_pay(std::uint64_t tiles) const {
+  std::uint64_t held = 0, steps = 0;
+  for (const int rank : ranks_) {
+    const std::size_t listed = listed_of(rank, tiles);
+    if (held > 0 && listed > 0) steps += held + listed;
+    held += listed;
+  }
+  const std::uint64_t elements = tiles * slice_->layout->tile_elements();
+  return held > 0 && held <= kMostListed && steps * kElementsPerListStep <= elements &&
+         wire::kMaxOverhead + list_bytes(0, element_bytes(type()), held) <= most_bytes_;
+}
+
+/// Returns how many elements the rank has listed of the next tiles.
+std::size_t TileSum::listed_of(int rank, std::uint64_t tiles) const {
+  if (context_.is_self(rank)) return slice_->local->tile_input().units_in(number_, tiles);
+  const wire::Tile& tile = arrived_[static_cast<std::size_t>(rank)];
+  if (!tile.listed || tiles == tile.tiles) return tile.count;
+  return listed_below(tile, intake_.list_begin(*slice_, rank) + tiles * slice_->layout->tile_elements());
+}
+
+/// Sums so many tiles as lists. Returns false after a failure.
+bool TileSum::sum_several(std::uint64_t tiles) {
+  const std::uint64_t last = number_ + tiles - 1, elements = (tiles - 1) * slice_->layout->tile_elements() +
+                                                             slice_->layout->elements_of_tile(last);
+  std::uint32_t* to = list_offsets_.get();
+  lists_.clear();
+  for (const int rank : ranks_) {
+    const wire::Tile& tile = arrived_[static_cast<std::size_t>(rank)];
+    std::size_t& count = taken_[static_cast<std::size_t>(rank)];
+    count = listed_of(rank, tiles);
+    if (count == 0) continue;
+    if (count > static_cast<std::size_t>(list_offsets_.get() + kMostListed - to) ||
+        (!context_.is_self(rank) &&
+         !read_list(tile, count, intake_.list_begin(*slice_, rank), elements, to))) {
+      intake_.refuse_tile(*slice_, rank, "its index set is malformed");
+      return false;
+    }
+    if (context_.is_self(rank)) {
+      lists_.push_back(slice_->local->tile_input().list(slice_->local->layout, number_, tiles, to));
+      slice_->local->add(slice_->local->input_blocks, count);  // blocks are single elements
+    } else {
+      lists_.push_back({.offsets = {to, count}, .values = tile.values.data()});
+    }
+    to += count;
+  }
+  list_sum_.sum(type(), op(), static_cast<int>(ranks_.size()), lists_);
   return true;
 }
 
@@ -109,7 +181,9 @@ std::optional<TilePart> TileSum::part_of(int rank, TileScratch& scratch) {
   std::span<const std::uint16_t> drawn;
   if (slice_->local != nullptr)
     drawn = slice_->local->tile_input().drawn(*slice_->layout, number_, tile, scratch);
-  auto part = read_part(tile, shape_, scratch, {}, drawn);
+  auto part = tile.listed ? read_listed_tile(tile, taken_[static_cast<std::size_t>(rank)],
+                                             intake_.list_begin(*slice_, rank), shape_, scratch)
+                          : read_part(tile, shape_, scratch, {}, drawn);
   all_drawn_ &= tile.index_code == wire::IndexCode::drawn;
   if (!part) intake_.refuse_tile(*slice_, rank, "its index set or its values are malformed");
   return part;
@@ -134,8 +208,8 @@ bool TileSum::collect() {
   std::uint64_t held = 0, whole = 0;  // elements that remote ranks hold, and ranks that hold all of them
   for (const int rank : ranks_) {
     if (context_.is_self(rank)) continue;
-    held += arrived_[static_cast<std::size_t>(rank)].count;
-    whole += arrived_[static_cast<std::size_t>(rank)].count == shape_.elements;
+    held += taken_[static_cast<std::size_t>(rank)];
+    whole += taken_[static_cast<std::size_t>(rank)] == shape_.elements;
   }
   if (slice_->local != nullptr) ++whole;  // it may be, and then there is nothing else to find out first
   const bool few_ranks = ranks_.size() <= kMergeRanks;
@@ -174,18 +248,15 @@ void TileSum::choose_result_code() {
 void TileSum::sum_lists() {
   way_ = Way::lists;
   lists_.clear();
+  std::uint32_t* to = list_offsets_.get();
   for (std::size_t rank = 0; rank < parts_.size(); ++rank) {
-    const TilePart& part = parts_[rank];
-    if (part.count > 0)
-      lists_.push_back({.offsets = as_offsets(part, scratches_[rank].offsets()), .values = part.values});
+    if (parts_[rank].count == 0) continue;
+    lists_.push_back(as_list(parts_[rank], scratches_[rank], to));
+    to += lists_.back().offsets.size();
   }
   list_sum_.sum(type(), op(), static_cast<int>(ranks_.size()), lists_);
-  result_ = {.form = TilePart::Form::offsets,
-             .units = list_sum_.offsets().size(),
-             .count = list_sum_.offsets().size(),
-             .bitmap = {},
-             .offsets = list_sum_.offsets(),
-             .values = nullptr};
+  list_sum_.emit(rounding_scratch_.values(), list_offsets_.get());
+  result_ = listed_part({list_offsets_.get(), list_sum_.size()}, 0, nullptr, result_scratch_.offsets());
   choose_result_code();
 }
 
@@ -290,6 +361,8 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   const std::uint64_t end = bytes(at);
   if (empty_ > 0) {
     write_empty_tiles(to, empty_);
+  } else if (listed_ > 0) {
+    write_list(to, at);
   } else if (result_.count == 0) {
     write_descriptor(to, choice_, 0, wire::ValueCode::as_is);
     write_values({});
@@ -312,6 +385,11 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   consume();
   summed_ += tiles();
   ready_ = false;
+}
+
+void TileSum::write_list(std::byte* to, std::uint64_t at) {
+  const ListRoom room = begin_list(to, at, element_bytes(type()), listed_, list_sum_.size());
+  list_sum_.emit(room.values, room.offsets.data());
 }
 
 /// Sums in fp32, and has this rank's coder write what travels and keep what that loses.
@@ -353,7 +431,7 @@ void TileSum::write_values(std::span<std::byte> values) {
           values);
       break;
     case Way::lists:
-      list_sum_.emit(values);
+      std::memcpy(values.data(), rounding_scratch_.values().data(), result_.count * element_bytes(type()));
       break;
     case Way::accumulate:
       if (result_.form == TilePart::Form::offsets) {
@@ -382,7 +460,8 @@ void TileSum::collect_sources() {
 void TileSum::consume() {
   for (const int rank : ranks_) {
     if (!context_.is_self(rank))
-      intake_.consume_tiles(rank, arrived_[static_cast<std::size_t>(rank)], tiles());
+      intake_.consume_tiles(rank, arrived_[static_cast<std::size_t>(rank)], tiles(),
+                            taken_[static_cast<std::size_t>(rank)]);
   }
 }
 

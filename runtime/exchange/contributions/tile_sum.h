@@ -1,7 +1,9 @@
 // Sums the contributions to a tiled slice, tile by tile, in rank order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "runtime/kernels/merge.h"
 #include "runtime/kernels/unit_sum.h"
 #include "runtime/tile/tile_codec.h"
+#include "runtime/tile/tile_list.h"
 
 namespace nzcl::engine {
 
@@ -32,14 +35,16 @@ class TileSum {
   std::uint64_t summed() const { return summed_; }
 
   /// Returns true if the next tile can be summed: every rank's is here, and is well-formed. Where all ranks
-  /// say that several tiles in a row are empty, all of these are summed at once. Precondition: !done().
+  /// say that several tiles in a row are empty, or tell them in lists, all of these are summed at once.
+  /// Precondition: !done().
   bool ready();
   /// How many tiles sum_into() sums. Precondition: ready().
-  std::uint64_t tiles() const { return std::max<std::uint64_t>(empty_, 1); }
+  std::uint64_t tiles() const { return std::max<std::uint64_t>({empty_, listed_, 1}); }
   /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
   /// ready().
   std::uint64_t bytes(std::uint64_t at) const {
-    return tile_bytes(at, choice_, alignment_, result_value_bytes());
+    return listed_ > 0 ? list_bytes(at, element_bytes(type()), list_sum_.size())
+                       : tile_bytes(at, choice_, alignment_, result_value_bytes());
   }
   /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
   /// Precondition: ready().
@@ -55,6 +60,11 @@ class TileSum {
 
   bool read_arrived();
   std::uint64_t empty_tiles() const;
+  std::uint64_t listed_tiles() const;
+  bool lists_pay(std::uint64_t tiles) const;
+  std::size_t listed_of(int rank, std::uint64_t tiles) const;
+  bool sum_several(std::uint64_t tiles);
+  void write_list(std::byte* to, std::uint64_t at);
   bool collect();
   bool accumulate();
   void start_accumulation();
@@ -87,12 +97,14 @@ class TileSum {
   bool ready_ = false;
   Way way_ = Way::nothing;
   std::uint64_t number_ = 0;
-  std::uint64_t empty_ = 0;  // how many tiles from it on are empty on all ranks, as far as they say so
+  std::uint64_t empty_ = 0;   // how many tiles from it on are empty on all ranks, as far as they say so
+  std::uint64_t listed_ = 0;  // how many tiles from it on are summed as lists, all at once
   wire::TileShape shape_;
   std::uint64_t units_ = 0;
   ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps
   std::uint64_t alignment_ = 0;      // how the result's values are aligned as they are sent
   std::vector<wire::Tile> arrived_;  // the parts of the remote ranks, by rank
+  std::vector<std::size_t> taken_;   // how many elements of a list are summed now, by rank
   std::vector<TilePart> parts_;      // by rank, for the ways that need all of them at once
   TilePart result_;                  // the union; sum_into() writes its values
   bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
@@ -103,6 +115,8 @@ class TileSum {
   std::vector<MergeSource> sources_;
   std::vector<const std::byte*> pointers_;
   std::vector<ElementList> lists_;
+  std::unique_ptr<std::uint32_t[]> list_offsets_;  // of lists_: kMostListed
+  const std::uint64_t most_bytes_;                 // of a message
   ListSum list_sum_;
   ElementAccumulator accumulator_;
 };

@@ -1,11 +1,13 @@
 #include "runtime/exchange/contributions/tile_writer.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/kernels/index_codec.h"
 #include "runtime/kernels/narrow.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/tile/tile_blocks.h"
+#include "runtime/tile/tile_list.h"
 #include "runtime/tile/value_codec.h"
 #include "runtime/trace/trace.h"
 
@@ -18,6 +20,8 @@ void zero(std::byte* at, std::uint64_t bytes) { std::memset(at, 0, bytes); }
 
 TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
     : rules_{context.config.index_code, context.config.short_codes},
+      ranks_(static_cast<std::uint64_t>(context.config.members.workers)),
+      most_list_bytes_(std::min(kFullMessageBytes, context.slot_bytes(priority) - wire::kMaxOverhead)),
       scratch_(context.slot_bytes(priority)),
       coded_(new std::byte[context.slot_bytes(priority)]) {}
 
@@ -45,20 +49,70 @@ bool TileWriter::write_payload(MessageBuilder& message, Contribution& c, wire::H
     c.set_sent();
     return true;
   }
-  const std::uint64_t begin = message.bytes(), first = op.layout.tile_number(c.slice, 0);
+  const std::uint64_t begin = message.bytes();
   std::uint64_t covered = 0;
   while (!c.sent() && message.bytes() < kFullMessageBytes && covered < kMessageCoversBytes) {
-    const std::uint64_t tile = first + c.sent_tiles;
-    const std::uint64_t empty =
-        op.tile_input().empty_tiles(tile, std::min(c.tiles - c.sent_tiles, wire::kMostEmptyTiles));
-    if (empty > 0 ? !add_empty_tiles(message, empty) : !add_tile(message, op, tile, begin)) break;
-    c.sent_tiles += std::max<std::uint64_t>(empty, 1);
-    header.tiles += static_cast<std::uint32_t>(std::max<std::uint64_t>(empty, 1));
+    const std::uint64_t tiles = add_tiles(message, c, begin);
+    if (tiles == 0) break;
+    c.sent_tiles += tiles;
+    header.tiles += static_cast<std::uint32_t>(tiles);
     if (!op.tile_input().needs_no_scan()) covered += op.layout.tile_elements() * op.layout.element_bytes();
   }
   header.flags |= wire::kTiles;
   header.payload_bytes = static_cast<std::uint32_t>(message.bytes() - begin);
   return header.tiles > 0;
+}
+
+/// Adds the next tile, or several that are empty or make up a list. Returns how many, or 0 if none fits.
+std::uint64_t TileWriter::add_tiles(MessageBuilder& message, const Contribution& c,
+                                    std::uint64_t payload_begin) {
+  Operation& op = *c.operation;
+  const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles);
+  const std::uint64_t empty =
+      op.tile_input().empty_tiles(tile, std::min(c.tiles - c.sent_tiles, wire::kMostEmptyTiles));
+  if (empty > 0) return add_empty_tiles(message, empty) ? empty : 0;
+  const std::uint64_t listed = listed_tiles(c);
+  if (listed == 0) return add_tile(message, op, tile, payload_begin) ? 1 : 0;
+  return add_list(message, op, tile, listed, message.bytes() - payload_begin) ? listed : 0;
+}
+
+/// Returns how many tiles from the next one on are best told in one list, if any. Lists have no short code,
+/// so they are for where bytes cost little. Ranks with about as many elements begin and end their lists with
+/// the same tiles, because these are a power of two that divides the number of those before.
+std::uint64_t TileWriter::listed_tiles(const Contribution& c) const {
+  const Operation& op = *c.operation;
+  const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles), left = c.tiles - c.sent_tiles;
+  if (rules_.shortest || rules_.forced || ranks_ > kListedRanks || op.layout.unit_elements() > 1 ||
+      op.record.value_rule != wire::ValueRule::as_is || op.tile_input().listed_tiles(1) == 0 ||
+      !lists_pay(op, tile, 1))
+    return 0;
+  std::uint64_t tiles = 1;
+  while (2 * tiles <= left && c.sent_tiles % (2 * tiles) == 0 && lists_pay(op, tile, 2 * tiles)) tiles *= 2;
+  return tiles;
+}
+
+/// Whether these tiles have so few elements that merging their lists is fast, and that they fit a message
+/// which is worth its cost. A list of one tile is shorter than the tile with all elements.
+bool TileWriter::lists_pay(const Operation& op, std::uint64_t tile, std::uint64_t tiles) const {
+  const std::uint64_t units = op.tile_input().units_in(tile, tiles),
+                      elements = tiles * op.layout.tile_elements();
+  return units * list_steps(ranks_) * kElementsPerListStep <= elements &&
+         elements <= wire::kMostListElements &&
+         (tiles == 1 || list_bytes(0, op.layout.element_bytes(), units) <= most_list_bytes_);
+}
+
+/// Returns false, and adds nothing, if the list does not fit.
+bool TileWriter::add_list(MessageBuilder& message, Operation& op, std::uint64_t tile, std::uint64_t tiles,
+                          std::uint64_t at) {
+  const std::uint64_t each = op.layout.element_bytes();
+  const std::size_t count = op.tile_input().units_in(tile, tiles);
+  std::byte* const to = message.reserve(list_bytes(at, each, count));
+  if (to == nullptr) return false;
+  const ListRoom room = begin_list(to, at, each, tiles, count);
+  const ElementList list = op.tile_input().list(op.layout, tile, tiles, room.offsets.data());
+  copy_cold(room.values.data(), list.values, room.values.size());
+  op.add(op.input_blocks, count);  // blocks are single elements
+  return true;
 }
 
 /// Returns false, and adds nothing, if they do not fit.

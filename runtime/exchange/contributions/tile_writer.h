@@ -27,7 +27,13 @@ class TileWriter {
 
  private:
   bool write_payload(MessageBuilder& message, Contribution& contribution, wire::Header& header);
+  std::uint64_t add_tiles(MessageBuilder& message, const Contribution& contribution,
+                          std::uint64_t payload_begin);
   static bool add_empty_tiles(MessageBuilder& message, std::uint64_t tiles);
+  std::uint64_t listed_tiles(const Contribution& contribution) const;
+  bool lists_pay(const Operation& operation, std::uint64_t tile, std::uint64_t tiles) const;
+  static bool add_list(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t tiles,
+                       std::uint64_t at);
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
   bool add_coded_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t at);
@@ -36,6 +42,8 @@ class TileWriter {
                                                 std::uint64_t bytes, std::uint64_t behind);
 
   const CodeRules rules_;
+  const std::uint64_t ranks_;
+  const std::uint64_t most_list_bytes_;  // of several tiles
   TileScratch scratch_;
   const std::unique_ptr<std::byte[]> coded_;  // values of one tile
   std::uint64_t last_bytes_ = 0;              // of the tile before

@@ -79,17 +79,11 @@ TilePart TileMerge::merge(DataType type, ReduceOp op, const TilePart& a, TileScr
 TilePart TileMerge::merge_lists(DataType type, ReduceOp op, const TilePart& a, TileScratch& a_scratch,
                                 const TilePart& b, TileScratch& b_scratch, std::span<std::byte> values) {
   std::size_t lists = 0;
-  if (a.count > 0) lists_[lists++] = {as_offsets(a, a_scratch.offsets()), a.values};
-  if (b.count > 0) lists_[lists++] = {as_offsets(b, b_scratch.offsets()), b.values};
+  if (a.count > 0) lists_[lists++] = as_list(a, a_scratch, list_offsets_.get());
+  if (b.count > 0) lists_[lists++] = as_list(b, b_scratch, list_offsets_.get() + a.count);
   list_sum_.sum(type, op, kParts, std::span(lists_).first(lists));
-  list_sum_.emit(values);
-  const auto offsets = list_sum_.offsets();
-  return {.form = TilePart::Form::offsets,
-          .units = offsets.size(),
-          .count = offsets.size(),
-          .bitmap = {},
-          .offsets = offsets,
-          .values = values.data()};
+  list_sum_.emit(values, list_offsets_.get());
+  return listed_part({list_offsets_.get(), list_sum_.size()}, 0, values.data(), scratch_.offsets());
 }
 
 TilePart TileMerge::merge_elements(DataType type, ReduceOp op, const TilePart& a, const TilePart& b,

@@ -3,12 +3,15 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 
 #include "nzcl/types.h"
 #include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/merge.h"
 #include "runtime/tile/tile_codec.h"
+#include "runtime/tile/tile_list.h"
 
 namespace nzcl::engine {
 
@@ -18,7 +21,8 @@ namespace nzcl::engine {
 class TileMerge {
  public:
   /// `most_value_bytes`: of a tile's values, as wide as they can be.
-  explicit TileMerge(std::size_t most_value_bytes) : scratch_(most_value_bytes) {}
+  explicit TileMerge(std::size_t most_value_bytes)
+      : scratch_(most_value_bytes), list_offsets_(new std::uint32_t[kMostListed]) {}
 
   /// Combines `a`, which is of lower ranks, with `b`. The scratches are those that the parts were read with,
   /// and may be used. `values` has room for the values of both, or for all elements if these are fewer. The
@@ -43,6 +47,7 @@ class TileMerge {
   TileScratch scratch_;
   ListSum list_sum_;
   std::array<ElementList, 2> lists_;
+  std::unique_ptr<std::uint32_t[]> list_offsets_;  // of lists_
   std::array<MergeSource, 2> sources_;
 };
 

@@ -17,6 +17,7 @@ TileQueue::Next TileQueue::look(const TilePlace& place, DataType type) {
       wire::read_tile({section_->payload, header.payload_bytes}, at_, type, place.shape, wrong_);
   if (!tile) return Next::wrong;
   if (tile->value_code != wire::ValueCode::as_is) return refuse("a tile of partial sums has coded values");
+  if (tile->listed) return refuse("partial sums are told tile by tile, and not in lists");
   if (tile->tiles > header.tiles - tiles_read_) return refuse("its section has not so many tiles");
   tile_ = *tile;
   return Next::tile;

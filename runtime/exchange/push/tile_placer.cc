@@ -12,6 +12,11 @@ using wire::Header;
 
 namespace {
 
+/// Whether the tile is in a list, although its operation has none.
+bool is_misplaced_list(const Operation& op, const wire::Tile& tile) {
+  return tile.listed && op.record.value_rule != wire::ValueRule::as_is;
+}
+
 /// Returns why the tiles of a section with this header cannot belong to the transfer, or nullptr.
 const char* wrong_with_tiles(const Transfer& t, const Header& header) {
   const Operation& op = *t.up.operation;
@@ -54,7 +59,7 @@ void TilePlacer::note_section(const Transfer& t, const wire::Section& section) {
     const auto tile = wire::read_tile({section.payload, section.header.payload_bytes}, at, op.type(),
                                       layout.shape_of_tile(number), wrong);
     // What is wrong is refused when it is to be placed.
-    if (!tile || tile->tiles > section.header.tiles - i) return;
+    if (!tile || tile->tiles > section.header.tiles - i || is_misplaced_list(op, *tile)) return;
     at = tile->end;
     n = tile->tiles;
     if (!op.tile_output().needs_note(number)) continue;
@@ -106,14 +111,17 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
     t.section_at = tile->end;
     return true;
   }
-  if (tile->count > 0 && tile->value_code != wire::result_code(op.record.value_rule))
+  if (is_misplaced_list(op, *tile) ||
+      (tile->count > 0 && tile->value_code != wire::result_code(op.record.value_rule)))
     return refuse_it("its values are coded in another way than the operation says");
   if (!op.tile_output().placeable(number, context_.config.lane)) return false;
   const auto drawn = op.tile_input().drawn(op.layout, number, *tile, scratch_);
-  const auto blocks = op.tile_output().place(number, *tile, context_.config.lane, scratch_, drawn);
+  const auto blocks = tile->listed
+                          ? op.tile_output().place_list(number, *tile, context_.config.lane, scratch_)
+                          : op.tile_output().place(number, *tile, context_.config.lane, scratch_, drawn);
   if (!blocks) return refuse_it("its index set or its values are malformed");
   op.add(op.union_blocks, *blocks);
-  ++t.placed_tiles;
+  t.placed_tiles += tile->tiles;
   t.section_at = tile->end;
   return true;
 }

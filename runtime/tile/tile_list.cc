@@ -1,0 +1,88 @@
+#include "runtime/tile/tile_list.h"
+
+#include <cstring>
+
+#include "runtime/kernels/offsets.h"
+#include "runtime/tile/tile_codec.h"
+
+namespace nzcl::engine {
+
+ListRoom begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes, std::uint64_t tiles,
+                    std::size_t count) {
+  const std::uint64_t values = wire::list_values_at(at, element_bytes) - at,
+                      values_end = values + count * element_bytes,
+                      offsets = wire::list_offsets_at(at + values_end) - at;
+  const std::uint32_t head[] = {wire::TileDescriptor{.count = static_cast<std::uint32_t>(tiles - 1),
+                                                     .parameter = wire::TileDescriptor::kListed}
+                                    .encode(),
+                                static_cast<std::uint32_t>(count)};
+  std::memcpy(to, head, sizeof head);
+  std::memset(to + sizeof head, 0, values - sizeof head);
+  std::memset(to + values_end, 0, offsets - values_end);
+  return {{to + values, count * element_bytes}, {reinterpret_cast<std::uint32_t*>(to + offsets), count}};
+}
+
+std::size_t listed_below(const wire::Tile& list, std::uint64_t number) {
+  const auto offset = [&](std::size_t i) {
+    std::uint32_t value = 0;
+    std::memcpy(&value, list.index.data() + i * sizeof value, sizeof value);
+    return value;
+  };
+  std::size_t begin = 0, end = list.count;
+  if (end > 0 && offset(end - 1) < number) return end;
+  while (begin < end) {
+    const std::size_t middle = begin + (end - begin) / 2;
+    if (offset(middle) < number) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first, std::uint64_t elements,
+               std::uint32_t* to) {
+  if (count == 0) return true;
+  std::memcpy(to, list.index.data(), count * sizeof *to);
+  const auto less = static_cast<std::uint32_t>(first);
+  if (less != 0) {
+    for (std::size_t i = 0; i < count; ++i) to[i] -= less;
+  }
+  return are_offsets(std::span<const std::uint32_t>(to, count), elements);
+}
+
+std::optional<TilePart> read_listed_tile(const wire::Tile& list, std::size_t count, std::uint64_t first,
+                                         const wire::TileShape& shape, TileScratch& scratch) {
+  std::uint32_t* const offsets = scratch.list().data();
+  if (count > shape.elements || !read_list(list, count, first, shape.elements, offsets)) return std::nullopt;
+  if (count == shape.elements) {
+    return TilePart{.form = TilePart::Form::all,
+                    .units = count,
+                    .count = count,
+                    .bitmap = {},
+                    .offsets = {},
+                    .values = list.values.data()};
+  }
+  return listed_part({offsets, count}, 0, list.values.data(), scratch.offsets());
+}
+
+ElementList as_list(const TilePart& part, TileScratch& scratch, std::uint32_t* to) {
+  const auto offsets = as_offsets(part, scratch.offsets());
+  widen_offsets(offsets, 0, to);
+  return {.offsets = {to, offsets.size()}, .values = part.values};
+}
+
+TilePart listed_part(std::span<const std::uint32_t> offsets, std::uint64_t first, const std::byte* values,
+                     std::span<std::uint16_t> to) {
+  if (offsets.empty()) return {};
+  narrow_offsets(offsets, static_cast<std::uint32_t>(first), to.data());
+  return {.form = TilePart::Form::offsets,
+          .units = offsets.size(),
+          .count = offsets.size(),
+          .bitmap = {},
+          .offsets = to.first(offsets.size()),
+          .values = values};
+}
+
+}  // namespace nzcl::engine
