@@ -28,6 +28,7 @@ void connect_lane(const std::string& address) {
   engine::LaneOptions options{.config = {}, .timeout = {}, .spin = {}, .on_failure = {}};
   options.config.members = {.self = 0, .workers = kPeers, .dedicated = 0};
   options.config.channels = {engine::ChannelConfig{128, 1}, engine::ChannelConfig{128, 1}};
+  options.config.set_links({});
   engine::Lane lane(options, device);
   static_cast<void>(lane.address_for(1));
   lane.connect(std::vector<std::string>{"", address}, verbs::Clock::now());
