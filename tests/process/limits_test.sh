@@ -2,37 +2,11 @@
 # Tests of ranks that share less than it seems, and of ranks that may have only few descriptors, threads, or memory in /dev/shm.
 #   limits_test.sh CASE RANK_PROGRAM INFO_PROGRAM
 set -euo pipefail
+# shellcheck source=tests/process/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 case_name=$1 rank=$2 info=$3
-work=$(mktemp -d)
-pids=()
-# shellcheck disable=SC2317 # called by the trap
-clean_up() {
-  ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
-  rm -rf "$work"
-}
-trap clean_up EXIT
+export NZCL_LOG_LEVEL=info NZCL_SECRET=secret-of-the-tests MASTER_ADDR=127.0.0.1
 
-# Variables of a launcher that may have started this test must not reach the ranks.
-while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(NZCL_|PMI|PMIX_|OMPI_|PRTE_|MPI_|SLURM_|HYDRA|MASTER_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|LOCAL_RANK)$' || true)
-export NZCL_BOOTSTRAP_TIMEOUT_S=60 NZCL_TIMEOUT_S=20 NZCL_LOG_LEVEL=info NZCL_SECRET=secret-of-the-tests MASTER_ADDR=127.0.0.1
-
-skip() { echo "$*" && exit 77; }
-fail() {
-  echo "FAILED: $*" >&2
-  local file
-  for file in "$work"/*.out; do
-    [[ ! -e $file ]] || { echo "--- $file" && tail -n 20 "$file"; } >&2
-  done
-  exit 1
-}
-# A port where nobody listens, below the range that the system takes for outgoing connections.
-free_port() {
-  local port
-  while port=$((RANDOM % 12000 + 20000)); do
-    (: </dev/tcp/127.0.0.1/$port) 2>/dev/null || break
-  done
-  echo "$port"
-}
 # new_job N: the next ranks belong to a job of this size
 new_job() {
   export WORLD_SIZE=$1 MASTER_PORT

@@ -2,45 +2,14 @@
 # Tests of ranks and aggregators as separate processes.
 #   process_test.sh CASE RANK_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM
 set -euo pipefail
+# shellcheck source=tests/process/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 case_name=$1 rank=$2 aggregator=$3 info=$4
-work=$(mktemp -d)
-pids=() hosts=()
 read -ra transports <<<"${TEST_TRANSPORTS:-cma shm tcp}"
 grep -qE '^ +cma +yes' <<<"$("$info" 2>/dev/null)" || transports=("${transports[@]/#cma/shm}") # without cma, which some containers forbid
-# shellcheck disable=SC2317 # called by the trap
-clean_up() {
-  ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
-  local host
-  for host in "${hosts[@]}"; do ip netns del "$host" || true; done
-  rm -rf "$work"
-}
-trap clean_up EXIT
-
-# Variables of a launcher that may have started this test must not reach the ranks.
-while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(NZCL_|PMI|PMIX_|OMPI_|PRTE_|MPI_|SLURM_|HYDRA|MASTER_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|LOCAL_RANK)$' || true)
-export NZCL_BOOTSTRAP_TIMEOUT_S=60 NZCL_TIMEOUT_S=20
 # The timeout of cases where a member is missing. It is long enough that all others have been started by then, even on a busy
 # machine.
 brief=NZCL_BOOTSTRAP_TIMEOUT_S=10
-
-fail() {
-  echo "FAILED: $*" >&2
-  local file
-  for file in "$work"/*.out; do
-    [[ ! -e $file ]] || { echo "--- $file" && tail -n 20 "$file"; } >&2
-  done
-  exit 1
-}
-
-# Prints a port of 127.0.0.1 such that nobody listens on it or on the next one. It lies below the range that the system takes
-# for outgoing connections, because an earlier test's connection may hold such a port for a minute after its end.
-free_port() {
-  local port
-  while port=$((RANDOM % 12000 + 20000)); do
-    (: </dev/tcp/127.0.0.1/$port) 2>/dev/null || (: </dev/tcp/127.0.0.1/$((port + 1))) 2>/dev/null || break
-  done
-  echo "$port"
-}
 
 # start NAME VARIABLE=VALUE... -- COMMAND...: starts the command in the background, with its output in NAME.out
 start() {
@@ -97,16 +66,6 @@ expect_subgroups_ok() {
     for what in parent child 'child after the parent'; do expect_text "rank$r" "^$what: ok\$"; done
     ((r == 0)) || ((n == 2)) || expect_text "rank$r" '^grandchild: ok$'
   done
-}
-# until_true TEXT COMMAND...: waits until the command succeeds; TEXT is what the failure says otherwise
-until_true() {
-  local what=$1 i
-  shift
-  for ((i = 0; i < 300; i++)); do
-    ! "$@" || return 0
-    sleep 0.1
-  done
-  fail "in 30 s not: $what"
 }
 joined() { grep -q joined "$work/rank$1.out" 2>/dev/null; } # RANK
 listens() { (: </dev/tcp/127.0.0.1/"$1") 2>/dev/null; }

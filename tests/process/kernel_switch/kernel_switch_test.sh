@@ -3,40 +3,11 @@
 # cases that end with _process, nzcl_aggregator is in its place.
 #   kernel_switch_test.sh CASE RANK_PROGRAM SWITCH_PROGRAM AGGREGATOR_PROGRAM INFO_PROGRAM FLOODER_PROGRAM
 set -euo pipefail
+# shellcheck source=tests/process/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 case_name=$1 rank=$2 switch=$3 aggregator=$4 info=$5 flooder=$6
-work=$(mktemp -d)
-pids=() hosts=()
-# shellcheck disable=SC2317 # called by the trap
-clean_up() {
-  ((${#pids[@]} == 0)) || kill -KILL "${pids[@]}" 2>/dev/null || true
-  local host
-  for host in "${hosts[@]}"; do ip netns del "$host" || true; done
-  rm -rf "$work"
-}
-trap clean_up EXIT
-while read -r name; do unset "$name"; done < <(compgen -e | grep -E '^(NZCL_|PMI|PMIX_|OMPI_|PRTE_|MPI_|SLURM_|HYDRA|MASTER_|TORCHELASTIC_)|^(RANK|WORLD_SIZE|LOCAL_RANK)$' || true)
-export NZCL_BOOTSTRAP_TIMEOUT_S=60 NZCL_TIMEOUT_S=20 NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 NZCL_ALGORITHM=switch NZCL_TRANSPORT=tcp
+export NZCL_SECRET=secret-of-the-tests NZCL_AGGREGATORS=1 NZCL_ALGORITHM=switch NZCL_TRANSPORT=tcp
 export MASTER_ADDR=10.99.0.1 MASTER_PORT=29500
-
-fail() {
-  echo "FAILED: $*" >&2
-  local file
-  for file in "$work"/*.out; do
-    [[ ! -e $file ]] || { echo "--- $file" && tail -n 20 "$file"; } >&2
-  done
-  exit 1
-}
-skip() { echo "$*" && exit 77; }
-# until_true TEXT COMMAND...: waits until the command succeeds; TEXT is what the failure says otherwise
-until_true() {
-  local what=$1 i
-  shift
-  for ((i = 0; i < 300; i++)); do
-    ! "$@" || return 0
-    sleep 0.1
-  done
-  fail "in 30 s not: $what"
-}
 
 command -v ip >/dev/null || skip "iproute2 is not installed"
 possible=$("$info" 2>/dev/null | grep -A1 '^Sums inside the kernel' | tail -n 1)
