@@ -35,6 +35,21 @@ TEST(Hello, BytesThatAreNotTextAreReplaced) {
   EXPECT_EQ(read.options.session, "\xEF\xBF\xBD");
 }
 
+TEST(Hello, AnOptionThatDoesNotExistHereIsAMismatch) {
+  std::string text = make_hello({}, Role::worker, 0).encode();
+  const std::string known = "\"sum_order\":\"rank\"";
+  ASSERT_NE(text.find(known), std::string::npos) << text;
+  text.replace(text.find(known), known.size(), "\"sum_order\":\"size\"");
+  try {
+    Hello::decode(text);
+    FAIL() << "no member has such an order";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_NE(std::string(error.what()).find("option sum_order (of a member)"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Membership, NamesAnOptionEvenIfItsBytesAreNotText) {
   auto hellos = two_ranks_of_this_host();
   hellos[0].options.transport = "\xff";
