@@ -59,10 +59,11 @@ std::string describe_device(const engine::Membership& membership, const verbs::D
   if (!device.is_mixed()) return device.name();
   if (hosts.all_together()) return device.name_at(Level::within);
   if (hosts.none_together()) return device.name_at(Level::between);
-  const int self = membership.members.self;
+  const int here = hosts.size_of(membership.members.self), others = membership.members.count() - here;
+  if (here == 1)
+    return fmt::format("{} to the {} members of other hosts", device.name_at(Level::between), others);
   return fmt::format("{} between the {} members of this host, {} to the {} of others",
-                     device.name_at(Level::within), hosts.size_of(self), device.name_at(Level::between),
-                     membership.members.count() - hosts.size_of(self));
+                     device.name_at(Level::within), here, device.name_at(Level::between), others);
 }
 
 /// Says which node each member is on, if they are not all on one.
