@@ -28,9 +28,11 @@ class SpareMemory : public std::enable_shared_from_this<SpareMemory> {
   /// Returns memory of at least so many bytes, with arbitrary content. Throws std::bad_alloc.
   Piece take(std::size_t bytes) {
     if (bytes < kLeastKept) return make(bytes);
-    const std::unique_lock lock(mutex_);
-    if (bytes <= kept_bytes_)
-      return {kept_.release(), GiveBack{shared_from_this(), std::exchange(kept_bytes_, 0)}};
+    {
+      const std::scoped_lock lock(mutex_);
+      if (bytes <= kept_bytes_)
+        return {kept_.release(), GiveBack{shared_from_this(), std::exchange(kept_bytes_, 0)}};
+    }
     return {new std::byte[bytes], GiveBack{shared_from_this(), bytes}};
   }
 
@@ -38,10 +40,11 @@ class SpareMemory : public std::enable_shared_from_this<SpareMemory> {
   /// Smaller pieces stay with malloc() anyway.
   static constexpr std::size_t kLeastKept = 1 << 20;
 
+  /// The smaller piece of the two is freed, when the lock is no longer held.
   void keep(std::unique_ptr<std::byte[]> piece, std::size_t bytes) {
     const std::scoped_lock lock(mutex_);
     if (bytes < kept_bytes_) return;
-    kept_ = std::move(piece);
+    kept_.swap(piece);
     kept_bytes_ = bytes;
   }
 
