@@ -6,7 +6,6 @@
 #include <span>
 
 #include "nzcl/indices.h"
-#include "runtime/kernels/elements.h"
 
 namespace nzcl {
 
@@ -15,11 +14,11 @@ namespace nzcl {
 /// returns. `from` and `to` do not overlap, and need no alignment.
 void copy_to_memory(std::span<const std::byte> from, std::byte* to) noexcept;
 
-/// Writes first + offset for each offset to `to`, from position `at` on, in the same way or through the
-/// caches. The caller makes sure that all of them fit the type.
+/// Writes first + offset for each offset to `to`, from position `at` on, in the same way. The caller makes
+/// sure that all of them fit the type.
 void write_indices(std::span<const std::uint16_t> offsets, std::uint64_t first, const IndexBuffer& to,
-                   std::size_t at, StoreTo where) noexcept;
+                   std::size_t at) noexcept;
 void write_indices(std::span<const std::uint32_t> offsets, std::uint64_t first, const IndexBuffer& to,
-                   std::size_t at, StoreTo where) noexcept;
+                   std::size_t at) noexcept;
 
 }  // namespace nzcl

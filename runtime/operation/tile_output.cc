@@ -189,8 +189,7 @@ void TileOutput::place_packed_list(std::uint64_t tile, std::uint64_t tiles,
     narrow_offsets(offsets.subspan(next, behind - next), static_cast<std::uint32_t>(first),
                    blocks_ + position + next);
   }
-  if (indices_.data() != nullptr)
-    write_indices(offsets, layout_.tile_begin(tile), indices_, position, where(position));
+  if (indices_.data() != nullptr) write_indices(offsets, layout_.tile_begin(tile), indices_, position);
   put_values(position, {values, offsets.size() * layout_.element_bytes()});
 }
 
@@ -245,7 +244,7 @@ void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
   const auto kept = blocks.first(fit);
   const std::uint64_t first = tile * layout_.tile_blocks();
   std::copy(kept.begin(), kept.end(), blocks_ + position);
-  if (indices_.data() != nullptr) write_indices(kept, first, indices_, position, where(position));
+  if (indices_.data() != nullptr) write_indices(kept, first, indices_, position);
   if (fit < blocks.size() && overflow_ != nullptr)
     overflow_->write_indices(position + fit - most_blocks_, first, blocks.subspan(fit));
 }
@@ -254,11 +253,7 @@ void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
 void TileOutput::put_values(std::uint64_t position, std::span<const std::byte> values) {
   const std::uint64_t begin = position * layout_.block_bytes(), end = capacity_ * layout_.block_bytes();
   const std::uint64_t fit = begin < end ? std::min<std::uint64_t>(values.size(), end - begin) : 0;
-  if (where(position) == StoreTo::memory) {
-    copy_to_memory(values.first(fit), base_ + begin);
-  } else if (fit > 0) {
-    std::memcpy(base_ + begin, values.data(), fit);
-  }
+  copy_to_memory(values.first(fit), base_ + begin);
   if (fit < values.size() && overflow_ != nullptr) overflow_->write(begin + fit - end, values.subspan(fit));
 }
 
@@ -274,7 +269,7 @@ std::vector<std::int64_t> TileOutput::packed_indices() const {
   std::vector<std::int64_t> indices(blocks);
   for (const Place& place : places) {
     write_indices({blocks_ + place.position, place.blocks}, place.tile * layout_.tile_blocks(),
-                  indices.data(), place.position, StoreTo::memory);
+                  indices.data(), place.position);
   }
   if (overflow_ != nullptr)
     indices.insert(indices.end(), overflow_->indices().begin(), overflow_->indices().end());

@@ -97,10 +97,6 @@ class TileOutput {
 
   /// Each place has a tile of its own, and at least one block.
   std::uint64_t most_places() const { return std::min(most_blocks_, layout_.tiles()); }
-  /// How what lies there in a packed output is written.
-  StoreTo where(std::uint64_t position) const {
-    return position * layout_.block_bytes() < kCachedPackedBytes ? StoreTo::cache : StoreTo::memory;
-  }
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);

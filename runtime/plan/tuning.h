@@ -78,11 +78,10 @@ inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
 inline constexpr std::uint64_t kCodedSlicesPerOwner = 1;
 /// Tiled slices are at most this large, unless the result is packed.
 inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
-/// The most slices that a tensor whose result is packed, but whose blocks do not fit a message and so are not
-/// in tiles, is cut into for each owner. Each slice is announced,
-/// summed and answered although it may be empty, so that their number must not grow with the tensor. Larger
-/// slices make owners wait for one another, because a slice's place in a packed result depends on all slices
-/// before it.
+/// The most slices for each owner of a tensor whose result is packed, but whose blocks are too large for
+/// tiles. Each slice is announced, summed and answered although it may be empty, so that their number must
+/// not grow with the tensor. Larger slices make owners wait for one another, because a slice's place in a
+/// packed result depends on all slices before it.
 inline constexpr std::uint64_t kMostPackedSlicesPerOwner = 32;
 
 /// With at most this many ranks, an aggregator keeps the index sets of all ranks' parts of a tile decoded at
@@ -96,7 +95,7 @@ inline constexpr std::size_t kListedRanks = 4;
 inline constexpr std::size_t kMostMergedAgain = 2048;
 /// Tiles in a row are written and summed as lists, all of them at once, if merging the lists of all ranks one
 /// after the other takes at most one step for this many of the tiles' elements.
-inline constexpr std::uint64_t kElementsPerListStep = 4;
+inline constexpr std::uint64_t kElementsPerListStep = 8;
 /// Returns the steps of merging the lists of so many ranks, if each has one element. The list of one rank
 /// alone counts as two, because it is read and written too.
 constexpr std::uint64_t list_steps(std::uint64_t ranks) {
@@ -116,10 +115,6 @@ inline constexpr std::size_t kListedShare = 24;
 inline constexpr std::uint64_t kWorthReading = 4;
 /// Where bytes cost little, no shorter code is looked for if the index set has fewer bytes than this.
 inline constexpr std::uint64_t kFewIndexBytes = 1024;
-
-/// So many bytes of a packed result's values, and of its indices, are written through the caches, where
-/// whoever reads them next finds them; what comes behind goes past the caches.
-inline constexpr std::uint64_t kCachedPackedBytes = 256 << 10;
 
 /// A tile with less than one unit for this many of its elements is written into a dense output unit by unit,
 /// if the zeros between them are there already. Denser ones are faster written as a whole.

@@ -1,6 +1,8 @@
 #include "runtime/tile/tile_list.h"
 
+#include <algorithm>
 #include <cstring>
+#include <ranges>
 
 #include "runtime/kernels/offsets.h"
 #include "runtime/tile/tile_codec.h"
@@ -23,22 +25,13 @@ ListRoom begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes
 }
 
 std::size_t listed_below(const wire::Tile& list, std::uint64_t number) {
-  const auto offset = [&](std::size_t i) {
+  const auto below = [&](std::size_t i) {
     std::uint32_t value = 0;
     std::memcpy(&value, list.index.data() + i * sizeof value, sizeof value);
-    return value;
+    return value < number;
   };
-  std::size_t begin = 0, end = list.count;
-  if (end > 0 && offset(end - 1) < number) return end;
-  while (begin < end) {
-    const std::size_t middle = begin + (end - begin) / 2;
-    if (offset(middle) < number) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
+  if (list.count > 0 && below(list.count - 1)) return list.count;
+  return *std::ranges::partition_point(std::views::iota(std::size_t{0}, std::size_t{list.count}), below);
 }
 
 bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first, std::uint64_t elements,

@@ -74,7 +74,7 @@ bool TileSum::ready() {
   empty_ = empty_tiles();
   listed_ = empty_ > 0 ? 0 : listed_tiles();
   ready_ = empty_ > 0 || (listed_ > 0 ? sum_several(listed_) : collect());
-  if (empty_ > 0) result_ = {}, choice_ = {};
+  if (empty_ > 0) result_ = {}, choice_ = {}, std::ranges::fill(taken_, 0);
   return ready_;
 }
 
@@ -93,7 +93,6 @@ bool TileSum::read_arrived() {
     const auto tile = intake_.tile(*slice_, rank, shape_);
     if (!tile) return false;
     arrived_[static_cast<std::size_t>(rank)] = *tile;
-    taken_[static_cast<std::size_t>(rank)] = tile->listed ? listed_of(rank, 1) : tile->count;
   }
   return true;
 }
@@ -124,8 +123,14 @@ bool TileSum::lists_pay(std::uint64_t tiles) const {
     held += listed;
   }
   const std::uint64_t elements = tiles * slice_->layout->tile_elements();
-  return held > 0 && held <= kMostListed && steps * kElementsPerListStep <= elements &&
-         wire::kMaxOverhead + list_bytes(0, element_bytes(type()), held) <= most_bytes_;
+  return held > 0 && held <= most_listed() && steps * kElementsPerListStep <= elements;
+}
+
+/// The most elements that are summed as lists: as many as fit a message, if no two ranks have the same one.
+std::size_t TileSum::most_listed() const {
+  const std::uint64_t each = element_bytes(type());
+  const std::uint64_t around = wire::kMaxOverhead + list_bytes(0, each, 0) + sizeof(std::uint32_t);
+  return std::min(kMostListed, (most_bytes_ - around) / (each + sizeof(std::uint32_t)));
 }
 
 /// Returns how many elements the rank has listed of the next tiles.
@@ -147,7 +152,8 @@ bool TileSum::sum_several(std::uint64_t tiles) {
     std::size_t& count = taken_[static_cast<std::size_t>(rank)];
     count = listed_of(rank, tiles);
     if (count == 0) continue;
-    if (count > static_cast<std::size_t>(list_offsets_.get() + kMostListed - to) ||
+    // A peer that writes to its list meanwhile may let it have more than lists_pay() has counted.
+    if (count > static_cast<std::size_t>(list_offsets_.get() + most_listed() - to) ||
         (!context_.is_self(rank) &&
          !read_list(tile, count, intake_.list_begin(*slice_, rank), elements, to))) {
       intake_.refuse_tile(*slice_, rank, "its index set is malformed");
@@ -208,8 +214,10 @@ bool TileSum::collect() {
   std::uint64_t held = 0, whole = 0;  // elements that remote ranks hold, and ranks that hold all of them
   for (const int rank : ranks_) {
     if (context_.is_self(rank)) continue;
-    held += taken_[static_cast<std::size_t>(rank)];
-    whole += taken_[static_cast<std::size_t>(rank)] == shape_.elements;
+    const std::size_t taken = listed_of(rank, 1);
+    taken_[static_cast<std::size_t>(rank)] = taken;
+    held += taken;
+    whole += taken == shape_.elements;
   }
   if (slice_->local != nullptr) ++whole;  // it may be, and then there is nothing else to find out first
   const bool few_ranks = ranks_.size() <= kMergeRanks;

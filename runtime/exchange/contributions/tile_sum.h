@@ -62,6 +62,7 @@ class TileSum {
   std::uint64_t empty_tiles() const;
   std::uint64_t listed_tiles() const;
   bool lists_pay(std::uint64_t tiles) const;
+  std::size_t most_listed() const;
   std::size_t listed_of(int rank, std::uint64_t tiles) const;
   bool sum_several(std::uint64_t tiles);
   void write_list(std::byte* to, std::uint64_t at);
@@ -104,7 +105,7 @@ class TileSum {
   ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps
   std::uint64_t alignment_ = 0;      // how the result's values are aligned as they are sent
   std::vector<wire::Tile> arrived_;  // the parts of the remote ranks, by rank
-  std::vector<std::size_t> taken_;   // how many elements of a list are summed now, by rank
+  std::vector<std::size_t> taken_;   // how many elements are summed now, by rank
   std::vector<TilePart> parts_;      // by rank, for the ways that need all of them at once
   TilePart result_;                  // the union; sum_into() writes its values
   bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
