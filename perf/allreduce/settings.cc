@@ -109,7 +109,7 @@ namespace {
 struct Texts {
   std::vector<std::string> types{"float32"}, ops{"sum"};
   std::string aggregators = "colocated", overlap = "random", collective = "allreduce", input = "dense",
-              output = "dense", index_type = "int32", wire_type;
+              output = "dense", index_type = "int32", wire_type, format, algorithm;
   int check = 1;
   bool ignored = false;
   int blocking = 0;
@@ -216,30 +216,33 @@ void add_forms(CLI::App& app, Settings& s, Texts& t) {
       ->check(CLI::IsMember({"int32", "uint32", "int64"}));
 }
 
-std::map<std::string, nzcl::Algorithm> algorithms() {
-  std::map<std::string, nzcl::Algorithm> all;
+/// The values of --format and --algorithm, in the order of the enumerations.
+const std::vector<std::string> kFormats{"auto", "bitmap", "offsets", "gaps", "runs", "rice"};
+std::vector<std::string> algorithms() {
+  std::vector<std::string> all;
   for (int i = 0; i < nzcl::kRequestAlgorithms; ++i)
-    all.emplace(nzcl::name_of(static_cast<nzcl::Algorithm>(i)), static_cast<nzcl::Algorithm>(i));
+    all.emplace_back(nzcl::name_of(static_cast<nzcl::Algorithm>(i)));
   return all;
 }
 
+/// The value with this name, or none for an empty one. Precondition: it has been checked.
+template <typename Enum>
+std::optional<Enum> value_of(const std::vector<std::string>& names, const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  return static_cast<Enum>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
 /// How contributions and results travel.
-void add_travel(CLI::App& app, Settings& s, Texts& t) {
-  app.add_option("--format", s.format, "How single elements are coded; default: nzcl's settings")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, nzcl::IndexFormat>{{"auto", nzcl::IndexFormat::automatic},
-                                                   {"bitmap", nzcl::IndexFormat::bitmap},
-                                                   {"offsets", nzcl::IndexFormat::offsets},
-                                                   {"gaps", nzcl::IndexFormat::gaps},
-                                                   {"runs", nzcl::IndexFormat::runs},
-                                                   {"rice", nzcl::IndexFormat::rice}}));
+void add_travel(CLI::App& app, Texts& t) {
+  app.add_option("--format", t.format, "How single elements are coded; default: nzcl's settings")
+      ->check(CLI::IsMember(kFormats));
   app.add_option("--wire_type", t.wire_type,
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
-  app.add_option("--algorithm", s.algorithm,
+  app.add_option("--algorithm", t.algorithm,
                  "How allreduces are exchanged; with doubling or merging, what cannot be fails; switch has "
                  "a dedicated aggregator at least; default: nzcl's settings")
-      ->transform(CLI::CheckedTransformer(algorithms()));
+      ->check(CLI::IsMember(algorithms()));
   app.add_flag("--reproducible", t.ignored,
                "Accepted and ignored: every run gives the same bits on all ranks, by merging those of its "
                "own order");
@@ -269,6 +272,8 @@ void understand(const CLI::App& app, const Texts& t, Settings& s) {
                              Collective::reduce_scatter, Collective::allgather})
     if (t.collective == name_of(c)) s.collective = c;
   if (t.aggregators != "colocated") s.aggregators = number_of_aggregators(t.aggregators);
+  s.format = value_of<nzcl::IndexFormat>(kFormats, t.format);
+  s.algorithm = value_of<nzcl::Algorithm>(algorithms(), t.algorithm);
   if (s.algorithm == nzcl::Algorithm::switch_) s.aggregators = std::max(s.aggregators, 1);
   s.index_type = t.index_type == "int32"    ? nzcl::IndexType::int32
                  : t.index_type == "uint32" ? nzcl::IndexType::uint32
@@ -333,7 +338,7 @@ CommandLine parse_command_line(int argc, char** argv) {
   add_data(app, s, t);
   add_ranks(app, s, t);
   add_forms(app, s, t);
-  add_travel(app, s, t);
+  add_travel(app, t);
   add_report(app, s);
   try {
     app.parse(argc, argv);
