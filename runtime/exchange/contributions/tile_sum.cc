@@ -439,7 +439,7 @@ void TileSum::write_values(std::span<std::byte> values) {
           values);
       break;
     case Way::lists:
-      std::memcpy(values.data(), rounding_scratch_.values().data(), result_.count * element_bytes(type()));
+      std::copy_n(rounding_scratch_.values().data(), result_.count * element_bytes(type()), values.data());
       break;
     case Way::accumulate:
       if (result_.form == TilePart::Form::offsets) {
