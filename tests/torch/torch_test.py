@@ -445,7 +445,7 @@ def rank_leaver():
 def rank_sum_order():
     if os.environ.get("TORCH_TEST_ORDER") == "differs":
         if os.environ["RANK"] == "0":  # which has the plugin's default
-            expect_error(group, "option sum_order", '"any"', '"rank"')
+            expect_error(group, "option sum_order", "any on rank 0", "rank on rank 1")
         else:  # may find out by the end of rank 0, which has c10d's store
             os.environ["NZCL_SUM_ORDER"] = "rank"
             expect_error(group)
