@@ -1,7 +1,8 @@
 # shellcheck shell=bash
 # Network namespaces that stand for hosts on one switch, with links of a given rate each way. Sourced, never run.
 #
-# Everything lives in namespaces of its own, named PREFIX-switch and PREFIX-0, PREFIX-1, ...; host i has 10.88.0.(i+1).
+# Everything lives in namespaces of its own, named PREFIX-switch and PREFIX-0, PREFIX-1, ...; host i has 10.88.0.(i+1). Processes of a host
+# share memory, and those of different hosts do not: a process that sleeps keeps an IPC namespace for each host.
 
 host_address() { echo "10.88.0.$(($1 + 1))"; }
 
@@ -41,6 +42,7 @@ make_hosts() {
     ip -n "$prefix-$i" addr add "$(host_address "$i")/24" dev eth0
     ip -n "$prefix-$i" link set eth0 up
     set_congestion_control "$prefix-$i"
+    ip netns exec "$prefix-$i" unshare --ipc sleep infinity &
     for end in "$prefix-switch port$i" "$prefix-$i eth0"; do
       # shellcheck disable=SC2086 # two words
       shape $end "$rate"
@@ -75,12 +77,22 @@ shape() {
   tc -n "$1" class add dev "$2" parent 1: classid 1:1 htb rate "$3" ceil "$3" quantum 60000
 }
 
+# keeper_of NAMESPACE: prints the process that keeps its IPC namespace, or nothing if it has none of its own
+keeper_of() {
+  local pid
+  for pid in $(ip netns pids "$1"); do
+    [[ $(tr '\0' ' ' <"/proc/$pid/cmdline") != 'sleep infinity ' ]] || { echo "$pid" && return; }
+  done
+}
+
 # in_host PREFIX I COMMAND...: runs it in host i, which has a host name of its own because Open MPI tells hosts apart by their names
 in_host() {
-  local name=$1-$2
+  local name=$1-$2 keeper enter=()
   shift 2
+  keeper=$(keeper_of "$name")
+  [[ -z $keeper ]] || enter=(nsenter "--ipc=/proc/$keeper/ns/ipc")
   # shellcheck disable=SC2016 # for the inner shell
-  ip netns exec "$name" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
+  ip netns exec "$name" "${enter[@]}" unshare --uts sh -c 'hostname "$0" && exec "$@"' "$name" "$@"
 }
 
 # measure_stream PREFIX: prints iperf3's JSON about one TCP stream from host 0 to host 1

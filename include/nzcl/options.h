@@ -14,17 +14,21 @@
 namespace nzcl {
 
 /// How the ranks exchange an operation. Every rank gets the same bits, in every run. Push and doubling add in
-/// the order of the ranks. Merging adds partial sums of more and more ranks, which gives the same bits for
-/// all types but floats, for minima and maxima, and for up to three ranks; sums and averages of floats of
-/// more ranks are rounded elsewhere.
+/// the order of the ranks. Merging adds partial sums of more and more ranks, and a hierarchy the sums of all
+/// hosts, which gives the same bits for all types but floats, for minima and maxima, and for two ranks; sums
+/// and averages of floats of more ranks are rounded elsewhere.
 enum class Algorithm : std::uint8_t {
   automatic,  ///< of a request: as Options::algorithm says; there: what is expected to be fastest
   push,       ///< to owners, who sum and send the result to all: two hops. The way of every large operation.
   doubling,   ///< allreduce only: log2 N rounds between ranks, after which every rank sums. Small operations.
   switch_,    ///< of a whole communicator: slot pools over datagrams; float values as fixed point
   merging,  ///< allreduce only: log2 N rounds in which ranks merge partial sums. For sparse single elements.
+  /// allreduce with a dense result only: the ranks of each host sum first, and what they have together goes
+  /// to other hosts once. For large tensors of jobs with several ranks on each host. The sums of a host are
+  /// kept in the tensor's own type.
+  hierarchy,
 };
-inline constexpr int kRequestAlgorithms = 5;
+inline constexpr int kRequestAlgorithms = 6;
 
 /// As NZCL_ALGORITHM spells it.
 [[nodiscard]] NZCL_API std::string_view name_of(Algorithm algorithm);
@@ -79,6 +83,9 @@ struct Tuning {
   /// request has no expected_density. Equal on all members.
   double packed_density = 0.01;
   int ack_timeout = 0;  ///< ibverbs: 4.096 us * 2^n until a packet is sent again; 0 = from timeout_s.
+  /// A hierarchy takes so many ranks in a row for one host, such as those of one socket. 0 = the ranks that
+  /// do share a host. Equal on all members.
+  int host_ranks = 0;
 };
 
 /// The settings of a communicator. Defaults are overridden by code or a file, and these by NZCL_* environment
@@ -114,10 +121,10 @@ struct Options {
   /// The type in which float32 values travel, unless a call says otherwise; not by_option. Tensors for which
   /// a call may not ask for it travel as they are.
   WireType wire_type = WireType::as_is;
-  /// How operations are exchanged, unless a call says otherwise. With doubling or merging, operations that do
-  /// not fit it are pushed. With switch_, all go through slot pools over datagrams, at dedicated aggregators.
-  /// automatic: whichever a model of the costs expects to be fastest for the operation, among those that
-  /// sum_order permits. Equal on all members.
+  /// How operations are exchanged, unless a call says otherwise. With doubling, merging or hierarchy,
+  /// operations that do not fit it are pushed. With switch_, all go through slot pools over datagrams, at
+  /// dedicated aggregators. automatic: whichever a model of the costs expects to be fastest for the
+  /// operation, among those that sum_order permits. Equal on all members.
   Algorithm algorithm = Algorithm::automatic;
   /// Speed of this member's network link, one way, in Gb/s: what the model takes it for. The least of all
   /// members' counts. 0 = what its device says; if no member knows any speed, 10.

@@ -61,6 +61,10 @@ double wire_bound(const Load& l, double bytes_per_second) {
   const double n = l.ranks, d = l.density, u = l.union_density;
   const Shares shares = shares_of(l.collective, l.ranks);
   double share = d * shares.own + u * shares.sums;
+  if (l.host_ranks > 1) {  // what the ranks of a host have together is sent once, and so is the sum
+    const double others = 1 - l.host_ranks / n;
+    share = (l.host_density + u) * others;
+  }
   if (l.aggregators > 0) share = std::max(d, u) * std::max(1.0, n / l.aggregators);
   return share * l.bytes / bytes_per_second;
 }

@@ -20,7 +20,9 @@ struct Load {
   double bytes = 0;   // of the dense tensor, on one rank
   double blocks = 0;  // of the dense tensor
   double density = 1, union_density = 1;
+  double host_density = 1;  // of the union of the ranks of one host
   int ranks = 1, aggregators = 0;
+  int host_ranks = 1;                   // ranks that share a host and its link
   bool compresses = false;              // every rank adds the gradient to what it keeps, in one pass
   bool scans = true, in_place = false;  // in place, or packed: nothing is zeroed
   Collective collective = Collective::allreduce;

@@ -42,6 +42,7 @@ std::uint64_t count_of(const Settings& s, std::uint64_t bytes, nzcl::DataType ty
 struct Row {
   Problem problem;
   double union_density = 0, density = 0;
+  double host_density = 0;  // of the union of a host's ranks
   bool in_place = false;
   Measurement measured;
   double bound_s = 0, entropy_bytes = 0;
@@ -64,7 +65,8 @@ class Output {
         name_of(settings.overlap), settings.input(), settings.output(), settings.warm_up,
         settings.iterations);
     if (settings.link_gbits > 0) {
-      fmt::print("# bound: wire, links of {:g} Gb/s each way\n", settings.link_gbits);
+      fmt::print("# bound: wire, links of {:g} Gb/s each way, {} rank(s) on each\n", settings.link_gbits,
+                 settings.host_ranks);
     } else {
       fmt::print("# bound: memory; this host's ranks together read {:.1f}, copy {:.1f} and add {:.1f} GB/s\n",
                  speed.read / 1e9, speed.copy / 1e9, speed.add / 1e9);
@@ -258,8 +260,10 @@ Load load_of(const Settings& settings, const Row& row) {
           .blocks = static_cast<double>(compresses ? row.problem.count : row.problem.blocks()),
           .density = row.density,
           .union_density = row.union_density,
+          .host_density = row.host_density,
           .ranks = row.problem.ranks,
           .aggregators = settings.aggregators,
+          .host_ranks = settings.host_ranks,
           .compresses = compresses,
           .scans = !compresses && !settings.bitmap && !settings.dense && !settings.stream_input,
           .in_place = row.in_place || settings.packed_output,
@@ -300,6 +304,9 @@ std::uint64_t measure(nzcl::Communicator& communicator, Bench& bench, const Sett
                       const MemorySpeed& speed, const Problem& problem, Output& output) {
   Row row{.problem = problem, .measured = {}};
   row.union_density = settings.dense ? 1 : problem.union_density();
+  Problem of_host = problem;
+  of_host.ranks = settings.host_ranks;
+  row.host_density = settings.dense ? 1 : of_host.union_density();
   row.density = settings.dense ? 1 : bench.sum({problem.own_density(communicator.rank())})[0] / problem.ranks;
   std::uint64_t wrong = 0;
   for (const bool in_place : {false, true}) {

@@ -240,8 +240,8 @@ void add_travel(CLI::App& app, Texts& t) {
                  "The type in which float32 values travel; default: nzcl's settings")
       ->check(CLI::IsMember({"", "as_is", "float16", "bfloat16"}));
   app.add_option("--algorithm", t.algorithm,
-                 "How allreduces are exchanged; with doubling or merging, what cannot be fails; switch has "
-                 "a dedicated aggregator at least; default: nzcl's settings")
+                 "How allreduces are exchanged; with doubling, merging or hierarchy, what cannot be "
+                 "fails; switch has a dedicated aggregator at least; default: nzcl's settings")
       ->check(CLI::IsMember(algorithms()));
   app.add_flag("--reproducible", t.ignored,
                "Accepted and ignored: every run gives the same bits on all ranks, by merging those of its "
@@ -251,8 +251,12 @@ void add_travel(CLI::App& app, Texts& t) {
 /// What the times are compared with, and where they are written.
 void add_report(CLI::App& app, Settings& s) {
   app.add_option("--link", s.link_gbits,
-                 "Gb/s of every rank's link, each way: the bound is then the wire's; 0: memory's")
+                 "Gb/s of every host's link, each way: the bound is then the wire's; 0: memory's")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--host_ranks", s.host_ranks,
+                 "With --link: so many ranks in a row share a host and its link")
+      ->needs("--link")
+      ->check(CLI::PositiveNumber);
   app.add_option("--out_json_file", s.json_file, "Write the rows to this file, as JSON");
 }
 

@@ -41,15 +41,17 @@ struct Settings {
   nzcl::WireType wire_type = nzcl::WireType::by_option;
   std::optional<nzcl::Algorithm> algorithm;  // none: the environment's
   std::string transport;
-  double link_gbits = 0;  // of every rank's link, each way; 0: the limit is the memory of one host
+  double link_gbits = 0;  // of every host's link, each way; 0: the limit is the memory of one host
+  int host_ranks = 1;     // ranks that share a host and its link, if there are links
   std::string json_file;
 
   /// Whether there is no in-place form: a stream is no tensor, and a compressed gradient is read before.
   bool one_form() const { return stream_input || !compress.empty() || collective == Collective::broadcast; }
   std::vector<std::uint64_t> sizes() const;
-  /// With doubling and merging, what does not fit is refused and not pushed.
+  /// With doubling, merging and hierarchy, what does not fit is refused and not pushed.
   nzcl::Algorithm request_algorithm() const {
-    const bool strict = algorithm == nzcl::Algorithm::doubling || algorithm == nzcl::Algorithm::merging;
+    const bool strict = algorithm == nzcl::Algorithm::doubling || algorithm == nzcl::Algorithm::merging ||
+                        algorithm == nzcl::Algorithm::hierarchy;
     return strict ? *algorithm : nzcl::Algorithm::automatic;
   }
   /// The names that the table and the JSON use.

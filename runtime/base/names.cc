@@ -60,6 +60,8 @@ std::string_view name_of(Algorithm algorithm) {
       return "switch";
     case Algorithm::merging:
       return "merging";
+    case Algorithm::hierarchy:
+      return "hierarchy";
   }
   return "?";
 }

@@ -128,6 +128,7 @@ struct LaneContext {
   std::uint16_t self() const { return static_cast<std::uint16_t>(config.members.self); }
   bool is_self(int member) const { return member == config.members.self; }
   std::string name(int member) const { return config.members.name(member); }
+  int number(int member) const { return config.members.number(member); }
 
   /// Returns true if messages to and from this member are lent.
   bool lends(wire::Priority p, int member) const {

@@ -112,6 +112,23 @@ void Operation::set_input_source(std::shared_ptr<TileSource> source) {
   tile_input_->set_source(std::move(source));
 }
 
+void Operation::set_rest() {
+  set_no_input();
+  has_rest_ = true;
+  parts_left_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Operation::rest_done(std::vector<std::uint64_t> union_bits, std::uint64_t blocks,
+                          std::optional<Failure> failure) {
+  {
+    const std::scoped_lock lock(failure_mutex_);
+    bitmap_ = std::move(union_bits);
+    rest_failure_ = std::move(failure);
+  }
+  union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+  part_done();
+}
+
 void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
   if (tile_input_) return tile_input_->set_bitmap(bits);
   if (input.sparse) blocks_before_.resize(layout.slices());
@@ -261,7 +278,7 @@ void Operation::zero_absent(std::uint64_t slice) {
 }
 
 void Operation::part_done() {
-  if (layout.slices() == 1) {  // one lane counts all parts, see add()
+  if (layout.slices() == 1 && !has_rest_) {  // one lane counts all parts, see add()
     const std::uint64_t left = parts_left_.load(std::memory_order_relaxed) - 1;
     parts_left_.store(left, std::memory_order_relaxed);
     if (left == 0) finish();
@@ -281,6 +298,10 @@ void Operation::finish() {
                                blocks, output.capacity)});
     }
   }
+  if (has_rest_) {  // what the ranks tell each other about the operation itself counts more
+    const std::scoped_lock lock(failure_mutex_);
+    if (rest_failure_ && !failure_) set_failure(*rest_failure_);
+  }
   set_finished();  // last, because the operation may be deleted from here on
 }
 
@@ -295,8 +316,8 @@ void Operation::fail(const Failure& failure) {
   wait_for_scans();
   {
     const std::scoped_lock lock(failure_mutex_);
-    if (finished() || failure_) return;
-    set_failure(failure);
+    if (finished()) return;
+    if (!failure_) set_failure(failure);  // a rank may have refused a part of it before
   }
   set_finished();  // last, because the operation may be deleted from here on
 }
@@ -387,6 +408,7 @@ void Operation::grow_packed(std::uint64_t blocks) {
 }
 
 std::span<const std::uint64_t> Operation::union_bitmap() {
+  if (has_rest_) return bitmap_;
   if (tile_output_) {
     if (!output.packed) return tile_output_->union_bitmap();
     std::call_once(bitmap_once_, [this] {

@@ -101,6 +101,9 @@ class Operation {
   void set_input_stream(ElementStream stream);
   /// For tiled operations: sets what makes this rank's contribution while the operation runs.
   void set_input_source(std::shared_ptr<TileSource> source);
+  /// For an operation whose tensor other operations exchange, as in a hierarchy: it does not finish before
+  /// rest_done() has been called. It has no input of its own then.
+  void set_rest();
   /// For tiled operations whose results are coded: sets what codes those that this rank owns.
   void set_result_coder(std::shared_ptr<ResultCoder> coder) { result_coder_ = std::move(coder); }
 
@@ -186,6 +189,11 @@ class Operation {
   void local_write_started() { add(parts_left_, 1); }
   void local_write_done() { part_done(); }
 
+  /// Called once for an operation with a rest, by any thread, when the other operations are over: with the
+  /// union of what they have summed, or with why they have failed. Nothing of theirs uses input or output any
+  /// more.
+  void rest_done(std::vector<std::uint64_t> union_bits, std::uint64_t blocks, std::optional<Failure> failure);
+
   // --- Completion.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   /// Finishes the operation with a failure, unless it has finished already. Precondition: no lane touches it
@@ -214,7 +222,7 @@ class Operation {
   /// Adds to a counter of this operation. The only slice of a small operation is touched by one lane, and
   /// then a load and a store are enough, which are several times cheaper than an atomic addition.
   void add(std::atomic<std::uint64_t>& counter, std::uint64_t n) const {
-    if (layout.slices() > 1) {
+    if (layout.slices() > 1 || has_rest_) {
       counter.fetch_add(n, std::memory_order_relaxed);
     } else {
       counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
@@ -246,6 +254,7 @@ class Operation {
   void set_failure(Failure failure);
 
   int rank_ = 0, workers_ = 1;
+  bool has_rest_ = false;
   std::unique_ptr<TileInput> tile_input_;  // of a tiled operation, as the next one
   std::unique_ptr<TileOutput> tile_output_;
   std::shared_ptr<ResultCoder> result_coder_;
@@ -260,7 +269,7 @@ class Operation {
   std::atomic<std::uint64_t> parts_left_;  // slices and local writes that are not done
   std::atomic<bool> finished_{false}, released_{false};
   mutable std::mutex failure_mutex_;
-  std::optional<Failure> failure_;
+  std::optional<Failure> failure_, rest_failure_;
   std::atomic<bool> failed_{false};  // whether there is a failure_, for those that have no lock
   std::once_flag bitmap_once_, indices_once_, verified_once_, packed_once_;
   std::unique_ptr<PackedOverflow> overflow_;  // of an output that may grow

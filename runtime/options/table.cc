@@ -79,10 +79,11 @@ constexpr std::array kSettings = {
             "float32"},
     Setting{
         "algorithm", choice_in<&Options::algorithm>(), SettingKind::choice, 0, 0,
-        "auto|push|doubling|switch|merging",
+        "auto|push|doubling|switch|merging|hierarchy",
         "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough; "
-        "merging: those of small blocks; both without dedicated aggregators; switch: all, through slot pools "
-        "over datagrams, at dedicated aggregators"},
+        "merging: those of small blocks; hierarchy: those with dense results, first within each host and "
+        "then between hosts; these three without dedicated aggregators; switch: all, through slot pools over "
+        "datagrams, at dedicated aggregators"},
     Setting{"link_gbps", &Options::link_gbps, SettingKind::number, 0.001, 1e6, "",
             "Gb/s of this member's network link, one way, by which an exchange is chosen; the least of all "
             "members' counts; 0: what its device says, or 10 if none says it",
@@ -139,6 +140,8 @@ constexpr std::array kTunings = {
         "the result is packed and the call does not say it"},
     Setting{"ack_timeout", &Tuning::ack_timeout, SettingKind::number, 0, 31, "",
             "ibverbs: a packet is sent again after 4.096 us times 2 to the power of this; 0: from timeout_s"},
+    Setting{"host_ranks", &Tuning::host_ranks, SettingKind::number, 0, 4095, "",
+            "A hierarchy takes so many ranks in a row for one host; 0: those that share one"},
 };
 
 std::string bytes_text(std::uint64_t bytes) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "nzcl/error.h"
+#include "runtime/plan/hierarchy.h"
 #include "runtime/plan/partial_type.h"
 #include "runtime/plan/slice_layout.h"
 
@@ -38,10 +39,36 @@ bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
   return layout_of(config, 0, record).tiled();
 }
 
+/// An average of bytes is made of a sum that bytes do not hold.
+bool fits_hierarchy(const EngineConfig& config, const wire::OperationRecord& record) {
+  const bool wraps = static_cast<DataType>(record.type) == DataType::uint8 &&
+                     static_cast<ReduceOp>(record.op) == ReduceOp::avg;
+  return config.has_hierarchy() && record.collective == wire::Collective::allreduce && record.count > 0 &&
+         record.packed_result == 0 && record.value_rule == wire::ValueRule::as_is && !wraps;
+}
+
+std::string why_not_hierarchy(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (config.members.dedicated > 0) return no_aggregators("hierarchy");
+  if (!config.has_hierarchy())
+    return "algorithm hierarchy is for several hosts of which some have more than one rank";
+  if (record.collective != wire::Collective::allreduce)
+    return fmt::format("algorithm hierarchy is for allreduce, not for {}", wire::name_of(record.collective));
+  if (record.packed_result != 0) return "algorithm hierarchy is for dense results, and this one is packed";
+  if (record.value_rule != wire::ValueRule::as_is)
+    return "algorithm hierarchy is not for values that travel in another type";
+  return "algorithm hierarchy is not for averages of uint8, whose sums need a wider type";
+}
+
 /// Whether merging may be taken where nobody asks for it.
 bool may_merge(const EngineConfig& config, const wire::OperationRecord& record) {
   return order_permits_merging(config, record) && fits_merging(config, record) &&
          worth_predicting_merging(config, record);
+}
+
+/// Small operations are left to those that need no other thread.
+bool may_take_levels(const EngineConfig& config, const wire::OperationRecord& record) {
+  return order_permits_hierarchy(config, record) && fits_hierarchy(config, record) &&
+         !layout_of(config, 0, record).express();
 }
 
 /// Where push takes one hop it sends the messages of doubling, but all at once. So few ranks also leave small
@@ -82,7 +109,8 @@ std::string why_not_doubling(const EngineConfig& config, const wire::OperationRe
 /// unless any order will do. Push is taken unless another one is clearly faster.
 wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord& record) {
   const bool merges = may_merge(config, record), doubles = may_double(config, record);
-  if (!merges && !doubles) return wire::Algorithm::push;
+  const bool levels = may_take_levels(config, record);
+  if (!merges && !doubles && !levels) return wire::Algorithm::push;
   const ExchangeCase c = exchange_case(config, record, expected_density(config, record));
   const double push = predict_push(c, config.link_costs).seconds();
   wire::Algorithm best = wire::Algorithm::push;
@@ -95,13 +123,20 @@ wire::Algorithm fastest(const EngineConfig& config, const wire::OperationRecord&
   if (doubles)
     consider(wire::Algorithm::doubling, predict_doubling(c, config.link_costs), doubling_share(c.ranks));
   if (merges) consider(wire::Algorithm::merging, predict_merging(c, config.link_costs), kMergingShare);
+  if (levels) {
+    const HierarchyShape& shape = config.hierarchy;
+    consider(wire::Algorithm::hierarchy,
+             predict_hierarchy(c, hierarchy_case(config, record), shape.within, shape.between),
+             kHierarchyShare);
+  }
   return best;
 }
 
 }  // namespace
 
 void check_algorithm(Algorithm option, const Members& members) {
-  if (members.dedicated > 0 && (option == Algorithm::doubling || option == Algorithm::merging))
+  if (members.dedicated > 0 &&
+      (option == Algorithm::doubling || option == Algorithm::merging || option == Algorithm::hierarchy))
     reject("option " + no_aggregators(name_of(option)));
 }
 
@@ -128,6 +163,10 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
       if (alone || record.count == 0) return wire::Algorithm::push;
       if (!fits_merging(config, record)) reject("allreduce: " + why_not_merging(config, record));
       return wire::Algorithm::merging;
+    case Algorithm::hierarchy:
+      if (alone || record.count == 0) return wire::Algorithm::push;
+      if (!fits_hierarchy(config, record)) reject("allreduce: " + why_not_hierarchy(config, record));
+      return wire::Algorithm::hierarchy;
     case Algorithm::switch_:
       reject(std::string("allreduce: ") + kNoSwitch);
   }
@@ -142,6 +181,8 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
       return fits_doubling(config, record) ? wire::Algorithm::doubling : wire::Algorithm::push;
     case Algorithm::merging:
       return fits_merging(config, record) ? wire::Algorithm::merging : wire::Algorithm::push;
+    case Algorithm::hierarchy:
+      return fits_hierarchy(config, record) ? wire::Algorithm::hierarchy : wire::Algorithm::push;
   }
   return fastest(config, record);
 }
@@ -155,8 +196,27 @@ Algorithm public_algorithm(const EngineConfig& config, wire::Algorithm chosen) {
       return Algorithm::doubling;
     case wire::Algorithm::merging:
       return Algorithm::merging;
+    case wire::Algorithm::hierarchy:
+      return Algorithm::hierarchy;
   }
   return Algorithm::push;
+}
+
+HierarchyCase hierarchy_case(const EngineConfig& config, const wire::OperationRecord& record) {
+  const HierarchyShape& shape = config.hierarchy;
+  const SliceLayout flat = layout_of(config, 0, record);
+  const std::uint64_t bytes = record.count * element_bytes(static_cast<DataType>(record.type));
+  return {.hosts = shape.hosts,
+          .ranks = shape.most_ranks,
+          .columns = shape.columns,
+          .pieces = std::clamp<std::uint64_t>(bytes / kLeastPieceBytes, 1, kMostPieces),
+          .tiled = flat.tiled()};
+}
+
+bool order_permits_hierarchy(const EngineConfig& config, const wire::OperationRecord& record) {
+  constexpr int kManyRanks = 4;  // up to three ranks merge in their order, but hosts do not sum in it
+  return config.any_order ||
+         same_in_any_order(static_cast<DataType>(record.type), static_cast<ReduceOp>(record.op), kManyRanks);
 }
 
 bool order_permits_merging(const EngineConfig& config, const wire::OperationRecord& record) {

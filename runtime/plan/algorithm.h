@@ -24,6 +24,10 @@ wire::Algorithm choose_algorithm(const EngineConfig& config, const wire::Operati
 /// Returns the public name of what choose_algorithm() returned.
 Algorithm public_algorithm(const EngineConfig& config, wire::Algorithm chosen);
 
+/// What a hierarchy of the operation is predicted from. Precondition: EngineConfig::has_hierarchy().
+HierarchyCase hierarchy_case(const EngineConfig& config, const wire::OperationRecord& record);
+/// The same as the next one for a hierarchy, which adds the sums of hosts.
+bool order_permits_hierarchy(const EngineConfig& config, const wire::OperationRecord& record);
 /// Whether merging, which adds in an order of its own, may be chosen where no request asks for it: the order
 /// of sums changes no bit, or may.
 bool order_permits_merging(const EngineConfig& config, const wire::OperationRecord& record);

@@ -53,6 +53,14 @@ struct LinkConfig {
   std::uint64_t gather_bytes = 4096;
 };
 
+/// What an exchange in two levels is predicted from (HierarchyPlan). All members have the same.
+struct HierarchyShape {
+  int hosts = 1;              // 1: there is no such exchange
+  int most_ranks = 1;         // of one host
+  int columns = 1;            // ranks of each host that take part in the exchange between hosts
+  LinkCosts within, between;  // of messages within a host, and of one rank that has its host's link alone
+};
+
 struct EngineConfig {
   Members members;
   int lane = 0;
@@ -73,6 +81,7 @@ struct EngineConfig {
   double packed_density = 0.01;
   /// What an exchange costs, by which one is chosen. All members have the same.
   LinkCosts link_costs;
+  HierarchyShape hierarchy;
   /// The number of ranks that share a core, where most do. All members have the same.
   double ranks_per_core = 1;
   /// Express operations take one hop: every rank sends its contribution to every other one, and each of them
@@ -107,6 +116,8 @@ struct EngineConfig {
   bool has_doubling() const { return channel(wire::Priority::doubling).slots > 0; }
   /// Returns true if partial sums can be merged, because there are channels for it.
   bool has_merging() const { return channel(wire::Priority::merging).slots > 0; }
+  /// Returns true if operations can be summed in two levels: within hosts, and then between them.
+  bool has_hierarchy() const { return hierarchy.hosts > 1; }
   const LinkConfig& link(int member) const { return links[static_cast<std::size_t>(member)]; }
   /// Returns true if messages between members `a` and `b` are lent.
   bool lends(wire::Priority priority, int a, int b) const {

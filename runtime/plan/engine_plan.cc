@@ -10,6 +10,7 @@
 #include "runtime/plan/cost_model.h"
 #include "runtime/plan/doubling_rounds.h"
 #include "runtime/plan/exchange_cost.h"
+#include "runtime/plan/hierarchy.h"
 #include "runtime/plan/transport_choice.h"
 #include "verbs/mixed/pair.h"
 
@@ -109,6 +110,27 @@ ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& 
   return bulk;
 }
 
+/// Returns how many ranks' worth of traffic a host's link carries: the ranks of a host share it, but what
+/// they send to each other does not take it.
+double sharers_of_link(const Membership& m) {
+  const int ranks = m.members.workers, here = m.hosts.most_together();
+  if (ranks == 1 || here <= 1) return 1;
+  return static_cast<double>(here) * (ranks - here) / (ranks - 1);
+}
+
+HierarchyShape plan_hierarchy(const Options& o, const Membership& m, const LinkCosts& alone, double gbps) {
+  const auto plan = HierarchyPlan::of(m, o.tune.host_ranks);
+  if (!plan) return {};
+  const auto pair = verbs::TransportPair::of(transport_of(o, m));
+  const LinkCosts within =
+      pair ? link_costs("cma", true, gbps) : link_costs(verbs::between_hosts(transport_of(o, m)), true, gbps);
+  return {.hosts = plan->hosts(),
+          .most_ranks = plan->most_ranks(),
+          .columns = plan->columns(),
+          .within = within,
+          .between = alone};
+}
+
 /// Returns the code that the option forces, if it does.
 std::optional<wire::IndexCode> index_code_of(IndexFormat format) {
   switch (format) {
@@ -144,6 +166,8 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const D
   config.link_speed = slowest_link(membership.links);
   config.link_costs =
       link_costs(verbs::between_hosts(transport_of(o, membership)), one_network, config.link_speed.gbps);
+  config.hierarchy = plan_hierarchy(o, membership, config.link_costs, config.link_speed.gbps);
+  config.link_costs.wire_byte *= sharers_of_link(membership);
   config.ranks_per_core = membership.members_per_core;
   config.one_hop =
       config.algorithm == Algorithm::automatic && members.dedicated == 0 && one_hop_pays(members.workers);

@@ -163,4 +163,29 @@ Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs) {
                 {.messages = messages, .waits = messages, .moved = 2 * p.sent_bytes, .summed = c.ranks * up});
 }
 
+Prediction predict_hierarchy(const ExchangeCase& c, const HierarchyCase& levels, const LinkCosts& within,
+                             const LinkCosts& between) {
+  ExchangeCase host = c, network = c;
+  host.ranks = levels.ranks;
+  host.owners = levels.columns;
+  network.ranks = network.owners = levels.hosts;
+  network.density = c.union_density(levels.ranks);
+  network.streams = true;  // the first level has told what is there
+  host.one_hop = network.one_hop = host.tiled = false;
+  network.tiled = levels.tiled;
+  const Prediction first = predict_push(host, within);
+  const Prediction second = predict_push(network, between);  // as if one rank of each host did all of it
+  const auto pieces = static_cast<double>(levels.pieces);
+  Prediction p;
+  p.steps = first.steps + second.steps;
+  p.messages = first.messages + second.messages / levels.columns;
+  p.sent_bytes = first.sent_bytes + second.sent_bytes / levels.columns;
+  p.link = second.link;
+  p.processing = first.processing + second.processing / levels.columns;
+  p.handling = first.handling + second.handling / levels.columns;
+  const double steps = 3 * kPieceStep * std::max(1.0, c.ranks_per_core);
+  p.latency = first.latency + second.latency + steps + std::min(p.link, p.processing) / pieces;
+  return p;
+}
+
 }  // namespace nzcl::engine

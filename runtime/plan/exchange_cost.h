@@ -59,6 +59,16 @@ Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs);
 /// Predicts merging: partial sums are exchanged and merged in log2 ranks rounds.
 Prediction predict_merging(const ExchangeCase& c, const LinkCosts& costs);
 
+/// How an exchange in two levels is divided.
+struct HierarchyCase {
+  int hosts = 1, ranks = 1, columns = 1;  // ranks of a host, and those of them that exchange with other hosts
+  std::uint64_t pieces = 1;
+  bool tiled = false;  // between hosts
+};
+/// Predicts a hierarchy: each host pushes among its ranks, and the hosts push what they have together.
+Prediction predict_hierarchy(const ExchangeCase& c, const HierarchyCase& levels, const LinkCosts& within,
+                             const LinkCosts& between);
+
 /// Returns how many bytes a contribution or result takes on the wire if it has the share `density` of all
 /// blocks: its values and its index set, in the shortest code that there is for such blocks, without headers.
 double coded_bytes(const ExchangeCase& c, double density);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 namespace nzcl::engine {
 
@@ -11,6 +13,9 @@ struct Members {
   int self = 0;
   int workers = 1;
   int dedicated = 0;  // dedicated aggregators; 0 = every worker is an aggregator too
+  /// By member: the rank that messages call it by, in a communicator that is a part of another one's work.
+  /// nullptr: its own.
+  std::shared_ptr<const std::vector<int>> known_as{};
 
   int count() const { return workers + dedicated; }
   int aggregators() const { return dedicated ? dedicated : workers; }
@@ -18,10 +23,14 @@ struct Members {
   bool is_worker(int member) const { return member < workers; }
   bool is_aggregator(int member) const { return dedicated ? member >= workers : true; }
 
+  /// The number by which messages call it: its rank, or number as an aggregator.
+  int number(int member) const {
+    if (known_as) return (*known_as)[static_cast<std::size_t>(member)];
+    return is_worker(member) ? member : member - workers;
+  }
   /// Returns a name for messages, such as "rank 3" or "aggregator 1".
   std::string name(int member) const {
-    return is_worker(member) ? "rank " + std::to_string(member)
-                             : "aggregator " + std::to_string(member - workers);
+    return (is_worker(member) ? "rank " : "aggregator ") + std::to_string(number(member));
   }
 };
 

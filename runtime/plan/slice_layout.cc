@@ -87,7 +87,8 @@ SliceLayout::SliceLayout(const LayoutRequest& r)
   slice_blocks_ = express_ ? std::max<std::uint64_t>(blocks_, 1)
                            : choose_slice_blocks(r, r.count * r.element_bytes * chunks_, block_bytes_);
   if (!express_ && block_bytes_ < r.tile_block_bytes) cut_into_tiles(r);
-  chunk_slices_ = std::max<std::uint64_t>(1, ceil_div(most_blocks, slice_blocks_));
+  if (r.only_meets) slice_blocks_ = 1;
+  chunk_slices_ = r.only_meets ? 0 : std::max<std::uint64_t>(1, ceil_div(most_blocks, slice_blocks_));
   slices_ = meets_ + chunks_ * chunk_slices_;
 }
 
@@ -203,6 +204,7 @@ namespace {
 /// so are packed results, whose time and memory must not follow the tensor as those of bitmaps do.
 std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
   if (record.collective != wire::Collective::allreduce) return 0;
+  if (record.algorithm == wire::Algorithm::hierarchy) return 0;
   const bool as_is = record.value_rule == wire::ValueRule::as_is;
   if (record.packed_result != 0 && as_is && config.tile_block_bytes > 0) return ~std::uint64_t{0};
   if (config.members.workers == 1) return 0;
@@ -220,6 +222,8 @@ std::uint64_t packed_bytes(const EngineConfig& config, const wire::OperationReco
 
 SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
                       const std::uint64_t* begins) {
+  const bool meets =
+      record.collective != wire::Collective::allreduce || record.algorithm == wire::Algorithm::hierarchy;
   LayoutRequest request{.epoch = epoch,
                         .count = record.count,
                         .element_bytes = element_bytes(static_cast<DataType>(record.type)),
@@ -234,7 +238,8 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .coded = wire::is_coded(record.value_rule),
                         .packed = record.packed_result != 0,
                         .packed_bytes = packed_bytes(config, record),
-                        .meets = record.collective != wire::Collective::allreduce,
+                        .meets = meets,
+                        .only_meets = meets && record.collective == wire::Collective::allreduce,
                         .chunk_count = record.count,
                         .aggregator = record.root(),
                         .lanes = static_cast<std::uint32_t>(config.lanes)};

@@ -42,6 +42,7 @@ struct LayoutRequest {
 
   // --- Of collectives other than allreduce.
   bool meets = false;        // slice 0 is the meeting (see SliceLayout)
+  bool only_meets = false;   // there are no other slices: the tensor is exchanged by other operations
   std::uint32_t chunks = 1;  // each rank has one, or there is a single one
   /// Elements of the chunks before each chunk and, at the end, of all; it must outlive the layout. If it is
   /// nullptr, all chunks have `chunk_count` elements. An aggregator knows only the chunk of the slice that it
@@ -66,7 +67,8 @@ struct LayoutRequest {
 ///
 /// In collectives other than allreduce, the owners of slices depend on the request, so ranks that disagree
 /// would not meet at any owner. These collectives have one more slice in front, number 0: the *meeting*. It
-/// has no blocks, and its owner depends on the epoch alone. Collectives with chunks are cut chunk by chunk.
+/// has no blocks, and its owner depends on the epoch alone. An allreduce by hierarchy, whose tensor other
+/// operations exchange, has no other slice. Collectives with chunks are cut chunk by chunk.
 /// All chunks have as many slices as the largest one, and where another one has ended its slices have no
 /// blocks.
 ///

@@ -163,6 +163,11 @@ inline constexpr std::uint64_t kLeastDoublingBytes = 512;
 /// Doubling is chosen where it is predicted to take less than this share of push's time. Where they are about
 /// equal, push has fewer bytes, but not among two ranks.
 constexpr double doubling_share(int ranks) { return ranks > 2 ? 0.9 : 1; }
+/// The same for a sum in two levels, whose steps pass from thread to thread.
+inline constexpr double kHierarchyShare = 0.9;
+/// A sum in two levels works on the first level of a piece while the one before is on the second: on at most
+/// so many pieces, of at least so many bytes. Each takes three operations, so small ones cost too much.
+inline constexpr std::uint64_t kMostPieces = 8, kLeastPieceBytes = 2 << 20;
 /// The same for merging, which has fewer hops and more to add.
 inline constexpr double kMergingShare = 0.9;
 
@@ -307,6 +312,11 @@ inline constexpr LinkCosts kSocketCosts{
 inline constexpr double kLocalSocketLatency = 6e-6;
 /// RDMA devices, and transports of which nothing is known.
 inline constexpr LinkCosts kRdmaCosts{.latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .moved_byte = 0.1e-9};
+/// How much longer the operations of a hierarchy's own communicators may stand still than the caller's.
+inline constexpr std::chrono::seconds kLevelGrace{2};
+/// What each of the three operations of a piece of a sum in two levels takes beside its messages: to be
+/// started by a thread that the one before has woken.
+inline constexpr double kPieceStep = 40e-6;
 /// The fixed part of a message, in bytes.
 inline constexpr double kPredictedHeader = 128;
 /// Processor time of one byte that is read to find what is not zero, of one byte that is added to a sum, of

@@ -79,6 +79,10 @@ class Explanation {
     push_ = predict_push(case_, config_.link_costs);
     doubling_ = predict_doubling(case_, config_.link_costs);
     merging_ = predict_merging(case_, config_.link_costs);
+    const engine::HierarchyShape& shape = config_.hierarchy;
+    if (config_.has_hierarchy())
+      hierarchy_ =
+          predict_hierarchy(case_, engine::hierarchy_case(config_, record_), shape.within, shape.between);
   }
 
   std::string text() {
@@ -153,6 +157,7 @@ class Explanation {
     way("push", Algorithm::push, push_);
     way("doubling", Algorithm::doubling, doubling_);
     way("merging", Algorithm::merging, merging_);
+    way("hierarchy", Algorithm::hierarchy, hierarchy_);
     if (const auto why = refusal(Algorithm::switch_)) say("  {:<9} no: {}\n", "switch", *why);
     say("\nsteps: messages that wait for one another. messages: of the busiest rank. The slower one of link "
         "and "
@@ -168,11 +173,32 @@ class Explanation {
       return fmt::format("Chosen: {}, as NZCL_ALGORITHM says where it can be.", name);
     if (q_.ranks == 1) return "Chosen: push; nothing is sent, because there is one rank.";
     if (chosen != wire::Algorithm::push)
-      return fmt::format(
-          "Chosen: {}, which is predicted to take {:.2f} times as long as push.", name,
-          (chosen == wire::Algorithm::doubling ? doubling_ : merging_).seconds() / push_.seconds());
-    return fmt::format("Chosen: push{}; {}; {}.", case_.one_hop ? " in one hop" : "", why_not_doubling(),
-                       why_not_merging());
+      return fmt::format("Chosen: {}, which is predicted to take {:.2f} times as long as push.", name,
+                         prediction(chosen).seconds() / push_.seconds());
+    return fmt::format("Chosen: push{}; {}; {}; {}.", case_.one_hop ? " in one hop" : "", why_not_doubling(),
+                       why_not_merging(), why_not_hierarchy());
+  }
+
+  const engine::Prediction& prediction(wire::Algorithm algorithm) const {
+    switch (algorithm) {
+      case wire::Algorithm::push:
+        break;
+      case wire::Algorithm::doubling:
+        return doubling_;
+      case wire::Algorithm::merging:
+        return merging_;
+      case wire::Algorithm::hierarchy:
+        return hierarchy_;
+    }
+    return push_;
+  }
+
+  std::string why_not_hierarchy() const {
+    if (refusal(Algorithm::hierarchy)) return "a hierarchy cannot be";
+    if (!engine::order_permits_hierarchy(config_, record_))
+      return "a hierarchy would add in another order, which NZCL_SUM_ORDER=any permits";
+    if (engine::layout_of(config_, 0, record_).express()) return "a hierarchy is not for so small operations";
+    return slower("a hierarchy", hierarchy_, engine::kHierarchyShare);
   }
 
   std::string why_not_doubling() const {
@@ -203,7 +229,7 @@ class Explanation {
   engine::EngineConfig config_;
   wire::OperationRecord record_;
   engine::ExchangeCase case_;
-  engine::Prediction push_, doubling_, merging_;
+  engine::Prediction push_, doubling_, merging_, hierarchy_;
   std::string text_;
 };
 

@@ -32,10 +32,11 @@ constexpr std::string_view name_of(Collective c) {
   return "?";
 }
 
-/// How the ranks exchange an allreduce: by contributions to owners, by doubling, or by merging. It has been
-/// chosen from what all ranks know, so that all have chosen the same.
-enum class Algorithm : std::uint8_t { push = 0, doubling = 1, merging = 2 };
-inline constexpr int kAlgorithms = 3;
+/// How the ranks exchange an allreduce: by contributions to owners, by doubling, by merging, or first within
+/// each host and then between hosts. It has been chosen from what all ranks know, so that all have chosen the
+/// same.
+enum class Algorithm : std::uint8_t { push = 0, doubling = 1, merging = 2, hierarchy = 3 };
+inline constexpr int kAlgorithms = 4;
 
 /// Whether every rank has a chunk of its own.
 constexpr bool is_chunked(Collective c) {

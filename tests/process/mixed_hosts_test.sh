@@ -148,6 +148,37 @@ case $case_name in
       esac
     done
     ;;
+  hierarchy)
+    # Sums in two levels: they are right whatever ranks the hosts have, what the ranks of a host have in common leaves it once, and
+    # a rank that is killed is named.
+    make_hosts 3
+    export NZCL_ALGORITHM=hierarchy NZCL_TIMEOUT_S=60
+    for places in '0 0 1 1' '0 1 1 2 2 2' '2 0 1 0'; do
+      # shellcheck disable=SC2086
+      new_job $places
+      start_ranks --rounds 20
+      expect_all 0 "^rank . of $WORLD_SIZE: ok\$"
+      says 0 'hosts for sums in two levels with . column'
+    done
+    rounds=8 count=4000000
+    out_before=$(sent 0 eth0)
+    new_job 0 0 1 1
+    start_ranks --rounds $rounds --count $count
+    expect_all 0 '^rank . of 4: ok$'
+    out=$(($(sent 0 eth0) - out_before)) tensor=$((4 * count * rounds / 3))
+    echo "$out bytes to the other host"
+    # Half of the blocks that all ranks hold goes to the other host once, and half of the result.
+    ((out > tensor * 9 / 10 && out < tensor * 11 / 10)) || fail "$out bytes left the host, not about $tensor"
+    for killed in 1 2; do
+      new_job 0 0 1 1
+      start_ranks --rounds 1000000 --count 1000000
+      for r in 0 1 2 3; do until_true "rank $r joined" joined "$r"; done
+      until_true "the levels are there" grep -q 'made communicators for sums in two levels' "$work/rank0.out"
+      kill -KILL "${pids[killed]}"
+      expect "$killed" 137
+      for r in 0 1 2 3; do ((r == killed)) || expect "$r" 3 "rank $killed \\(pid .*\\) died"; done
+    done
+    ;;
   killed)
     # A rank that is killed is named by all others, by those of its host and by those of the other one.
     make_hosts 2

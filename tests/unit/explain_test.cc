@@ -29,13 +29,14 @@ Question embedding(double density) {
           .block_elems = 100};
 }
 
-/// The configuration that the ranks of a communicator make when they have met: each on a host of its own.
+/// The configuration that the ranks of a communicator make when they have met: as many in a row on each host.
 engine::EngineConfig config_of(const Question& q, const Options& options) {
   engine::Membership m;
   m.members.workers = q.ranks;
   std::vector<std::string> hosts;
-  for (int i = 0; i < q.ranks; ++i) hosts.push_back(std::to_string(i));
+  for (int i = 0; i < q.ranks; ++i) hosts.push_back(std::to_string(i * q.hosts / q.ranks));
   m.hosts = m.networks = m.process_spaces = engine::Groups::by_name(hosts);
+  m.members_per_core = static_cast<double>((q.ranks + q.hosts - 1) / q.hosts) / q.cores;
   m.links.assign(hosts.size(), engine::own_link(options.link_gbps, q.device_gbps));
   return engine::plan_engine(options, m, {});
 }
@@ -53,6 +54,8 @@ std::string chosen(const Question& q, const Options& options) {
       return "Chosen: doubling";
     case wire::Algorithm::merging:
       return "Chosen: merging";
+    case wire::Algorithm::hierarchy:
+      return "Chosen: hierarchy";
   }
   return "?";
 }
@@ -69,17 +72,19 @@ TEST(Explain, NamesWhatARequestWithThatDensityChooses) {
               options.sum_order = order;
               options.link_gbps = gbps;
               Question q = embedding(density);
-              q.bytes = bytes, q.ranks = q.hosts = ranks, q.packed = packed;
-              const std::string choice = chosen(q, options);
-              EXPECT_THAT(explain(q, options), HasSubstr(choice));
-              seen.insert(choice);
+              for (const int hosts : {ranks, (ranks + 1) / 2}) {
+                q.bytes = bytes, q.ranks = ranks, q.hosts = hosts, q.packed = packed;
+                const std::string choice = chosen(q, options);
+                EXPECT_THAT(explain(q, options), HasSubstr(choice)) << ranks << " on " << hosts;
+                seen.insert(choice);
+              }
             }
           }
         }
       }
     }
   }
-  EXPECT_EQ(seen.size(), 3u) << "of all three";
+  EXPECT_EQ(seen.size(), 4u) << "of all four";
 }
 
 TEST(Explain, SaysWhereTheLinksSpeedComesFrom) {

@@ -111,6 +111,10 @@ TEST(PerfBound, IsTheDesignsTable) {
   EXPECT_DOUBLE_EQ(wire_bound(dedicated, 1e9), 0.3);
   dedicated.aggregators = 2;
   EXPECT_DOUBLE_EQ(wire_bound(dedicated, 1e9), 0.6);
+  Load shared = colocated;  // two hosts of two ranks: half of what each host has, and of the sum
+  shared.host_ranks = 2;
+  shared.host_density = 0.19;
+  EXPECT_DOUBLE_EQ(wire_bound(shared, 1e9), (0.19 + 0.3) / 2);
 }
 
 /// By hand: 4.69 bits of position for each element at a density of 0.1, and none where all blocks are there.

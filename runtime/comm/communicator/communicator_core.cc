@@ -183,7 +183,23 @@ CommunicatorCore::CommunicatorCore(Introduction introduction, std::shared_ptr<Se
                                                 static_cast<std::uint32_t>(lanes_.size()), otherwise);
                   }},
              session_->device(), introduction_.placement.caller_spin),
-      splitter_(introduction_) {}
+      splitter_(introduction_),
+      hierarchy_(plan_hierarchy()) {}
+
+std::unique_ptr<Hierarchy> CommunicatorCore::plan_hierarchy() {
+  if (introduction_.wing) return nullptr;
+  auto plan = engine::HierarchyPlan::of(introduction_.membership, options().tune.host_ranks);
+  if (!plan) return nullptr;
+  const auto join = [this](const SplitGroup& group, const std::string& part) {
+    return join_split(splitter_.part(*control_, group, part), meeting_deadline());
+  };
+  return std::make_unique<Hierarchy>(
+      std::move(*plan),
+      Hierarchy::Parent{.rank = members().self,
+                        .join = join,
+                        .fail = [this](const Failure& failure) { control_->abort(failure); },
+                        .ring = [this] { lanes_.ring(); }});
+}
 
 void CommunicatorCore::begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
                              verbs::Deadline deadline) {
@@ -237,7 +253,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_split(Split split, verb
     settle(*control, membership, deadline);
     const auto core = make(std::move(split.introduction), session_);
     core->begin(std::move(control), rounds, deadline);
-    log().info("{}", core->describe());
+    log().log(core->members().known_as ? spdlog::level::debug : spdlog::level::info, "{}", core->describe());
     return core;
   } catch (const std::exception& e) {
     const Failure failure = failure_of(name, e);
@@ -253,13 +269,13 @@ std::string CommunicatorCore::describe() const {
   const std::string staging = lanes_.describe_staging();
   return fmt::format(
       "{} of {} workers, {} aggregators ({}), {}, {} lane(s), {} scan thread(s), scans in {} stream(s), "
-      "slots {} x {} KiB, {}{}{}{}{}; {}",
+      "slots {} x {} KiB, {}{}{}{}{}{}; {}",
       m.name(m.self), m.workers, m.aggregators(), m.dedicated ? "dedicated" : "colocated",
       describe_device(introduction_.membership, *session_->device()), lanes_.size(),
       introduction_.placement.scan_cpus.size(), scan_streams_, bulk.slots, bulk.slot_bytes >> 10,
       in_place_from(config_.direct_bytes), staging.empty() ? "" : ", staging ", staging,
       describe_nodes(config_.nodes), describe_links(introduction_.membership, config_),
-      introduction_.placement.text);
+      hierarchy_ ? hierarchy_->describe() : "", introduction_.placement.text);
 }
 
 // --- Operations
@@ -342,6 +358,7 @@ Statistics CommunicatorCore::statistics() const {
   total.operations = operations_started_.load(std::memory_order_relaxed);
   total.blocks_scanned = blocks_scanned_.load(std::memory_order_relaxed);
   lanes_.add_to(total);
+  if (hierarchy_) hierarchy_->add_to(total);
   return total;
 }
 
@@ -362,6 +379,7 @@ void CommunicatorCore::end_operations() {
   come_to_rest();
   const Failure failure = control_->failure().value_or(Failure{});
   log().debug("{}: communicator failed: {}", name(), failure.text);
+  if (hierarchy_) hierarchy_->end(failure);
   operations_.fail_all(failure);
   operations_.release_finished();
 }
@@ -429,6 +447,7 @@ void CommunicatorCore::close() {
   }
   const bool together = control_->leave(deadline_after(seconds(options().close_timeout_s)));
   const bool failed = control_->failed();
+  close_hierarchy(together);
   stop_threads();
   if (together && !failed) come_to_rest();
   shut_down_lanes();
@@ -436,6 +455,18 @@ void CommunicatorCore::close() {
   if (!together && !failed) {
     throw Error(ErrorCode::timeout,
                 fmt::format("close: not every member left within {:g} s", options().close_timeout_s));
+  }
+}
+
+/// If not all members have come to close, nobody waits for those of the hosts either.
+void CommunicatorCore::close_hierarchy(bool together) noexcept {
+  if (!hierarchy_) return;
+  if (!together)
+    hierarchy_->end(control_->failure().value_or(Failure{ErrorCode::timeout, "not every member left"}));
+  try {
+    hierarchy_->close();
+  } catch (const std::exception& e) {
+    log().warn("{}: {}", name(), e.what());
   }
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/base/spare_memory.h"
 #include "runtime/bootstrap/control.h"
 #include "runtime/comm/communicator/engine_threads.h"
+#include "runtime/comm/communicator/hierarchy.h"
 #include "runtime/comm/communicator/lane_set.h"
 #include "runtime/comm/communicator/notifier.h"
 #include "runtime/comm/communicator/operation_table.h"
@@ -127,6 +128,7 @@ class CommunicatorCore {
   void begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
              verbs::Deadline deadline);
   std::shared_ptr<CommunicatorCore> join_split(Split split, verbs::Deadline deadline) const;
+  std::unique_ptr<Hierarchy> plan_hierarchy();
   verbs::Deadline meeting_deadline() const;
   bool is_worker() const { return members().is_worker(members().self); }
 
@@ -137,6 +139,9 @@ class CommunicatorCore {
   std::shared_ptr<engine::Operation> launch(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
+  std::shared_ptr<TwoLevelSum> add_to_hierarchy(Prepared& prepared,
+                                                const std::shared_ptr<engine::Operation>& operation,
+                                                const std::optional<Error>& refusal);
   std::shared_ptr<engine::Operation> make_or_refuse(Prepared& prepared, std::optional<Error>& refusal);
   /// Makes the check of the input that NZCL_CHECK=1 asks for; without it, returns nullptr. Throws
   /// Error{invalid_argument} for a bitmap that hides a block.
@@ -150,6 +155,7 @@ class CommunicatorCore {
   void warn_of_far_memory(std::span<const std::byte> range);
   void close_without_throwing() noexcept;
   void end_operations();
+  void close_hierarchy(bool together) noexcept;
   void log_untold();
   void come_to_rest();
   void shut_down_lanes();
@@ -174,6 +180,7 @@ class CommunicatorCore {
   std::atomic<bool> stuck_{false};  // a thread has not come back from the transport
 
   std::unique_ptr<bootstrap::ControlPlane> control_;  // after lanes_, because its thread may halt the lanes
+  const std::unique_ptr<Hierarchy> hierarchy_;        // nullptr if the members' hosts have no use for it
   EngineThreads threads_;                             // the last member, because the threads use all others
 };
 

@@ -94,6 +94,7 @@ void CommunicatorCore::refuse(const Request& request, const Error& refusal) {
   Prepared nothing;
   nothing.record = shape_of(request, WireType::as_is);
   nothing.record.algorithm = engine::choose_algorithm(config_, nothing.record, asked_algorithm(request));
+  nothing.chunk_begins = chunk_begins_of(request, nothing.record);
   try {
     launch(nothing, refusal);
   } catch (const Error& e) {
@@ -187,6 +188,8 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
   }
   auto operation = make_or_refuse(p, refusal);
   operation->input_check = std::move(check);
+  std::shared_ptr<TwoLevelSum> levels;
+  if (p.record.algorithm == wire::Algorithm::hierarchy) levels = add_to_hierarchy(p, operation, refusal);
   operations_.add(operation, p.input_bytes, p.output_bytes);
   if (!refusal) count(operations_started_, 1);
   if (p.known == Prepared::Input::scan) {
@@ -196,10 +199,40 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
   if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
   lock.unlock();
+  if (levels) {
+    if (levels->sparse.base != nullptr) place_values(*levels);
+    hierarchy_->begin(levels);
+  }
   lanes_.drive();  // sends at once what can be sent already
   if (refusal) throw Error(*refusal);
   control_->has_begun(operation->epoch + 1);
   return operation;
+}
+
+/// Takes what the operation is to sum, so that its own lanes only find out whether the ranks agree.
+std::shared_ptr<TwoLevelSum> CommunicatorCore::add_to_hierarchy(Prepared& p,
+                                                                const std::shared_ptr<Operation>& operation,
+                                                                const std::optional<Error>& refusal) {
+  auto sum = std::make_shared<TwoLevelSum>();
+  sum->operation = operation;
+  sum->record = p.record;
+  sum->timeout = operation->timeout;
+  std::optional<Failure> failure;
+  if (refusal) {
+    failure = Failure{refusal->code(), refusal->what()};
+  } else {
+    sum->input = p.input.base;
+    sum->output = p.output.base;
+    sum->dense = p.known == Prepared::Input::all;
+    sum->bitmap = std::move(p.bitmap);
+    if (p.input.sparse) {
+      sum->sparse = std::move(p.input);
+      sum->input = sum->output;
+    }
+  }
+  p.known = Prepared::Input::none;
+  hierarchy_->add(sum, failure);
+  return sum;
 }
 
 std::unique_ptr<const engine::InputCheck> CommunicatorCore::check_input(const Prepared& p) const {
@@ -252,7 +285,10 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
                                    p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
   if (p.known == Prepared::Input::indices) cut_indices(p, layout);
   p.output.spare = spare_memory_;
-  auto operation = std::make_shared<Operation>(layout, p.record, std::move(p.input), p.output,
+  const bool levels = p.record.algorithm == wire::Algorithm::hierarchy;
+  engine::InputView input =
+      levels ? engine::InputView{.base = p.input.base, .region = p.input.region} : std::move(p.input);
+  auto operation = std::make_shared<Operation>(layout, p.record, std::move(input), p.output,
                                                static_cast<int>(lanes_.size()));
   operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them
   operation->set_rank(members().self, members().workers);
@@ -268,6 +304,10 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
   operation->regions = std::move(p.regions);
   operation->refusal = std::move(p.refusal);
   operation->own_values = std::move(p.own_values);
+  if (levels) {
+    operation->set_rest();
+    return operation;
+  }
   switch (p.known) {
     case Prepared::Input::scan:
       break;

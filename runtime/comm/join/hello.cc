@@ -30,7 +30,7 @@ constexpr int kMostLanes = 1 << 16;
 constexpr std::string_view kShared[] = {"transport", "aggregators", "connect",
                                         "session",   "algorithm",   "sum_order"};
 constexpr std::string_view kSharedTunings[] = {"slot_bytes", "channel_slots", "slice_bytes",
-                                               "packed_density"};
+                                               "packed_density", "host_ranks"};
 
 std::vector<const Setting*> shared_settings() {
   std::vector<const Setting*> all;

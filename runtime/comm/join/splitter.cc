@@ -8,6 +8,7 @@
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/exchange_meeting.h"
 #include "runtime/bootstrap/rounds.h"
+#include "runtime/plan/tuning.h"
 
 namespace nzcl::comm {
 
@@ -57,6 +58,28 @@ std::optional<std::vector<SplitGroup>> Splitter::meet(ControlPlane& control, std
 }
 
 Split Splitter::join(ControlPlane& control, std::uint64_t number, const SplitGroup& group) const {
+  return join(control, group, fmt::format("split {}, color {}", number, group.color),
+              fmt::format("{}.{}", number, group.color));
+}
+
+Split Splitter::part(ControlPlane& control, const SplitGroup& group, const std::string& name) const {
+  Split split = join(control, group, name, name);
+  Introduction& child = split.introduction;
+  child.options.algorithm = Algorithm::automatic;
+  child.options.timeout_s += std::chrono::duration<double>(engine::kLevelGrace).count();
+  child.options.tune.host_ranks = 0;
+  engine::Membership& membership = child.membership;
+  membership.members.known_as = std::make_shared<const std::vector<int>>(group.members);
+  for (std::size_t i = 0; i < group.members.size(); ++i) {
+    const auto position =
+        static_cast<std::size_t>(parent_.membership.position_of[static_cast<std::size_t>(group.members[i])]);
+    membership.names[i] = parent_.membership.names[position];
+  }
+  return split;
+}
+
+Split Splitter::join(ControlPlane& control, const SplitGroup& group, const std::string& name,
+                     const std::string& session) const {
   Split split;
   Introduction& child = split.introduction;
   child.membership = membership_among(parent_.membership, group.members, group.workers);
@@ -68,12 +91,11 @@ Split Splitter::join(ControlPlane& control, std::uint64_t number, const SplitGro
   const engine::Members& members = child.membership.members;
   child.options.rank = members.is_worker(members.self) ? members.self : -1;
   child.options.world_size = members.workers;
-  child.options.session += fmt::format(".{}.{}", number, group.color);
+  child.options.session += "." + session;
   std::vector<int> positions;
   for (const int member : group.members)
     positions.push_back(parent_.membership.position_of[static_cast<std::size_t>(member)]);
-  const auto rounds = std::make_shared<bootstrap::Rounds>(
-      control, fmt::format("split {}, color {}", number, group.color), std::move(positions), members.self);
+  const auto rounds = std::make_shared<bootstrap::Rounds>(control, name, std::move(positions), members.self);
   split.meeting = bootstrap::make_exchange_meeting(
       settings_of(child, rounds->rank()),
       [rounds](std::string_view mine, Deadline until) { return rounds->allgather(mine, until); });

@@ -54,6 +54,11 @@ class Splitter {
   /// left, after which no split can end well any more.
   std::optional<std::vector<Split>> next(bootstrap::ControlPlane& control);
 
+  /// Collective over the members of the group, which all know it. `name` is of no other group. The new
+  /// communicator does a part of this one's work: it names its members as this one does, and leaves to a
+  /// cost model how it exchanges.
+  Split part(bootstrap::ControlPlane& control, const SplitGroup& group, const std::string& name) const;
+
   /// Refuses further turns, and waits until those that have begun are over.
   void close();
 
@@ -63,6 +68,9 @@ class Splitter {
   /// The groups, or nothing if all have left.
   std::optional<std::vector<SplitGroup>> meet(bootstrap::ControlPlane& control, std::uint64_t number,
                                               std::string said, bootstrap::Deadline deadline) const;
+  /// `name` tells these rounds from all others of the control plane, and `session` the communicator.
+  Split join(bootstrap::ControlPlane& control, const SplitGroup& group, const std::string& name,
+             const std::string& session) const;
   Split join(bootstrap::ControlPlane& control, std::uint64_t number, const SplitGroup& group) const;
 
   const Introduction& parent_;

@@ -46,6 +46,7 @@ std::string details_of(const OperationRecord& r) {
     text += fmt::format(", checksum of the compressor {:016x}", r.checksum);
   if (r.algorithm == wire::Algorithm::doubling) text += ", by doubling";
   if (r.algorithm == wire::Algorithm::merging) text += ", by merging";
+  if (r.algorithm == wire::Algorithm::hierarchy) text += ", by hierarchy";
   if (const wire::Density density = r.density(); density.known())
     text += fmt::format(", expected density {:.3g}", density.share());
   if (r.tag != 0) text += fmt::format(", tag {}", r.tag);

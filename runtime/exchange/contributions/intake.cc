@@ -72,8 +72,9 @@ bool Intake::take(int rank, const ReceiveChannel::Received& message) {
     if (!take_section(rank, message.slot, *section)) return false;
   }
   if (sections.wrong() != nullptr) {
-    return refuse(ErrorCode::transport, fmt::format("rank {} sent a malformed contribution (sequence {}): {}",
-                                                    rank, sections.sequence(), sections.wrong()));
+    return refuse(ErrorCode::transport,
+                  fmt::format("rank {} sent a malformed contribution (sequence {}): {}",
+                              context_.number(rank), sections.sequence(), sections.wrong()));
   }
   if (sections_held.size() > before) {
     sections_held.back().last_in_slot = true;
@@ -86,8 +87,8 @@ bool Intake::take(int rank, const ReceiveChannel::Received& message) {
 bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& section) {
   const Header& header = section.header;
   if (!context_.credit(priority_, Direction::down, static_cast<std::uint16_t>(rank), header.credit)) {
-    return refuse(ErrorCode::transport,
-                  fmt::format("rank {} returned more credits than it was sent messages", rank));
+    return refuse(ErrorCode::transport, fmt::format("rank {} returned more credits than it was sent messages",
+                                                    context_.number(rank)));
   }
   LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
   if ((header.flags & wire::kHasBitmap) != 0) {
@@ -104,7 +105,7 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
     const bool empty = entry_of(rank, header.sequence).promised == 0;
     return empty || refuse(ErrorCode::transport,
                            fmt::format("rank {} refused operation {} slice {}, and contributes blocks to it",
-                                       rank, header.epoch, header.slice));
+                                       context_.number(rank), header.epoch, header.slice));
   }
   if (header.payload_bytes == 0) return true;
   if (!expects(rank, header)) return false;
@@ -122,13 +123,13 @@ bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitm
   if (!view.well_formed()) {
     return refuse(
         ErrorCode::transport,
-        fmt::format("rank {} sent a bitmap with bits behind the last block of operation {} slice {}", rank,
-                    s.epoch, s.slice));
+        fmt::format("rank {} sent a bitmap with bits behind the last block of operation {} slice {}",
+                    context_.number(rank), s.epoch, s.slice));
   }
   if (view.count() > 0 && !s.contributors().has(rank)) {
     return refuse(ErrorCode::transport,
-                  fmt::format("rank {} contributes blocks to {}, slice {}, which is not its part in it", rank,
-                              describe(s), s.slice));
+                  fmt::format("rank {} contributes blocks to {}, slice {}, which is not its part in it",
+                              context_.number(rank), describe(s), s.slice));
   }
   entry_of(rank, s.sequence).promised = view.stream_bytes();
   return true;
@@ -165,7 +166,7 @@ bool Intake::expects(int rank, const Header& header) {
   if (wrong != nullptr) {
     return refuse(ErrorCode::transport,
                   fmt::format("rank {} sent data of operation {} slice {} (sequence {}) that can't be: {}",
-                              rank, header.epoch, header.slice, header.sequence, wrong));
+                              context_.number(rank), header.epoch, header.slice, header.sequence, wrong));
   }
   entry.received += data;
   return true;
@@ -205,8 +206,8 @@ IncomingSlice* Intake::enter(int rank, const Header& header, const OperationReco
     wrong = "its results are coded by owners that are ranks, and there are dedicated aggregators";
   if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
   if (wrong != nullptr) {
-    refuse(ErrorCode::transport,
-           fmt::format("rank {} sent a malformed bitmap (sequence {}): {}", rank, header.sequence, wrong));
+    refuse(ErrorCode::transport, fmt::format("rank {} sent a malformed bitmap (sequence {}): {}",
+                                             context_.number(rank), header.sequence, wrong));
     return nullptr;
   }
   if (!agree(context_, rank, header.epoch, record, refusal)) return nullptr;
@@ -226,8 +227,8 @@ bool Intake::admit(IncomingSlice& s, int rank, const Header& header, const Opera
                    const wire::Refusal* refusal) {
   if (const char* misfit = wrong_with_slice(s, rank, header, record)) {
     return refuse(ErrorCode::transport,
-                  fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}", rank,
-                              s.epoch, s.slice, misfit));
+                  fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}",
+                              context_.number(rank), s.epoch, s.slice, misfit));
   }
   entry_of(rank, s.sequence) = {.seen = true, .output = {record.output_address, record.output_key}};
   if (refusal != nullptr && (s.refusal == nullptr || refusal->rank() < s.refusal->rank())) {
@@ -299,8 +300,8 @@ std::span<const std::byte> Intake::next(const IncomingSlice& s, int rank) {
   const Section& section = source.sections.front();
   if (section.sequence != s.sequence) {
     refuse(ErrorCode::transport,
-           fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})", rank, s.epoch,
-                       s.slice));
+           fmt::format("rank {} sent less data than its bitmap says (operation {}, slice {})",
+                       context_.number(rank), s.epoch, s.slice));
     return {};
   }
   return {section.payload + source.used, section.bytes - source.used};
@@ -381,7 +382,7 @@ void Intake::consume_tiles(int rank, const wire::Tile& tile, std::uint64_t tiles
 
 void Intake::refuse_tile(const IncomingSlice& s, int rank, const char* wrong) {
   refuse(ErrorCode::transport, fmt::format("rank {} sent a tile of operation {} slice {} that can't be: {}",
-                                           rank, s.epoch, s.slice, wrong));
+                                           context_.number(rank), s.epoch, s.slice, wrong));
 }
 
 bool Intake::drop_tiles(const IncomingSlice& s) {
@@ -416,10 +417,11 @@ std::string Intake::waiting_for(std::span<const int> expected) const {
   if (!s.active) return {};
   std::string absent, silent;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!entry_of(rank, s.sequence).seen) append_item(absent, rank);
+    if (!entry_of(rank, s.sequence).seen) append_item(absent, context_.number(rank));
   }
   for (const int rank : expected) {
-    if (!context_.is_self(rank) && source_of(rank).sections.empty()) append_item(silent, rank);
+    if (!context_.is_self(rank) && source_of(rank).sections.empty())
+      append_item(silent, context_.number(rank));
   }
   if (absent.empty() && silent.empty()) return {};
   std::string text = describe(s) + ":";

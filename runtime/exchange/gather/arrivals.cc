@@ -57,8 +57,8 @@ bool Arrivals::take(Source& source, const ReceiveChannel::Received& message) {
   Arrived arrived;
   if (wrong == nullptr) wrong = take_batch(source, reader, *section, message.data, arrived);
   if (wrong != nullptr) {
-    return refuse(fmt::format("rank {} sent a malformed contribution (sequence {}): {}", source.rank,
-                              reader.sequence(), wrong));
+    return refuse(fmt::format("rank {} sent a malformed contribution (sequence {}): {}",
+                              context_.number(source.rank), reader.sequence(), wrong));
   }
   const wire::Header& header = section->header;
   const bool refused = (header.flags & wire::kRefused) != 0;
@@ -139,7 +139,7 @@ bool Arrivals::check(std::size_t leg, const Operation& op) {
   }
   if (arrived.slice != 0) {
     return refuse(fmt::format("rank {} sent a contribution to operation {} slice {}: there is no such slice",
-                              source.rank, op.epoch, arrived.slice));
+                              context_.number(source.rank), op.epoch, arrived.slice));
   }
   const wire::Entry own{.refusal_code = arrived.refusal_code,
                         .bitmap = {arrived.bitmap, arrived.bitmap_bytes},
@@ -165,7 +165,7 @@ bool Arrivals::check_batch(const Source& source, const Arrived& arrived, const O
   }
   if (wrong == nullptr && !entries.at_end()) wrong = "it has bytes behind its last contribution";
   return wrong == nullptr || refuse(fmt::format("rank {} sent a malformed contribution (sequence {}): {}",
-                                                source.rank, source.checked, wrong));
+                                                context_.number(source.rank), source.checked, wrong));
 }
 
 /// Takes a contribution of `rank` that is in the next message of a leg.
@@ -175,7 +175,7 @@ bool Arrivals::check_contribution(const Source& source, int rank, const wire::En
   if (wrong == nullptr) return true;
   const std::string whose = rank == source.rank ? "" : fmt::format(" of rank {}", rank);
   return refuse(fmt::format("rank {} sent a contribution{} to operation {} slice 0 that can't be: {}",
-                            source.rank, whose, op.epoch, wrong));
+                            context_.number(source.rank), whose, op.epoch, wrong));
 }
 
 /// Copies a contribution's bitmap, and checks the copy. Returns what is wrong, or nullptr.

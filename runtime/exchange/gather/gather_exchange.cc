@@ -259,7 +259,7 @@ Stall GatherExchange::waiting_for() const {
     if (called && out.sent == finished_ && !ready(out)) suspects.insert(out.to);
   }
   std::string list;
-  for (const int rank : absent) append_item(list, rank);
+  for (const int rank : absent) append_item(list, context_.number(rank));
   if (!list.empty())
     stall.known = fmt::format("{}: rank(s) {} did not join", describe(context_, epoch), list);
   for (const int rank : suspects)

@@ -178,15 +178,16 @@ bool MergingExchange::take_section(const Step& step, const wire::Section& sectio
 }
 
 bool MergingExchange::malformed(const Step& step, const char* wrong) {
-  context_.fail(ErrorCode::transport,
-                fmt::format("rank {} sent a malformed partial sum: {}", step.partner, wrong));
+  context_.fail(ErrorCode::transport, fmt::format("rank {} sent a malformed partial sum: {}",
+                                                  context_.number(step.partner), wrong));
   return false;
 }
 
 bool MergingExchange::refuse(const Step& step, const TilePlace& place, const char* wrong) {
-  context_.fail(ErrorCode::transport, fmt::format("rank {} sent a partial sum of operation {} slice {} that "
-                                                  "can't be: {}",
-                                                  step.partner, place.epoch, place.slice, wrong));
+  context_.fail(ErrorCode::transport,
+                fmt::format("rank {} sent a partial sum of operation {} slice {} that "
+                            "can't be: {}",
+                            context_.number(step.partner), place.epoch, place.slice, wrong));
   return false;
 }
 
@@ -608,8 +609,8 @@ Stall MergingExchange::waiting_for() const {
   if (submitted_ == finished_) {
     for (const Step& step : steps_) {
       if (!step.theirs->empty())
-        stall.known =
-            fmt::format("rank {} has begun an operation: rank(s) {} did not join", step.partner, self_);
+        stall.known = fmt::format("rank {} has begun an operation: rank(s) {} did not join",
+                                  context_.number(step.partner), context_.number(self_));
     }
     return stall;
   }
@@ -618,7 +619,7 @@ Stall MergingExchange::waiting_for() const {
   for (const Step& step : steps_) {
     if (step.merged.operation != finished_ || !step.theirs->empty()) continue;
     if (!step.their_partial && !gives_ && !has_begun(step)) {
-      append_item(absent, step.partner);
+      append_item(absent, context_.number(step.partner));
     } else {
       append_item(stall.suspected, fmt::format("{} (operation {}, slice {})", context_.name(step.partner),
                                                epoch, step.merged.begun ? step.merged.place.slice : 0));

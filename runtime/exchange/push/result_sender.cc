@@ -426,7 +426,7 @@ std::string ResultSender::waiting_for() const {
     const ResultQueue::Result* next = results_.next(i);
     if (next == nullptr || context_.channels(priority_, receivers_[i]).send_down.ready()) continue;
     if (full.empty()) epoch = next->epoch;
-    append_item(full, receivers_[i]);
+    append_item(full, context_.number(receivers_[i]));
   }
   return full.empty() ? full
                       : fmt::format("{}: rank(s) {} stopped taking results", intake_.describe(epoch), full);

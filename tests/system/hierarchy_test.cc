@@ -1,0 +1,354 @@
+// Allreduces by hierarchy: the ranks of each host sum first, then the hosts. Here so many ranks in a row
+// count as one host, as the option host_ranks says. Results are compared with plain sums in that order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <numeric>
+#include <thread>
+
+#include "tests/system/misuse.h"
+#include "tests/system/oracle.h"
+#include "tests/system/ranks.h"
+#include "tests/system/run_one.h"
+
+namespace nzcl::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+struct Hosts {
+  int ranks, host_ranks;
+};
+
+Setting by_hierarchy(const Hosts& hosts, const char* transport = "loopback", int lanes = 1) {
+  Setting s = quick(hosts.ranks);
+  s.options.timeout_s = 3600;  // nothing here may need the timeout to end
+  s.transport = transport;
+  s.options.lanes = lanes;
+  s.options.algorithm = Algorithm::hierarchy;
+  s.options.tune.host_ranks = hosts.host_ranks;
+  return s;
+}
+
+/// The plain result: of each host, and then of all.
+Expected sum_by_hosts(const Problem& p, int host_ranks) {
+  Expected expected{std::vector<std::uint64_t>(words_for(p.blocks())), std::vector<std::byte>(p.bytes())};
+  std::vector<std::vector<std::byte>> inputs;
+  for (int r = 0; r < p.ranks; ++r) inputs.push_back(make_input(p, r));
+  const ReduceOp op = p.op == ReduceOp::avg ? ReduceOp::sum : p.op;
+  const std::size_t e = element_bytes(p.type);
+  const auto reduce = [&](const std::vector<std::vector<std::byte>>& parts, std::size_t of, std::uint64_t n) {
+    std::vector<const std::byte*> sources;
+    for (const auto& part : parts) sources.push_back(part.data());
+    return reference_reduce(p.type, op, sources, n, {.ranks = p.ranks, .with_zero = parts.size() < of});
+  };
+  for (std::uint64_t b = 0; b < p.blocks(); ++b) {
+    const std::uint64_t n = std::min(p.block, p.count - b * p.block), at = b * p.block * e;
+    std::vector<std::vector<std::byte>> of_hosts;
+    std::size_t hosts = 0;
+    for (int first = 0; first < p.ranks; first += host_ranks, ++hosts) {
+      const int last = std::min(first + host_ranks, p.ranks);
+      std::vector<std::vector<std::byte>> of_ranks;
+      for (int r = first; r < last; ++r) {
+        const auto from = inputs[static_cast<std::size_t>(r)].begin() + static_cast<std::ptrdiff_t>(at);
+        if (holds(p, r, b)) of_ranks.emplace_back(from, from + static_cast<std::ptrdiff_t>(n * e));
+      }
+      if (!of_ranks.empty()) of_hosts.push_back(reduce(of_ranks, static_cast<std::size_t>(last - first), n));
+    }
+    if (of_hosts.empty()) continue;
+    set_bit(std::span(expected.bits), b);
+    auto sum = reduce(of_hosts, hosts, n);
+    if (p.op == ReduceOp::avg) {
+      const std::byte* const all = sum.data();
+      sum = reference_reduce(p.type, p.op, std::span(&all, 1), n, {.ranks = p.ranks, .with_zero = false});
+    }
+    std::memcpy(expected.data.data() + at, sum.data(), sum.size());
+  }
+  return expected;
+}
+
+bool is_unfit(const Problem& p) { return p.type == DataType::uint8 && p.op == ReduceOp::avg; }
+
+class HierarchyTest : public testing::TestWithParam<Hosts> {};
+INSTANTIATE_TEST_SUITE_P(Hosts, HierarchyTest,
+                         testing::Values(Hosts{3, 2}, Hosts{4, 2}, Hosts{5, 2}, Hosts{6, 2}, Hosts{6, 4},
+                                         Hosts{6, 3}),
+                         [](const auto& its) {
+                           return std::to_string(its.param.ranks) + "_ranks_in_hosts_of_" +
+                                  std::to_string(its.param.host_ranks);
+                         });
+
+TEST_P(HierarchyTest, every_type_operation_and_sparsity) {
+  const auto [ranks, host_ranks] = GetParam();
+  const auto errors = run_ranks(by_hierarchy(GetParam()), [&](Communicator& c) {
+    for (int type = 0; type < kDataTypes; ++type) {
+      for (int op = 0; op < kReduceOps; ++op) {
+        Problem p{.type = static_cast<DataType>(type),
+                  .op = static_cast<ReduceOp>(op),
+                  .count = 5003,
+                  .block = 16,
+                  .ranks = ranks,
+                  .seed = static_cast<unsigned>(type * 7 + op)};
+        if (is_unfit(p)) continue;
+        p.sparsity = kSparsities[static_cast<std::size_t>(type + op) % std::size(kSparsities)];
+        run_one(c, p, sum_by_hosts(p, host_ranks), op % 2 == 0 ? Form::in_place : Form::out_of_place);
+      }
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_P(HierarchyTest, every_form_block_and_size) {
+  const auto [ranks, host_ranks] = GetParam();
+  const auto errors = run_ranks(by_hierarchy(GetParam()), [&](Communicator& c) {
+    unsigned seed = 0;
+    for (const std::uint64_t count : {1u, 64u, 4097u, 300007u}) {
+      for (const std::uint64_t block : {1u, 7u, 256u}) {
+        for (const Form form : {Form::in_place, Form::out_of_place, Form::with_bitmap, Form::dense_flag}) {
+          const Problem p{.type = DataType::float32,
+                          .op = ++seed % 3 == 0 ? ReduceOp::avg : ReduceOp::sum,
+                          .count = count,
+                          .block = block,
+                          .sparsity = kSparsities[seed % std::size(kSparsities)],
+                          .ranks = ranks,
+                          .seed = seed};
+          run_one(c, p, sum_by_hosts(p, host_ranks), form);
+        }
+      }
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+class HierarchyTransportTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Transports, HierarchyTransportTest, testing::Values("loopback", "shm", "tcp", "cma"),
+                         [](const auto& its) { return std::string(its.param); });
+
+TEST_P(HierarchyTransportTest, several_operations_of_several_pieces_at_once) {
+  const Hosts hosts{4, 2};
+  const auto errors = run_ranks(by_hierarchy(hosts, GetParam(), 2), [&](Communicator& c) {
+    struct One {
+      Problem problem;
+      std::vector<std::byte> data;
+      RegisteredBuffer registered;
+      Work work;
+    };
+    std::vector<One> all(6);
+    for (unsigned i = 0; i < all.size(); ++i) {
+      One& one = all[i];
+      one.problem = {
+          .count = 1'500'000 + i, .block = 256, .sparsity = Sparsity::random, .ranks = 4, .seed = i};
+      one.data = make_input(one.problem, c.rank());
+      one.registered = c.register_buffer(one.data.data(), one.data.size());
+      one.work = c.allreduce({.input = one.data.data(),
+                              .output = one.data.data(),
+                              .count = one.problem.count,
+                              .algorithm = i % 3 == 2 ? Algorithm::push : Algorithm::automatic});
+    }
+    for (One& one : all) {
+      one.work.wait();
+      const bool pushed = one.problem.seed % 3 == 2;
+      EXPECT_EQ(one.work.statistics().algorithm, pushed ? Algorithm::push : Algorithm::hierarchy);
+      const Expected expected =
+          pushed ? make_expected(one.problem) : sum_by_hosts(one.problem, hosts.host_ranks);
+      EXPECT_EQ(first_difference(one.data, expected.data), -1) << one.problem.text();
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, takes_values_with_indices_where_the_result_is_dense) {
+  const Hosts hosts{4, 2};
+  const auto errors = run_ranks(by_hierarchy(hosts), [&](Communicator& c) {
+    for (const std::uint64_t block : {1u, 64u}) {
+      const Problem p{.count = 10007, .block = block, .sparsity = Sparsity::random, .ranks = 4, .seed = 3};
+      const auto dense = make_input(p, c.rank());
+      const std::uint64_t block_bytes = block * 4;
+      std::vector<std::byte> values;
+      std::vector<std::int64_t> indices;
+      for (std::uint64_t b = p.blocks(); b-- > 0;) {  // in descending order, as a caller may give them
+        if (!holds(p, c.rank(), b)) continue;
+        indices.push_back(static_cast<std::int64_t>(b));
+        const std::uint64_t from = b * block_bytes, n = std::min(block_bytes, dense.size() - from);
+        values.insert(values.end(), dense.begin() + static_cast<std::ptrdiff_t>(from),
+                      dense.begin() + static_cast<std::ptrdiff_t>(from + n));
+        values.resize(indices.size() * block_bytes);
+      }
+      std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
+      const auto in = c.register_buffer(values.data(), values.size());
+      const auto out = c.register_buffer(output.data(), output.size());
+      Work work = c.allreduce_sparse({.values = values.data(),
+                                      .indices = indices,
+                                      .count = p.count,
+                                      .block_elems = block,
+                                      .output = output.data()});
+      work.wait();
+      EXPECT_EQ(work.statistics().algorithm, Algorithm::hierarchy);
+      const Expected expected = sum_by_hosts(p, hosts.host_ranks);
+      EXPECT_EQ(first_difference(output, expected.data), -1);
+      const auto bits = work.union_bitmap();
+      EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end()));
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, is_chosen_where_the_order_of_sums_may_change) {
+  Setting s = by_hierarchy({4, 2});
+  s.options.algorithm = Algorithm::automatic;
+  const auto errors = run_ranks(s, [&](Communicator& c) {
+    std::vector<float> data(100000, 1.0f);
+    const auto registered = c.register_buffer(data.data(), data.size() * 4);
+    Work work = c.allreduce({.input = data.data(), .output = data.data(), .count = data.size()});
+    work.wait();
+    EXPECT_NE(work.statistics().algorithm, Algorithm::hierarchy);  // floats are added in the order of ranks
+    EXPECT_EQ(data[7], 4.0f);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, refuses_what_it_cannot_sum) {
+  const auto error_of = [](Communicator& c, const auto& call) -> std::string {
+    try {
+      call(c);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const auto average_bytes = [](Communicator& c) {
+    std::vector<std::byte> data(1000);
+    const auto registered = c.register_buffer(data.data(), data.size());
+    c.allreduce({.input = data.data(),
+                 .output = data.data(),
+                 .count = data.size(),
+                 .type = DataType::uint8,
+                 .op = ReduceOp::avg,
+                 .algorithm = Algorithm::hierarchy})
+        .wait();
+  };
+  const auto packed = [](Communicator& c) {
+    float value = 0;
+    const auto registered = c.register_buffer(&value, sizeof value);
+    c.allreduce_sparse(
+         {.count = 10, .packed_values = &value, .packed_capacity = 1, .algorithm = Algorithm::hierarchy})
+        .wait();
+  };
+  auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& c) {
+    EXPECT_THAT(error_of(c, average_bytes), HasSubstr("algorithm hierarchy is not for averages of uint8"));
+    EXPECT_THAT(error_of(c, packed), HasSubstr("algorithm hierarchy is for dense results"));
+  });
+  EXPECT_THAT(errors, Each(""));
+  errors = run_ranks(by_hierarchy({4, 4}), [&](Communicator& c) {
+    EXPECT_THAT(error_of(c, average_bytes), HasSubstr("for several hosts of which some have more than one"));
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, an_operation_that_one_rank_refuses_fails_everywhere_and_no_other_one) {
+  const Hosts hosts{5, 2};
+  const auto errors = run_ranks(by_hierarchy(hosts), [&](Communicator& c) {
+    for (int refuses = 0; refuses < hosts.ranks; ++refuses) {
+      std::vector<float> data(3'000'000, 1.0f);
+      const auto registered = c.register_buffer(data.data(), data.size() * 4);
+      std::string text;
+      try {
+        void* const output = c.rank() == refuses ? nullptr : data.data();
+        c.allreduce({.input = data.data(), .output = output, .count = data.size()}).wait();
+      } catch (const Error& e) {
+        text = e.what();
+      }
+      if (c.rank() == refuses) {
+        EXPECT_THAT(text, HasSubstr("output"));
+      } else {
+        EXPECT_THAT(text, HasSubstr("rank " + std::to_string(refuses) + " refused its request"));
+      }
+      const Problem p{.count = 70001, .block = 256, .ranks = hosts.ranks, .seed = 4};
+      run_one(c, p, sum_by_hosts(p, hosts.host_ranks), Form::out_of_place);
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, ranks_that_disagree_are_named) {
+  const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& c) {
+    std::vector<float> data(200000, 1.0f);
+    const auto registered = c.register_buffer(data.data(), data.size() * 4);
+    c.allreduce({.input = data.data(), .output = data.data(), .count = data.size() - (c.rank() == 3 ? 1 : 0)})
+        .wait();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("disagree"), HasSubstr("by hierarchy"), HasSubstr("rank 3"))));
+}
+
+TEST(Hierarchy, a_rank_that_does_not_call_is_named) {
+  Setting s = by_hierarchy({4, 2});
+  s.options.timeout_s = 1;
+  const auto errors = run_ranks(s, [&](Communicator& c) {
+    std::vector<float> data(200000, 1.0f);
+    const auto registered = c.register_buffer(data.data(), data.size() * 4);
+    const AllreduceRequest request{.input = data.data(), .output = data.data(), .count = data.size()};
+    c.allreduce(request).wait();  // so that the communicators of the hosts are there
+    if (c.rank() != 2) c.allreduce(request).wait();
+    while (!c.async_error()) std::this_thread::yield();
+    throw *c.async_error();
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("no progress"), HasSubstr("rank(s) 2 did not join"))));
+}
+
+TEST(Hierarchy, an_abort_ends_what_is_under_way) {
+  const auto errors = run_ranks(by_hierarchy({6, 3}), [&](Communicator& c) {
+    std::vector<float> data(4'000'000, 1.0f);
+    const auto registered = c.register_buffer(data.data(), data.size() * 4);
+    const AllreduceRequest request{.input = data.data(), .output = data.data(), .count = data.size()};
+    if (c.rank() == 5) return c.abort("enough");
+    c.allreduce(request).wait();
+    c.allreduce(request).wait();
+    FAIL() << "rank 5 does not take part";
+  });
+  for (std::size_t r = 0; r < 5; ++r) EXPECT_THAT(errors[r], HasSubstr("aborted by rank 5: enough"));
+}
+
+TEST(Hierarchy, a_callback_tells_of_the_end) {
+  const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& c) {
+    std::vector<float> data(1'000'000, 1.0f);
+    const auto registered = c.register_buffer(data.data(), data.size() * 4);
+    std::latch told(1);
+    Work work = c.allreduce({.input = data.data(), .output = data.data(), .count = data.size()});
+    work.on_complete([&](const Error* error) {
+      EXPECT_EQ(error, nullptr);
+      told.count_down();
+    });
+    told.wait();
+    EXPECT_EQ(data[12345], 4.0f);
+    EXPECT_GT(c.statistics().bytes_sent, 0u);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, works_in_communicators_that_are_split_off) {
+  const auto errors = run_ranks(by_hierarchy({8, 2}), [&](Communicator& c) {
+    Communicator child = c.split(c.rank() / 4, c.rank());
+    const Problem p{.count = 70001, .block = 256, .ranks = 4, .seed = 9};
+    run_one(child, p, sum_by_hosts(p, 2), Form::in_place, Algorithm::hierarchy);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, finds_inputs_that_change_and_bitmaps_that_hide_blocks) {
+  Setting s = by_hierarchy({4, 2});
+  s.options.check = 1;
+  const auto errors = run_ranks(s, [&](Communicator& c) {
+    const Problem p{.count = 70001, .block = 256, .ranks = 4, .seed = 2};
+    run_one(c, p, sum_by_hosts(p, 2), Form::in_place);
+    run_one(c, p, sum_by_hosts(p, 2), Form::out_of_place);
+    run_one(c, p, sum_by_hosts(p, 2), Form::with_bitmap);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace nzcl::test
