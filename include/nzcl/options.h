@@ -23,9 +23,9 @@ enum class Algorithm : std::uint8_t {
   doubling,   ///< allreduce only: log2 N rounds between ranks, after which every rank sums. Small operations.
   switch_,    ///< of a whole communicator: slot pools over datagrams; float values as fixed point
   merging,  ///< allreduce only: log2 N rounds in which ranks merge partial sums. For sparse single elements.
-  /// allreduce with a dense result only: the ranks of each host sum first, and what they have together goes
-  /// to other hosts once. For large tensors of jobs with several ranks on each host. The sums of a host are
-  /// kept in the tensor's own type.
+  /// allreduce only: the ranks of each host sum first, and what they have together goes to other hosts once.
+  /// For large tensors of jobs with several ranks on each host. The sums of a host are kept in the tensor's
+  /// own type.
   hierarchy,
 };
 inline constexpr int kRequestAlgorithms = 6;

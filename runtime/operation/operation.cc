@@ -118,14 +118,9 @@ void Operation::set_rest() {
   parts_left_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Operation::rest_done(std::vector<std::uint64_t> union_bits, std::uint64_t blocks,
-                          std::optional<Failure> failure) {
-  {
-    const std::scoped_lock lock(failure_mutex_);
-    bitmap_ = std::move(union_bits);
-    rest_failure_ = std::move(failure);
-  }
-  union_blocks.fetch_add(blocks, std::memory_order_relaxed);
+void Operation::rest_done(Rest rest) {
+  union_blocks.fetch_add(rest.blocks, std::memory_order_relaxed);
+  rest_ = std::move(rest);
   part_done();
 }
 
@@ -300,7 +295,7 @@ void Operation::finish() {
   }
   if (has_rest_) {  // what the ranks tell each other about the operation itself counts more
     const std::scoped_lock lock(failure_mutex_);
-    if (rest_failure_ && !failure_) set_failure(*rest_failure_);
+    if (rest_.failure && !failure_) set_failure(*rest_.failure);
   }
   set_finished();  // last, because the operation may be deleted from here on
 }
@@ -379,6 +374,7 @@ std::optional<std::uint64_t> Operation::changed_input_block() {
 }
 
 void Operation::complete_packed() {
+  if (rest_.packed && !failure()) return rest_.packed->complete_packed();
   if (!output.packed || failure()) return;
   std::call_once(packed_once_, [this] {
     const std::uint64_t blocks = union_blocks.load(std::memory_order_relaxed);
@@ -408,7 +404,7 @@ void Operation::grow_packed(std::uint64_t blocks) {
 }
 
 std::span<const std::uint64_t> Operation::union_bitmap() {
-  if (has_rest_) return bitmap_;
+  if (has_rest_) return rest_.packed ? rest_.packed->union_bitmap() : rest_.bits;
   if (tile_output_) {
     if (!output.packed) return tile_output_->union_bitmap();
     std::call_once(bitmap_once_, [this] {
@@ -434,6 +430,7 @@ std::span<const std::uint64_t> Operation::union_bitmap() {
 }
 
 std::span<const std::int64_t> Operation::packed_indices() {
+  if (rest_.packed) return rest_.packed->packed_indices();
   if (!output.packed) return {};
   std::call_once(indices_once_, [this] {
     if (tile_output_) {

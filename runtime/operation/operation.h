@@ -189,10 +189,16 @@ class Operation {
   void local_write_started() { add(parts_left_, 1); }
   void local_write_done() { part_done(); }
 
-  /// Called once for an operation with a rest, by any thread, when the other operations are over: with the
-  /// union of what they have summed, or with why they have failed. Nothing of theirs uses input or output any
-  /// more.
-  void rest_done(std::vector<std::uint64_t> union_bits, std::uint64_t blocks, std::optional<Failure> failure);
+  /// What other operations have come to that have exchanged this one's tensor.
+  struct Rest {
+    std::vector<std::uint64_t> bits = {};           // of a dense result: its union
+    std::uint64_t blocks = 0;                       // of the union
+    std::shared_ptr<Operation> packed = nullptr;    // whose packed result is this one's
+    std::optional<Failure> failure = std::nullopt;  // why they have failed
+  };
+  /// Called once for an operation with a rest, by any thread, when nothing of the others uses input or output
+  /// any more.
+  void rest_done(Rest rest);
 
   // --- Completion.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
@@ -269,7 +275,8 @@ class Operation {
   std::atomic<std::uint64_t> parts_left_;  // slices and local writes that are not done
   std::atomic<bool> finished_{false}, released_{false};
   mutable std::mutex failure_mutex_;
-  std::optional<Failure> failure_, rest_failure_;
+  std::optional<Failure> failure_;
+  Rest rest_;
   std::atomic<bool> failed_{false};  // whether there is a failure_, for those that have no lock
   std::once_flag bitmap_once_, indices_once_, verified_once_, packed_once_;
   std::unique_ptr<PackedOverflow> overflow_;  // of an output that may grow

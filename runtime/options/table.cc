@@ -81,7 +81,7 @@ constexpr std::array kSettings = {
         "algorithm", choice_in<&Options::algorithm>(), SettingKind::choice, 0, 0,
         "auto|push|doubling|switch|merging|hierarchy",
         "How operations are exchanged, unless a call says otherwise; doubling: those that are small enough; "
-        "merging: those of small blocks; hierarchy: those with dense results, first within each host and "
+        "merging: those of small blocks; hierarchy: first within each host and "
         "then between hosts; these three without dedicated aggregators; switch: all, through slot pools over "
         "datagrams, at dedicated aggregators"},
     Setting{"link_gbps", &Options::link_gbps, SettingKind::number, 0.001, 1e6, "",

@@ -39,12 +39,14 @@ bool fits_merging(const EngineConfig& config, wire::OperationRecord record) {
   return layout_of(config, 0, record).tiled();
 }
 
-/// An average of bytes is made of a sum that bytes do not hold.
+/// An average of bytes is made of a sum that bytes do not hold. What the columns have of a packed result is
+/// put together by adding zeros to it, and these would count in a minimum.
 bool fits_hierarchy(const EngineConfig& config, const wire::OperationRecord& record) {
-  const bool wraps = static_cast<DataType>(record.type) == DataType::uint8 &&
-                     static_cast<ReduceOp>(record.op) == ReduceOp::avg;
+  const auto op = static_cast<ReduceOp>(record.op);
+  const bool wraps = static_cast<DataType>(record.type) == DataType::uint8 && op == ReduceOp::avg;
+  const bool packed_extremes = record.packed_result != 0 && (op == ReduceOp::min || op == ReduceOp::max);
   return config.has_hierarchy() && record.collective == wire::Collective::allreduce && record.count > 0 &&
-         record.packed_result == 0 && record.value_rule == wire::ValueRule::as_is && !wraps;
+         record.value_rule == wire::ValueRule::as_is && !wraps && !packed_extremes;
 }
 
 std::string why_not_hierarchy(const EngineConfig& config, const wire::OperationRecord& record) {
@@ -53,7 +55,9 @@ std::string why_not_hierarchy(const EngineConfig& config, const wire::OperationR
     return "algorithm hierarchy is for several hosts of which some have more than one rank";
   if (record.collective != wire::Collective::allreduce)
     return fmt::format("algorithm hierarchy is for allreduce, not for {}", wire::name_of(record.collective));
-  if (record.packed_result != 0) return "algorithm hierarchy is for dense results, and this one is packed";
+  if (record.packed_result != 0 && (static_cast<ReduceOp>(record.op) == ReduceOp::min ||
+                                    static_cast<ReduceOp>(record.op) == ReduceOp::max))
+    return "algorithm hierarchy is for sums and averages where the result is packed";
   if (record.value_rule != wire::ValueRule::as_is)
     return "algorithm hierarchy is not for values that travel in another type";
   return "algorithm hierarchy is not for averages of uint8, whose sums need a wider type";

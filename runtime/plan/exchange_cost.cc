@@ -171,7 +171,8 @@ Prediction predict_hierarchy(const ExchangeCase& c, const HierarchyCase& levels,
   network.ranks = network.owners = levels.hosts;
   network.density = c.union_density(levels.ranks);
   network.streams = true;  // the first level has told what is there
-  host.one_hop = network.one_hop = host.tiled = false;
+  host.one_hop = network.one_hop = false;
+  host.tiled = c.streams;
   network.tiled = levels.tiled;
   const Prediction first = predict_push(host, within);
   const Prediction second = predict_push(network, between);  // as if one rank of each host did all of it

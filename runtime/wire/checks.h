@@ -72,8 +72,8 @@ inline const char* wrong_with(const OperationRecord& r) {
     return "its values cannot be coded in that way";
   if (r.algorithm != Algorithm::push && r.collective != Collective::allreduce)
     return "its collective is not exchanged in that way";
-  if (r.algorithm == Algorithm::hierarchy && (r.packed_result != 0 || r.value_rule != ValueRule::as_is))
-    return "its result is not summed in two levels";
+  if (r.algorithm == Algorithm::hierarchy && r.value_rule != ValueRule::as_is)
+    return "its values are not summed in two levels";
   if (is_chunked(r.collective) && r.root_or_density != 0)
     return "its collective has neither root nor density";
   if (r.chunk_count > r.count) return "its chunk is larger than the largest one";

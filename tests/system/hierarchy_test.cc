@@ -12,12 +12,14 @@
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
 #include "tests/system/run_one.h"
+#include "verbs/transport.h"
 
 namespace nzcl::test {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 struct Hosts {
@@ -124,7 +126,13 @@ TEST_P(HierarchyTest, every_form_block_and_size) {
   EXPECT_THAT(errors, Each(""));
 }
 
-class HierarchyTransportTest : public testing::TestWithParam<const char*> {};
+class HierarchyTransportTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string name = GetParam();
+    if (name == "cma" && !verbs::may_write_processes()) GTEST_SKIP() << "cma is not available here";
+  }
+};
 INSTANTIATE_TEST_SUITE_P(Transports, HierarchyTransportTest, testing::Values("loopback", "shm", "tcp", "cma"),
                          [](const auto& its) { return std::string(its.param); });
 
@@ -161,28 +169,54 @@ TEST_P(HierarchyTransportTest, several_operations_of_several_pieces_at_once) {
   EXPECT_THAT(errors, Each(""));
 }
 
+/// A rank's blocks of a problem with their indices, in descending order as a caller may give them.
+struct Stream {
+  Stream(const Problem& p, int rank) {
+    const auto dense = make_input(p, rank);
+    const std::uint64_t block_bytes = p.block * element_bytes(p.type);
+    for (std::uint64_t b = p.blocks(); b-- > 0;) {
+      if (!holds(p, rank, b)) continue;
+      indices.push_back(static_cast<std::int32_t>(b));
+      const std::uint64_t from = b * block_bytes, n = std::min(block_bytes, dense.size() - from);
+      values.insert(values.end(), dense.begin() + static_cast<std::ptrdiff_t>(from),
+                    dense.begin() + static_cast<std::ptrdiff_t>(from + n));
+      values.resize(indices.size() * block_bytes);
+    }
+    values.resize(values.size() + 1);  // so that there is something to register
+  }
+  std::vector<std::byte> values;
+  std::vector<std::int32_t> indices;
+};
+
+/// What an operation with a packed result has to come to.
+void check_packed(const Problem& p, const Expected& expected, std::span<const std::int64_t> indices,
+                  const std::vector<std::byte>& values) {
+  const std::uint64_t block_bytes = p.block * element_bytes(p.type);
+  std::vector<std::byte> dense(p.bytes());
+  std::vector<std::uint64_t> bits(words_for(p.blocks()));
+  std::size_t place = 0;
+  for (const std::int64_t index : indices) {
+    const auto b = static_cast<std::uint64_t>(index);
+    set_bit(std::span(bits), b);
+    std::memcpy(dense.data() + b * block_bytes, values.data() + place++ * block_bytes,
+                std::min(block_bytes, dense.size() - b * block_bytes));
+  }
+  EXPECT_TRUE(std::is_sorted(indices.begin(), indices.end()));
+  EXPECT_EQ(bits, expected.bits) << p.text();
+  EXPECT_EQ(first_difference(dense, expected.data), -1) << p.text();
+}
+
 TEST(Hierarchy, takes_values_with_indices_where_the_result_is_dense) {
   const Hosts hosts{4, 2};
   const auto errors = run_ranks(by_hierarchy(hosts), [&](Communicator& c) {
     for (const std::uint64_t block : {1u, 64u}) {
       const Problem p{.count = 10007, .block = block, .sparsity = Sparsity::random, .ranks = 4, .seed = 3};
-      const auto dense = make_input(p, c.rank());
-      const std::uint64_t block_bytes = block * 4;
-      std::vector<std::byte> values;
-      std::vector<std::int64_t> indices;
-      for (std::uint64_t b = p.blocks(); b-- > 0;) {  // in descending order, as a caller may give them
-        if (!holds(p, c.rank(), b)) continue;
-        indices.push_back(static_cast<std::int64_t>(b));
-        const std::uint64_t from = b * block_bytes, n = std::min(block_bytes, dense.size() - from);
-        values.insert(values.end(), dense.begin() + static_cast<std::ptrdiff_t>(from),
-                      dense.begin() + static_cast<std::ptrdiff_t>(from + n));
-        values.resize(indices.size() * block_bytes);
-      }
+      Stream mine(p, c.rank());
       std::vector<std::byte> output(p.bytes(), std::byte{0x5a});
-      const auto in = c.register_buffer(values.data(), values.size());
+      const auto in = c.register_buffer(mine.values.data(), mine.values.size());
       const auto out = c.register_buffer(output.data(), output.size());
-      Work work = c.allreduce_sparse({.values = values.data(),
-                                      .indices = indices,
+      Work work = c.allreduce_sparse({.values = mine.values.data(),
+                                      .indices = mine.indices,
                                       .count = p.count,
                                       .block_elems = block,
                                       .output = output.data()});
@@ -193,6 +227,110 @@ TEST(Hierarchy, takes_values_with_indices_where_the_result_is_dense) {
       const auto bits = work.union_bitmap();
       EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end()));
     }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_P(HierarchyTest, packed_results_of_streams) {
+  const auto [ranks, host_ranks] = GetParam();
+  const auto errors = run_ranks(by_hierarchy(GetParam()), [&](Communicator& c) {
+    unsigned seed = 0;
+    for (const std::uint64_t count : {1u, 10007u, 1'000'003u}) {
+      for (const std::uint64_t block : {1u, 7u, 128u}) {
+        for (const DataType type : {DataType::float32, DataType::int64, DataType::bfloat16}) {
+          ++seed;
+          const Problem p{.type = type,
+                          .op = seed % 3 == 0 ? ReduceOp::avg : ReduceOp::sum,
+                          .count = count,
+                          .block = block,
+                          .sparsity = seed % 5 == 0 ? Sparsity::single : Sparsity::random,
+                          .ranks = ranks,
+                          .seed = seed};
+          Stream mine(p, c.rank());
+          auto handle = c.register_buffer(mine.values.data(), mine.values.size());
+          const bool grows = seed % 2 == 0;
+          std::vector<std::byte> values(grows ? 0 : p.blocks() * block * element_bytes(type));
+          std::vector<std::int64_t> indices(grows ? 0 : p.blocks());
+          SparseAllreduceRequest request{.values = mine.values.data(),
+                                         .indices = mine.indices,
+                                         .count = count,
+                                         .type = type,
+                                         .op = p.op,
+                                         .block_elems = block,
+                                         .packed_values = values.data(),
+                                         .packed_capacity = grows ? 0 : p.blocks(),
+                                         .packed_indices = indices.data()};
+          request.packed_grow = [&](std::uint64_t blocks) {
+            values.resize(blocks * block * element_bytes(type));
+            indices.resize(blocks);
+            return PackedMemory{values.data(), indices.data()};
+          };
+          if (!grows) request.packed_grow = {};
+          Work work = c.allreduce_sparse(request);
+          handle = {};                                              // the operation keeps what it needs
+          std::fill(mine.indices.begin(), mine.indices.end(), -1);  // the call has copied them
+          work.wait();
+          EXPECT_EQ(work.statistics().algorithm, Algorithm::hierarchy);
+          const Expected expected = sum_by_hosts(p, host_ranks);
+          EXPECT_EQ(work.statistics().union_blocks, count_bits(expected.bits));
+          check_packed(p, expected, work.packed_indices(), values);
+          check_packed(p, expected, std::span(indices).first(work.packed_indices().size()), values);
+          const auto bits = work.union_bitmap();
+          EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end()));
+        }
+      }
+    }
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, a_packed_result_that_is_too_large_fails_and_no_other_one) {
+  const Hosts hosts{4, 2};
+  const auto errors = run_ranks(by_hierarchy(hosts), [&](Communicator& c) {
+    const Problem p{.count = 1000, .block = 1, .sparsity = Sparsity::dense, .ranks = 4};
+    Stream mine(p, c.rank());
+    const auto handle = c.register_buffer(mine.values.data(), mine.values.size());
+    std::vector<float> values(1000);
+    SparseAllreduceRequest request{.values = mine.values.data(),
+                                   .indices = mine.indices,
+                                   .count = p.count,
+                                   .block_elems = 1,
+                                   .packed_values = values.data(),
+                                   .packed_capacity = c.rank() == 1 ? 999u : 1000u};
+    std::string text;
+    try {
+      c.allreduce_sparse(request).wait();
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    if (c.rank() == 1) {
+      EXPECT_THAT(text, HasSubstr("the packed result has 1000 blocks, packed_capacity is 999"));
+    } else {
+      EXPECT_EQ(text, "");
+    }
+    request.packed_capacity = 1000;
+    c.allreduce_sparse(request).wait();
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST(Hierarchy, rows_that_a_stream_has_twice_are_added_up) {
+  const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& c) {
+    std::vector<float> values{1, 2, 3, 4};
+    const std::vector<std::int32_t> indices{7, 3, 7, 9};
+    const auto handle = c.register_buffer(values.data(), values.size() * 4);
+    std::vector<float> sums(3);
+    SparseAllreduceRequest request{.values = values.data(),
+                                   .indices = indices,
+                                   .count = 100000,
+                                   .block_elems = 1,
+                                   .packed_values = sums.data(),
+                                   .packed_capacity = 3,
+                                   .sum_duplicates = true};
+    Work work = c.allreduce_sparse(request);
+    work.wait();
+    EXPECT_THAT(work.packed_indices(), ElementsAre(3, 7, 9));
+    EXPECT_THAT(sums, ElementsAre(8, 16, 16));
   });
   EXPECT_THAT(errors, Each(""));
 }
@@ -234,13 +372,16 @@ TEST(Hierarchy, refuses_what_it_cannot_sum) {
   const auto packed = [](Communicator& c) {
     float value = 0;
     const auto registered = c.register_buffer(&value, sizeof value);
-    c.allreduce_sparse(
-         {.count = 10, .packed_values = &value, .packed_capacity = 1, .algorithm = Algorithm::hierarchy})
+    c.allreduce_sparse({.count = 10,
+                        .op = ReduceOp::min,
+                        .packed_values = &value,
+                        .packed_capacity = 1,
+                        .algorithm = Algorithm::hierarchy})
         .wait();
   };
   auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& c) {
     EXPECT_THAT(error_of(c, average_bytes), HasSubstr("algorithm hierarchy is not for averages of uint8"));
-    EXPECT_THAT(error_of(c, packed), HasSubstr("algorithm hierarchy is for dense results"));
+    EXPECT_THAT(error_of(c, packed), HasSubstr("is for sums and averages where the result is packed"));
   });
   EXPECT_THAT(errors, Each(""));
   errors = run_ranks(by_hierarchy({4, 4}), [&](Communicator& c) {

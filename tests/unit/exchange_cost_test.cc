@@ -200,7 +200,7 @@ wire::OperationRecord stream_record(DataType type, ReduceOp op) {
 }
 
 TEST(ExchangeChoice, SumsThatDependOnTheOrderAreMergedOnlyIfAnyOrderWillDo) {
-  EngineConfig config = config_of("aabb", "tcp", 4);
+  EngineConfig config = config_of("abcd", "tcp", 4);
   config.link_costs = {.wire_byte = 1e-6};  // bytes are all that counts, and merging sends fewer
   const auto chosen = [&](DataType type, ReduceOp op) {
     return choose_algorithm(config, stream_record(type, op), Algorithm::automatic);
@@ -285,7 +285,7 @@ TEST(ExchangeChoice, FollowsFromTheDensityThatTheRequestExpects) {
 
 // Whatever is chosen, no other way that may be taken is predicted to be clearly faster.
 TEST(ExchangeChoice, IsTheFastestOfThosePredicted) {
-  int merged = 0, doubled = 0, pushed = 0;
+  int merged = 0, doubled = 0, pushed = 0, summed_in_levels = 0;
   for (const std::string hosts : {"abcd", "aabb", "abcdefghijklmnop"}) {
     for (const double gbps : {0.1, 1.0, 10.0, 100.0}) {
       EngineConfig config = config_of(hosts, "tcp", 4, Algorithm::automatic, gbps);
@@ -314,9 +314,15 @@ TEST(ExchangeChoice, IsTheFastestOfThosePredicted) {
                 ++merged;
                 EXPECT_LT(merging, kMergingShare * push);
                 break;
-              case wire::Algorithm::hierarchy:
-                ADD_FAILURE() << "the result is packed";
+              case wire::Algorithm::hierarchy: {
+                const HierarchyShape& shape = config.hierarchy;
+                const Prediction levels =
+                    predict_hierarchy(c, hierarchy_case(config, record), shape.within, shape.between);
+                ++summed_in_levels;
+                EXPECT_LT(levels.seconds(), kHierarchyShare * push);
+                EXPECT_EQ(hosts, "aabb");
                 break;
+              }
             }
           }
         }
@@ -325,6 +331,7 @@ TEST(ExchangeChoice, IsTheFastestOfThosePredicted) {
   }
   EXPECT_GT(merged, 0);
   EXPECT_GT(doubled, 0);
+  EXPECT_GT(summed_in_levels, 0);
   EXPECT_GT(pushed, 0);
 }
 
@@ -341,7 +348,7 @@ TEST(LinkSpeed, IsTheLeastThatAnyMemberKnows) {
 }
 
 TEST(AlgorithmMemo, AnswersAsIfItRememberedNothing) {
-  EngineConfig config = config_of("aabb", "tcp", 4);
+  EngineConfig config = config_of("abcd", "tcp", 4);
   config.link_costs = {.wire_byte = 1e-6};
   config.any_order = true;
   AlgorithmMemo memo(config);

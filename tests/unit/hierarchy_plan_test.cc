@@ -206,7 +206,7 @@ TEST(HierarchyChoice, IsForLargeTensorsOfHostsWithSeveralRanksWhereTheOrderMayCh
   EXPECT_NE(choice(any, large(DataType::uint8, ReduceOp::avg)), wire::Algorithm::hierarchy);
   EXPECT_NE(choice(config_of("aaaa", SumOrder::any), large()), wire::Algorithm::hierarchy);
   EXPECT_NE(choice(config_of("abcd", SumOrder::any), large()), wire::Algorithm::hierarchy);
-  wire::OperationRecord little = large(), packed = large(), coded = large();
+  wire::OperationRecord little = large(), packed = large(DataType::float32, ReduceOp::max), coded = large();
   little.count = 100;
   packed.packed_result = 1;
   coded.value_rule = wire::ValueRule::coded;
@@ -234,9 +234,9 @@ TEST(HierarchyChoice, WhatCannotBeSaysWhy) {
   EXPECT_EQ(why(config, large()), "");
   EXPECT_THAT(why(config_of("abcd", SumOrder::any), large()), HasSubstr("for several hosts of which some"));
   EXPECT_THAT(why(config, large(DataType::uint8, ReduceOp::avg)), HasSubstr("averages of uint8"));
-  wire::OperationRecord record = large();
+  wire::OperationRecord record = large(DataType::float32, ReduceOp::max);
   record.packed_result = 1;
-  EXPECT_THAT(why(config, record), HasSubstr("dense results"));
+  EXPECT_THAT(why(config, record), HasSubstr("sums and averages where the result is packed"));
   record = large();
   record.value_rule = wire::ValueRule::float16;
   EXPECT_THAT(why(config, record), HasSubstr("another type"));
@@ -280,13 +280,13 @@ TEST(OperationEnd, AnOperationWithARestEndsWhenBothAreOver) {
       const std::optional<Failure> failure =
           fails ? std::optional<Failure>({ErrorCode::aborted, "enough"}) : std::nullopt;
       if (rest_first) {
-        op.rest_done({0x205}, 3, failure);
+        op.rest_done({.bits = {0x205}, .blocks = 3, .failure = failure});
         EXPECT_FALSE(op.finished());
         op.slice_done();
       } else {
         op.slice_done();
         EXPECT_FALSE(op.finished());
-        op.rest_done({0x205}, 3, failure);
+        op.rest_done({.bits = {0x205}, .blocks = 3, .failure = failure});
       }
       ASSERT_TRUE(op.finished());
       EXPECT_EQ(op.failure().has_value(), fails);

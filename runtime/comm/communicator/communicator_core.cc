@@ -198,7 +198,11 @@ std::unique_ptr<Hierarchy> CommunicatorCore::plan_hierarchy() {
       Hierarchy::Parent{.rank = members().self,
                         .join = join,
                         .fail = [this](const Failure& failure) { control_->abort(failure); },
-                        .ring = [this] { lanes_.ring(); }});
+                        .ring = [this] { lanes_.ring(); },
+                        .register_memory =
+                            [this](void* data, std::size_t bytes) {
+                              return session_->register_memory(data, bytes, MemoryKind::host);
+                            }});
 }
 
 void CommunicatorCore::begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,

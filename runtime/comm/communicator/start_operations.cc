@@ -199,10 +199,7 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
   if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
   lock.unlock();
-  if (levels) {
-    if (levels->sparse.base != nullptr) place_values(*levels);
-    hierarchy_->begin(levels);
-  }
+  if (levels) levels->begin();
   lanes_.drive();  // sends at once what can be sent already
   if (refusal) throw Error(*refusal);
   control_->has_begun(operation->epoch + 1);
@@ -213,25 +210,33 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
 std::shared_ptr<TwoLevelSum> CommunicatorCore::add_to_hierarchy(Prepared& p,
                                                                 const std::shared_ptr<Operation>& operation,
                                                                 const std::optional<Error>& refusal) {
-  auto sum = std::make_shared<TwoLevelSum>();
-  sum->operation = operation;
-  sum->record = p.record;
-  sum->timeout = operation->timeout;
-  std::optional<Failure> failure;
+  TwoLevelRequest request{.operation = operation, .record = p.record, .timeout = operation->timeout};
   if (refusal) {
-    failure = Failure{refusal->code(), refusal->what()};
+    request.refusal = Failure{refusal->code(), refusal->what()};
   } else {
-    sum->input = p.input.base;
-    sum->output = p.output.base;
-    sum->dense = p.known == Prepared::Input::all;
-    sum->bitmap = std::move(p.bitmap);
-    if (p.input.sparse) {
-      sum->sparse = std::move(p.input);
-      sum->input = sum->output;
+    for (const auto range : {p.input_bytes, p.output_bytes}) {
+      if (auto handle = session_->registrations().handle_of(range).lock())
+        request.handles.push_back(std::move(handle));
+    }
+    request.input = p.input.base;
+    request.output = p.output;
+    request.dense = p.known == Prepared::Input::all;
+    request.bitmap = std::move(p.bitmap);
+    if (p.output.packed) {
+      const auto* const indices = static_cast<const std::byte*>(p.caller_indices.data());
+      request.index_count = p.caller_indices.size();
+      request.index_type = p.caller_indices.type();
+      const std::size_t index_bytes = request.index_type == IndexType::int64 ? 8 : 4;
+      request.indices.assign(indices, indices + request.index_count * index_bytes);
+      request.sum_duplicates = p.sum_duplicates;
+    } else if (p.input.sparse) {
+      request.sparse = std::move(p.input);
+      request.input = p.output.base;
     }
   }
   p.known = Prepared::Input::none;
-  hierarchy_->add(sum, failure);
+  auto sum = make_two_level_sum(*hierarchy_, std::move(request));
+  hierarchy_->add(*sum);
   return sum;
 }
 
@@ -283,12 +288,15 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
       p.layout ? p.layout->at_epoch(epoch)
                : engine::layout_of(config_, epoch, p.record,
                                    p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
-  if (p.known == Prepared::Input::indices) cut_indices(p, layout);
-  p.output.spare = spare_memory_;
   const bool levels = p.record.algorithm == wire::Algorithm::hierarchy;
+  if (p.known == Prepared::Input::indices && !(levels && p.output.packed)) cut_indices(p, layout);
+  p.output.spare = spare_memory_;
+  // Of a hierarchy, other operations read the input, and write what is packed.
   engine::InputView input =
       levels ? engine::InputView{.base = p.input.base, .region = p.input.region} : std::move(p.input);
-  auto operation = std::make_shared<Operation>(layout, p.record, std::move(input), p.output,
+  const engine::OutputView output =
+      levels ? engine::OutputView{.base = p.output.base, .region = p.output.region} : p.output;
+  auto operation = std::make_shared<Operation>(layout, p.record, std::move(input), output,
                                                static_cast<int>(lanes_.size()));
   operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them
   operation->set_rank(members().self, members().workers);

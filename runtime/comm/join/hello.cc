@@ -29,8 +29,8 @@ constexpr int kMostLanes = 1 << 16;
 /// The options that must be equal on all members.
 constexpr std::string_view kShared[] = {"transport", "aggregators", "connect",
                                         "session",   "algorithm",   "sum_order"};
-constexpr std::string_view kSharedTunings[] = {"slot_bytes", "channel_slots", "slice_bytes",
-                                               "packed_density", "host_ranks"};
+constexpr std::string_view kSharedTunings[] = {"slot_bytes", "channel_slots", "slice_bytes", "packed_density",
+                                               "host_ranks"};
 
 std::vector<const Setting*> shared_settings() {
   std::vector<const Setting*> all;

@@ -156,6 +156,8 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
   // After the values, because as many of these as there are indices lie in registered memory, whereas a
   // number of indices that is wrong would be found out only by reading beyond them.
   p.indices = IndexList(r.indices, blocks, r.sum_duplicates);
+  p.caller_indices = r.indices;
+  p.sum_duplicates = r.sum_duplicates;
   if (!r.indices.empty()) p.indices.check_sums(r.values, r.count, r.block_elems, r.type, r.op);
 
   if (p.record.packed_result != 0) {

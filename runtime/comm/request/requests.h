@@ -33,6 +33,8 @@ struct Prepared {
   enum class Input { scan, all, bitmap, indices, none, source } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
   IndexList indices;                  // views the caller's list, if that ascends, so for the call only
+  IndexSpan caller_indices;           // the same list as the caller gave it, for the call only
+  bool sum_duplicates = false;        // whether that may have an index several times
   std::vector<std::byte> own_values;  // of a list that had duplicates, for a tensor that is not tiled
   engine::ElementStream stream;       // the same as `indices`, for a tiled tensor
   std::shared_ptr<engine::TileSource> source;

@@ -1,0 +1,211 @@
+#include "runtime/comm/communicator/dense_two_level_sum.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/bitmap.h"
+#include "runtime/operation/slice_view.h"
+
+namespace nzcl::comm {
+
+namespace {
+
+std::uint64_t blocks_of(std::uint64_t elements, std::uint64_t block) {
+  return elements / block + (elements % block != 0);
+}
+
+}  // namespace
+
+DenseTwoLevelSum::DenseTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request)
+    : hierarchy_(hierarchy), request_(std::move(request)) {
+  const wire::OperationRecord& r = request_.record;
+  for (engine::Piece& cut : engine::cut_into_pieces(r.count, r.block_elems, element_bytes(request_.type()),
+                                                    hierarchy_.plan().columns()))
+    pieces_.push_back({.cut = std::move(cut), .bits = {}, .failure = request_.refusal});
+  pieces_left_ = pieces_.size();
+  union_bits_.assign(words_for(blocks_of(r.count, r.block_elems)), 0);
+}
+
+void DenseTwoLevelSum::announce() {
+  for (PieceState& piece : pieces_) {
+    piece.up = hierarchy_.steps(Level::up).add();
+    if (hierarchy_.has_column()) piece.across = hierarchy_.steps(Level::across).add();
+    piece.down = hierarchy_.steps(Level::down).add();
+  }
+}
+
+/// The pieces stay where they are, so steps may refer to them.
+void DenseTwoLevelSum::begin() {
+  if (request_.sparse.base != nullptr) place_values();
+  const auto self = shared_from_this();
+  for (PieceState& piece : pieces_)
+    hierarchy_.steps(Level::up).ready(piece.up, [this, self, &piece] { sum_host(piece); });
+}
+
+/// Puts values that came with indices into the output, and zeros between them.
+void DenseTwoLevelSum::place_values() {
+  const std::uint64_t block_bytes = request_.block_bytes();
+  const std::uint64_t bytes = request_.record.count * element_bytes(request_.type());
+  const std::uint64_t blocks = blocks_of(request_.record.count, request_.record.block_elems);
+  const std::span<const std::uint64_t> bits = request_.bitmap;
+  std::byte* const output = request_.output.base;
+  std::memset(output, 0, bytes);
+  std::uint64_t i = 0;
+  for (std::uint64_t b = next_set(bits, 0, blocks); b < blocks; b = next_set(bits, b + 1, blocks), ++i) {
+    const std::uint64_t from = request_.sparse.order.empty() ? i : request_.sparse.order[i];
+    std::memcpy(output + b * block_bytes, request_.sparse.base + from * block_bytes,
+                std::min(block_bytes, bytes - b * block_bytes));
+  }
+}
+
+std::byte* DenseTwoLevelSum::share_of(const PieceState& piece) const {
+  const std::uint64_t before = hierarchy_.has_column() ? piece.cut.before(hierarchy_.place()) : 0;
+  return request_.output.base + (piece.cut.begin + before) * element_bytes(request_.type());
+}
+
+std::uint64_t DenseTwoLevelSum::share_elements(const PieceState& piece) const {
+  return piece.cut.columns[static_cast<std::size_t>(hierarchy_.place())];
+}
+
+std::vector<std::uint64_t> DenseTwoLevelSum::counts(const engine::Piece& piece) const {
+  std::vector<std::uint64_t> all = piece.columns;
+  all.resize(static_cast<std::size_t>(hierarchy_.host_ranks()), 0);
+  return all;
+}
+
+void DenseTwoLevelSum::add_traffic(const Operation& step) const {
+  const auto add = [](auto& counter, const auto& more) {
+    counter.fetch_add(more.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  };
+  add(request_.operation->bytes_sent, step.bytes_sent);
+  add(request_.operation->bytes_received, step.bytes_received);
+}
+
+/// The first step: each column gets its share of what the ranks of this host have.
+void DenseTwoLevelSum::sum_host(PieceState& piece) {
+  const std::vector<std::uint64_t> shares = counts(piece.cut);
+  const std::uint64_t block = request_.record.block_elems;
+  std::vector<std::uint64_t> bits;
+  if (!request_.bitmap.empty()) {
+    const std::uint64_t blocks = blocks_of(piece.cut.elements(), block);
+    bits.resize(words_for(blocks));
+    engine::copy_bits(bits, 0, request_.bitmap, piece.cut.begin / block, blocks);
+  }
+  const std::uint64_t offset = piece.cut.begin * element_bytes(request_.type());
+  const CollectiveRequest request{.collective = wire::Collective::reduce_scatter,
+                                  .rank = hierarchy_.place(),
+                                  .ranks = hierarchy_.host_ranks(),
+                                  .input = request_.input != nullptr ? request_.input + offset : nullptr,
+                                  .output = share_of(piece),
+                                  .counts = shares,
+                                  .type = request_.type(),
+                                  .op = request_.level_op(),
+                                  .block_elems = block,
+                                  .bitmap = bits,
+                                  .dense = request_.dense,
+                                  .timeout = request_.level_timeout(),
+                                  .tag = request_.record.tag};
+  hierarchy_.start(Level::up, &request, piece.failure,
+                   [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
+                     if (step && !piece.failure) {
+                       const auto summed = step->union_bitmap();
+                       piece.bits.assign(summed.begin(), summed.end());
+                       request_.operation->input_blocks.fetch_add(
+                           step->input_blocks.load(std::memory_order_relaxed), std::memory_order_relaxed);
+                       add_traffic(*step);
+                     }
+                     host_summed(piece);
+                   });
+}
+
+void DenseTwoLevelSum::host_summed(PieceState& piece) {
+  if (!hierarchy_.has_column()) return hosts_summed(piece);
+  hierarchy_.steps(Level::across).ready(piece.across, [this, self = shared_from_this(), &piece] {
+    if (share_elements(piece) > 0) return sum_hosts(piece);
+    hosts_summed(piece);
+  });
+}
+
+/// The second step: the ranks of a column sum what their hosts have.
+void DenseTwoLevelSum::sum_hosts(PieceState& piece) {
+  std::byte* const share = share_of(piece);
+  const AllreduceRequest request{.input = share,
+                                 .output = share,
+                                 .count = share_elements(piece),
+                                 .type = request_.type(),
+                                 .op = request_.level_op(),
+                                 .block_elems = request_.record.block_elems,
+                                 .bitmap = piece.bits,
+                                 .timeout = request_.level_timeout(),
+                                 .tag = request_.record.tag,
+                                 .wire_type = WireType::as_is};
+  hierarchy_.start(Level::across, &request, piece.failure,
+                   [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
+                     if (step && !piece.failure) {
+                       const auto summed = step->union_bitmap();
+                       piece.bits.assign(summed.begin(), summed.end());
+                       if (request_.op() == ReduceOp::avg) divide_share(piece);
+                       add_traffic(*step);
+                     }
+                     hosts_summed(piece);
+                   });
+}
+
+void DenseTwoLevelSum::divide_share(const PieceState& piece) {
+  const std::uint64_t block = request_.record.block_elems, elements = share_elements(piece);
+  const std::uint64_t blocks = blocks_of(elements, block);
+  const std::span<const std::uint64_t> bits = piece.bits;
+  for (std::uint64_t b = next_set(bits, 0, blocks), end = b; b < blocks; b = next_set(bits, end, blocks)) {
+    end = next_clear(bits, b, blocks);
+    divide(share_of(piece) + b * request_.block_bytes(), std::min(end * block, elements) - b * block,
+           request_.type(), hierarchy_.plan().ranks());
+  }
+}
+
+void DenseTwoLevelSum::hosts_summed(PieceState& piece) {
+  hierarchy_.steps(Level::down).ready(piece.down, [this, self = shared_from_this(), &piece] {
+    give_to_host(piece);
+  });
+}
+
+/// The third step: the ranks of this host give each other their shares.
+void DenseTwoLevelSum::give_to_host(PieceState& piece) {
+  const std::vector<std::uint64_t> shares = counts(piece.cut);
+  const CollectiveRequest request{
+      .collective = wire::Collective::allgather,
+      .rank = hierarchy_.place(),
+      .ranks = hierarchy_.host_ranks(),
+      .input = share_of(piece),
+      .output = request_.output.base + piece.cut.begin * element_bytes(request_.type()),
+      .counts = shares,
+      .type = request_.type(),
+      .block_elems = request_.record.block_elems,
+      .bitmap = piece.bits,
+      .timeout = request_.level_timeout(),
+      .tag = request_.record.tag};
+  hierarchy_.start(Level::down, &request, piece.failure,
+                   [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
+                     if (step) add_traffic(*step);
+                     piece_over(piece, step.get());
+                   });
+}
+
+void DenseTwoLevelSum::piece_over(const PieceState& piece, Operation* last) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (piece.failure && !failure_) failure_ = piece.failure;
+    if (last != nullptr && !piece.failure) {
+      const auto bits = last->union_bitmap();
+      engine::copy_bits(union_bits_, piece.cut.begin / request_.record.block_elems, bits, 0,
+                        last->result_blocks());
+      union_blocks_ += count_bits(bits);
+    }
+    if (--pieces_left_ > 0) return;
+  }
+  request_.operation->rest_done(
+      {.bits = std::move(union_bits_), .blocks = union_blocks_, .failure = failure_});
+  hierarchy_.over();
+}
+
+}  // namespace nzcl::comm

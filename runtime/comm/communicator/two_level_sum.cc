@@ -1,0 +1,29 @@
+#include "runtime/comm/communicator/two_level_sum.h"
+
+#include <algorithm>
+
+#include "runtime/comm/communicator/dense_two_level_sum.h"
+#include "runtime/comm/communicator/packed_two_level_sum.h"
+#include "runtime/kernels/reduce.h"
+#include "runtime/plan/tuning.h"
+
+namespace nzcl::comm {
+
+std::chrono::nanoseconds TwoLevelRequest::level_timeout() const {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24);
+  return std::min<std::chrono::nanoseconds>(timeout + engine::kLevelGrace, kLongest);
+}
+
+std::shared_ptr<TwoLevelSum> make_two_level_sum(Hierarchy& hierarchy, TwoLevelRequest request) {
+  if (request.record.packed_result != 0)
+    return std::make_shared<PackedTwoLevelSum>(hierarchy, std::move(request));
+  return std::make_shared<DenseTwoLevelSum>(hierarchy, std::move(request));
+}
+
+void divide(std::byte* share, std::uint64_t elements, DataType type, int ranks) {
+  if (elements == 0) return;
+  const std::byte* const source = share;
+  reduce_kernel(type, ReduceOp::avg)(share, &source, 1, elements, {.ranks = ranks, .with_zero = false});
+}
+
+}  // namespace nzcl::comm

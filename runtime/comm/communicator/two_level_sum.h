@@ -1,0 +1,71 @@
+// An operation by hierarchy on one rank: what its three steps are.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "nzcl/packed_memory.h"
+#include "runtime/base/failure.h"
+#include "runtime/comm/session/registrations.h"
+#include "runtime/operation/operation.h"
+#include "runtime/plan/hierarchy.h"
+#include "runtime/wire/message.h"
+
+namespace nzcl::comm {
+
+class Hierarchy;
+
+/// What the caller has asked for, in memory that lasts as long as the operation.
+struct TwoLevelRequest {
+  std::shared_ptr<engine::Operation> operation;  // the caller's
+  wire::OperationRecord record;
+  std::chrono::nanoseconds timeout{};
+  std::optional<Failure> refusal{};  // why this rank has refused it, if it has
+  /// Handles of input and output, because steps look up what is registered when they begin.
+  std::vector<std::shared_ptr<const Registration>> handles{};
+  const std::byte* input = nullptr;  // of a packed result: values
+  engine::OutputView output{};
+
+  // --- With a dense result.
+  bool dense = false;                   // all blocks of the input are sent
+  std::vector<std::uint64_t> bitmap{};  // those that are, if the caller or its indices have told
+  /// Values that belong into the output before the sum begins, because the caller gave them with indices.
+  engine::InputView sparse{};
+
+  // --- With a packed result.
+  std::vector<std::byte> indices{};  // as the caller gave them
+  std::size_t index_count = 0;
+  IndexType index_type = IndexType::int64;
+  bool sum_duplicates = false;
+
+  DataType type() const { return static_cast<DataType>(record.type); }
+  ReduceOp op() const { return static_cast<ReduceOp>(record.op); }
+  std::uint64_t block_bytes() const { return record.block_elems * element_bytes(type()); }
+  /// An average is divided once, when all hosts are in the sum.
+  ReduceOp level_op() const { return op() == ReduceOp::avg ? ReduceOp::sum : op(); }
+  /// The caller's own communicator knows best whom an operation waits for, so it gets to say so first.
+  std::chrono::nanoseconds level_timeout() const;
+};
+
+/// What is read and written by one step after another, on the threads that run these.
+class TwoLevelSum : public std::enable_shared_from_this<TwoLevelSum> {
+ public:
+  virtual ~TwoLevelSum() = default;
+  /// Announces its steps to the levels. Called in the order of operations, which is the same on all ranks.
+  virtual void announce() = 0;
+  /// Lets the first steps begin. It may start operations, and wait until there is room for them.
+  virtual void begin() = 0;
+};
+
+/// Makes the sum that the request asks for. `hierarchy` outlives it.
+std::shared_ptr<TwoLevelSum> make_two_level_sum(Hierarchy& hierarchy, TwoLevelRequest request);
+
+/// Divides the first elements of a rank's share by the number of ranks.
+void divide(std::byte* share, std::uint64_t elements, DataType type, int ranks);
+
+}  // namespace nzcl::comm
