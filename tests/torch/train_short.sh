@@ -38,7 +38,7 @@ refused momentum-dense "the method dense has no compressor"
 [[ ! -e $folder/refused ]] || fail "a refused call has begun"
 
 echo "Interrupted runs go on bit by bit"
-methods=(adacomp topk-0.01 qsgd-4)
+methods=(adacomp qsgd-4)
 selection=(--tasks "fashion,char" --methods "$(IFS=, && echo "${methods[*]}")" --seeds 1)
 train converge "${selection[@]}" --out "$folder/whole" >"$folder/log"
 train converge "${selection[@]}" --out "$folder/interrupted" --interrupt 10 >/dev/null
