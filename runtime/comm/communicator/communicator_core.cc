@@ -114,9 +114,14 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join(Options options,
                                                          std::shared_ptr<Session> session) {
   const PlainFloats floats;  // the plan must come out alike on all ranks
   const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
-  make_room_to_meet(*meeting);
-  auto control = meet(options, *meeting, identity, deadline);
   const std::string name = join_name(options, identity, meeting->rank());
+  try {
+    make_room_to_meet(*meeting);
+  } catch (const std::exception& e) {
+    meeting->give_up(failure_of(name, e), deadline);
+    throw;
+  }
+  auto control = meet(options, *meeting, identity, deadline);
   bootstrap::Rounds rounds(*control, "meeting", meeting->size(), meeting->rank());
   meeting.reset();
   try {
