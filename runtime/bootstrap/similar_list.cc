@@ -87,7 +87,8 @@ void take_piece(std::string_view& text, std::string_view& before, std::string& n
   const std::size_t same = take_length(text), head = take_length(text), fresh = head / 2;
   const std::size_t skipped = head % 2 == 0 ? fresh : take_length(text);
   if (same > before.size()) reject("repeats more than there is");
-  if (same + fresh + skipped == 0 || same + fresh > bytes - now.size()) reject("has a piece that does not fit");
+  if (same + fresh + skipped == 0 || same + fresh > bytes - now.size())
+    reject("has a piece that does not fit");
   if (fresh > text.size()) reject("ends too early");
   now.append(before.substr(0, same)).append(text.substr(0, fresh));
   before.remove_prefix(std::min(before.size(), same + skipped));

@@ -43,9 +43,7 @@ std::vector<int> mates_of(const std::string& transport, const engine::Membership
 
 std::size_t mates_count(const std::string& transport, const engine::Membership& membership, int member) {
   if (!verbs::TransportPair::of(transport)) return static_cast<std::size_t>(membership.members.count());
-  return membership.hosts.together(member, member)
-             ? static_cast<std::size_t>(membership.hosts.size_of(member))
-             : 1;
+  return static_cast<std::size_t>(membership.hosts.size_of(member));
 }
 
 const std::string& name_of(const engine::Membership& membership, std::size_t member) {
