@@ -101,6 +101,7 @@ Membership membership_among(const Membership& whole, const std::vector<int>& mem
     if (!whole.nodes.empty()) m.nodes.push_back(whole.nodes[static_cast<std::size_t>(member)]);
     if (!whole.links.empty()) m.links.push_back(whole.links[static_cast<std::size_t>(member)]);
   }
+  m.scan_streams = whole.scan_streams;
   m.lanes = whole.lanes;
   m.cache_bytes = whole.cache_bytes;
   m.members_per_core = whole.members_per_core;

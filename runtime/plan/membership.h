@@ -71,7 +71,8 @@ struct Membership {
   /// By member: what each says of its own link. Empty: nothing is known of any.
   std::vector<LinkSpeed> links;
 
-  int lanes = 1;  // every member has this many: the smallest number that any of them planned
+  int scan_streams = 1;  // how many scans of this member's host read in turn
+  int lanes = 1;         // every member has this many: the smallest number that any of them planned
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.
   std::uint64_t cache_bytes = 0;
   /// How many members share a core, where most do. At least 1.

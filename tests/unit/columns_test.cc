@@ -157,7 +157,7 @@ void meet(CountedMeeting& meeting, std::size_t members, std::size_t per_host) {
   });
   meeting.gather(GatherFrame::Kind::part, [](std::size_t) { return encode_strings({"0", ""}); });
   meeting.gather(GatherFrame::Kind::part,
-                 [](std::size_t) { return std::string(R"({"gbps":100,"node":0,"source":1})"); });
+                 [](std::size_t) { return std::string(R"({"gbps":100,"node":0,"scan_streams":0,"source":1})"); });
   meeting.gather(GatherFrame::Kind::row, [&](std::size_t member) {
     const std::string within = addresses.cma(member), between = addresses.tcp(member);
     Strings of_lane;
