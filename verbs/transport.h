@@ -183,6 +183,9 @@ struct EndpointOptions {
   std::vector<Level> levels = {};
   /// At which level this endpoint is used, which says which of a region's descriptors it reads.
   Level level = Level::between;
+
+  /// Returns true for this endpoint itself and the peers at its level. No other peer is ever connected.
+  bool reaches(PeerId peer) const { return peer == self || levels.empty() || levels[peer] == level; }
 };
 
 class Trial;

@@ -77,19 +77,40 @@ bool StarControl::leave(Deadline deadline) {
 std::optional<std::vector<std::string>> StarControl::gather(const std::string& name,
                                                             const std::vector<int>& members, std::string part,
                                                             Deadline deadline) {
+  return take_part({.kind = GatherFrame::Kind::part,
+                    .name = name,
+                    .members = members,
+                    .parts = {std::move(part)},
+                    .failure = {}},
+                   deadline);
+}
+
+std::optional<std::vector<std::string>> StarControl::tell_each(const std::string& name,
+                                                               const std::vector<int>& members,
+                                                               const Row& row, Deadline deadline) {
+  return take_part({.kind = GatherFrame::Kind::row,
+                    .name = name,
+                    .members = members,
+                    .parts = {row.encode()},
+                    .failure = {}},
+                   deadline);
+}
+
+std::optional<std::vector<std::string>> StarControl::take_part(GatherFrame frame, Deadline deadline) {
   using State = GatherCalls::State;
-  const auto tell = [&](GatherFrame::Kind kind, std::vector<std::string> parts) {
-    send_to_board({.kind = kind, .name = name, .members = members, .parts = std::move(parts), .failure = {}});
-  };
+  const std::string name = frame.name;
+  const std::size_t count = frame.members.empty() ? members_.size() : frame.members.size();
+  GatherFrame late{
+      .kind = GatherFrame::Kind::late, .name = name, .members = frame.members, .parts = {}, .failure = {}};
   calls_.begin(name);
-  tell(GatherFrame::Kind::part, {std::move(part)});
+  send_to_board(std::move(frame));
   State state = calls_.wait(name, deadline);
   if (state == State::waiting) {
-    tell(GatherFrame::Kind::late, {});
+    send_to_board(std::move(late));
     state = calls_.wait(name, Clock::now() + kDecisionTime);
   }
   auto answer = calls_.end(name);
-  if (answer) return parts_of(std::move(*answer), members.size());
+  if (answer) return parts_of(std::move(*answer), count);
   if (state == State::waiting)
     throw Error(ErrorCode::timeout, fmt::format("{}: the hub does not answer", name));
   if (const auto failed = failure()) throw Error(failed->code, failed->text);
@@ -132,7 +153,7 @@ asio::awaitable<void> StarControl::read_loop(std::shared_ptr<ControlConnection> 
                                              std::size_t index) {
   std::string why = "its connection closed";
   bool vanished = false;
-  const std::uint32_t limit = kGatherHeadLimit + (self_ == 0 ? part_limit(members_.size()) : kFrameLimit);
+  const std::uint32_t limit = self_ == 0 ? kGatherHeadLimit + kPartLimit : kFrameLimit;
   try {
     while (true) {
       const std::string text = co_await read_frame(*connection->stream, limit);
@@ -149,7 +170,7 @@ asio::awaitable<void> StarControl::read_loop(std::shared_ptr<ControlConnection> 
 }
 
 void StarControl::take_frame(std::size_t index, const std::string& text) {
-  if (is_gather_frame(text)) return gather_frame(index, parse_gather_frame(text));
+  if (is_gather_frame(text)) return gather_frame(index, parse_gather_frame(text, members_.size()));
   const ControlFrame frame = parse_control_frame(text);
   is_hub() ? hub_frame(index, frame) : member_frame(frame);
 }
@@ -221,9 +242,9 @@ void StarControl::gather_frame(std::size_t index, GatherFrame frame) {
 void StarControl::send_answers(const GatherBoard::Answers& answers) {
   for (const auto& [member, frame] : answers) {
     if (member == static_cast<std::size_t>(self_)) {
-      calls_.answer(parse_gather_frame(frame));
+      calls_.answer(parse_gather_frame(frame.text(), members_.size()));
     } else if (members_[member].connection && !members_[member].gone) {
-      members_[member].connection->send_bytes(frame);
+      members_[member].connection->send_frame(frame);
     }
   }
 }

@@ -12,6 +12,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/failure.h"
+#include "runtime/bootstrap/columns.h"
 #include "runtime/bootstrap/meeting.h"
 
 namespace nzcl::bootstrap {
@@ -88,15 +89,20 @@ class ControlPlane {
   // --- Gathers: collectives of some members, for which each call brings a name that is used once. Gathers of
   // different names are independent of each other and may be under way at the same time.
 
-  /// Collective over `members`, positions in the order of the parts, this member among them; all pass the
-  /// same. Returns the parts of all, or nothing when all members of the control plane have left. All members
-  /// get the same outcome, because the hub decides it: at the deadline of the first of them, it is
-  /// Error{timeout} that names who is missing, also for those that come later; if one of them has left, it is
-  /// Error{invalid_usage}. Neither fails the communicator. Throws the communicator's Error if it fails
-  /// meanwhile. Deadline::max() means no deadline.
+  /// Collective over `members`, positions in the order of the parts, this member among them, or over all
+  /// members of the control plane if the list is empty; all pass the same. Returns the parts of all, or
+  /// nothing when all members of the control plane have left. All members get the same outcome, because the
+  /// hub decides it: at the deadline of the first of them, it is Error{timeout} that names who is missing,
+  /// also for those that come later; if one of them has left, it is Error{invalid_usage}. Neither fails the
+  /// communicator. Throws the communicator's Error if it fails meanwhile. Deadline::max() means no deadline.
   virtual std::optional<std::vector<std::string>> gather(const std::string& name,
                                                          const std::vector<int>& members, std::string part,
                                                          Deadline deadline) = 0;
+  /// The same, but each member has a row with a text for each of the members, and returns what these have
+  /// told it. No member is told what is meant for another one.
+  virtual std::optional<std::vector<std::string>> tell_each(const std::string& name,
+                                                            const std::vector<int>& members, const Row& row,
+                                                            Deadline deadline) = 0;
 };
 
 }  // namespace nzcl::bootstrap

@@ -11,7 +11,7 @@ asio::awaitable<void> write_loop(std::shared_ptr<ControlConnection> connection) 
         co_await connection->wake.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
         continue;
       }
-      std::string frame = std::move(connection->outgoing.front());
+      FrameBytes frame = std::move(connection->outgoing.front());
       connection->outgoing.pop_front();
       co_await write_frame(*connection->stream, std::move(frame));
     }

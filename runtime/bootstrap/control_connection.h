@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/base/json_text.h"
+#include "runtime/bootstrap/frame_bytes.h"
 #include "runtime/bootstrap/meeting.h"
 #include "runtime/bootstrap/secure_stream.h"
 
@@ -24,7 +25,7 @@ struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
     wake.expires_at(Clock::time_point::max());
   }
   const std::shared_ptr<Stream> stream;
-  std::deque<std::string> outgoing;
+  std::deque<FrameBytes> outgoing;
   asio::steady_timer wake;   // write_loop() sleeps on it; cancelled when there is something for it to do
   asio::steady_timer limit;  // closes the connection kFlushTime after finish()
   bool finishing = false;    // nothing follows what is in the queue
@@ -33,7 +34,8 @@ struct ControlConnection : std::enable_shared_from_this<ControlConnection> {
 
   /// Puts the frame into the queue.
   void send(const nlohmann::json& frame) { send_bytes(json_text(frame)); }
-  void send_bytes(std::string frame) {
+  void send_bytes(std::string frame) { send_frame(FrameBytes::of(std::move(frame))); }
+  void send_frame(FrameBytes frame) {
     outgoing.push_back(std::move(frame));
     wake.cancel();
   }

@@ -167,9 +167,10 @@ std::string StarControl::own_address(const Listener* listener) const {
 std::vector<HubAddress> StarControl::addresses_of(const std::vector<std::string>& told,
                                                   const std::vector<std::string>& names) const {
   std::vector<HubAddress> all;
+  const std::string here = host_id(), loopback = own_loopback();  // asked once: they take system calls
   for (const std::string& text : told) {
     HubAddress address = parse_hub_address(text);
-    if (address.host_id == host_id()) address.hosts = {own_loopback()};
+    if (address.host_id == here) address.hosts = {loopback};
     for (const std::string& host : address.hosts) {
       asio::error_code error;
       asio::ip::make_address(host, error);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json_text.h"
+#include "runtime/bootstrap/similar_list.h"
 #include "runtime/bootstrap/string_list.h"
 
 namespace nzcl::bootstrap {
@@ -56,7 +57,8 @@ constexpr std::array<std::string_view, 5> kCounted{"bye", "left", "wants", "fini
 constexpr char kWelcome = 'W', kRetry = 'R', kRefusal = 'E';
 
 constexpr char kGatherLetter = 'G';
-constexpr std::array kGatherKinds{"part", "late", "failed", "parts"};  // in the order of GatherFrame::Kind
+constexpr std::array kGatherKinds{"part", "row", "late", "failed",
+                                  "parts"};  // in the order of GatherFrame::Kind
 
 GatherFrame::Kind gather_kind(const std::string& text) {
   for (std::size_t i = 0; i < kGatherKinds.size(); ++i) {
@@ -113,11 +115,28 @@ std::string encode_refusal(const Error& error) {
   return kRefusal + json_text({{"code", static_cast<int>(error.code())}, {"text", error.what()}});
 }
 
+namespace {
+
+/// The version in a welcome, or 0 if the text is none. The first version did not say which one it is.
+int version_of_welcome(std::string_view text) {
+  constexpr std::size_t kMostDigits = 6;
+  if (!text.starts_with(kWelcome) || text.size() > 1 + kMostDigits) return 0;
+  int version = text.size() == 1 ? 1 : 0;
+  for (const char digit : text.substr(1)) {
+    if (digit < '0' || digit > '9') return 0;
+    version = 10 * version + (digit - '0');
+  }
+  return version;
+}
+
+}  // namespace
+
 std::string parse_hub_answer(const std::string& text, const std::string& hub) {
   if (text == encode_welcome()) return "";
   if (text.starts_with(kRefusal)) throw parse_error(std::string_view(text).substr(1));
   if (text.starts_with(kRetry)) return text.substr(1);
-  if (text == std::string(1, kWelcome)) throw Error(ErrorCode::mismatch, other_version(hub, 1));
+  if (const int version = version_of_welcome(text); version > 0)
+    throw Error(ErrorCode::mismatch, other_version(hub, version));
   throw Error(ErrorCode::mismatch, hub + " sent an answer that this version of nzcl does not understand");
 }
 
@@ -146,10 +165,33 @@ std::string encode(const GatherFrame& frame) {
     j["code"] = static_cast<int>(frame.failure.code);
     j["text"] = frame.failure.text;
   }
-  return kGatherLetter + encode_strings({json_text(j)}) + encode_strings(frame.parts);
+  return kGatherLetter + encode_strings({json_text(j), encode_similar(frame.parts)});
 }
 
-GatherFrame parse_gather_frame(std::string_view text) {
+std::string encode_commons(const std::string& name, std::string commons) {
+  const json j{{"gather", name}, {"is", kGatherKinds[static_cast<std::size_t>(GatherFrame::Kind::parts)]}};
+  return kGatherLetter + encode_strings({json_text(j), std::move(commons)});
+}
+
+std::string encode_ends(std::string ends) { return encode_strings({std::move(ends)}); }
+
+namespace {
+
+/// The parts in the lists of a frame: those of the only list, or each of the first one with its end.
+std::vector<std::string> parts_of(const std::vector<std::string>& lists, std::size_t most_parts) {
+  if (lists.empty() || lists.size() > 2)
+    reject("a frame of a gather", "it has not one or two lists of parts");
+  auto parts = decode_similar(lists[0], most_parts, kGatherLimit);
+  if (lists.size() == 1) return parts;
+  const auto ends = decode_similar(lists[1], most_parts, kGatherLimit);
+  if (ends.size() != parts.size()) reject("a frame of a gather", "its lists have different lengths");
+  for (std::size_t i = 0; i < parts.size(); ++i) parts[i] += ends[i];
+  return parts;
+}
+
+}  // namespace
+
+GatherFrame parse_gather_frame(std::string_view text, std::size_t most_parts) {
   if (!is_gather_frame(text)) reject("a frame of a gather", "its first letter is another one");
   auto strings = decode_strings(text.substr(1));
   if (strings.empty()) reject("a frame of a gather", "it is empty");
@@ -163,10 +205,10 @@ GatherFrame parse_gather_frame(std::string_view text) {
     return f;
   });
   if (frame.name.size() > kGatherNameLimit) reject("a frame of a gather", "its name is too long");
-  frame.parts.assign(std::make_move_iterator(strings.begin() + 1), std::make_move_iterator(strings.end()));
-  const bool with_parts = frame.kind == GatherFrame::Kind::parts;
-  const std::size_t parts = frame.kind == GatherFrame::Kind::part ? 1 : 0;
-  if (!with_parts && frame.parts.size() != parts)
+  strings.erase(strings.begin());
+  frame.parts = parts_of(strings, most_parts);
+  const bool one = frame.kind == GatherFrame::Kind::part || frame.kind == GatherFrame::Kind::row;
+  if (frame.kind != GatherFrame::Kind::parts && frame.parts.size() != (one ? 1 : 0))
     reject("a frame of a gather", "its kind has another number of parts");
   return frame;
 }

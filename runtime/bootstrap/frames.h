@@ -20,16 +20,15 @@ namespace nzcl::bootstrap {
 inline constexpr std::uint32_t kHelloLimit = 4096;
 inline constexpr std::uint32_t kAnswerLimit = 1 << 20;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
-/// The longest frame with one member's part of a round of `members` members. The parts of all members come
-/// back in one frame, with 4 bytes before each part and a letter before all, so longer parts would not fit
-/// there.
-inline constexpr std::uint32_t part_limit(std::size_t members) {
-  return std::max<std::uint32_t>(kFrameLimit / static_cast<std::uint32_t>(members), kHelloLimit) - 8;
-}
+/// The longest part of one member in a gather, and the most that all of its parts, or the texts that one
+/// member is told, may have together.
+inline constexpr std::uint32_t kPartLimit = 16 << 20;
+inline constexpr std::uint64_t kGatherLimit = kFrameLimit / 2;
 
 /// How members meet and what the control plane says, in other words the version of all these frames and of
-/// exchange_meeting.h. Version 1 met over connections of their own.
-inline constexpr int kMeetingVersion = 2;
+/// exchange_meeting.h. Version 1 met over connections of their own; in version 2 everybody was told what is
+/// meant for others.
+inline constexpr int kMeetingVersion = 3;
 
 /// Where a member listens to take the place of a hub that has died. There is at least one host.
 struct HubAddress {
@@ -52,18 +51,21 @@ struct ControlFrame {
 };
 /// One message about a gather of the control plane. It is not JSON, because parts are bytes of any value: a
 /// letter 'G', and then a list of strings (string_list.h), of which the first is JSON and the others are
-/// parts.
+/// lists of similar strings (similar_list.h), which are the parts.
 struct GatherFrame {
   enum class Kind {
-    part,    // from a member: its part
+    part,    // from a member: its part, which all are told
+    row,     // from a member: what it tells each of them (columns.h)
     late,    // from a member: its deadline has come, and it waits for the hub's decision
     failed,  // from the hub: the gather has failed for all
-    parts,   // from the hub: the parts of all
+    parts,   // from the hub: the parts of all, or what each tells this member
   };
   Kind kind = Kind::part;
   std::string name;
-  std::vector<int> members;        // positions, in the order of the parts; empty in frames from the hub
-  std::vector<std::string> parts;  // one in a part, one for each member in parts, otherwise none
+  /// Positions, in the order of the parts. Empty: all members of the control plane, in their order. Frames
+  /// from the hub do not repeat them.
+  std::vector<int> members;
+  std::vector<std::string> parts;  // one in a part or a row, one for each member in parts, otherwise none
   Failure failure;                 // in failed
 };
 /// The longest text before the parts in a frame of a gather: it has the positions of its members, or an
@@ -74,6 +76,11 @@ inline constexpr std::size_t kGatherNameLimit = 200;
 
 bool is_gather_frame(std::string_view text);
 std::string encode(const GatherFrame& frame);
+/// The two pieces of a frame of the kind `parts` in which each part is a string of `commons` and then one of
+/// `ends`. Both are lists of similar strings. The first piece is the same for all that are told these
+/// commons.
+std::string encode_commons(const std::string& name, std::string commons);
+std::string encode_ends(std::string ends);
 
 // --- The meeting: a hello, and the hub's answer
 std::string encode_member_hello(const MeetingSettings& self);
@@ -94,8 +101,9 @@ HubAddress parse_hub_address(const std::string& text);
 /// The numbers are what the member states.
 MemberHello parse_member_hello(const std::string& text);
 ControlFrame parse_control_frame(const std::string& text);
-/// Checks the fields one by one. Whether they suit a gather is for its hub to say.
-GatherFrame parse_gather_frame(std::string_view text);
+/// Checks the fields one by one. Whether they suit a gather is for its hub to say. No gather has more than
+/// `most_parts` parts.
+GatherFrame parse_gather_frame(std::string_view text, std::size_t most_parts);
 /// Parses {"code": ..., "text": ...}, which follows the letter of an error frame.
 Error parse_error(std::string_view text);
 

@@ -2,31 +2,33 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
 #include <utility>
 
 namespace nzcl::bootstrap {
-namespace {
-
-std::vector<int> everybody(int size) {
-  std::vector<int> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
-}  // namespace
 
 Rounds::Rounds(ControlPlane& control, std::string name, int size, int rank)
-    : Rounds(control, std::move(name), everybody(size), rank) {}
+    : control_(control), name_(std::move(name)), size_(size), rank_(rank) {}
 
 Rounds::Rounds(ControlPlane& control, std::string name, std::vector<int> members, int rank)
-    : control_(control), name_(std::move(name)), members_(std::move(members)), rank_(rank) {}
+    : control_(control),
+      name_(std::move(name)),
+      members_(std::move(members)),
+      size_(static_cast<int>(members_.size())),
+      rank_(rank) {}
 
-std::vector<std::string> Rounds::allgather(std::string_view mine, Deadline deadline) {
-  auto parts =
-      control_.gather(fmt::format("{}, round {}", name_, round_++), members_, std::string(mine), deadline);
+std::string Rounds::next_name() { return fmt::format("{}, round {}", name_, round_++); }
+
+std::vector<std::string> Rounds::answered(std::optional<std::vector<std::string>> parts) const {
   if (!parts) throw Error(ErrorCode::invalid_usage, name_ + ": the communicator is closed");
   return std::move(*parts);
+}
+
+std::vector<std::string> Rounds::allgather(std::string_view mine, Deadline deadline) {
+  return answered(control_.gather(next_name(), members_, std::string(mine), deadline));
+}
+
+std::vector<std::string> Rounds::tell_each(const std::vector<std::string>& mine, Deadline deadline) {
+  return answered(control_.tell_each(next_name(), members_, Row(mine), deadline));
 }
 
 }  // namespace nzcl::bootstrap

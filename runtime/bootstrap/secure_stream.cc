@@ -178,10 +178,16 @@ asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit) {
   co_return text;
 }
 
-asio::awaitable<void> write_frame(Stream& stream, std::string bytes) {
+asio::awaitable<void> write_frame(Stream& stream, FrameBytes bytes) {
   const auto size = static_cast<std::uint32_t>(bytes.size());
-  const std::array<asio::const_buffer, 2> parts{asio::buffer(&size, sizeof size), asio::buffer(bytes)};
+  const std::array<asio::const_buffer, 3> parts{
+      asio::buffer(&size, sizeof size), asio::buffer(*bytes.first),
+      bytes.second ? asio::buffer(*bytes.second) : asio::const_buffer()};
   co_await asio::async_write(stream, parts, asio::use_awaitable);
+}
+
+asio::awaitable<void> write_frame(Stream& stream, std::string bytes) {
+  return write_frame(stream, FrameBytes::of(std::move(bytes)));
 }
 
 std::string peer_text(const Tcp::socket& socket) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/bootstrap/frame_bytes.h"
 #include "runtime/bootstrap/sockets.h"
 
 namespace nzcl::bootstrap {
@@ -31,6 +32,7 @@ asio::awaitable<void> accept_secure(std::shared_ptr<Stream> stream, std::chrono:
 /// A frame is 4 bytes of length, little-endian, and then as many bytes. Frames longer than `limit` are
 /// refused with Error{denied}; see frames.h for the limits.
 asio::awaitable<std::string> read_frame(Stream& stream, std::uint32_t limit);
+asio::awaitable<void> write_frame(Stream& stream, FrameBytes bytes);
 asio::awaitable<void> write_frame(Stream& stream, std::string bytes);
 
 /// "127.0.0.1:4711" or "[::1]:4711", or "?" for a socket that is not connected any more.

@@ -40,6 +40,8 @@ class StarControl final : public ControlPlane {
   bool leave(Deadline deadline) override;
   std::optional<std::vector<std::string>> gather(const std::string& name, const std::vector<int>& members,
                                                  std::string part, Deadline deadline) override;
+  std::optional<std::vector<std::string>> tell_each(const std::string& name, const std::vector<int>& members,
+                                                    const Row& row, Deadline deadline) override;
 
  private:
   struct Member {
@@ -71,6 +73,8 @@ class StarControl final : public ControlPlane {
   void member_frame(const ControlFrame& frame);
   void gather_frame(std::size_t index, GatherFrame frame);
   void send_answers(const GatherBoard::Answers& answers);
+  /// On a caller's thread: sends the part, or the row, and waits for the outcome.
+  std::optional<std::vector<std::string>> take_part(GatherFrame frame, Deadline deadline);
   /// On a caller's thread: brings the frame to the hub, which may be this member.
   void send_to_board(GatherFrame frame);
   void tell_hub(const char* type, std::uint64_t operations);

@@ -1,5 +1,4 @@
 // One lane's registered memory: receive rings, staging buffers, and the words that credits are written to.
-// Every member computes the same layout, so members tell each other only where it starts and its key.
 #pragma once
 
 #include <cstddef>
@@ -7,19 +6,14 @@
 #include <memory>
 
 #include "runtime/channel/lane_context.h"
-#include "runtime/channel/staging_banks.h"
+#include "runtime/channel/lane_layout.h"
 #include "runtime/plan/engine_config.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
 
-/// Offset of the ring for channel `from` (member, direction, priority) in the lane memory of `receiver`.
-std::uint64_t ring_offset(const EngineConfig& config, int receiver, const wire::ChannelId& from);
-/// Offset of the staging buffers of one priority in the lane memory of `member`, and the size of all of it.
-std::uint64_t staging_offset(const EngineConfig& config, int member, wire::Priority p);
-std::uint64_t lane_memory_bytes(const EngineConfig& config, int member);
-
-/// Owns the memory, which the device allocates, and its registration. The device must outlive it. Rings lie
+/// Owns the memory, which the device allocates, and its registration. The device and the configuration must
+/// outlive it. Rings lie
 /// on this member's memory node, and staging buffers on that of whoever reads them (staging_banks.h).
 class LaneMemory {
  public:
@@ -31,10 +25,11 @@ class LaneMemory {
   /// Fills in everything in `context` that does not depend on the memory of peers.
   void attach(LaneContext& context) const;
   /// Fills in the channels to `member`, whose lane memory starts at `memory`.
-  static void attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory);
+  void attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory) const;
   /// Fills in the channels from `member` whose messages are lent. `base` is where the lane memory of that
   /// member can be read in this process.
-  static void attach_lender(LaneContext& context, int member, const std::byte* base);
+  void attach_lender(LaneContext& context, int member, const std::byte* base) const;
+  const LaneLayout& layout() const { return layout_; }
 
  private:
   void place(const EngineConfig& config) const;
@@ -45,6 +40,7 @@ class LaneMemory {
     std::size_t bytes;
     void operator()(std::byte* p) const;
   };
+  const LaneLayout layout_;
   std::unique_ptr<std::byte, Release> bytes_;
   std::unique_ptr<verbs::MemoryRegion> region_;
 };

@@ -96,7 +96,7 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
     : options_(options),
       device_(std::move(device)),
       context_(options.config),
-      memory_(options.config, *device_),
+      memory_(context_.config, *device_),
       endpoint_(device_->open_endpoint({.self = static_cast<verbs::PeerId>(options.config.members.self),
                                         .peers = static_cast<std::size_t>(options.config.members.count()),
                                         .arrivals = immediates_bound(options.config),
@@ -148,7 +148,7 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
                             ? members.is_aggregator(members.self) || members.dedicated == 0
                             : members.is_worker(members.self);
     if (!needed) continue;
-    LaneMemory::attach_peer(context_, member, address->memory);
+    memory_.attach_peer(context_, member, address->memory);
     context_.seal_secrets[static_cast<std::size_t>(member)] = address->seal_secret;
     lenders.emplace_back(member, address->memory);
     endpoints[static_cast<std::size_t>(member)] = address->endpoint;
@@ -159,11 +159,11 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
   endpoint_->connect(endpoints, deadline);
   for (const auto& [member, memory] : lenders) {
     if (!lends_any(context_.config, member)) continue;
-    const std::byte* base = endpoint_->view(static_cast<verbs::PeerId>(member), memory,
-                                            lane_memory_bytes(context_.config, member));
+    const std::byte* base =
+        endpoint_->view(static_cast<verbs::PeerId>(member), memory, memory_.layout().bytes(member));
     if (base == nullptr)
       throw Error(ErrorCode::transport, fmt::format("the memory of {} cannot be read", members.name(member)));
-    LaneMemory::attach_lender(context_, member, base);
+    memory_.attach_lender(context_, member, base);
   }
 }
 

@@ -1,28 +1,40 @@
 #include "runtime/plan/membership.h"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 namespace nzcl::engine {
 
+Groups::Groups(std::vector<int> group_of) : group_of_(std::move(group_of)) {
+  for (const int group : group_of_) {
+    const auto index = static_cast<std::size_t>(group);
+    if (group < 0) continue;
+    if (index >= sizes_.size()) sizes_.resize(index + 1);
+    ++sizes_[index];
+  }
+}
+
 Groups Groups::by_name(const std::vector<std::string>& names) {
-  std::vector<std::string> known;
+  std::unordered_map<std::string_view, int> known;
   std::vector<int> group_of;
   for (const std::string& name : names) {
-    if (name.empty()) {
-      group_of.push_back(-1);
-      continue;
-    }
-    const auto found = std::find(known.begin(), known.end(), name);
-    group_of.push_back(static_cast<int>(found - known.begin()));
-    if (found == known.end()) known.push_back(name);
+    const auto next = static_cast<int>(known.size());
+    group_of.push_back(name.empty() ? -1 : known.try_emplace(name, next).first->second);
   }
   return Groups(std::move(group_of));
 }
 
 Groups Groups::among(const std::vector<int>& members) const {
-  std::vector<std::string> names;
-  for (const int member : members) names.push_back(of(member) < 0 ? "" : std::to_string(of(member)));
-  return by_name(names);
+  std::vector<int> numbers(sizes_.size(), -1), group_of;  // new numbers by old ones
+  int next = 0;
+  for (const int member : members) {
+    const int group = of(member);
+    if (group >= 0 && numbers[static_cast<std::size_t>(group)] < 0)
+      numbers[static_cast<std::size_t>(group)] = next++;
+    group_of.push_back(group < 0 ? -1 : numbers[static_cast<std::size_t>(group)]);
+  }
+  return Groups(std::move(group_of));
 }
 
 bool Groups::all_together() const {
@@ -35,12 +47,7 @@ bool Groups::leave_some_out() const {
 }
 
 int Groups::most_together() const {
-  int most = 0;
-  for (const int group : group_of_) {
-    if (group >= 0)
-      most = std::max(most, static_cast<int>(std::count(group_of_.begin(), group_of_.end(), group)));
-  }
-  return most;
+  return sizes_.empty() ? 0 : *std::max_element(sizes_.begin(), sizes_.end());
 }
 
 std::vector<int> Groups::group_of_member(int member) const {
@@ -51,11 +58,25 @@ std::vector<int> Groups::group_of_member(int member) const {
   return members;
 }
 
+std::vector<std::vector<int>> Groups::all_members() const {
+  std::vector<std::vector<int>> groups(sizes_.size()), alone;
+  for (int member = 0; member < static_cast<int>(group_of_.size()); ++member) {
+    if (of(member) < 0) {
+      alone.push_back({member});
+    } else {
+      groups[static_cast<std::size_t>(of(member))].push_back(member);
+    }
+  }
+  groups.insert(groups.end(), alone.begin(), alone.end());
+  return groups;
+}
+
 int Groups::size_of(int member) const {
-  return static_cast<int>(std::count(group_of_.begin(), group_of_.end(), of(member)));
+  return of(member) < 0 ? 1 : sizes_[static_cast<std::size_t>(of(member))];
 }
 
 int Groups::index_of(int member) const {
+  if (of(member) < 0) return 0;
   return static_cast<int>(std::count(group_of_.begin(), group_of_.begin() + member, of(member)));
 }
 
@@ -80,6 +101,7 @@ Membership membership_among(const Membership& whole, const std::vector<int>& mem
     if (!whole.nodes.empty()) m.nodes.push_back(whole.nodes[static_cast<std::size_t>(member)]);
     if (!whole.links.empty()) m.links.push_back(whole.links[static_cast<std::size_t>(member)]);
   }
+  m.scan_streams = whole.scan_streams;
   m.lanes = whole.lanes;
   m.cache_bytes = whole.cache_bytes;
   m.members_per_core = whole.members_per_core;

@@ -15,7 +15,8 @@ namespace nzcl::engine {
 class Groups {
  public:
   Groups() = default;
-  explicit Groups(std::vector<int> group_of) : group_of_(std::move(group_of)) {}
+  /// The numbers should be small: there is memory for each up to the largest one.
+  explicit Groups(std::vector<int> group_of);
   /// Members with equal names form a group; those with an empty name are in none.
   static Groups by_name(const std::vector<std::string>& names);
   /// The groups among some of the members, who get new numbers in this order.
@@ -30,18 +31,23 @@ class Groups {
   bool none_together() const { return most_together() <= 1; }
   /// Number of members in the largest group.
   int most_together() const;
-  /// The members that are in one group with `member`, itself included, in ascending order.
+  /// The members that are in one group with `member`, itself included, in ascending order. Takes a walk over
+  /// all members.
   std::vector<int> group_of_member(int member) const;
+  /// The members of each group in ascending order, by its number, and then each member that is in none.
+  /// Groups whose number nobody has are empty.
+  std::vector<std::vector<int>> all_members() const;
   /// Returns true if some members are in no group while others are in one.
   bool leave_some_out() const;
-  /// Number of members in the group of `member`.
+  /// Number of members in the group of `member`, itself included. A member that is in none is alone.
   int size_of(int member) const;
-  /// Index of `member` among the members of its group.
+  /// Index of `member` among the members of its group. Takes a walk over all members.
   int index_of(int member) const;
 
  private:
   int of(int member) const { return group_of_[static_cast<std::size_t>(member)]; }
   std::vector<int> group_of_;
+  std::vector<int> sizes_;  // by group
 };
 
 struct Membership {
@@ -65,7 +71,8 @@ struct Membership {
   /// By member: what each says of its own link. Empty: nothing is known of any.
   std::vector<LinkSpeed> links;
 
-  int lanes = 1;  // every member has this many: the smallest number that any of them planned
+  int scan_streams = 1;  // how many scans of this member's host read in turn
+  int lanes = 1;         // every member has this many: the smallest number that any of them planned
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.
   std::uint64_t cache_bytes = 0;
   /// How many members share a core, where most do. At least 1.

@@ -56,7 +56,7 @@ class HandFed {
     for (int member = 0; member < context_.config.members.count(); ++member) {
       // Nothing is ever written to a peer here, so any address will do as long as each peer has its own.
       if (member != setup.self)
-        engine::LaneMemory::attach_peer(context_, member, {static_cast<std::uint64_t>(member + 1) << 32, 1});
+        memory_->attach_peer(context_, member, {static_cast<std::uint64_t>(member + 1) << 32, 1});
     }
   }
 
@@ -173,7 +173,7 @@ class HandFed {
     const wire::ChannelId channel{static_cast<std::uint16_t>(member), direction, c};
     return reinterpret_cast<std::byte*>(
         memory_->remote(verbs::Level::between).address +
-        engine::ring_offset(context_.config, context_.config.members.self, channel) +
+        engine::LaneLayout(context_.config).ring_offset(context_.config.members.self, channel) +
         slot * context_.config.channel(c).stride());
   }
   static engine::EngineConfig make_config(const Setup& setup) {

@@ -450,13 +450,14 @@ class HostilePeer : public testing::Test {
     wire::Header header;
     header.magic = 7;  // by which it shows that the exchange has read it
     std::memcpy(bytes_.data(), &header, sizeof header);
-    write(engine::ring_offset(lane_config_, 0, {1, Direction::up, Priority::bulk}), sizeof header);
+    write(engine::LaneLayout(lane_config_).ring_offset(0, {1, Direction::up, Priority::bulk}), sizeof header);
   }
   /// Writes the seal behind it, of a lane with this secret.
   void seal(std::uint64_t secret) {
     seal_ = wire::seal_of(secret, bytes_.data(), sizeof(wire::Header));
     std::memcpy(bytes_.data(), &seal_, sizeof seal_);
-    write(engine::ring_offset(lane_config_, 0, {1, Direction::up, Priority::bulk}) + sizeof(wire::Header),
+    write(engine::LaneLayout(lane_config_).ring_offset(0, {1, Direction::up, Priority::bulk}) +
+              sizeof(wire::Header),
           sizeof seal_);
   }
   /// 8 bytes of the lane's memory. Addresses of the loopback transport are those of this process.
@@ -529,7 +530,7 @@ TEST_F(HostilePeer, AMessageThatWasTakenAlready) {
   put_message();
   seal(kSecret);
   failure_after({Immediate::Kind::message, kUp, 0});
-  EXPECT_NE(read(engine::ring_offset(lane_config_, 0, kUp) + sizeof(wire::Header)), seal_)
+  EXPECT_NE(read(engine::LaneLayout(lane_config_).ring_offset(0, kUp) + sizeof(wire::Header)), seal_)
       << "what stays in the slot is not taken for a message again";
 }
 TEST_F(HostilePeer, CreditsForNothing) {

@@ -102,7 +102,9 @@ TEST_F(OneHopTest, AMessageOfFewBytesHasThreeLines) {
   for (const auto& segment : fed_.context().outbox.pending().front().segments) bytes += segment.bytes;
   EXPECT_GT(bytes, 2 * kLine);
   EXPECT_LE(bytes, 3 * kLine);
-  EXPECT_EQ(engine::ring_offset(fed_.context().config, 1, {0, Direction::up, Priority::express}) % kLine, 0u);
+  EXPECT_EQ(
+      engine::LaneLayout(fed_.context().config).ring_offset(1, {0, Direction::up, Priority::express}) % kLine,
+      0u);
 }
 
 TEST_F(OneHopTest, TheSumStaysHere) {

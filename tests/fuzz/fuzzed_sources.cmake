@@ -12,7 +12,7 @@ set(fuzzed_sources
   runtime/placement/memory.cc
   runtime/options/table.cc runtime/plan/link_speed.cc runtime/plan/membership.cc runtime/plan/slice_layout.cc
   runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/tile_list.cc runtime/tile/value_codec.cc
-  runtime/channel/lane_memory.cc runtime/channel/staging_banks.cc runtime/channel/staging_way.cc
+  runtime/channel/lane_layout.cc runtime/channel/lane_memory.cc runtime/channel/staging_banks.cc runtime/channel/staging_way.cc
   runtime/operation/index_memory.cc runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/packed_positions.cc runtime/operation/run_walk.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
@@ -25,7 +25,7 @@ set(fuzzed_sources
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
   runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc runtime/lane/make_exchange.cc
-  runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/string_list.cc
+  runtime/bootstrap/columns.cc runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/similar_list.cc runtime/bootstrap/string_list.cc
   runtime/comm/join/node_and_link.cc runtime/comm/join/hello.cc runtime/comm/join/split_plan.cc)
 if(NZCL_SWITCH)
   list(APPEND fuzzed_sources

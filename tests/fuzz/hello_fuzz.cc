@@ -23,7 +23,7 @@ std::vector<std::string> fuzz_seeds() {
           "{}",
           "[]",
           comm::NodeAndLink{.node = 1, .link = engine::own_link(25, 0)}.encode(),
-          R"({"node":1e300,"gbps":1,"source":1})",
+          R"({"node":1e300,"gbps":1,"source":1,"scan_streams":1})",
           comm::SplitChoice{.color = 3, .key = -1}.encode(),
           R"({"color":1e300,"key":0})"};
 }

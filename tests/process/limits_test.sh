@@ -142,6 +142,20 @@ case $case_name in
     expect 3 '4 members and 6 lane\(s\) need about [0-9]+ descriptors in this process, which has [0-9]+ open; its hard limit is 48 \(RLIMIT_NOFILE\)'
     for r in 0 1 3; do says "$r" '^rank 2 \(pid'; done
     ;;
+  few_descriptors_to_meet)
+    # Member 0 has a connection to each of the others. It says so at once, and does not wait for them.
+    hard=$(ulimit -Hn)
+    [[ $hard == unlimited ]] || ((hard >= 1024)) || skip "the hard limit is $hard"
+    new_job 200
+    # shellcheck disable=SC2016 # the inner shell expands it
+    start 0 NZCL_BOOTSTRAP_TIMEOUT_S=600 timeout 60 bash -c 'ulimit -n 100 && exec "$@"' -- "$rank"
+    WORLD_SIZE=1 expect 3 '200 members that meet here need about 2[0-9]+ descriptors in this process, which has [0-9]+ open; its hard limit is 100 \(RLIMIT_NOFILE\). Raise it to 2[0-9]+ at least'
+    new_job 2 # one of a few members needs few
+    # shellcheck disable=SC2016 # the inner shell expands it
+    start 0 bash -c 'ulimit -n 100 && exec "$@"' -- "$rank"
+    start 1 "$rank"
+    expect 0
+    ;;
   few_threads)
     # The limit counts the processes of a user, so this one gets a user that has no others. Two threads are the program's own
     # and the control plane's.

@@ -182,7 +182,7 @@ TEST_F(Numa, ThreadsAndSlotsAreWhereTheGradientsAreSaidToBe) {
 
 /// The node that the staging buffers of one bank lie on, once they have been touched.
 int node_of_bank(const engine::LaneMemory& memory, const engine::EngineConfig& config, std::size_t bank) {
-  std::uint64_t at = engine::staging_offset(config, config.members.self, wire::Priority::bulk);
+  std::uint64_t at = engine::LaneLayout(config).staging_offset(config.members.self, wire::Priority::bulk);
   const std::uint64_t slot = config.channel(wire::Priority::bulk).slot_bytes;
   const auto banks = engine::staging_banks(config, config.members.self, wire::Priority::bulk);
   for (std::size_t before = 0; before < bank; ++before) at += banks[before].buffers * slot;

@@ -147,7 +147,8 @@ void greet_hub(Stream& stream, int port, asio::error_code& error) {
   }
   stream.handshake(asio::ssl::stream_base::client, error);
   if (error) return;
-  const std::string hello = R"({"version":2,"session":"s","index":1,"size":2,"who":"an impostor"})";
+  const std::string hello = R"({"version":)" + std::to_string(kMeetingVersion) +
+                            R"(,"session":"s","index":1,"size":2,"who":"an impostor"})";
   const auto bytes = static_cast<std::uint32_t>(hello.size());
   asio::write(stream, std::array{asio::buffer(&bytes, sizeof bytes), asio::buffer(hello)}, error);
 }
@@ -306,7 +307,7 @@ TEST(LargeFrames, TakeNoMemoryBeforeTheyCome) {
     std::cerr << error << "; the peak of memory grew by " << (grown >> 20) << " MiB\n";
     ::_exit(before > 0 && grown < 16 << 20 && error.find("left the meeting") != error.npos ? 0 : 1);
   }
-  announce(port, part_limit(2));
+  announce(port, kPartLimit);
   EXPECT_TRUE(ended_well(hub));
 }
 
@@ -314,7 +315,7 @@ TEST(LargeFrames, ThatNoRoundHasRoomForAreRefused) {
   const int port = free_port();
   std::vector<std::string> hub;
   std::jthread thread([&] { hub = run({{0, 2}}, port, kLong, three_rounds); });
-  announce(port, 129 << 20);  // with both parts, the answer would have more than 256 MiB
+  announce(port, kGatherHeadLimit + kPartLimit + 1);
   thread.join();
   EXPECT_THAT(hub.front(),
               AllOf(HasSubstr("left the meeting"), HasSubstr("at most"), HasSubstr("are allowed")));

@@ -83,6 +83,75 @@ TEST_F(CmaEndpointTest, TellsOnlyOfItsOwnMemorySoThatAnothersMayBeReleasedMeanwh
   EXPECT_EQ(connect(address), "");
 }
 
+std::size_t segment_bytes(Endpoint& endpoint, std::size_t reached) {
+  return Address::decode(endpoint.address_for(0), reached).start.segment_bytes;
+}
+
+/// An endpoint of a member that is one of eight on its host.
+EndpointOptions one_of_eight(std::size_t members, PeerId self) {
+  EndpointOptions options{.self = self, .peers = members, .arrivals = 100 * members, .level = Level::within};
+  for (PeerId mate = 0; mate < members; ++mate)
+    options.levels.push_back(mate / 8 == self / 8 ? Level::within : Level::between);
+  return options;
+}
+
+TEST_F(CmaEndpointTest, SharesAsMuchMemoryAsThereArePeersOnItsHostHoweverManyThereAreElsewhere) {
+  const auto small = device->open_endpoint(one_of_eight(16, 9));
+  const std::size_t bytes = segment_bytes(*small, 8);
+  EXPECT_LE(bytes, 8u * 256 * 8 + 9 * 64);
+  for (const std::size_t members : {std::size_t{1024}, std::size_t{4096}}) {
+    const auto endpoint = device->open_endpoint(one_of_eight(members, 9));
+    EXPECT_EQ(segment_bytes(*endpoint, 8), bytes) << members;
+  }
+}
+
+TEST_F(CmaEndpointTest, RingsForEachPeerFollowItsShareOfAllArrivals) {
+  const auto bytes_for_each = [&](std::size_t peers) {
+    const auto endpoint = device->open_endpoint({.self = 1, .peers = peers, .arrivals = 100 * peers});
+    return segment_bytes(*endpoint, peers) / peers;
+  };
+  EXPECT_LE(bytes_for_each(1024), bytes_for_each(2));
+}
+
+TEST_F(CmaEndpointTest, PeersOfAHostAgreeAboutTheirRings) {
+  std::vector<std::unique_ptr<Endpoint>> endpoints;  // of members 8 to 15
+  for (PeerId self = 8; self < 16; ++self) endpoints.push_back(device->open_endpoint(one_of_eight(20, self)));
+  for (PeerId self = 8; self < 16; ++self) {
+    std::vector<std::string> addresses(20);
+    for (PeerId mate = 8; mate < 16; ++mate) {
+      if (mate != self) addresses[mate] = endpoints[mate - 8]->address_for(self);
+    }
+    endpoints[self - 8]->connect(addresses, Clock::now());
+  }
+  std::uint64_t word = 1, landed = 0;
+  const auto region = device->register_memory(std::as_writable_bytes(std::span(&word, 1)), MemoryKind::host);
+  const verbs::Segment segment{reinterpret_cast<const std::byte*>(&word), 8, region.get()};
+  for (PeerId from = 8; from < 16; ++from) {
+    for (PeerId to = 8; to < 16; ++to) {
+      if (from == to) continue;
+      const Write write{.peer = to,
+                        .segments = {&segment, 1},
+                        .target = {reinterpret_cast<std::uint64_t>(&landed), 0},
+                        .immediate = from};
+      EXPECT_EQ(endpoints[from - 8]->post({&write, 1}), 1u);
+    }
+  }
+  for (PeerId self = 8; self < 16; ++self) {
+    std::array<Completion, 32> completions;
+    std::vector<std::uint32_t> arrived;
+    const std::size_t n = endpoints[self - 8]->poll(completions);
+    for (const Completion& c : std::span(completions).first(n)) {
+      if (c.kind == Completion::Kind::arrived) arrived.push_back(c.immediate);
+    }
+    std::vector<std::uint32_t> others;
+    for (PeerId mate = 8; mate < 16; ++mate) {
+      if (mate != self) others.push_back(mate);
+    }
+    EXPECT_THAT(arrived, testing::UnorderedElementsAreArray(others)) << self;
+  }
+  EXPECT_EQ(landed, 1u);
+}
+
 /// A peer in a child process, which is killed after the connection was made.
 class DeadPeerTest : public CmaEndpointTest {
  protected:

@@ -109,10 +109,11 @@ TEST(Membership, ContainersOfOneHostMayHaveNetworksOfTheirOwn) {
 }
 
 TEST(NodeAndLink, SurvivesTheWay) {
-  const NodeAndLink some{.node = 3, .link = engine::own_link(0.1, 0)};
+  const NodeAndLink some{.node = 3, .link = engine::own_link(0.1, 0), .scan_streams = 2};
   const NodeAndLink read = NodeAndLink::decode(some.encode(), "rank 1");
   EXPECT_EQ(read.node, 3);
   EXPECT_EQ(read.link, some.link);
+  EXPECT_EQ(read.scan_streams, 2);
   EXPECT_EQ(NodeAndLink::decode(NodeAndLink{}.encode(), "rank 1").link, engine::LinkSpeed{});
 }
 
@@ -126,6 +127,7 @@ TEST(NodeAndLink, AllMembersComeToTheSlowestLinkThatAnyKnows) {
     m.members = {.self = 2 - position, .workers = 3};
     m.member_of = m.position_of = {2, 1, 0};
     m.names = {"rank 2", "rank 1", "rank 0"};
+    m.hosts = engine::Groups({0, 1, 2});
     enter_nodes_and_links({told[0].encode(), told[1].encode(), told[2].encode()}, m);
     EXPECT_EQ(m.nodes, (std::vector<int>{-1, 1, 0}));
     EXPECT_EQ(engine::slowest_link(m.links), engine::own_link(2.5, 0));
@@ -136,13 +138,38 @@ TEST(NodeAndLink, AllMembersComeToTheSlowestLinkThatAnyKnows) {
   }
 }
 
+TEST(NodeAndLink, OneWorkerOfEachHostMeasuresForAll) {
+  engine::Membership m;
+  m.members = {.self = 0, .workers = 4, .dedicated = 1};
+  m.member_of = m.position_of = {0, 1, 2, 3, 4};
+  m.names.resize(5);
+  m.hosts = m.networks = m.process_spaces = m.cores = engine::Groups({0, 1, 1, 0, 1});
+  std::vector<std::string> told;
+  for (m.members.self = 0; m.members.self < 5; ++m.members.self) {
+    const int streams = measure_scan_streams(m);
+    EXPECT_EQ(streams > 0, m.members.self == 0 || m.members.self == 1) << m.members.self;
+    told.push_back(NodeAndLink{.link = {}, .scan_streams = streams > 0 ? m.members.self + 2 : 0}.encode());
+  }
+  for (m.members.self = 0; m.members.self < 5; ++m.members.self) {
+    enter_nodes_and_links(told, m);
+    EXPECT_EQ(m.scan_streams, m.hosts.together(0, m.members.self) ? 2 : 3) << m.members.self;
+  }
+  m.members.self = 3;
+  EXPECT_EQ(engine::membership_among(m, {3, 4}, 1).scan_streams, 2);
+}
+
 TEST(NodeAndLink, WhatCannotBeIsRefusedByName) {
   for (const char* text :
-       {"", "3", "{}", R"({"node": 0, "gbps": "fast", "source": 1})",
-        R"({"node": 0, "gbps": -1, "source": 1})", R"({"node": 0, "gbps": 0, "source": 2})",
-        R"({"node": 0, "gbps": 1e999, "source": 2})", R"({"node": 1e300, "gbps": 1, "source": 1})",
-        R"({"node": -2, "gbps": 1, "source": 1})", R"({"node": 0, "gbps": 1, "source": 0})",
-        R"({"node": 0, "gbps": 1, "source": 3})"}) {
+       {"", "3", "{}", R"({"scan_streams": 1, "node": 0, "gbps": "fast", "source": 1})",
+        R"({"scan_streams": 1, "node": 0, "gbps": -1, "source": 1})",
+        R"({"scan_streams": 1, "node": 0, "gbps": 0, "source": 2})",
+        R"({"scan_streams": 1, "node": 0, "gbps": 1e999, "source": 2})",
+        R"({"scan_streams": 1, "node": 1e300, "gbps": 1, "source": 1})",
+        R"({"scan_streams": 1, "node": -2, "gbps": 1, "source": 1})",
+        R"({"scan_streams": 1, "node": 0, "gbps": 1, "source": 0})",
+        R"({"scan_streams": 1, "node": 0, "gbps": 1, "source": 3})", R"({"node": 0, "gbps": 1, "source": 1})",
+        R"({"scan_streams": 5, "node": 0, "gbps": 1, "source": 1})",
+        R"({"scan_streams": -1, "node": 0, "gbps": 1, "source": 1})"}) {
     try {
       (void)NodeAndLink::decode(text, "rank 7");
       ADD_FAILURE() << text;

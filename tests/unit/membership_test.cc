@@ -52,6 +52,37 @@ TEST(Groups, SizesAndIndicesCountWithinTheGroup) {
   EXPECT_EQ(groups.index_of(4), 2);
 }
 
+TEST(Groups, AllGroupsHaveTheirMembersAndThoseInNoneAreAlone) {
+  const auto groups = Groups::by_name({"a", "", "b", "a", ""});
+  EXPECT_THAT(groups.all_members(),
+              ElementsAre(ElementsAre(0, 3), ElementsAre(2), ElementsAre(1), ElementsAre(4)));
+  EXPECT_EQ(groups.size_of(1), 1);
+  EXPECT_EQ(groups.index_of(4), 0);
+}
+
+TEST(Groups, AmongSomeMembersHaveNewNumbers) {
+  const auto groups = Groups::by_name({"a", "b", "", "c", "b"});
+  EXPECT_THAT(groups.among({3, 2, 4, 1}).numbers(), ElementsAre(0, -1, 1, 1));
+}
+
+/// With a walk over all members for each of them, this would take hours.
+TEST(Groups, OfAMillionMembersAreFoundAtOnce) {
+  constexpr int kMembers = 1'000'000;
+  std::vector<std::string> names;
+  for (int member = 0; member < kMembers; ++member) names.push_back("host " + std::to_string(member / 2));
+  const auto groups = Groups::by_name(names);
+  EXPECT_EQ(groups.most_together(), 2);
+  long long together = 0;
+  std::vector<int> all;
+  for (int member = 0; member < kMembers; ++member) {
+    together += groups.size_of(member);
+    all.push_back(member);
+  }
+  EXPECT_EQ(together, 2LL * kMembers);
+  EXPECT_EQ(groups.among(all).numbers(), groups.numbers());
+  EXPECT_EQ(groups.all_members().size(), kMembers / 2u);
+}
+
 TEST(Groups, WhoIsTogetherWithAMember) {
   const auto groups = Groups::by_name({"a", "b", "a", "", "c"});
   EXPECT_EQ(groups.group_of_member(2), (std::vector<int>{0, 2}));

@@ -64,7 +64,7 @@ TEST(PeerText, AGoodbyeCountsOperations) {
 
 TEST(PeerText, MembersOfAMeetingAreNumbers) {
   const auto parse = [](const std::string& index) {
-    const std::string hello = R"({"version":2,"session":"s","who":"x","size":3,"index":)" + index + "}";
+    const std::string hello = R"({"version":3,"session":"s","who":"x","size":3,"index":)" + index + "}";
     return refusal([&] { bootstrap::parse_member_hello(hello); });
   };
   EXPECT_EQ(parse("3"), "");
@@ -77,8 +77,11 @@ TEST(PeerText, AHubOfAnotherVersionIsNamed) {
     return refusal([&] { bootstrap::parse_hub_answer(text, "rank 0"); });
   };
   EXPECT_EQ(answer(bootstrap::encode_welcome()), "");
-  EXPECT_THAT(answer("W"), HasSubstr("rank 0 meets in version 1, and this one in 2"));
-  EXPECT_THAT(answer("W3"), HasSubstr("rank 0 sent an answer"));
+  EXPECT_THAT(answer("W"), HasSubstr("rank 0 meets in version 1, and this one in 3"));
+  EXPECT_THAT(answer("W2"), HasSubstr("rank 0 meets in version 2, and this one in 3"));
+  EXPECT_THAT(answer("W12"), HasSubstr("rank 0 meets in version 12, and this one in 3"));
+  for (const char* other : {"W3x", "W0", "W1234567", "X"})
+    EXPECT_THAT(answer(other), HasSubstr("rank 0 sent an answer")) << other;
   EXPECT_EQ(bootstrap::parse_hub_answer(bootstrap::encode_retry("a"), "rank 0"),
             "session \"a\" meets here now");
   EXPECT_EQ(answer(bootstrap::encode_refusal(Error(ErrorCode::mismatch, "no"))), "no");
@@ -97,28 +100,29 @@ TEST(PeerText, IntroductionsWithImpossibleNumbersAreRefused) {
   EXPECT_THAT(with([](comm::Hello& h) { h.cores = 0; }), HasSubstr("impossible numbers"));
 }
 
-TEST(PeerText, EveryLaneHasAnAddressForEveryMember) {
-  const auto parse = [](const std::vector<std::string>& addresses) {
-    const std::string text = bootstrap::encode_strings(addresses);
-    return refusal([&] { comm::LaneAddresses::decode(text, 2, 2, "rank 1 (pid 17 on host x)"); });
+TEST(PeerText, EveryLaneHasAnAddress) {
+  const auto parse = [](const std::vector<std::string>& strings) {
+    const std::string text = bootstrap::encode_strings(strings);
+    return refusal([&] { comm::LaneAddresses::decode(text, 2, "rank 1 (pid 17 on host x)"); });
   };
-  EXPECT_EQ(parse({"a", "b", "c", "d"}), "");
-  for (const std::size_t count : {0, 1, 3, 5}) {
+  EXPECT_EQ(parse({"a", "b", "", "d"}), "");
+  for (const std::size_t count : {0, 2, 3, 6}) {
     EXPECT_THAT(parse(std::vector<std::string>(count)),
-                AllOf(HasSubstr("rank 1 (pid 17 on host x) gave " + std::to_string(count) + " addresses"),
-                      HasSubstr("2 lane(s) have 4 for 2 members")));
+                HasSubstr("rank 1 (pid 17 on host x) gave addresses of " + std::to_string(count / 2) +
+                          " lane(s) in " + std::to_string(count) + " strings, but 2 are used"));
   }
-  EXPECT_THAT(refusal([] { comm::LaneAddresses::decode("abc", 1, 1, "rank 0"); }),
+  EXPECT_THAT(refusal([] { comm::LaneAddresses::decode("abc", 1, "rank 0"); }),
               AllOf(HasSubstr("rank 0: the addresses of its lanes"), HasSubstr("ends too early")));
 }
 
 TEST(PeerText, AddressesOfLanesSurviveTheWay) {
-  comm::LaneAddresses own(3);
-  for (const char* address : {"a", "b", "c", "d", "", "f"}) own.add(address);
-  const auto read = comm::LaneAddresses::decode(own.encode(), 2, 3, "rank 0");
-  EXPECT_EQ(read.of(0, 2), "c");
-  EXPECT_EQ(read.of(1, 0), "d");
-  EXPECT_EQ(read.of(1, 2), "f");
+  const std::vector<std::vector<std::string>> lanes{{"xa", "xbc", "x"}, {"", "f", ""}, {"s", "s", "s"}};
+  comm::LaneAddresses own;
+  for (const auto& addresses : lanes) own.add(addresses);
+  for (std::size_t member = 0; member < 3; ++member) {
+    const auto read = comm::LaneAddresses::decode(own.told(member), 3, "rank 0");
+    for (std::size_t lane = 0; lane < 3; ++lane) EXPECT_EQ(read[lane], lanes[lane][member]);
+  }
 }
 
 TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {

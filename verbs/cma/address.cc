@@ -20,7 +20,7 @@ std::string Address::encode() const {
   return text.append(reinterpret_cast<const char*>(memories.data()), memories.size() * sizeof(SharedMemory));
 }
 
-Address Address::decode(const std::string& text, std::size_t peers) {
+Address Address::decode(const std::string& text, std::size_t reached) {
   Address address;
   if (text.size() < sizeof address.start || (text.size() - sizeof address.start) % sizeof(SharedMemory) != 0)
     reject("its length is wrong");
@@ -28,7 +28,7 @@ Address Address::decode(const std::string& text, std::size_t peers) {
   const std::uint32_t entries = address.start.entries;
   if (!std::has_single_bit(entries) || entries < kLeastEntries || entries > kMostEntries)
     reject("the size of its rings is out of range");
-  if (address.start.segment_bytes != SharedSegment::bytes(peers, entries))
+  if (address.start.segment_bytes != SharedSegment::bytes(reached, entries))
     reject("the size of its segment does not match its rings");
   for (std::size_t at = sizeof address.start; at < text.size(); at += sizeof(SharedMemory)) {
     SharedMemory memory;

@@ -33,8 +33,9 @@ struct Address {
   std::vector<SharedMemory> memories;
 
   std::string encode() const;
-  /// Throws Error{transport} if `text` is not an address of an endpoint with this many peers.
-  static Address decode(const std::string& text, std::size_t peers);
+  /// Throws Error{transport} if `text` is not an address of an endpoint that reaches this many peers, itself
+  /// included.
+  static Address decode(const std::string& text, std::size_t reached);
 };
 
 }  // namespace nzcl::verbs::cma

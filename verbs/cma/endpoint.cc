@@ -35,23 +35,48 @@ std::uint64_t bytes_of(const Write& write) {
   return bytes;
 }
 
+/// By peer: the number of its ring, and for those that are not reached the number that the next one has.
+std::vector<std::uint32_t> number_rings(const EndpointOptions& options) {
+  std::vector<std::uint32_t> numbers(options.peers);
+  std::uint32_t next = 0;
+  for (PeerId peer = 0; peer < options.peers; ++peer) {
+    numbers[peer] = next;
+    next += options.reaches(peer) ? 1 : 0;
+  }
+  return numbers;
+}
+
+std::size_t count_reached(const EndpointOptions& options) {
+  std::size_t count = 0;
+  for (PeerId peer = 0; peer < options.peers; ++peer) count += options.reaches(peer) ? 1 : 0;
+  return count;
+}
+
+/// A ring has room for twice a peer's share of all arrivals. If one sends more, its post() accepts fewer.
+std::uint32_t entries_for(const EndpointOptions& options) {
+  const std::size_t share = 2 * options.arrivals / std::max<std::size_t>(options.peers, 1);
+  return std::bit_ceil(
+      static_cast<std::uint32_t>(std::clamp<std::size_t>(share, kLeastEntries, kMostEntries)));
+}
+
 }  // namespace
 
 CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
     : device_(device),
       options_(options),
-      entries_(std::bit_ceil(
-          std::clamp(static_cast<std::uint32_t>(options.arrivals), kLeastEntries, kMostEntries))),
+      ring_of_(number_rings(options)),
+      reached_(count_reached(options)),
+      entries_(entries_for(options)),
       nonce_(random_number()),
-      memory_(make_memory_fd(SharedSegment::bytes(options.peers, entries_))),
+      memory_(make_memory_fd(SharedSegment::bytes(reached_, entries_))),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      mapping_(map_shared(memory_.get(), SharedSegment::bytes(options.peers, entries_))),
+      mapping_(map_shared(memory_.get(), SharedSegment::bytes(reached_, entries_))),
       segment_(mapping_.bytes().data(), entries_),
       peers_(options.peers),
       ready_(kMaxPosted + options.peers) {
   if (event_.get() < 0) throw Error(ErrorCode::system, fmt::format("cma: eventfd: {}", error_text(errno)));
   segment_.set_nonce(nonce_);
-  for (std::size_t i = 0; i < options.peers; ++i) rings_.emplace_back(segment_.ring(i));
+  for (std::size_t i = 0; i < reached_; ++i) rings_.emplace_back(segment_.ring(i));
 }
 
 std::string CmaEndpoint::address_for(PeerId) {
@@ -77,7 +102,7 @@ void CmaEndpoint::connect(std::span<const std::string> addresses, Deadline) {
 }
 
 void CmaEndpoint::connect_to(Peer& peer, const std::string& text) const {
-  const auto [start, memories] = Address::decode(text, options_.peers);
+  const auto [start, memories] = Address::decode(text, reached_);
   // The pidfd is opened first. All descriptors are then taken from that one process, which proves by the
   // nonce that it gave the address, even if its id was used by another process before.
   peer.process = Process(start.pid);
@@ -90,7 +115,7 @@ void CmaEndpoint::connect_to(Peer& peer, const std::string& text) const {
   }
   peer.mapping = map_shared(segment.get(), start.segment_bytes);
   peer.segment = SharedSegment(peer.mapping.bytes().data(), start.entries);
-  peer.ring = RingWriter(peer.segment.ring(options_.self));
+  peer.ring = RingWriter(peer.segment.ring(ring_of_[options_.self]));
   peer.event = peer.process.take_fd(start.event_fd);
   for (const SharedMemory& memory : memories) {
     peer.windows.push_back({memory.address, memory.address + memory.bytes,
@@ -220,18 +245,18 @@ void CmaEndpoint::expect_more(std::span<const Write> writes) noexcept {
 std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
   std::size_t n = ready_.pop(out);
   for (const Completion& c : out.first(n)) in_flight_ -= c.kind == Completion::Kind::written ? 1 : 0;
-  std::size_t peer = next_peer_;
-  for (std::size_t i = 0; i < peers_.size() && n < out.size(); ++i) {
+  std::size_t ring = next_ring_;
+  for (std::size_t i = 0; i < rings_.size() && n < out.size(); ++i) {
     std::uint32_t immediate = 0;
-    while (n < out.size() && rings_[peer].pop(immediate)) {
+    while (n < out.size() && rings_[ring].pop(immediate)) {
       out[n++] = {.kind = Completion::Kind::arrived,
                   .peer = Completion::kNoPeer,
                   .immediate = immediate,
                   .context = 0};
     }
-    if (++peer == peers_.size()) peer = 0;
+    if (++ring == rings_.size()) ring = 0;
   }
-  if (++next_peer_ >= peers_.size()) next_peer_ = 0;
+  if (++next_ring_ >= rings_.size()) next_ring_ = 0;
   return n;
 }
 

@@ -20,7 +20,8 @@ inline constexpr std::size_t kMaxPosted = 256;
 /// 1. The writer copies the bytes into the peer's memory: by memcpy if that is mapped here (Window),
 /// otherwise by the kernel.
 /// 2. It pushes the immediate into the ring that the peer's segment has for this endpoint. A full ring makes
-/// post() accept fewer writes.
+/// post() accept fewer writes. A segment has rings for the peers that its endpoint reaches and for no others,
+/// in the order of their numbers; these reach each other, so that all of them agree about the order.
 /// 3. It wakes the peer through an eventfd, if the peer's segment says that it sleeps.
 /// 4. The peer finds the immediate when it polls the rings of its own segment.
 ///
@@ -67,14 +68,16 @@ class CmaEndpoint final : public Endpoint {
 
   CmaDevice& device_;
   const EndpointOptions options_;
-  std::uint32_t entries_;
+  const std::vector<std::uint32_t> ring_of_;  // by peer, for those that this endpoint reaches
+  const std::size_t reached_;                 // how many these are, itself included
+  const std::uint32_t entries_;
   std::uint64_t nonce_;
   Fd memory_, event_;
   Mapping mapping_;
   SharedSegment segment_;
-  std::vector<RingReader> rings_;  // one for each peer
+  std::vector<RingReader> rings_;  // of the peers that it reaches
   std::vector<Peer> peers_;
-  std::size_t next_peer_ = 0;  // the ring that is polled first; in turn, so that no peer waits for ever
+  std::size_t next_ring_ = 0;  // the ring that is polled first; in turn, so that no peer waits for ever
   CompletionRing ready_;       // has room for all writes in flight, and a failure per peer
   std::size_t in_flight_ = 0;
   std::string failure_;

@@ -19,7 +19,6 @@
 #include "runtime/comm/join/descriptor_need.h"
 #include "runtime/comm/join/device_choice.h"
 #include "runtime/comm/join/node_and_link.h"
-#include "runtime/kernels/scan_streams.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
@@ -35,11 +34,6 @@ using verbs::Clock;
 namespace {
 
 std::chrono::nanoseconds seconds(double s) { return saturated_nanoseconds(std::chrono::duration<double>(s)); }
-
-/// Only workers scan, so only they measure how many streams their CPU reads fastest.
-int choose_scan_streams(const engine::Members& members) {
-  return members.is_worker(members.self) ? fastest_scan_streams() : 1;
-}
 
 std::string in_place_from(std::uint64_t direct_bytes) {
   return direct_bytes < 1ull << 40 ? fmt::format("results of {:.1f} KiB a run written in place",
@@ -114,9 +108,14 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join(Options options,
                                                          std::shared_ptr<Session> session) {
   const PlainFloats floats;  // the plan must come out alike on all ranks
   const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
-  make_room_to_meet(*meeting);
-  auto control = meet(options, *meeting, identity, deadline);
   const std::string name = join_name(options, identity, meeting->rank());
+  try {
+    make_room_to_meet(*meeting);
+  } catch (const std::exception& e) {
+    meeting->give_up(failure_of(name, e), deadline);
+    throw;
+  }
+  auto control = meet(options, *meeting, identity, deadline);
   bootstrap::Rounds rounds(*control, "meeting", meeting->size(), meeting->rank());
   meeting.reset();
   try {
@@ -146,9 +145,10 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_members(
   }
   make_room_for_lanes(membership, *session->device());
   const double device_gbps = session->device()->limits().link_gbps;
-  gather_nodes_and_links(
-      {.node = node, .link = engine::own_link(introduction.options.link_gbps, device_gbps)},
-      introduction.membership, rounds, deadline);
+  gather_nodes_and_links({.node = node,
+                          .link = engine::own_link(introduction.options.link_gbps, device_gbps),
+                          .scan_streams = measure_scan_streams(membership)},
+                         introduction.membership, rounds, deadline);
   const auto core = make(std::move(introduction), std::move(session));
   core->begin(std::move(control), rounds, deadline);
   log().info("{}", core->describe());
@@ -169,7 +169,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::make(Introduction introducti
 CommunicatorCore::CommunicatorCore(Introduction introduction, std::shared_ptr<Session> session)
     : introduction_(std::move(introduction)),
       session_(std::move(session)),
-      scan_streams_(choose_scan_streams(members())),
+      scan_streams_(introduction_.membership.scan_streams),
       wire_type_(options().wire_type),
       config_(plan_lanes(introduction_, *session_)),
       lanes_({.config = config_,

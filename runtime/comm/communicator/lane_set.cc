@@ -46,23 +46,32 @@ LaneSet::LaneSet(const engine::LaneOptions& options, const std::shared_ptr<verbs
 
 void LaneSet::connect(const engine::Membership& membership, bootstrap::Rounds& meeting,
                       verbs::Deadline deadline) {
-  const auto count = static_cast<std::size_t>(membership.members.count());
-  const auto self = static_cast<std::size_t>(membership.members.self);
-  LaneAddresses mine(count);
+  const std::vector<std::string> told = meeting.tell_each(addresses_for(membership), deadline);
+  std::vector<std::vector<std::string>> addresses(lanes_.size());  // by lane and member
+  for (const int position : membership.position_of) {
+    const auto p = static_cast<std::size_t>(position);
+    auto of_member = LaneAddresses::decode(told[p], lanes_.size(), membership.names[p]);
+    for (std::size_t l = 0; l < lanes_.size(); ++l) addresses[l].push_back(std::move(of_member[l]));
+  }
+  for (std::size_t l = 0; l < lanes_.size(); ++l) lanes_[l]->connect(addresses[l], deadline);
+}
+
+/// What each member is told of the lanes, by its position in the meeting. Nobody reads what this member tells
+/// itself, so it is what another one is told.
+std::vector<std::string> LaneSet::addresses_for(const engine::Membership& membership) {
+  const int self = membership.members.self;
+  const int another = membership.members.count() == 1 ? self : (self + 1) % membership.members.count();
+  LaneAddresses mine;
   for (const auto& lane : lanes_) {
-    for (std::size_t peer = 0; peer < count; ++peer) mine.add(lane->address_for(static_cast<int>(peer)));
-  }
-  const auto texts = meeting.allgather(mine.encode(), deadline);
-  std::vector<LaneAddresses> all;
-  for (std::size_t peer = 0; peer < count; ++peer) {
-    const auto position = static_cast<std::size_t>(membership.position_of[peer]);
-    all.push_back(LaneAddresses::decode(texts[position], lanes_.size(), count, membership.names[position]));
-  }
-  for (std::size_t l = 0; l < lanes_.size(); ++l) {
     std::vector<std::string> addresses;
-    for (const LaneAddresses& peer : all) addresses.push_back(peer.of(l, self));
-    lanes_[l]->connect(addresses, deadline);
+    for (const int member : membership.member_of)
+      addresses.push_back(lane->address_for(member == self ? another : member));
+    mine.add(addresses);
   }
+  std::vector<std::string> texts;
+  for (std::size_t position = 0; position < membership.member_of.size(); ++position)
+    texts.push_back(mine.told(position));
+  return texts;
 }
 
 void LaneSet::submit(Operation& operation) {

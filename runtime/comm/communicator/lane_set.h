@@ -59,6 +59,7 @@ class LaneSet final : public engine::LaneBells {
   std::string describe_staging() const;
 
  private:
+  std::vector<std::string> addresses_for(const engine::Membership& membership);
   bool make_rounds();
   void hand_back() noexcept;
   bool drive_shortly(engine::Operation& operation);

@@ -8,10 +8,10 @@
 namespace nzcl::comm {
 
 /// Raises the soft limit of descriptors to the hard one if it may be too low for a meeting of that size.
+/// Throws Error{system} that says how many are needed if the hard limit is too low as well.
 void make_room_to_meet(const bootstrap::Meeting& meeting);
 
-/// Raises it if it may be too low for the lanes and the control plane. Throws Error{system} that says how
-/// many are needed if the hard limit is too low as well.
+/// The same for the lanes and the control plane.
 void make_room_for_lanes(const engine::Membership& membership, const verbs::Device& device);
 
 }  // namespace nzcl::comm

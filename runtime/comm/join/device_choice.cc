@@ -41,6 +41,11 @@ std::vector<int> mates_of(const std::string& transport, const engine::Membership
   return all;
 }
 
+std::size_t mates_count(const std::string& transport, const engine::Membership& membership, int member) {
+  if (!verbs::TransportPair::of(transport)) return static_cast<std::size_t>(membership.members.count());
+  return static_cast<std::size_t>(membership.hosts.size_of(member));
+}
+
 const std::string& name_of(const engine::Membership& membership, std::size_t member) {
   return membership.names[static_cast<std::size_t>(membership.position_of[member])];
 }
@@ -65,10 +70,11 @@ Attempt open(const verbs::DeviceOptions& options, const engine::Membership& memb
 struct Said {
   std::string first, second;
 
-  static std::vector<Said> gather(const Said& mine, const engine::Membership& membership,
-                                  bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
-    const auto texts = meeting.allgather(encode_strings({mine.first, mine.second}), deadline);
-    std::vector<Said> all;  // by member
+  std::string encode() const { return encode_strings({first, second}); }
+  /// By member, from what was told by position.
+  static std::vector<Said> decode(const std::vector<std::string>& texts,
+                                  const engine::Membership& membership) {
+    std::vector<Said> all;
     for (const int position : membership.position_of) {
       auto strings = decode_strings(texts[static_cast<std::size_t>(position)]);
       if (strings.size() != 2)
@@ -102,15 +108,26 @@ Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Me
   return {std::to_string(failures), why};
 }
 
+/// By position: only those that are to try it are told what is offered.
+std::vector<std::string> offers_of(const Said& mine, const engine::Membership& membership,
+                                   const std::vector<int>& mates) {
+  std::vector<std::string> texts(membership.position_of.size(), Said{mine.first, {}}.encode());
+  for (const int mate : mates)
+    texts[static_cast<std::size_t>(membership.position_of[static_cast<std::size_t>(mate)])] = mine.encode();
+  return texts;
+}
+
 Outcome try_transport(const std::string& transport, Attempt& attempt, const engine::Membership& membership,
                       bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
-  const Said mine{attempt.refusal, attempt.trial ? attempt.trial->offer() : std::string()};
-  const auto offers = Said::gather(mine, membership, meeting, deadline);
   const auto mates = mates_of(transport, membership, membership.members.self);
-  const auto found = Said::gather(try_all(attempt, offers, membership, mates), membership, meeting, deadline);
+  const std::string offer = attempt.trial ? attempt.trial->offer() : std::string();
+  const auto told = meeting.tell_each(offers_of({attempt.refusal, offer}, membership, mates), deadline);
+  const auto offers = Said::decode(told, membership);
+  const Said mine = try_all(attempt, offers, membership, mates);
+  const auto found = Said::decode(meeting.allgather(mine.encode(), deadline), membership);
   Outcome outcome;
   for (std::size_t member = 0; member < found.size(); ++member) {
-    const auto others = mates_of(transport, membership, static_cast<int>(member)).size() - 1;
+    const std::size_t others = mates_count(transport, membership, static_cast<int>(member)) - 1;
     outcome.partly |= found[member].first != "0" && found[member].first != std::to_string(others);
     if (!outcome.refusal.empty()) continue;
     const std::string& why = offers[member].first.empty() ? found[member].second : offers[member].first;

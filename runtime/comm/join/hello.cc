@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "nzcl/error.h"
@@ -53,19 +54,10 @@ void set_shared_options(Options& options, const json& texts) try {
   throw Error(ErrorCode::mismatch, e.what());
 }
 
-/// Returns true if two members run on the same cores of the same host.
-bool share_cores(const Hello& a, const Hello& b) { return a.host == b.host && a.cpus == b.cpus; }
-
-/// Returns how many members share this one's cores, with itself.
-int sharers_of(const std::vector<Hello>& hellos, const Hello& h) {
-  return static_cast<int>(
-      std::count_if(hellos.begin(), hellos.end(), [&](const Hello& other) { return share_cores(h, other); }));
-}
-
-/// Returns the number of lanes that a member asks for, or the one that suits the cores which it shares with
-/// others.
-int planned_lanes(const std::vector<Hello>& hellos, const Hello& h) {
-  return h.lanes > 0 ? h.lanes : placement::auto_lanes(h.cores / sharers_of(hellos, h));
+/// Returns the number of lanes that a member asks for, or the one that suits the cores which so many members
+/// share, itself included.
+int planned_lanes(const Hello& h, int sharers) {
+  return h.lanes > 0 ? h.lanes : placement::auto_lanes(h.cores / sharers);
 }
 
 }  // namespace
@@ -164,14 +156,14 @@ void number_members(engine::Membership& m, const std::vector<Hello>& hellos) {
 }
 
 void compare_options(const engine::Membership& m, const std::vector<Hello>& hellos, std::size_t own) {
-  const json mine = shared_options(hellos[own].options);
-  for (std::size_t position = 0; position < hellos.size(); ++position) {
-    const json theirs = shared_options(hellos[position].options);
-    for (const auto& [name, value] : mine.items()) {
-      if (theirs.at(name) == value) continue;
-      throw Error(ErrorCode::mismatch, fmt::format("members disagree about option {}: {} on {}, {} on {}",
-                                                   name, value.get<std::string>(), m.names[own],
-                                                   theirs.at(name).get<std::string>(), m.names[position]));
+  for (const Setting* setting : shared_settings()) {
+    const std::string mine = setting->text(hellos[own].options);
+    for (std::size_t position = 0; position < hellos.size(); ++position) {
+      const std::string theirs = setting->text(hellos[position].options);
+      if (theirs == mine) continue;
+      throw Error(ErrorCode::mismatch,
+                  fmt::format("members disagree about option {}: {} on {}, {} on {}", setting->name, mine,
+                              m.names[own], theirs, m.names[position]));
     }
   }
   if (hellos[own].options.aggregators != m.members.dedicated) {
@@ -208,11 +200,13 @@ engine::Membership membership_of(const std::vector<Hello>& hellos, int own_posit
     throw Error(ErrorCode::mismatch, "only aggregators came to the meeting, and no workers");
   compare_options(m, hellos, own);
   group_members(m, hellos);
-  m.lanes = planned_lanes(hellos, hellos.front());
+  m.lanes = std::numeric_limits<int>::max();
   m.cache_bytes = hellos.front().cache_bytes;
-  for (const Hello& h : hellos) {
-    m.members_per_core = std::max(m.members_per_core, static_cast<double>(sharers_of(hellos, h)) / h.cores);
-    m.lanes = std::min(m.lanes, planned_lanes(hellos, h));
+  for (std::size_t position = 0; position < hellos.size(); ++position) {
+    const Hello& h = hellos[position];
+    const int sharers = m.cores.size_of(m.member_of[position]);
+    m.members_per_core = std::max(m.members_per_core, static_cast<double>(sharers) / h.cores);
+    m.lanes = std::min(m.lanes, planned_lanes(h, sharers));
     m.cache_bytes = std::min(m.cache_bytes, h.cache_bytes);
   }
   return m;

@@ -7,25 +7,24 @@
 
 namespace nzcl::comm {
 
-/// The addresses of one member's lanes. Each lane has one for each member, its own included.
+/// The addresses of one member's lanes. A lane may have another address for each member, but its addresses
+/// mostly begin alike, and what is told to several members travels once.
 class LaneAddresses {
  public:
-  explicit LaneAddresses(std::size_t members) : members_(members) {}
-  /// Throws Error{mismatch} that names the sender `who` if `text` does not have an address of each of `lanes`
-  /// lanes for each member.
-  static LaneAddresses decode(const std::string& text, std::size_t lanes, std::size_t members,
-                              const std::string& who);
-  std::string encode() const;
-
-  /// Addresses are added lane by lane, and for each lane member by member.
-  void add(std::string address) { addresses_.push_back(std::move(address)); }
-  const std::string& of(std::size_t lane, std::size_t member) const {
-    return addresses_[lane * members_ + member];
-  }
+  /// Adds a lane by its addresses for all members.
+  void add(const std::vector<std::string>& addresses);
+  /// What the member with this index is told. What all are told comes first.
+  std::string told(std::size_t member) const;
+  /// Returns the address of each of `lanes` lanes from what another member has told this one. Throws
+  /// Error{mismatch} that names the sender `who` if there are not as many.
+  static std::vector<std::string> decode(const std::string& text, std::size_t lanes, const std::string& who);
 
  private:
-  std::size_t members_;
-  std::vector<std::string> addresses_;
+  struct Lane {
+    std::string common;
+    std::vector<std::string> ends;  // by member
+  };
+  std::vector<Lane> lanes_;
 };
 
 }  // namespace nzcl::comm

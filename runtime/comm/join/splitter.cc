@@ -49,10 +49,7 @@ void Splitter::close() {
 
 std::optional<std::vector<SplitGroup>> Splitter::meet(ControlPlane& control, std::uint64_t number,
                                                       std::string said, Deadline deadline) const {
-  std::vector<int> everybody;
-  for (int position = 0; position < parent_.membership.members.count(); ++position)
-    everybody.push_back(position);
-  const auto all = control.gather(fmt::format("split {}", number), everybody, std::move(said), deadline);
+  const auto all = control.gather(fmt::format("split {}", number), {}, std::move(said), deadline);
   if (!all) return std::nullopt;
   return plan_split(parent_.membership, *all);
 }
