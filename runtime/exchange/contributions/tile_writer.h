@@ -36,16 +36,16 @@ class TileWriter {
                        std::uint64_t at);
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
-  bool add_coded_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t at);
-  static std::optional<std::byte*> place_values(MessageBuilder& message, const TilePart& part,
-                                                const verbs::MemoryRegion* region, std::uint64_t before,
-                                                std::uint64_t bytes, std::uint64_t behind);
+  std::optional<CodedTile> code(const MessageBuilder& message, const Operation& operation, std::uint64_t tile,
+                                std::uint64_t at);
+  bool put(MessageBuilder& message, const CodedTile& tile, std::uint64_t at,
+           const verbs::MemoryRegion* region);
 
   const CodeRules rules_;
   const std::uint64_t ranks_;
   const std::uint64_t most_list_bytes_;  // of several tiles
   TileScratch scratch_;
-  const std::unique_ptr<std::byte[]> coded_;  // values of one tile
+  const std::unique_ptr<std::byte[]> coded_;  // values of one tile, if they are shorter when coded
   std::uint64_t last_bytes_ = 0;              // of the tile before
 };
 

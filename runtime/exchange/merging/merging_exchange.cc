@@ -9,6 +9,7 @@
 #include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
 #include "runtime/exchange/contributions/early_result.h"
+#include "runtime/exchange/merging/partial_values.h"
 #include "runtime/plan/partial_type.h"
 #include "runtime/tile/tile_blocks.h"
 #include "runtime/trace/trace.h"
@@ -21,6 +22,8 @@ using wire::Priority;
 namespace {
 
 constexpr Priority kPriority = Priority::merging;
+/// A merge is of two partial sums: this rank's own, and its partner's.
+constexpr std::size_t kSides = 2;
 
 DataType partial_type(const Operation& op) { return engine::partial_type(op.type(), op.reduce_op()); }
 
@@ -35,10 +38,9 @@ MergingExchange::MergingExchange(LaneContext& context)
       ranks_(context.config.members.workers),
       gives_(plan_.gives(self_)),
       rules_{context.config.index_code, context.config.short_codes},
-      own_scratch_(context.slot_bytes(kPriority)),
-      their_scratch_(context.slot_bytes(kPriority)),
-      partial_merge_(context.slot_bytes(kPriority)),
-      result_merge_(context.slot_bytes(kPriority)),
+      scratch_(context.slot_bytes(kPriority)),
+      partial_sum_(kSides, context.slot_bytes(kPriority)),
+      result_sum_(kSides, context.slot_bytes(kPriority)),
       own_wide_(new std::byte[context.slot_bytes(kPriority)]),
       their_wide_(new std::byte[context.slot_bytes(kPriority)]),
       result_values_(new std::byte[context.slot_bytes(kPriority)]) {
@@ -222,27 +224,29 @@ void MergingExchange::contribute_tile(Operation& op, PartialSender& sender) {
     if (!next_tile(contributed_, op, empty)) next_slice(contributed_, op);
     return;
   }
-  const std::uint64_t each = element_bytes(op.type());
-  const TilePart part = input_part(op, place);
-  const CodeChoice choice = choose_code(part, place.shape.units(), rules_, own_scratch_);
-  const PartialSender::Room room =
-      sender.begin_tile(op, place, most_tile_bytes(place.shape, part.count, each));
-  if (room.to == nullptr) return;
-  if (part.count > 0)
-    copy_cold(room.to + wire::values_at(room.at, each) - room.at, part.values, part.count * each);
-  sender.end_tile(op, write_tile(room, part, place.shape.units(), each, choice, own_scratch_));
+  const TilePart part = input_part(op, place, scratch_, true);
+  sender.put_tile(op, place, coded(part, op.type(), place, scratch_), scratch_,
+                  [&](std::byte* to) { copy_cold(to, part.values, part.count * element_bytes(op.type())); });
   if (!next_tile(contributed_, op)) next_slice(contributed_, op);
 }
 
-/// Returns what this rank itself holds of a tile.
-TilePart MergingExchange::input_part(Operation& op, const TilePlace& place) {
-  const auto part =
-      op.tile_input().part(op.layout, number_of(op, place), own_scratch_, own_scratch_.values());
+/// Returns what this rank itself holds of a tile. It `counts` what it is asked for first.
+TilePart MergingExchange::input_part(Operation& op, const TilePlace& place, TileScratch& scratch,
+                                     bool counts) {
+  const auto part = op.tile_input().part(op.layout, number_of(op, place), scratch, scratch.values());
   assert(part);  // the scratch has room for all values
-  op.input_blocks.fetch_add(
-      TileBlocks(op.layout.block_units()).count(*part, place.shape.units(), own_scratch_),
-      std::memory_order_relaxed);
+  if (counts) {
+    op.input_blocks.fetch_add(TileBlocks(op.layout.block_units()).count(*part, place.shape.units(), scratch),
+                              std::memory_order_relaxed);
+  }
   return *part;
+}
+
+/// How a tile travels whose values are as they are, of this type.
+CodedTile MergingExchange::coded(const TilePart& part, DataType type, const TilePlace& place,
+                                 TileScratch& scratch) const {
+  return code_tile(part, place.shape.units(), type, values_in(wire::ValueCode::as_is, type, part.count),
+                   rules_, scratch);
 }
 
 // --- Partial sums are merged
@@ -272,28 +276,35 @@ bool MergingExchange::merge_tile(std::size_t number) {
   Operation* const op = at(step.merged);
   PartialSender* const out = out_of(number);
   if (op == nullptr || (out != nullptr && !out->room())) return false;
-  const Side own = look_own(number, *op);
-  const Side theirs = own == Side::waiting ? Side::waiting : look_theirs(step, *op);
-  if (theirs == Side::waiting) return false;
-  if (own == Side::refused || theirs == Side::refused)
-    return drop_tiles(number, *op, own == Side::tile, theirs == Side::tile);
+  const Next own = look_own(number, *op);
+  if (own != Next::tile && own != Next::refusal) return false;
+  const Next theirs = look_theirs(step, *op);
+  if (theirs != Next::tile && theirs != Next::refusal) return false;
+  if (own == Next::refusal || theirs == Next::refusal)
+    return drop_tiles(number, *op, own == Next::tile, theirs == Next::tile);
   const std::uint64_t empty = std::min(own_empty_tiles(step, *op), step.theirs->tile().empty_tiles());
   if (empty > 0) return merge_empty(number, *op, empty), true;
   const trace::Span span(trace::What::reduce, op->epoch, step.merged.place.slice);
-  const auto mine = own_part(number, *op);
-  const auto other = mine ? their_part(step, *op) : std::nullopt;
-  if (!other) return false;
-  const TilePlace place = step.merged.place;
-  if (!is_last(number)) {
-    pass_on(*op, place, *mine, *other, number);
+  const TilePart* const sum = unite(number, *op, is_last(number) ? result_sum_ : partial_sum_);
+  if (sum == nullptr) return false;
+  if (is_last(number)) {
+    finish_tile(*op, step.merged.place, *sum);
   } else {
-    finish_tile(*op, place, *mine, *other, step);
+    pass_on(number, *op, step.merged.place, *sum);
   }
   advance_own(number);
   advance_theirs(step, *op);
   if (is_last(number)) return place_held(), true;
-  if (!next_tile(step.merged, *op)) next_slice(step.merged, *op);
+  go_on(number, *op);
   return true;
+}
+
+/// Goes on by so many tiles, and behind the last one to the next slice.
+void MergingExchange::go_on(std::size_t number, Operation& op, std::uint64_t tiles) {
+  Step& step = steps_[number];
+  if (next_tile(step.merged, op, tiles)) return;
+  if (is_last(number)) return end_slice(step, op);
+  next_slice(step.merged, op);
 }
 
 /// How many tiles from the next one on are known to be empty in what this rank has summed so far.
@@ -311,58 +322,43 @@ void MergingExchange::merge_empty(std::size_t number, Operation& op, std::uint64
   if (PartialSender* const out = out_of(number)) out->put_empty_tiles(op, place, tiles);
   advance_own(number, tiles);
   advance_theirs(step, op, tiles);
-  if (!is_last(number)) {
-    if (!next_tile(step.merged, op, tiles)) next_slice(step.merged, op);
-    return;
+  if (is_last(number)) {
+    const std::uint64_t first = number_of(op, place);
+    if (op.tile_output().needs_note(first)) op.tile_output().note(first, tiles, 0);
+    op.tile_output().place_empty(first, tiles);
   }
-  const std::uint64_t first = number_of(op, place);
-  if (op.tile_output().needs_note(first)) op.tile_output().note(first, tiles, 0);
-  op.tile_output().place_empty(first, tiles);
-  if (!next_tile(step.merged, op, tiles)) end_slice(step, op);
+  go_on(number, op, tiles);
 }
 
 /// A refusal comes in the place of a whole slice, so from then on there is nothing to look for.
-MergingExchange::Side MergingExchange::look_own(std::size_t number, const Operation& op) {
+TileQueue::Next MergingExchange::look_own(std::size_t number, const Operation& op) {
   Step& step = steps_[number];
-  if (step.own_refusal) return Side::refused;
-  if (!step.sender) {
-    if (op.refusal) step.own_refusal = *op.refusal;
-    return op.refusal ? Side::refused : Side::tile;
+  if (!step.sender && !step.own_refusal && op.refusal) step.own_refusal = *op.refusal;
+  if (step.own_refusal) return Next::refusal;
+  if (!step.sender) return Next::tile;
+  TileQueue& kept = step.sender->kept();
+  const Next next = kept.look(step.merged.place, type_of(op, step.own_partial));
+  if (next == Next::refusal) {
+    step.own_refusal = kept.refusal();
+    advance_own(number);
+  } else if (next == Next::wrong) {
+    context_.fail(ErrorCode::internal,
+                  fmt::format("a partial sum of this rank cannot be read: {}", kept.wrong()));
   }
-  switch (step.sender->kept().look(step.merged.place, type_of(op, step.own_partial))) {
-    case TileQueue::Next::nothing:
-      return Side::waiting;
-    case TileQueue::Next::tile:
-      return Side::tile;
-    case TileQueue::Next::refusal:
-      step.own_refusal = step.sender->kept().refusal();
-      advance_own(number);
-      return Side::refused;
-    case TileQueue::Next::wrong:
-      break;
-  }
-  context_.fail(ErrorCode::internal,
-                fmt::format("a partial sum of this rank cannot be read: {}", step.sender->kept().wrong()));
-  return Side::waiting;
+  return next;
 }
 
-MergingExchange::Side MergingExchange::look_theirs(Step& step, Operation& op) {
-  if (step.their_refusal) return Side::refused;
+TileQueue::Next MergingExchange::look_theirs(Step& step, Operation& op) {
+  if (step.their_refusal) return Next::refusal;
   const TilePlace& place = step.merged.place;
-  switch (step.theirs->look(place, type_of(op, step.their_partial))) {
-    case TileQueue::Next::nothing:
-      return Side::waiting;
-    case TileQueue::Next::tile:
-      return Side::tile;
-    case TileQueue::Next::refusal:
-      step.their_refusal = step.theirs->refusal();
-      advance_theirs(step, op);
-      return Side::refused;
-    case TileQueue::Next::wrong:
-      refuse(step, place, step.theirs->wrong());
-      break;
+  const Next next = step.theirs->look(place, type_of(op, step.their_partial));
+  if (next == Next::refusal) {
+    step.their_refusal = step.theirs->refusal();
+    advance_theirs(step, op);
+  } else if (next == Next::wrong) {
+    refuse(step, place, step.theirs->wrong());
   }
-  return Side::waiting;
+  return next;
 }
 
 /// Drops the tiles of a slice that a rank has refused. At its end, the refusal takes the place of the sum. Of
@@ -390,101 +386,72 @@ bool MergingExchange::drop_tiles(std::size_t number, Operation& op, bool own_til
   return true;
 }
 
+/// Unites the partial sums of both sides, those of the lower ranks first. Returns nullptr after a failure.
+const TilePart* MergingExchange::unite(std::size_t number, Operation& op, PartSum& sum) {
+  Step& step = steps_[number];
+  const DataType type = partial_type(op);
+  sum.start(type, partial_op(op.reduce_op()), step.merged.place.shape);
+  for (const bool theirs : {step.partner_first, !step.partner_first}) {
+    auto part = theirs ? read(step, step.theirs->tile(), sum.next_scratch())
+                       : own_part(number, op, sum.next_scratch());
+    if (!part) return nullptr;
+    // A contribution's values are in the tensor's type.
+    const bool partial = theirs ? step.their_partial : step.own_partial;
+    if (!partial && part->count > 0 && type != op.type()) {
+      std::byte* const wide = theirs ? their_wide_.get() : own_wide_.get();
+      widen_values(op.type(), type, part->values, part->count, wide);
+      part->values = wide;
+    }
+    sum.add(*part);
+  }
+  return &sum.unite();
+}
+
 /// What this rank has summed so far. Where its contribution is a list in memory, that is read again, and not
 /// what was sent of it.
-std::optional<TilePart> MergingExchange::own_part(std::size_t number, Operation& op) {
+std::optional<TilePart> MergingExchange::own_part(std::size_t number, Operation& op, TileScratch& scratch) {
   Step& step = steps_[number];
-  const TilePlace& place = step.merged.place;
-  if (number > 0 || (step.sender && !op.tile_input().needs_no_scan()))
-    return read(step, step.sender->kept().tile(), step.own_partial, op, own_scratch_, own_wide_.get());
-  TilePart part;
-  if (step.sender) {
-    part = *op.tile_input().part(op.layout, number_of(op, place), own_scratch_, own_scratch_.values());
-  } else {
-    part = input_part(op, place);
-  }
-  if (part.count > 0 && partial_type(op) != op.type()) {
-    widen_values(op.type(), partial_type(op), part.values, part.count, own_wide_.get());
-    part.values = own_wide_.get();
-  }
-  return part;
+  const bool sent = step.sender.has_value();
+  if (number > 0 || (sent && !op.tile_input().needs_no_scan()))
+    return read(step, step.sender->kept().tile(), scratch);
+  return input_part(op, step.merged.place, scratch, !sent);
 }
 
-std::optional<TilePart> MergingExchange::their_part(Step& step, const Operation& op) {
-  return read(step, step.theirs->tile(), step.their_partial, op, their_scratch_, their_wide_.get());
-}
-
-/// Reads a tile, and widens its values if they are a contribution's and partial sums have another type.
-/// Returns nothing, after a failure, if its index set is malformed.
-std::optional<TilePart> MergingExchange::read(const Step& step, const wire::Tile& tile, bool partial,
-                                              const Operation& op, TileScratch& scratch, std::byte* wide) {
+/// Reads a tile. Returns nothing, after a failure, if its index set is malformed.
+std::optional<TilePart> MergingExchange::read(const Step& step, const wire::Tile& tile,
+                                              TileScratch& scratch) {
   auto part = read_part(tile, step.merged.place.shape, scratch);
-  if (!part) {
-    refuse(step, step.merged.place, "its index set is malformed");
-    return std::nullopt;
-  }
-  if (!partial && part->count > 0 && partial_type(op) != op.type()) {
-    widen_values(op.type(), partial_type(op), part->values, part->count, wide);
-    part->values = wide;
-  }
+  if (!part) refuse(step, step.merged.place, "its index set is malformed");
   return part;
 }
 
-/// Merges two partial sums into a message for the next step.
-void MergingExchange::pass_on(Operation& op, const TilePlace& place, const TilePart& own,
-                              const TilePart& theirs, std::size_t number) {
-  const Step& step = steps_[number];
-  PartialSender& out = *steps_[number + 1].sender;
-  const DataType type = partial_type(op);
-  const std::uint64_t each = element_bytes(type);
-  const PartialSender::Room room =
-      out.begin_tile(op, place, most_tile_bytes(place.shape, own.count + theirs.count, each));
-  if (room.to == nullptr) return;
-  const std::uint64_t begin = wire::values_at(room.at, each) - room.at;
-  const std::span values(room.to + begin, room.bytes - begin);
-  const TilePart merged = step.partner_first
-                              ? partial_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_,
-                                                     own, own_scratch_, place.shape, values)
-                              : partial_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_,
-                                                     theirs, their_scratch_, place.shape, values);
-  const CodeChoice choice = choose_code(merged, place.shape.units(), rules_, partial_merge_.scratch());
-  out.end_tile(op, write_tile(room, merged, place.shape.units(), each, choice, partial_merge_.scratch()));
+/// Sums two partial sums into a message for the next step.
+void MergingExchange::pass_on(std::size_t number, Operation& op, const TilePlace& place,
+                              const TilePart& sum) {
+  TileScratch& scratch = partial_sum_.scratch();
+  steps_[number + 1].sender->put_tile(op, place, coded(sum, partial_type(op), place, scratch), scratch,
+                                      [&](std::byte* to) { partial_sum_.write(to); });
 }
 
-/// Merges the last two partial sums into the result, and holds it until it is placed.
-void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const TilePart& own,
-                                  const TilePart& theirs, const Step& step) {
-  const DataType type = partial_type(op);
-  const std::span sums = result_merge_.scratch().values();
-  TilePart merged = step.partner_first
-                        ? result_merge_.merge(type, partial_op(op.reduce_op()), theirs, their_scratch_, own,
-                                              own_scratch_, place.shape, sums)
-                        : result_merge_.merge(type, partial_op(op.reduce_op()), own, own_scratch_, theirs,
-                                              their_scratch_, place.shape, sums);
-  std::byte* const to = type == op.type() ? sums.data() : result_values_.get();
-  finish_values(op.type(), op.reduce_op(), ranks_, sums.data(), merged.count, to);
-  merged.values = to;
-  held_ = merged;
-  if (result_) send_result(op, place);
+/// Sums the last two partial sums to the result, sends it to the rank that gave its contribution to this one,
+/// and holds it until it is placed.
+void MergingExchange::finish_tile(Operation& op, const TilePlace& place, const TilePart& sum) {
+  TileScratch& scratch = result_sum_.scratch();
+  std::byte* const sums = scratch.values().data();
+  result_sum_.write(sums);
+  held_ = sum;
+  std::byte* const values = partial_type(op) == op.type() ? sums : result_values_.get();
+  finish_values(op.type(), op.reduce_op(), ranks_, sums, sum.count, values);
+  held_->values = values;
+  if (result_) {
+    result_->put_tile(op, place, coded(*held_, op.type(), place, scratch), scratch, [&](std::byte* to) {
+      std::memcpy(to, values, held_->count * element_bytes(op.type()));
+    });
+  }
   TileOutput& output = op.tile_output();
   const std::uint64_t tile = number_of(op, place);
   if (output.needs_note(tile))
-    output.note(
-        tile, 1,
-        TileBlocks(op.layout.block_units()).count(merged, place.shape.units(), result_merge_.scratch()));
-}
-
-/// Sends the result to the rank that gave its contribution to this one.
-void MergingExchange::send_result(Operation& op, const TilePlace& place) {
-  const std::uint64_t each = element_bytes(op.type());
-  TileScratch& scratch = result_merge_.scratch();
-  const CodeChoice choice = choose_code(*held_, place.shape.units(), rules_, scratch);
-  const PartialSender::Room room =
-      result_->begin_tile(op, place, most_tile_bytes(place.shape, held_->count, each));
-  if (room.to == nullptr) return;
-  if (held_->count > 0)
-    std::memcpy(room.to + wire::values_at(room.at, each) - room.at, held_->values, held_->count * each);
-  result_->end_tile(op, write_tile(room, *held_, place.shape.units(), each, choice, scratch));
+    output.note(tile, 1, TileBlocks(op.layout.block_units()).count(*held_, place.shape.units(), scratch));
 }
 
 void MergingExchange::advance_own(std::size_t number, std::uint64_t tiles) {
@@ -511,10 +478,10 @@ bool MergingExchange::place_held() {
   if (!op.tile_output().placeable(tile, context_.config.lane)) return false;
   const trace::Span span(trace::What::result, op.epoch, place.slice);
   const std::uint64_t blocks =
-      op.tile_output().place(tile, *held_, context_.config.lane, result_merge_.scratch());
+      op.tile_output().place(tile, *held_, context_.config.lane, result_sum_.scratch());
   op.add(op.union_blocks, blocks);
   held_.reset();
-  if (!next_tile(step.merged, op)) end_slice(step, op);
+  go_on(steps_.size() - 1, op);
   return true;
 }
 
@@ -523,12 +490,12 @@ bool MergingExchange::place_received() {
   Step& step = steps_.front();
   Operation* const op = at(step.merged);
   if (op == nullptr) return false;
-  const Side side = look_theirs(step, *op);
-  if (side == Side::waiting) return false;
-  const std::uint64_t tiles = side == Side::tile ? step.theirs->tile().tiles : 1;
-  if (const char* wrong = wrong_with_early_result(contributed(step.merged.place, side, tiles)))
+  const Next next = look_theirs(step, *op);
+  if (next != Next::tile && next != Next::refusal) return false;
+  const std::uint64_t tiles = next == Next::tile ? step.theirs->tile().tiles : 1;
+  if (const char* wrong = wrong_with_early_result(contributed(step.merged.place, next, tiles)))
     return refuse(step, step.merged.place, wrong);
-  if (side == Side::refused) {
+  if (next == Next::refusal) {
     op->slice_refused(step.merged.place.slice, *step.their_refusal);
     step.their_refusal.reset();
     end_slice(step, *op);
@@ -538,32 +505,32 @@ bool MergingExchange::place_received() {
   TileOutput& output = op->tile_output();
   const auto malformed_index = [&] { return refuse(step, step.merged.place, "its index set is malformed"); };
   if (output.needs_note(tile)) {
-    const auto blocks = output.count(tile, step.theirs->tile(), their_scratch_);
+    const auto blocks = output.count(tile, step.theirs->tile(), scratch_);
     if (!blocks) return malformed_index();
     output.note(tile, tiles, *blocks);
   }
   if (step.theirs->tile().empty_tiles() > 0) {
     output.place_empty(tile, tiles);
     advance_theirs(step, *op, tiles);
-    if (!next_tile(step.merged, *op, tiles)) end_slice(step, *op);
+    go_on(0, *op, tiles);
     return true;
   }
   if (!output.placeable(tile, context_.config.lane)) return false;
   const trace::Span span(trace::What::result, op->epoch, step.merged.place.slice);
-  const auto blocks = output.place(tile, step.theirs->tile(), context_.config.lane, their_scratch_);
+  const auto blocks = output.place(tile, step.theirs->tile(), context_.config.lane, scratch_);
   if (!blocks) return malformed_index();
   op->add(op->union_blocks, *blocks);
   advance_theirs(step, *op);
-  if (!next_tile(step.merged, *op)) end_slice(step, *op);
+  go_on(0, *op);
   return true;
 }
 
 /// Whether this rank has composed its contribution to what has come: to so many tiles, which the result may
 /// overwrite, or to the whole slice, which a refusal ends.
-bool MergingExchange::contributed(const TilePlace& place, Side side, std::uint64_t tiles) const {
-  const TilePlace& next = contributed_.place;
-  if (next.sequence != place.sequence) return next.sequence > place.sequence;
-  return side == Side::tile && contributed_.begun && next.tile >= place.tile + tiles;
+bool MergingExchange::contributed(const TilePlace& place, Next next, std::uint64_t tiles) const {
+  const TilePlace& at = contributed_.place;
+  if (at.sequence != place.sequence) return at.sequence > place.sequence;
+  return next == Next::tile && contributed_.begun && at.tile >= place.tile + tiles;
 }
 
 /// Ends the slice on this rank, and the operation with its last one, which may be deleted from then on.

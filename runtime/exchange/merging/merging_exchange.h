@@ -10,9 +10,9 @@
 
 #include "runtime/exchange/exchange.h"
 #include "runtime/exchange/merging/partial_sender.h"
-#include "runtime/exchange/merging/tile_merge.h"
 #include "runtime/exchange/merging/tile_queue.h"
 #include "runtime/plan/merging_steps.h"
+#include "runtime/tile/part_sum.h"
 
 namespace nzcl::engine {
 
@@ -47,7 +47,7 @@ class MergingExchange final : public Exchange {
     // Who has refused the slice that `merged` is in: on this rank's side, and on the partner's.
     std::optional<wire::Refusal> own_refusal, their_refusal;
   };
-  enum class Side : std::uint8_t { waiting, tile, refused };
+  using Next = TileQueue::Next;
 
   // Positions.
   Operation* at(Cursor& cursor) const;
@@ -69,32 +69,30 @@ class MergingExchange final : public Exchange {
   // Contributions leave, and partial sums are merged.
   bool contribute();
   void contribute_tile(Operation& op, PartialSender& sender);
-  TilePart input_part(Operation& op, const TilePlace& place);
+  TilePart input_part(Operation& op, const TilePlace& place, TileScratch& scratch, bool counts);
   bool merge(std::size_t step);
   bool merge_tile(std::size_t step);
-  Side look_own(std::size_t step, const Operation& op);
-  Side look_theirs(Step& step, Operation& op);
+  Next look_own(std::size_t step, const Operation& op);
+  Next look_theirs(Step& step, Operation& op);
   bool drop_tiles(std::size_t step, Operation& op, bool own_tile, bool their_tile);
   std::uint64_t own_empty_tiles(Step& step, const Operation& op) const;
   void merge_empty(std::size_t step, Operation& op, std::uint64_t tiles);
-  std::optional<TilePart> own_part(std::size_t step, Operation& op);
-  std::optional<TilePart> their_part(Step& step, const Operation& op);
-  std::optional<TilePart> read(const Step& step, const wire::Tile& tile, bool partial, const Operation& op,
-                               TileScratch& scratch, std::byte* wide);
-  void pass_on(Operation& op, const TilePlace& place, const TilePart& own, const TilePart& theirs,
-               std::size_t step);
-  void finish_tile(Operation& op, const TilePlace& place, const TilePart& own, const TilePart& theirs,
-                   const Step& step);
-  void send_result(Operation& op, const TilePlace& place);
+  const TilePart* unite(std::size_t step, Operation& op, PartSum& sum);
+  std::optional<TilePart> own_part(std::size_t step, Operation& op, TileScratch& scratch);
+  std::optional<TilePart> read(const Step& step, const wire::Tile& tile, TileScratch& scratch);
+  void pass_on(std::size_t step, Operation& op, const TilePlace& place, const TilePart& sum);
+  void finish_tile(Operation& op, const TilePlace& place, const TilePart& sum);
+  CodedTile coded(const TilePart& part, DataType type, const TilePlace& place, TileScratch& scratch) const;
   void advance_own(std::size_t step, std::uint64_t tiles = 1);
   void advance_theirs(Step& step, Operation& op, std::uint64_t tiles = 1);
+  void go_on(std::size_t step, Operation& op, std::uint64_t tiles = 1);
   PartialSender* out_of(std::size_t step);
   bool is_last(std::size_t step) const { return step + 1 == steps_.size(); }
 
   // Results.
   bool place_held();
   bool place_received();
-  bool contributed(const TilePlace& place, Side side, std::uint64_t tiles) const;
+  bool contributed(const TilePlace& place, Next next, std::uint64_t tiles) const;
   void end_slice(Step& step, Operation& op);
   bool send();
   void return_credits();
@@ -113,8 +111,8 @@ class MergingExchange final : public Exchange {
   /// The last step's result, as long as it cannot be placed.
   std::optional<TilePart> held_;
   // Memory.
-  TileScratch own_scratch_, their_scratch_;
-  TileMerge partial_merge_, result_merge_;
+  TileScratch scratch_;
+  PartSum partial_sum_, result_sum_;
   std::unique_ptr<std::byte[]> own_wide_, their_wide_, result_values_;
 };
 
