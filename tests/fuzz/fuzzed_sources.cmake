@@ -20,9 +20,9 @@ set(fuzzed_sources
   runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
   runtime/exchange/contributions/tile_writer.cc runtime/exchange/gather/arrivals.cc
   runtime/exchange/gather/gather_exchange.cc runtime/exchange/gather/whole_sum.cc
-  runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/partial_sender.cc
-  runtime/exchange/merging/partial_values.cc runtime/exchange/merging/tile_queue.cc
-  runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
+  runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/merging_step.cc runtime/exchange/merging/partial_sender.cc
+  runtime/exchange/merging/partial_values.cc runtime/exchange/merging/tile_queue.cc runtime/exchange/merging/tile_walk.cc
+  runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc runtime/exchange/push/result_taker.cc
   runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc runtime/lane/make_exchange.cc
   runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/string_list.cc

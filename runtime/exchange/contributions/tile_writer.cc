@@ -20,20 +20,18 @@ TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
       scratch_(context.slot_bytes(priority)),
       coded_(new std::byte[context.slot_bytes(priority)]) {}
 
-std::optional<WrittenSection> TileWriter::write(MessageBuilder& message, Contribution& c,
-                                                std::uint16_t credit) {
+std::uint64_t TileWriter::write(MessageBuilder& message, Contribution& c, std::uint16_t credit) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
-  const std::uint64_t begin = message.bytes(), staged = message.staged();
+  const std::uint64_t staged = message.staged();
   wire::Header header;
   std::byte* const header_at =
       begin_section(message, c, header, {.bitmap = c.sent_tiles == 0, .data = true, .credit = credit});
   if (header_at == nullptr || !write_payload(message, c, header)) {
     message.take_back_to(staged);
-    return std::nullopt;
+    return 0;
   }
-  std::memcpy(header_at, &header, sizeof header);
-  return WrittenSection{header_at, message.bytes() - begin};
+  return end_section(message, header_at, header);
 }
 
 /// Writes tiles, or why the request was refused. Returns false if not even one tile, or the reason, fits.

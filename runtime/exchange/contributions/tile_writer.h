@@ -20,10 +20,9 @@ class TileWriter {
  public:
   TileWriter(const LaneContext& context, wire::Priority priority);
 
-  /// Appends a section with as many of the next tiles as make a message worth its cost, or returns nothing if
-  /// not even one of them fits behind what the message has already. An empty message takes every tile.
-  std::optional<WrittenSection> write(MessageBuilder& message, Contribution& contribution,
-                                      std::uint16_t credit);
+  /// Appends a section with as many of the next tiles as make a message worth its cost. Returns its size, or
+  /// 0 if not even one of them fits behind what the message has already. An empty message takes every tile.
+  std::uint64_t write(MessageBuilder& message, Contribution& contribution, std::uint16_t credit);
 
  private:
   bool write_payload(MessageBuilder& message, Contribution& contribution, wire::Header& header);
