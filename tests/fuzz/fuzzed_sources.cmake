@@ -17,7 +17,7 @@ set(fuzzed_sources
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
   runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
-  runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
+  runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/slice_window.cc runtime/exchange/contributions/tile_sum.cc
   runtime/exchange/contributions/tile_writer.cc runtime/exchange/gather/arrivals.cc
   runtime/exchange/gather/gather_exchange.cc runtime/exchange/gather/whole_sum.cc
   runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/merging_step.cc runtime/exchange/merging/partial_sender.cc
