@@ -228,35 +228,32 @@ bool Intake::has_tile(const IncomingSlice& s, int rank) {
   return false;
 }
 
+/// Returns why a tile that could be read cannot be what the rank sends next, or nullptr.
+const char* Intake::wrong_with_tile(const IncomingSlice& s, const Source& source, const wire::Tile& tile) {
+  if (tile.count > 0 && !wire::may_contribute(s.record.value_rule, tile.value_code))
+    return "its values are coded in another way than the operation says";
+  if (tile.listed && s.record.value_rule != wire::ValueRule::as_is)
+    return "it is in a list, and its operation codes values";
+  // The peer may have changed what lies there since a part of the run was consumed.
+  const bool runs_on = tile.tiles > source.used_tiles &&
+                       tile.tiles - source.used_tiles <= source.sections.front().tiles &&
+                       (source.used_listed == 0 || (tile.listed && tile.count >= source.used_listed));
+  return runs_on ? nullptr : "its section has not so many tiles";
+}
+
 std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const wire::TileShape& shape) {
   const Source& source = source_of(rank);
   const Section& section = source.sections.front();
+  const auto type = static_cast<DataType>(s.record.type);
   const char* wrong = nullptr;
-  auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
-                              static_cast<DataType>(s.record.type), shape, wrong);
-  if (tile && tile->count > 0 && !wire::may_contribute(s.record.value_rule, tile->value_code)) {
-    refuse_tile(s, rank, "its values are coded in another way than the operation says");
-    return std::nullopt;
-  }
-  if (tile && tile->listed && s.record.value_rule != wire::ValueRule::as_is) {
-    wrong = "it is in a list, and its operation codes values";
-    tile.reset();
-  }
-  // The peer may have changed what lies there since a part of the run was consumed.
-  if (tile && (tile->tiles <= source.used_tiles || tile->tiles - source.used_tiles > section.tiles ||
-               (source.used_listed > 0 && (!tile->listed || tile->count < source.used_listed)))) {
-    wrong = "its section has not so many tiles";
-    tile.reset();
-  }
-  if (!tile) {
-    refuse_tile(s, rank, wrong);
-    return std::nullopt;
-  }
+  auto tile = wire::read_tile({section.payload, section.bytes}, source.used, type, shape, wrong);
+  if (tile) wrong = wrong_with_tile(s, source, *tile);
+  if (wrong != nullptr) return refuse_tile(s, rank, wrong), std::nullopt;
   tile->tiles -= source.used_tiles;
   if (!tile->listed) return tile;
   const auto used = static_cast<std::uint32_t>(source.used_listed);
   tile->count -= used;
-  tile->values = tile->values.subspan(used * element_bytes(static_cast<DataType>(s.record.type)));
+  tile->values = tile->values.subspan(used * element_bytes(type));
   tile->index = tile->index.subspan(used * sizeof(std::uint32_t));
   return tile;
 }

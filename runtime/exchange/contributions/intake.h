@@ -107,6 +107,7 @@ class Intake {
   bool take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap);
   bool expects(int rank, const wire::Header& header);
   void pop_section(int rank);
+  static const char* wrong_with_tile(const IncomingSlice& s, const Source& source, const wire::Tile& tile);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
   std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }

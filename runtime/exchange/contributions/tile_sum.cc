@@ -218,8 +218,9 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   if (empty_ > 0) {
     write_empty_tiles(to, empty_);
   } else if (listed_ > 0) {
-    const ListRoom room = begin_list(to, at, element_bytes(type()), listed_, result_.part.count);
-    sum_.lists().emit(room.values, room.offsets.data());
+    const std::uint64_t each = element_bytes(type()), count = result_.part.count;
+    std::uint32_t* const offsets = begin_list(to, at, each, listed_, count);
+    sum_.lists().emit({list_values(to, at, each), count * each}, offsets);
   } else {
     if (result_.part.count > 0) write_values(to + result_.values_at(at));
     write_tile(result_, at, sum_.scratch(), to);

@@ -101,9 +101,9 @@ bool TileWriter::add_list(MessageBuilder& message, Operation& op, std::uint64_t 
   const std::size_t count = op.tile_input().units_in(tile, tiles);
   std::byte* const to = message.reserve(list_bytes(at, each, count));
   if (to == nullptr) return false;
-  const ListRoom room = begin_list(to, at, each, tiles, count);
-  const ElementList list = op.tile_input().list(op.layout, tile, tiles, room.offsets.data());
-  copy_cold(room.values.data(), list.values, room.values.size());
+  const ElementList list =
+      op.tile_input().list(op.layout, tile, tiles, begin_list(to, at, each, tiles, count));
+  copy_cold(list_values(to, at, each), list.values, count * each);
   op.add(op.input_blocks, count);  // blocks are single elements
   return true;
 }
