@@ -10,6 +10,7 @@
 #include "runtime/channel/slot_writer.h"
 #include "runtime/kernels/stream_copy.h"
 #include "runtime/plan/tuning.h"
+#include "runtime/wire/message.h"
 #include "verbs/transport.h"
 
 namespace nzcl::engine {
@@ -85,6 +86,16 @@ class MessageBuilder {
     --count_;  // what stays may end with a run of the caller's memory, or be nothing
     last_is_staged_ = false;
   }
+  /// Notes that a section ends here, whose header is at `header`, and tells in the header of the one before
+  /// it that another one follows. Returns its size, with what is gathered. Precondition: those before it
+  /// gather nothing.
+  std::uint64_t end_section(std::byte* header) {
+    if (last_header_ != nullptr) wire::add_flag(last_header_, wire::kMore);
+    last_header_ = header;
+    ++sections_;
+    return bytes() - static_cast<std::uint64_t>(header - staging_.begin());
+  }
+  std::uint32_t sections() const { return sections_; }
   /// Returns true if everything so far lies in the staging buffer, so that another section can be composed
   /// behind it.
   bool in_one_piece() const { return count_ == 1 && last_is_staged_; }
@@ -117,6 +128,8 @@ class MessageBuilder {
   std::size_t count_ = 0;
   std::uint64_t gathered_ = 0, copied_ = 0;
   bool last_is_staged_ = false;
+  std::byte* last_header_ = nullptr;  // of the last section
+  std::uint32_t sections_ = 0;
 };
 
 }  // namespace nzcl::engine

@@ -266,25 +266,27 @@ ListSum::ListSum()
       lanes_(new std::byte[kMostListed * kMostLaneBytes]),
       spare_(new std::byte[kMostListed * kMostLaneBytes]) {}
 
-void ListSum::sum(DataType type, ReduceOp op, int ranks, std::span<const ElementList> lists) {
+void ListSum::start(DataType type, ReduceOp op, int ranks) {
   kernels_ = list_kernels(type, op);
   ranks_ = ranks;
   count_ = 0;
-  for (const ElementList& list : lists) {
-    const std::size_t more = list.offsets.size();
-    assert(count_ + more <= kMostListed);
-    std::uint64_t* const to = count_ == 0 ? keys_.get() : next_.get();
-    kernels_->enter(list, count_, lanes_.get(), to);
-    if (count_ > 0) {
-      HWY_DYNAMIC_DISPATCH(merge_keys)
-      (std::span<const std::uint64_t>(keys_.get(), count_), std::span<const std::uint64_t>(to, more),
-       merged_.get());
-      std::swap(keys_, merged_);
-    }
-    count_ += more;
-  }
-  size_ = HWY_DYNAMIC_DISPATCH(count_offsets)(keys_.get(), count_);
 }
+
+void ListSum::add(const ElementList& list) {
+  const std::size_t more = list.offsets.size();
+  assert(count_ + more <= kMostListed);
+  std::uint64_t* const to = count_ == 0 ? keys_.get() : next_.get();
+  kernels_->enter(list, count_, lanes_.get(), to);
+  if (count_ > 0) {
+    HWY_DYNAMIC_DISPATCH(merge_keys)
+    (std::span<const std::uint64_t>(keys_.get(), count_), std::span<const std::uint64_t>(to, more),
+     merged_.get());
+    std::swap(keys_, merged_);
+  }
+  count_ += more;
+}
+
+std::size_t ListSum::unite() const { return HWY_DYNAMIC_DISPATCH(count_offsets)(keys_.get(), count_); }
 
 void ListSum::emit(std::span<std::byte> packed, std::uint32_t* offsets) {
   if (count_ == 0) return;

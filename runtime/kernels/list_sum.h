@@ -49,14 +49,15 @@ class ListSum {
  public:
   ListSum();
 
-  /// Merges the lists of the ranks that hold anything, which are given in ascending order of ranks and have
-  /// at most kMostListed elements together. `ranks` is the number of the communicator's ranks. The lists are
-  /// not needed any more when this returns.
-  void sum(DataType type, ReduceOp op, int ranks, std::span<const ElementList> lists);
-
-  /// The number of elements in the union, until the next sum().
-  std::size_t size() const { return size_; }
-  /// Writes the offsets of the union, and the results, packed. Both have room for size() of them.
+  /// Begins a sum. `ranks` is the number of the communicator's ranks.
+  void start(DataType type, ReduceOp op, int ranks);
+  /// Merges the list of the next rank, in ascending order of ranks. Those that hold nothing need not be
+  /// mentioned. All lists have at most kMostListed elements together. The list is not needed any more when
+  /// this returns.
+  void add(const ElementList& list);
+  /// Returns the number of elements in the union of the lists.
+  std::size_t unite() const;
+  /// Writes the offsets of the union, and the results, packed. Both have room for unite() of them.
   void emit(std::span<std::byte> packed, std::uint32_t* offsets);
 
  private:
@@ -65,7 +66,7 @@ class ListSum {
   std::unique_ptr<std::uint64_t[]> keys_, next_, merged_;
   std::unique_ptr<std::byte[]> lanes_, spare_;
   const ListKernels* kernels_ = nullptr;
-  std::size_t count_ = 0, size_ = 0;  // of keys, and of different offsets in them
+  std::size_t count_ = 0;  // of keys
   int ranks_ = 0;
 };
 

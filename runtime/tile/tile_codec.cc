@@ -37,9 +37,12 @@ std::uint64_t size_in(IndexCode code, const TilePart& part, std::size_t units, T
       return bytes_of_runs(part);
     case IndexCode::rice:
       return rice_bytes(as_offsets(part, scratch.offsets()), units);
-    default:
-      return 0;
+    case IndexCode::none:
+    case IndexCode::all:
+    case IndexCode::drawn:
+      break;
   }
+  return 0;
 }
 
 static_assert(kMostSliceElements / 8 <= 0xffff,
@@ -71,6 +74,45 @@ CodeChoice shortest(const TilePart& part, std::size_t units, const CodeRules& ru
   return best;
 }
 
+void put_descriptor(std::byte* to, const wire::TileDescriptor& descriptor) {
+  const std::uint32_t bits = descriptor.encode();
+  std::memcpy(to, &bits, sizeof bits);
+}
+
+/// Writes the index set, with its length field if its code has one. Returns the number of bytes written.
+std::uint64_t write_index(std::byte* to, const CodedTile& tile, TileScratch& scratch) {
+  const auto [code, index_bytes] = tile.index;
+  if (index_bytes == 0) return 0;
+  const std::uint64_t begin = wire::has_length(code) ? kLengthBytes : 0;
+  const auto length = static_cast<std::uint16_t>(index_bytes);
+  std::memcpy(to, &length, begin);
+  const std::span<std::byte> bytes(to + begin, index_bytes);
+  const auto offsets = [&] { return as_offsets(tile.part, scratch.offsets()); };
+  const auto bitmap = [&] { return as_bitmap(tile.part, tile.units, scratch.bitmap(words_for(tile.units))); };
+  switch (code) {
+    case IndexCode::bitmap:
+      encode_bitmap(bitmap(), bytes);
+      break;
+    case IndexCode::offsets:
+      encode_offsets(offsets(), bytes);
+      break;
+    case IndexCode::gaps:
+      encode_gaps(offsets(), bytes);
+      break;
+    case IndexCode::runs:
+      encode_runs(bitmap(), tile.units, bytes);
+      break;
+    case IndexCode::rice:
+      encode_rice(offsets(), tile.units, bytes);
+      break;
+    case IndexCode::none:
+    case IndexCode::all:
+    case IndexCode::drawn:
+      assert(false);  // they have no bytes
+  }
+  return begin + index_bytes;
+}
+
 /// Whether the part's number of elements is that of its units. It is not if the tile's last unit is shorter
 /// than the others, and counted as if it were not, or the other way round.
 bool counts_its_last_unit(const TilePart& part, const wire::TileShape& shape) {
@@ -98,55 +140,33 @@ CodeChoice choose_code(const TilePart& part, std::size_t units, const CodeRules&
   return shortest(part, units, rules, scratch);
 }
 
-std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::uint64_t alignment,
-                         std::uint64_t value_bytes) {
-  if (choice.code == IndexCode::none) return sizeof(std::uint32_t);
-  const std::uint64_t end = wire::values_at(at, alignment) + value_bytes + with_length(choice);
-  return wire::aligned(end, wire::kTileAlignment) - at;
+CodedTile code_tile(const TilePart& part, std::size_t units, DataType type, const CodedValues& values,
+                    const CodeRules& rules, TileScratch& scratch) {
+  return {.part = part,
+          .units = units,
+          .index = choose_code(part, units, rules, scratch),
+          .values = values,
+          .alignment = wire::value_alignment(type, values.code)};
 }
 
-void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value,
-                      std::uint32_t parameter) {
-  const std::uint32_t bits =
-      wire::TileDescriptor{static_cast<std::uint32_t>(count), choice.code, value, parameter}.encode();
-  std::memcpy(tile, &bits, sizeof bits);
+std::uint64_t CodedTile::bytes(std::uint64_t at) const {
+  if (part.count == 0) return sizeof(std::uint32_t);
+  return wire::aligned(at + values_at(at) + values.bytes + with_length(index), wire::kTileAlignment) - at;
 }
 
-void write_empty_tiles(std::byte* to, std::uint64_t tiles) {
-  const std::uint32_t bits = wire::empty_tiles(tiles).encode();
-  std::memcpy(to, &bits, sizeof bits);
+void write_tile(const CodedTile& tile, std::uint64_t at, TileScratch& scratch, std::byte* to,
+                std::byte* behind) {
+  if (tile.part.count == 0) return write_empty_tiles(to, 1);
+  put_descriptor(to, {static_cast<std::uint32_t>(tile.part.count), tile.index.code, tile.values.code,
+                      tile.values.parameter});
+  const std::uint64_t values = tile.values_at(at), values_end = values + tile.values.bytes;
+  std::memset(to + sizeof(std::uint32_t), 0, values - sizeof(std::uint32_t));
+  if (behind == nullptr) behind = to + values_end;
+  const std::uint64_t index = write_index(behind, tile, scratch);
+  std::memset(behind + index, 0, tile.bytes(at) - values_end - index);
 }
 
-std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t units, const CodeChoice& choice,
-                          TileScratch& scratch) {
-  std::byte* const begin = to;
-  if (wire::has_length(choice.code)) {
-    const auto length = static_cast<std::uint16_t>(choice.index_bytes);
-    std::memcpy(to, &length, sizeof length);
-    to += sizeof length;
-  }
-  const std::span<std::byte> bytes(to, choice.index_bytes);
-  switch (choice.code) {
-    case IndexCode::bitmap:
-      encode_bitmap(as_bitmap(part, units, scratch.bitmap(words_for(units))), bytes);
-      break;
-    case IndexCode::offsets:
-      encode_offsets(as_offsets(part, scratch.offsets()), bytes);
-      break;
-    case IndexCode::gaps:
-      encode_gaps(as_offsets(part, scratch.offsets()), bytes);
-      break;
-    case IndexCode::runs:
-      encode_runs(as_bitmap(part, units, scratch.bitmap(words_for(units))), units, bytes);
-      break;
-    case IndexCode::rice:
-      encode_rice(as_offsets(part, scratch.offsets()), units, bytes);
-      break;
-    default:
-      assert(false);
-  }
-  return static_cast<std::uint64_t>(to + choice.index_bytes - begin);
-}
+void write_empty_tiles(std::byte* to, std::uint64_t tiles) { put_descriptor(to, wire::empty_tiles(tiles)); }
 
 std::optional<TilePart> read_part(const wire::Tile& tile, const wire::TileShape& shape, TileScratch& scratch,
                                   std::span<std::uint64_t> bitmap, std::span<const std::uint16_t> drawn) {

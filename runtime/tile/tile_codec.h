@@ -7,6 +7,7 @@
 
 #include "nzcl/types.h"
 #include "runtime/tile/tile_part.h"
+#include "runtime/tile/value_codec.h"
 #include "runtime/wire/tile.h"
 
 namespace nzcl::engine {
@@ -36,24 +37,39 @@ struct CodeChoice {
 /// `units` are those of the whole tile.
 CodeChoice choose_code(const TilePart& part, std::size_t units, const CodeRules& rules, TileScratch& scratch);
 
-/// Returns the size of a tile that begins `at` bytes into the payload, with the bytes up to where the next
-/// tile may begin. `alignment` and `value_bytes` are those of all values together.
-std::uint64_t tile_bytes(std::uint64_t at, const CodeChoice& choice, std::uint64_t alignment,
-                         std::uint64_t value_bytes);
+/// A tile as it travels.
+struct CodedTile {
+  TilePart part;          // its index set; the values may lie anywhere
+  std::size_t units = 0;  // of the whole tile
+  CodeChoice index;
+  CodedValues values;
+  std::uint64_t alignment = 1;  // of the values in the payload
 
-/// Writes the descriptor to `tile`.
-void write_descriptor(std::byte* tile, const CodeChoice& choice, std::size_t count, wire::ValueCode value,
-                      std::uint32_t parameter = 0);
+  /// Where the values begin within a tile that begins `at` bytes into the payload.
+  std::uint64_t values_at(std::uint64_t at) const { return wire::values_at(at, alignment) - at; }
+  /// The size of such a tile, with the bytes up to where the next one may begin.
+  std::uint64_t bytes(std::uint64_t at) const;
+  /// The most that this can be, wherever it begins.
+  std::uint64_t most_bytes() const { return wire::kTileOverhead + values.bytes + index.index_bytes; }
+};
+
+/// How the values of a tensor of this type travel in a code in which all take as many bytes.
+constexpr CodedValues values_in(wire::ValueCode code, DataType type, std::size_t count) {
+  return {.code = code, .parameter = 0, .bytes = count * wire::value_bytes(type, code)};
+}
+/// Chooses how a tile travels whose values, of a tensor of this type, are coded like this.
+CodedTile code_tile(const TilePart& part, std::size_t units, DataType type, const CodedValues& values,
+                    const CodeRules& rules, TileScratch& scratch);
+
+/// Writes a tile that begins `at` bytes into the payload to `to`: all of it but its values. What stands
+/// behind these goes to `behind`, if they are not to stand in the same memory. `scratch` is the one that was
+/// given to code_tile().
+void write_tile(const CodedTile& tile, std::uint64_t at, TileScratch& scratch, std::byte* to,
+                std::byte* behind = nullptr);
 
 /// Writes so many empty tiles, 1 .. wire::kMostEmptyTiles, which take as many bytes as their descriptor.
 void write_empty_tiles(std::byte* to, std::uint64_t tiles);
 inline constexpr std::uint64_t kEmptyTilesBytes = sizeof(std::uint32_t);
-
-/// Writes the index set, with its length field if its code has one, behind the values. Returns the number of
-/// bytes written. `part` and `scratch` are those that were given to choose_code(). Preconditions: the code is
-/// one that writes something, and the part's form is bitmap or offsets.
-std::uint64_t write_index(std::byte* to, const TilePart& part, std::size_t units, const CodeChoice& choice,
-                          TileScratch& scratch);
 
 /// Decodes a tile's index set into `scratch`. Coded values are decoded into `scratch` too; values that are as
 /// they are stay in the payload. If `bitmap` is not empty, it has words_for(units) words and takes an

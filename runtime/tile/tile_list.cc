@@ -9,8 +9,8 @@
 
 namespace nzcl::engine {
 
-ListRoom begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes, std::uint64_t tiles,
-                    std::size_t count) {
+std::uint32_t* begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes, std::uint64_t tiles,
+                          std::size_t count) {
   const std::uint64_t values = wire::list_values_at(at, element_bytes) - at,
                       values_end = values + count * element_bytes,
                       offsets = wire::list_offsets_at(at + values_end) - at;
@@ -21,7 +21,7 @@ ListRoom begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes
   std::memcpy(to, head, sizeof head);
   std::memset(to + sizeof head, 0, values - sizeof head);
   std::memset(to + values_end, 0, offsets - values_end);
-  return {{to + values, count * element_bytes}, {reinterpret_cast<std::uint32_t*>(to + offsets), count}};
+  return reinterpret_cast<std::uint32_t*>(to + offsets);
 }
 
 std::size_t listed_below(const wire::Tile& list, std::uint64_t number) {

@@ -19,15 +19,14 @@ constexpr std::uint64_t list_bytes(std::uint64_t at, std::uint64_t element_bytes
   return wire::list_offsets_at(values_end) + count * sizeof(std::uint32_t) - at;
 }
 
-/// Where the values and the offsets of a list go.
-struct ListRoom {
-  std::span<std::byte> values;
-  std::span<std::uint32_t> offsets;
-};
-/// Writes the beginning of a list, and fills what lies between its parts. Preconditions: there are tiles and
-/// elements, and list_bytes() bytes of room.
-ListRoom begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes, std::uint64_t tiles,
-                    std::size_t count);
+/// Where the values of a list go that begins at `to`, which is `at` bytes into the payload.
+inline std::byte* list_values(std::byte* to, std::uint64_t at, std::uint64_t element_bytes) {
+  return to + (wire::list_values_at(at, element_bytes) - at);
+}
+/// Writes the beginning of a list, fills what lies between its parts, and returns where its offsets go.
+/// Preconditions: there are tiles and elements, and list_bytes() bytes of room.
+std::uint32_t* begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes, std::uint64_t tiles,
+                          std::size_t count);
 
 /// Returns how many of the list's elements are below this number. They are looked for as if they ascended,
 /// which has not been checked.

@@ -17,9 +17,6 @@ namespace {
 constexpr std::uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
 
 std::uint32_t magnitude_of(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitude; }
-DataType narrow_type(ValueCode code) {
-  return code == ValueCode::float16 ? DataType::float16 : DataType::bfloat16;
-}
 
 // --- Narrower floats
 

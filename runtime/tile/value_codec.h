@@ -11,6 +11,11 @@
 
 namespace nzcl::engine {
 
+/// The type of values of code float16 or bfloat16.
+constexpr DataType narrow_type(wire::ValueCode code) {
+  return code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16;
+}
+
 /// Values that have been coded.
 struct CodedValues {
   wire::ValueCode code = wire::ValueCode::as_is;

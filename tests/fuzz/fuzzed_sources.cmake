@@ -11,18 +11,18 @@ set(fuzzed_sources
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
   runtime/options/table.cc runtime/plan/link_speed.cc runtime/plan/membership.cc runtime/plan/slice_layout.cc
-  runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/tile_list.cc runtime/tile/value_codec.cc
+  runtime/tile/part_sum.cc runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/tile_list.cc runtime/tile/value_codec.cc
   runtime/channel/lane_layout.cc runtime/channel/lane_memory.cc runtime/channel/staging_banks.cc runtime/channel/staging_way.cc
   runtime/operation/index_memory.cc runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/packed_positions.cc runtime/operation/run_walk.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
   runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
-  runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/tile_sum.cc
+  runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/slice_window.cc runtime/exchange/contributions/tile_sum.cc
   runtime/exchange/contributions/tile_writer.cc runtime/exchange/gather/arrivals.cc
   runtime/exchange/gather/gather_exchange.cc runtime/exchange/gather/whole_sum.cc
-  runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/partial_sender.cc
-  runtime/exchange/merging/tile_merge.cc runtime/exchange/merging/tile_queue.cc
-  runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc
+  runtime/exchange/merging/merging_exchange.cc runtime/exchange/merging/merging_step.cc runtime/exchange/merging/partial_sender.cc
+  runtime/exchange/merging/partial_values.cc runtime/exchange/merging/tile_queue.cc runtime/exchange/merging/tile_walk.cc
+  runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc runtime/exchange/push/result_taker.cc
   runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc runtime/lane/make_exchange.cc
   runtime/bootstrap/columns.cc runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/similar_list.cc runtime/bootstrap/string_list.cc

@@ -223,18 +223,15 @@ Result merge(const Slice& s, bool packed, bool dense) {
 
 Result merge_lists(ListSum& sum, const Slice& s) {
   std::vector<std::unique_ptr<GuardedValues>> values;
-  std::vector<ElementList> lists;
-  std::vector<std::vector<std::uint32_t>> wide;
-  wide.reserve(s.ranks.size());
+  sum.start(s.type, s.op, static_cast<int>(s.ranks.size()));
   for (const Contribution& c : s.ranks) {
     if (c.offsets.empty()) continue;
     values.push_back(std::make_unique<GuardedValues>(c.values));
-    wide.emplace_back(c.offsets.begin(), c.offsets.end());
-    lists.push_back({.offsets = wide.back(), .values = values.back()->bytes().data()});
+    const std::vector<std::uint32_t> wide(c.offsets.begin(), c.offsets.end());
+    sum.add({.offsets = wide, .values = values.back()->bytes().data()});
   }
-  sum.sum(s.type, s.op, static_cast<int>(s.ranks.size()), lists);
   Outputs to(s, true, false);
-  std::vector<std::uint32_t> offsets(sum.size());
+  std::vector<std::uint32_t> offsets(sum.unite());
   sum.emit(to.output.packed, offsets.data());
   Words any(s.any.size());
   bitmap_of(std::vector<std::uint16_t>(offsets.begin(), offsets.end()), any);
@@ -412,16 +409,15 @@ TEST(ListSums, OffsetsMayHave31Bits) {
     expected_offsets.push_back(i * kApart);
     expected.push_back(sum);
   }
-  std::vector<ElementList> lists;
-  for (std::size_t r = 0; r < 3; ++r)
-    lists.push_back({.offsets = offsets[r], .values = std::as_bytes(std::span(values[r])).data()});
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     const ForcedTarget forced(target);
     ListSum sum;
-    sum.sum(DataType::float32, ReduceOp::sum, 3, lists);
-    ASSERT_EQ(sum.size(), expected.size());
-    std::vector<std::uint32_t> found_offsets(sum.size());
-    std::vector<float> found(sum.size());
+    sum.start(DataType::float32, ReduceOp::sum, 3);
+    for (std::size_t r = 0; r < 3; ++r)
+      sum.add({.offsets = offsets[r], .values = std::as_bytes(std::span(values[r])).data()});
+    ASSERT_EQ(sum.unite(), expected.size());
+    std::vector<std::uint32_t> found_offsets(expected.size());
+    std::vector<float> found(expected.size());
     sum.emit(std::as_writable_bytes(std::span(found)), found_offsets.data());
     EXPECT_EQ(found_offsets, expected_offsets);
     EXPECT_EQ(found, expected);

@@ -55,6 +55,17 @@ Set make_set(std::size_t elements, double density, std::size_t run, unsigned see
   return s;
 }
 
+CodedTile code(const TilePart& part, std::size_t units, const CodeRules& rules, TileScratch& scratch) {
+  constexpr auto kType = DataType::float32;
+  return code_tile(part, units, kType, values_in(wire::ValueCode::as_is, kType, part.count), rules, scratch);
+}
+
+void write(const CodedTile& tile, std::uint64_t at, TileScratch& scratch, std::span<std::byte> payload) {
+  std::byte* const to = payload.data() + at;
+  if (tile.part.count > 0) std::memcpy(to + tile.values_at(at), tile.part.values, tile.values.bytes);
+  write_tile(tile, at, scratch, to);
+}
+
 /// Writes the tile as senders do, and reads it back as receivers do. The units of the set have `unit`
 /// elements, of which the last one lacks `missing`.
 void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_t at, std::uint64_t unit,
@@ -65,16 +76,11 @@ void check(const Set& set, bool as_offsets, const CodeRules& rules, std::uint64_
   TileScratch scratch(1 << 18), other(1 << 18);
   TilePart part = set.part(as_offsets, std::as_bytes(std::span(values)).data());
   part.count = shape.elements_in(part.units, test_bit(set.bitmap, set.elements - 1));
-  const CodeChoice choice = choose_code(part, set.elements, rules, scratch);
-  const std::uint64_t bytes = tile_bytes(at, choice, 4, 4 * part.count);
-  RC_ASSERT(choice.index_bytes <= bitmap_bytes(set.elements));
-  std::vector<std::byte> payload(at + bytes, std::byte{0});
-  write_descriptor(payload.data() + at, choice, part.count, wire::ValueCode::as_is);
-  if (part.count > 0) {
-    std::byte* to = payload.data() + wire::values_at(at, 4);
-    std::memcpy(to, part.values, part.count * 4);
-    if (choice.index_bytes > 0) write_index(to + part.count * 4, part, set.elements, choice, scratch);
-  }
+  const CodedTile coded = code(part, set.elements, rules, scratch);
+  RC_ASSERT(coded.index.index_bytes <= bitmap_bytes(set.elements));
+  RC_ASSERT(coded.bytes(at) <= coded.most_bytes());
+  std::vector<std::byte> payload(at + coded.bytes(at), std::byte{1});
+  write(coded, at, scratch, payload);
   const char* wrong = nullptr;
   const auto tile = wire::read_tile(payload, at, DataType::float32, shape, wrong);
   RC_ASSERT(tile.has_value());
@@ -95,12 +101,11 @@ TEST(TileCodec, SetsThatAllRanksDrawTakeNoBytes) {
   TileScratch scratch(1 << 18);
   TilePart part = set.part(true, std::as_bytes(std::span(values)).data());
   part.drawn = true;
-  const CodeChoice choice = choose_code(part, set.elements, {.forced = {}, .coded = true}, scratch);
-  EXPECT_EQ(choice.code, IndexCode::drawn);
-  std::vector<std::byte> payload(tile_bytes(0, choice, 4, 4 * part.count));
+  const CodedTile coded = code(part, set.elements, {.forced = {}, .coded = true}, scratch);
+  EXPECT_EQ(coded.index.code, IndexCode::drawn);
+  std::vector<std::byte> payload(coded.bytes(0));
   EXPECT_EQ(payload.size(), 4 + 4 * part.count);
-  write_descriptor(payload.data(), choice, part.count, wire::ValueCode::as_is);
-  std::memcpy(payload.data() + 4, part.values, part.count * 4);
+  write(coded, 0, scratch, payload);
   const char* wrong = nullptr;
   const auto tile = wire::read_tile(payload, 0, DataType::float32, set.elements, wrong);
   ASSERT_TRUE(tile.has_value()) << wrong;
@@ -209,13 +214,12 @@ TEST(TileCodec, IsWithinATenthOfTheEntropyBoundOverLinks) {
   TileScratch scratch(8);
   for (const double d : {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5}) {
     const Set set = make_set(32768, d, 1, 11);
-    const auto choice =
-        choose_code(set.part(false, nullptr), set.elements, {.forced = {}, .shortest = true}, scratch);
+    const CodedTile tile =
+        code(set.part(false, nullptr), set.elements, {.forced = {}, .shortest = true}, scratch);
     const double n = static_cast<double>(set.offsets.size()), share = n / 32768;
     const double entropy = -share * std::log2(share) - (1 - share) * std::log2(1 - share);
     const double bound = 4 * n + entropy * 32768 / 8;
-    EXPECT_LE(static_cast<double>(tile_bytes(0, choice, 4, 4 * set.offsets.size())), 1.1 * bound)
-        << "density " << d;
+    EXPECT_LE(static_cast<double>(tile.bytes(0)), 1.1 * bound) << "density " << d;
   }
 }
 

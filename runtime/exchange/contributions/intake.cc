@@ -6,13 +6,11 @@
 #include <cstring>
 
 #include "runtime/base/list_text.h"
-#include "runtime/exchange/contributions/agreement.h"
 
 namespace nzcl::engine {
 
 using wire::Direction;
 using wire::Header;
-using wire::OperationRecord;
 using wire::Priority;
 
 Intake::Intake(LaneContext& context, Priority priority)
@@ -20,6 +18,7 @@ Intake::Intake(LaneContext& context, Priority priority)
       priority_(priority),
       ranks_(context.config.members.workers),
       max_words_(context.slot_bytes(priority) / 2 / 8 + 1),
+      window_(context, priority),
       sources_(static_cast<std::size_t>(ranks_)),
       bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]) {
   for (Source& source : sources_)
@@ -93,16 +92,16 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
   LaneStatistics::add(context_.statistics.bytes_received, section.bytes);
   if ((header.flags & wire::kHasBitmap) != 0) {
     const auto refusal = refusal_in(rank, section);
-    const IncomingSlice* s = enter(rank, header, section.record, refusal ? &*refusal : nullptr);
+    const IncomingSlice* s = window_.enter(rank, header, section.record, refusal ? &*refusal : nullptr);
     if (s == nullptr) return false;
     if (s->layout->tiled()) {
-      entry_of(rank, s->sequence).promised = refusal ? 0 : s->layout->tiles_of(s->slice);
+      window_.entry_of(rank, s->sequence).promised = refusal ? 0 : s->layout->tiles_of(s->slice);
     } else if (!take_bitmap(rank, *s, section.bitmap)) {
       return false;
     }
   }
   if ((header.flags & wire::kRefused) != 0) {
-    const bool empty = entry_of(rank, header.sequence).promised == 0;
+    const bool empty = window_.entry_of(rank, header.sequence).promised == 0;
     return empty || refuse(ErrorCode::transport,
                            fmt::format("rank {} refused operation {} slice {}, and contributes blocks to it",
                                        context_.number(rank), header.epoch, header.slice));
@@ -131,7 +130,7 @@ bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitm
                   fmt::format("rank {} contributes blocks to {}, slice {}, which is not its part in it",
                               context_.number(rank), describe(s), s.slice));
   }
-  entry_of(rank, s.sequence).promised = view.stream_bytes();
+  window_.entry_of(rank, s.sequence).promised = view.stream_bytes();
   return true;
 }
 
@@ -145,8 +144,8 @@ std::optional<wire::Refusal> Intake::refusal_in(int rank, const wire::Section& s
 
 /// Returns true if the data is what the rank's bitmap promises next, and counts it.
 bool Intake::expects(int rank, const Header& header) {
-  const IncomingSlice& s = slices_[header.sequence % kWindow];
-  Entry& entry = entry_of(rank, header.sequence);
+  const IncomingSlice& s = window_.in_place_of(header.sequence);
+  SliceEntry& entry = window_.entry_of(rank, header.sequence);
   const char* wrong = nullptr;
   const std::uint64_t data = header.tiles > 0 ? header.tiles : header.payload_bytes;
   if (!s.active || s.sequence != header.sequence || !entry.seen) {
@@ -178,120 +177,14 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   const auto bits = tiled ? std::span<const std::uint64_t>() : operation->input_slice(slice).bits();
   Header header{.epoch = operation->epoch, .slice = slice, .sequence = sequence};
   header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
-  IncomingSlice* s = enter(rank, header, operation->record_of(slice), operation->refusal.get());
+  IncomingSlice* s = window_.enter(rank, header, operation->record_of(slice), operation->refusal.get());
   if (s == nullptr) return;
   if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
   s->local = operation;
   if (!tiled) s->local_walk = operation->input_walk(slice);
 }
 
-/// Returns true if the record says of the slice what the one that opened it said, which has been checked.
-bool Intake::repeats(const IncomingSlice& s, const Header& header, const OperationRecord& record) {
-  return s.active && s.sequence == header.sequence && s.epoch == header.epoch && s.refusal == nullptr &&
-         s.record.same_but_output(record) && wire::wrong_with_output(record) == nullptr;
-}
-
-/// Enters a rank's contribution into its slice, which the first rank's bitmap opens. Returns nullptr if it
-/// had to refuse the contribution.
-IncomingSlice* Intake::enter(int rank, const Header& header, const OperationRecord& record,
-                             const wire::Refusal* refusal) {
-  IncomingSlice& s = slices_[header.sequence % kWindow];
-  if (refusal == nullptr && repeats(s, header, record))
-    return admit(s, rank, header, record, nullptr) ? &s : nullptr;
-  const char* wrong = wire::wrong_with(record);
-  if (wrong == nullptr && record.root() >= ranks_) wrong = "its root is no rank";
-  if (wrong == nullptr && record.algorithm == wire::Algorithm::merging)
-    wrong = "its tensor is merged, and has no owners";
-  if (wrong == nullptr && wire::has_coded_results(record.value_rule) && context_.config.members.dedicated > 0)
-    wrong = "its results are coded by owners that are ranks, and there are dedicated aggregators";
-  if (wrong == nullptr) wrong = wrong_with_sequence(header.sequence);
-  if (wrong != nullptr) {
-    refuse(ErrorCode::transport, fmt::format("rank {} sent a malformed bitmap (sequence {}): {}",
-                                             context_.number(rank), header.sequence, wrong));
-    return nullptr;
-  }
-  if (!agree(context_, rank, header.epoch, record, refusal)) return nullptr;
-  if (!s.active) open(s, header, record);
-  const bool refused = s.refusal != nullptr || refusal != nullptr;
-  if (s.epoch != header.epoch ||
-      !(refused ? same_layout(context_.config, s.record, record) : s.record.same_operation(record))) {
-    refuse(ErrorCode::mismatch, fmt::format("ranks disagree: {}, meets operation {}, {}, of rank {}",
-                                            describe(s), header.epoch, text_of(record, refusal), rank));
-    return nullptr;
-  }
-  return admit(s, rank, header, record, refusal) ? &s : nullptr;
-}
-
-/// Notes that the rank takes part in the slice. Returns false if it had to refuse the contribution.
-bool Intake::admit(IncomingSlice& s, int rank, const Header& header, const OperationRecord& record,
-                   const wire::Refusal* refusal) {
-  if (const char* misfit = wrong_with_slice(s, rank, header, record)) {
-    return refuse(ErrorCode::transport,
-                  fmt::format("rank {} sent a bitmap that does not fit operation {} slice {}: {}",
-                              context_.number(rank), s.epoch, s.slice, misfit));
-  }
-  entry_of(rank, s.sequence) = {.seen = true, .output = {record.output_address, record.output_key}};
-  if (refusal != nullptr && (s.refusal == nullptr || refusal->rank() < s.refusal->rank())) {
-    wire::Refusal& kept = refusals_[s.sequence % kWindow];
-    kept = *refusal;
-    s.refusal = &kept;
-  }
-  --s.missing;
-  return true;
-}
-
-const char* Intake::wrong_with_sequence(std::uint64_t sequence) const {
-  if (sequence < head_) return "that slice is over";
-  return sequence >= head_ + kWindow ? "that slice may not have begun yet" : nullptr;
-}
-
-const char* Intake::wrong_with_slice(const IncomingSlice& s, int rank, const Header& header,
-                                     const OperationRecord& record) const {
-  if (s.slice != header.slice) return "it is of another slice than that of the ranks before";
-  if (s.misplaced != nullptr) return s.misplaced;
-  if (s.record.chunk_count != record.chunk_count) return "its chunk has another length";
-  if (entry_of(rank, s.sequence).seen) return "it came before";
-  const std::uint64_t bitmap_bytes = s.layout->tiled() ? 0 : s.words() * 8;
-  if (header.bitmap_bytes != bitmap_bytes) return "its length is another";
-  return nullptr;
-}
-
-/// Returns why the slice does not belong into these channels, or nullptr.
-const char* Intake::wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const {
-  if (slice >= layout.slices()) return "there is no such slice";
-  if (layout.priority() != priority_) return "it came in channels of another priority";
-  return owns(layout, slice) ? nullptr : "another owner sums that slice";
-}
-
-/// Returns true if this lane sums the slice.
-bool Intake::owns(const SliceLayout& layout, std::uint64_t slice) const {
-  const EngineConfig& config = context_.config;
-  const auto lanes = static_cast<std::uint32_t>(config.lanes), lane = static_cast<std::uint32_t>(config.lane);
-  const Members& members = config.members;
-  const int aggregator = members.dedicated ? members.self - members.workers : members.self;
-  return layout.owner(slice) == static_cast<std::uint32_t>(aggregator) * lanes + lane;
-}
-
-void Intake::open(IncomingSlice& s, const Header& header, const OperationRecord& record) {
-  s = {};
-  s.active = true;
-  s.sequence = header.sequence;
-  s.epoch = header.epoch;
-  s.slice = header.slice;
-  s.record = record;
-  s.layout = layout_of(context_.config, header.epoch, record);
-  s.misplaced = wrong_with_place(*s.layout, s.slice);
-  if (s.misplaced == nullptr) s.shape = SliceView(*s.layout, s.slice, {});
-  s.missing = ranks_;
-  for (Source& source : sources_) source.entries[s.sequence % kWindow].seen = false;
-}
-
 // --- Contributions are consumed
-
-IncomingSlice* Intake::complete() {
-  IncomingSlice& s = slices_[head_ % kWindow];
-  return s.active && s.missing == 0 ? &s : nullptr;
-}
 
 std::span<const std::byte> Intake::next(const IncomingSlice& s, int rank) {
   if (context_.is_self(rank)) return {s.local->input.base + s.local_walk.offset(), s.local_walk.run_bytes()};
@@ -336,35 +229,32 @@ bool Intake::has_tile(const IncomingSlice& s, int rank) {
   return false;
 }
 
+/// Returns why a tile that could be read cannot be what the rank sends next, or nullptr.
+const char* Intake::wrong_with_tile(const IncomingSlice& s, const Source& source, const wire::Tile& tile) {
+  if (tile.count > 0 && !wire::may_contribute(s.record.value_rule, tile.value_code))
+    return "its values are coded in another way than the operation says";
+  if (tile.listed && s.record.value_rule != wire::ValueRule::as_is)
+    return "it is in a list, and its operation codes values";
+  // The peer may have changed what lies there since a part of the run was consumed.
+  const bool runs_on = tile.tiles > source.used_tiles &&
+                       tile.tiles - source.used_tiles <= source.sections.front().tiles &&
+                       (source.used_listed == 0 || (tile.listed && tile.count >= source.used_listed));
+  return runs_on ? nullptr : "its section has not so many tiles";
+}
+
 std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const wire::TileShape& shape) {
   const Source& source = source_of(rank);
   const Section& section = source.sections.front();
+  const auto type = static_cast<DataType>(s.record.type);
   const char* wrong = nullptr;
-  auto tile = wire::read_tile({section.payload, section.bytes}, source.used,
-                              static_cast<DataType>(s.record.type), shape, wrong);
-  if (tile && tile->count > 0 && !wire::may_contribute(s.record.value_rule, tile->value_code)) {
-    refuse_tile(s, rank, "its values are coded in another way than the operation says");
-    return std::nullopt;
-  }
-  if (tile && tile->listed && s.record.value_rule != wire::ValueRule::as_is) {
-    wrong = "it is in a list, and its operation codes values";
-    tile.reset();
-  }
-  // The peer may have changed what lies there since a part of the run was consumed.
-  if (tile && (tile->tiles <= source.used_tiles || tile->tiles - source.used_tiles > section.tiles ||
-               (source.used_listed > 0 && (!tile->listed || tile->count < source.used_listed)))) {
-    wrong = "its section has not so many tiles";
-    tile.reset();
-  }
-  if (!tile) {
-    refuse_tile(s, rank, wrong);
-    return std::nullopt;
-  }
+  auto tile = wire::read_tile({section.payload, section.bytes}, source.used, type, shape, wrong);
+  if (tile) wrong = wrong_with_tile(s, source, *tile);
+  if (wrong != nullptr) return refuse_tile(s, rank, wrong), std::nullopt;
   tile->tiles -= source.used_tiles;
   if (!tile->listed) return tile;
   const auto used = static_cast<std::uint32_t>(source.used_listed);
   tile->count -= used;
-  tile->values = tile->values.subspan(used * element_bytes(static_cast<DataType>(s.record.type)));
+  tile->values = tile->values.subspan(used * element_bytes(type));
   tile->index = tile->index.subspan(used * sizeof(std::uint32_t));
   return tile;
 }
@@ -391,7 +281,7 @@ bool Intake::drop_tiles(const IncomingSlice& s) {
     if (context_.is_self(rank)) continue;
     auto& sections = source_of(rank).sections;
     while (!sections.empty() && sections.front().sequence == s.sequence) pop_section(rank);
-    const Entry& entry = entry_of(rank, s.sequence);
+    const SliceEntry& entry = window_.entry_of(rank, s.sequence);
     all &= entry.received == entry.promised;
   }
   return all;
@@ -406,18 +296,12 @@ void Intake::return_credits() {
 
 // --- Texts for error messages
 
-std::string Intake::describe(const IncomingSlice& s) const {
-  return fmt::format("operation {}, {}", s.epoch, text_of(s.record, s.refusal));
-}
-
-std::string Intake::describe(std::uint64_t epoch) const { return engine::describe(context_, epoch); }
-
 std::string Intake::waiting_for(std::span<const int> expected) const {
   const IncomingSlice& s = oldest();
   if (!s.active) return {};
   std::string absent, silent;
   for (int rank = 0; rank < ranks_; ++rank) {
-    if (!entry_of(rank, s.sequence).seen) append_item(absent, context_.number(rank));
+    if (!window_.entry_of(rank, s.sequence).seen) append_item(absent, context_.number(rank));
   }
   for (const int rank : expected) {
     if (!context_.is_self(rank) && source_of(rank).sections.empty())

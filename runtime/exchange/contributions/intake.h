@@ -11,33 +11,10 @@
 
 #include "runtime/channel/fixed_queue.h"
 #include "runtime/channel/lane_context.h"
-#include "runtime/operation/operation.h"
+#include "runtime/exchange/contributions/slice_window.h"
 #include "runtime/wire/section.h"
 
 namespace nzcl::engine {
-
-/// A slice whose contributions are arriving.
-struct IncomingSlice {
-  bool active = false;
-  std::uint64_t sequence = 0, epoch = 0, slice = 0;
-  wire::OperationRecord record;
-  std::optional<SliceLayout> layout;
-  SliceView shape;                  // of the slice, without a bitmap; it refers to `layout`
-  const char* misplaced = nullptr;  // why no rank may send it here, or nullptr
-  int missing = 0;                  // ranks whose bitmap has not arrived yet
-  Operation* local = nullptr;       // this member's own operation, if it is a worker
-  RunWalk local_walk;               // how far the local contribution has been summed
-  /// Set if a rank has refused its request. The contributions are then dropped, and every rank is told. Of
-  /// several refusals it is that of the lowest rank, so that all slices of the operation tell the same.
-  const wire::Refusal* refusal = nullptr;
-
-  SliceView view(std::span<const std::uint64_t> bits) const { return shape.with(bits); }
-  std::uint64_t words() const { return words_for(shape.blocks()); }  // of a bitmap
-  /// The ranks that may contribute to it.
-  wire::Audience contributors() const {
-    return wire::contributors(record.collective, record.root(), layout->chunk_of(slice));
-  }
-};
 
 /// Holds the contributions to the next kWindow slices of one lane at one priority, until they have been
 /// summed.
@@ -62,11 +39,11 @@ class Intake {
   void offer_local(std::uint64_t sequence, Operation* operation, std::uint64_t slice);
 
   /// Returns the oldest slice if the bitmaps of all ranks are there, otherwise nullptr.
-  IncomingSlice* complete();
+  IncomingSlice* complete() { return window_.complete(); }
   /// Returns the oldest slice, whether it is complete or not.
-  const IncomingSlice& oldest() const { return slices_[head_ % kWindow]; }
+  const IncomingSlice& oldest() const { return window_.oldest(); }
   /// Ends the oldest slice, whose place in the window becomes free.
-  void finish() { slices_[head_++ % kWindow].active = false; }
+  void finish() { window_.finish(); }
 
   /// Returns the bitmap of a rank's contribution to the slice.
   std::span<const std::uint64_t> bits(const IncomingSlice& s, int rank) const;
@@ -96,7 +73,7 @@ class Intake {
   /// Returns where the slice's tensor or chunk begins in the memory of a rank that wants the result written
   /// in place.
   verbs::RemoteMemory output_of(const IncomingSlice& s, int rank) const {
-    return entry_of(rank, s.sequence).output;
+    return window_.entry_of(rank, s.sequence).output;
   }
   /// Returns credits to the ranks for slots that were released.
   void return_credits();
@@ -105,10 +82,6 @@ class Intake {
   /// that have sent a bitmap but not their next bytes. The text looks like "operation 7, allreduce(...):
   /// rank(s) 2 did not join", and is empty if no rank is missing.
   std::string waiting_for(std::span<const int> expected) const;
-  /// Returns a text such as "operation 7, allreduce(...)". If only the epoch is given, and a later operation
-  /// has taken the place of that one in the lane's table, the text is just "operation 7".
-  std::string describe(const IncomingSlice& s) const;
-  std::string describe(std::uint64_t epoch) const;
 
  private:
   /// A part of a rank's stream, or some of its tiles, in the slot of its message.
@@ -120,20 +93,12 @@ class Intake {
     std::uint32_t tiles = 0;    // that have not been consumed
     bool last_in_slot = false;  // consuming this section frees the slot
   };
-  /// What a rank has said about one slice.
-  struct Entry {
-    bool seen = false;           // the bitmap has arrived; the rest is valid only then
-    verbs::RemoteMemory output;  // where the result is to be written
-    std::uint64_t promised = 0;  // bytes, or tiles, that will come; not of the local rank
-    std::uint64_t received = 0;  // how many of them have come
-  };
   /// What is kept of one rank.
   struct Source {
     FixedQueue<Section> sections;
-    std::uint64_t used = 0;              // bytes of the first section that have been consumed
-    std::uint64_t used_tiles = 0;        // of the run of empty ones, or of the list, that comes next there
-    std::size_t used_listed = 0;         // elements of that list
-    std::array<Entry, kWindow> entries;  // by sequence, modulo kWindow
+    std::uint64_t used = 0;        // bytes of the first section that have been consumed
+    std::uint64_t used_tiles = 0;  // of the run of empty ones, or of the list, that comes next there
+    std::size_t used_listed = 0;   // elements of that list
   };
 
   bool receive_from(int rank);
@@ -142,35 +107,18 @@ class Intake {
   bool take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap);
   bool expects(int rank, const wire::Header& header);
   void pop_section(int rank);
-  IncomingSlice* enter(int rank, const wire::Header& header, const wire::OperationRecord& record,
-                       const wire::Refusal* refusal);
-  bool admit(IncomingSlice& s, int rank, const wire::Header& header, const wire::OperationRecord& record,
-             const wire::Refusal* refusal);
+  static const char* wrong_with_tile(const IncomingSlice& s, const Source& source, const wire::Tile& tile);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
-  static bool repeats(const IncomingSlice& s, const wire::Header& header,
-                      const wire::OperationRecord& record);
-  const char* wrong_with_sequence(std::uint64_t sequence) const;
-  const char* wrong_with_slice(const IncomingSlice& s, int rank, const wire::Header& header,
-                               const wire::OperationRecord& record) const;
-  const char* wrong_with_place(const SliceLayout& layout, std::uint64_t slice) const;
-  bool owns(const SliceLayout& layout, std::uint64_t slice) const;
-  void open(IncomingSlice& s, const wire::Header& header, const wire::OperationRecord& record);
   std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }
   const Source& source_of(int rank) const { return sources_[static_cast<std::size_t>(rank)]; }
-  Entry& entry_of(int rank, std::uint64_t sequence) { return source_of(rank).entries[sequence % kWindow]; }
-  const Entry& entry_of(int rank, std::uint64_t sequence) const {
-    return source_of(rank).entries[sequence % kWindow];
-  }
   bool refuse(ErrorCode code, std::string text);
 
   LaneContext& context_;
   const wire::Priority priority_;
   const int ranks_;
   const std::uint64_t max_words_;  // in the bitmap of one slice
-  std::array<IncomingSlice, kWindow> slices_;
-  std::array<wire::Refusal, kWindow> refusals_;  // of these slices
-  std::uint64_t head_ = 0;
+  SliceWindow window_;
   std::vector<Source> sources_;  // by rank
   /// By sequence modulo kWindow, then rank. Pages that are never touched cost nothing.
   std::unique_ptr<std::uint64_t[]> bitmaps_;

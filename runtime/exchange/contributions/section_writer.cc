@@ -40,11 +40,16 @@ std::byte* begin_section(MessageBuilder& message, const Contribution& c, wire::H
             .slice = c.slice,
             .sequence = c.sequence,
             .stream_offset = op.layout.tiled() ? c.sent_tiles : c.sent_bytes};
-  std::byte* const at = message.reserve(sizeof header);
+  std::byte* const at = message.align(wire::kSectionAlignment) ? message.reserve(sizeof header) : nullptr;
   if (at == nullptr || !parts.bitmap) return at;
   header.flags = wire::kHasBitmap;
   const wire::OperationRecord record = op.record_of(c.slice, message.limits().level);
   return message.put(&record, sizeof record) ? at : nullptr;
+}
+
+std::uint64_t end_section(MessageBuilder& message, std::byte* at, const wire::Header& header) {
+  std::memcpy(at, &header, sizeof header);
+  return message.end_section(at);
 }
 
 bool write_refusal(MessageBuilder& message, wire::Header& header, const wire::Refusal& refusal) {
@@ -69,11 +74,10 @@ bool write_tensor(SlotWriter& message, Operation& op, std::uint64_t sequence) {
          message.put(bits.data(), bits.size_bytes()) && message.put(op.input.base, bytes);
 }
 
-std::optional<WrittenSection> write_section(MessageBuilder& message, Contribution& c,
-                                            const SectionParts& parts) {
+std::uint64_t write_section(MessageBuilder& message, Contribution& c, const SectionParts& parts) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
-  const std::uint64_t begin = message.bytes(), staged = message.staged();
+  const std::uint64_t staged = message.staged();
   const auto bits = parts.bitmap ? bitmap_of(c) : std::span<const std::uint64_t>();
   wire::Header header;
   std::byte* const header_at = begin_section(message, c, header, parts);
@@ -81,13 +85,12 @@ std::optional<WrittenSection> write_section(MessageBuilder& message, Contributio
   if (header_at == nullptr || !message.put(bits.data(), bits.size_bytes()) ||
       (op.refusal && !write_refusal(message, header, *op.refusal))) {
     message.take_back_to(staged);
-    return std::nullopt;
+    return 0;
   }
   if (!op.refusal && parts.data)
     header.payload_bytes = static_cast<std::uint32_t>(write_data(message, c, message.room()));
   if (message.limits().streamed) header.flags |= wire::kStreamed;
-  std::memcpy(header_at, &header, sizeof header);
-  return WrittenSection{header_at, message.bytes() - begin};
+  return end_section(message, header_at, header);
 }
 
 }  // namespace nzcl::engine

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "runtime/channel/message_builder.h"
 #include "runtime/operation/operation.h"
@@ -53,17 +52,14 @@ struct SectionParts {
   std::uint16_t credit = 0;  // see wire::Header::credit
 };
 
-/// A section that has been appended to a message.
-struct WrittenSection {
-  std::byte* header = nullptr;  // in the staging buffer
-  std::uint64_t bytes = 0;      // of the whole section, with data that is gathered
-};
-
-/// Begins a section with a header, and the operation's record if it is the slice's first one.
-/// Returns where the header has to be written when the rest of the section is known, or nullptr if the
-/// message has no room.
+/// Begins a section, where one may begin, with a header, and the operation's record if it is the slice's
+/// first one. Returns where the header has to be written when the rest of the section is known, or nullptr if
+/// the message has no room.
 [[nodiscard]] std::byte* begin_section(MessageBuilder& message, const Contribution& contribution,
                                        wire::Header& header, const SectionParts& parts);
+
+/// Ends a section, and returns its size, with data that is gathered.
+std::uint64_t end_section(MessageBuilder& message, std::byte* at, const wire::Header& header);
 
 /// Writes why this rank takes part without data, and notes it in the header. Returns false, and writes
 /// nothing, if the message has no room.
@@ -75,8 +71,8 @@ struct WrittenSection {
 [[nodiscard]] bool write_tensor(SlotWriter& message, Operation& operation, std::uint64_t sequence);
 
 /// Appends a section to the message. Short runs are copied, and long ones become entries of its gather list.
-/// Returns nothing, and leaves the message as it was, if it has no room for all but the data.
-[[nodiscard]] std::optional<WrittenSection> write_section(MessageBuilder& message, Contribution& contribution,
-                                                          const SectionParts& parts);
+/// Returns its size, or 0 if the message has no room for all but the data; it is left as it was then.
+[[nodiscard]] std::uint64_t write_section(MessageBuilder& message, Contribution& contribution,
+                                          const SectionParts& parts);
 
 }  // namespace nzcl::engine

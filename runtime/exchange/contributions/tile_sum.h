@@ -9,10 +9,7 @@
 #include <vector>
 
 #include "runtime/exchange/contributions/intake.h"
-#include "runtime/kernels/element_accumulator.h"
-#include "runtime/kernels/list_sum.h"
-#include "runtime/kernels/merge.h"
-#include "runtime/kernels/unit_sum.h"
+#include "runtime/tile/part_sum.h"
 #include "runtime/tile/tile_codec.h"
 #include "runtime/tile/tile_list.h"
 
@@ -22,8 +19,7 @@ namespace nzcl::engine {
 /// reproducible to the last bit. Owned by an exchange and used by one thread.
 ///
 /// What a tile needs stays in a core's cache; contributions are read once, where they lie: in slots, and in
-/// the input of this member's own rank. There are five ways to sum (runtime/kernels/README.md says when each
-/// is fast); all give the same bits.
+/// the input of this member's own rank.
 class TileSum {
  public:
   TileSum(LaneContext& context, wire::Priority priority, Intake& intake);
@@ -38,13 +34,10 @@ class TileSum {
   /// say that several tiles in a row are empty, or tell them in lists, all of these are summed at once.
   /// Precondition: !done().
   bool ready();
-  /// How many tiles sum_into() sums. Precondition: ready().
-  std::uint64_t tiles() const { return std::max<std::uint64_t>({empty_, listed_, 1}); }
   /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
   /// ready().
   std::uint64_t bytes(std::uint64_t at) const {
-    return listed_ > 0 ? list_bytes(at, element_bytes(type()), list_sum_.size())
-                       : tile_bytes(at, choice_, alignment_, result_value_bytes());
+    return listed_ > 0 ? list_bytes(at, element_bytes(type()), result_.part.count) : result_.bytes(at);
   }
   /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
   /// Precondition: ready().
@@ -56,31 +49,20 @@ class TileSum {
   std::span<const int> holders() const { return ranks_; }
 
  private:
-  enum class Way : std::uint8_t { nothing, whole, merge, units, lists, accumulate };
-
   bool read_arrived();
   std::uint64_t empty_tiles() const;
   std::uint64_t listed_tiles() const;
   bool lists_pay(std::uint64_t tiles) const;
   std::size_t most_listed() const;
   std::size_t listed_of(int rank, std::uint64_t tiles) const;
-  bool sum_several(std::uint64_t tiles);
-  void write_list(std::byte* to, std::uint64_t at);
-  bool collect();
-  bool accumulate();
-  void start_accumulation();
-  void accumulate(const TilePart& part);
-  void end_accumulation();
-  void sum_lists();
-  void choose_result_code();
-  void unite();
-  void collect_sources();
+  bool unite_lists(std::uint64_t tiles);
+  bool unite_parts();
   std::optional<TilePart> part_of(int rank, TileScratch& scratch);
-  TilePart rounded(const TilePart& part);
-  void consume();
-  void write_values(std::span<std::byte> values);
-  void write_coded_values(std::byte* to);
-  std::uint64_t result_value_bytes() const;
+  TilePart own_part(TileScratch& scratch);
+  void round(TilePart& part, TileScratch& scratch);
+  void write_values(std::byte* to);
+  const wire::Tile& arrived(int rank) const { return arrived_[static_cast<std::size_t>(rank)]; }
+  std::size_t& taken(int rank) { return taken_[static_cast<std::size_t>(rank)]; }
   DataType type() const { return static_cast<DataType>(slice_->record.type); }
   wire::ValueRule rule() const { return slice_->record.value_rule; }
   /// The code of the result's values, and the one in which this rank's own values are rounded, as the other
@@ -94,32 +76,21 @@ class TileSum {
   std::vector<int> ranks_;  // 0, 1, 2 ...
   IncomingSlice* slice_ = nullptr;
   std::uint64_t summed_ = 0, tiles_ = 0;
+  ResultCoder* coder_ = nullptr;  // of a slice whose results are coded with what this rank keeps
   // What is known of the next tile:
   bool ready_ = false;
-  Way way_ = Way::nothing;
   std::uint64_t number_ = 0;
   std::uint64_t empty_ = 0;   // how many tiles from it on are empty on all ranks, as far as they say so
   std::uint64_t listed_ = 0;  // how many tiles from it on are summed as lists, all at once
   wire::TileShape shape_;
-  std::uint64_t units_ = 0;
-  ResultCoder* coder_ = nullptr;     // of a slice whose results are coded with what this rank keeps
-  std::uint64_t alignment_ = 0;      // how the result's values are aligned as they are sent
   std::vector<wire::Tile> arrived_;  // the parts of the remote ranks, by rank
-  std::vector<std::size_t> taken_;   // how many elements are summed now, by rank
-  std::vector<TilePart> parts_;      // by rank, for the ways that need all of them at once
-  TilePart result_;                  // the union; sum_into() writes its values
+  std::vector<std::size_t> taken_;   // how many elements of their lists are summed now, by rank
   bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
-  CodeChoice choice_;                // the code of the result's index set
+  CodedTile result_;                 // sum_into() writes its values; of lists only the count is known
   // Memory.
-  std::vector<TileScratch> scratches_;  // by rank, as long as there are few; otherwise one for all
-  TileScratch result_scratch_, rounding_scratch_;
-  std::vector<MergeSource> sources_;
-  std::vector<const std::byte*> pointers_;
-  std::vector<ElementList> lists_;
-  std::unique_ptr<std::uint32_t[]> list_offsets_;  // of lists_: kMostListed
-  const std::uint64_t most_bytes_;                 // of a message
-  ListSum list_sum_;
-  ElementAccumulator accumulator_;
+  PartSum sum_;
+  const std::uint64_t most_bytes_;  // of a message
+  const std::unique_ptr<std::byte[]> spare_;
 };
 
 }  // namespace nzcl::engine

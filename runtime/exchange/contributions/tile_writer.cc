@@ -12,11 +12,6 @@
 #include "runtime/trace/trace.h"
 
 namespace nzcl::engine {
-namespace {
-
-void zero(std::byte* at, std::uint64_t bytes) { std::memset(at, 0, bytes); }
-
-}  // namespace
 
 TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
     : rules_{context.config.index_code, context.config.short_codes},
@@ -25,20 +20,18 @@ TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
       scratch_(context.slot_bytes(priority)),
       coded_(new std::byte[context.slot_bytes(priority)]) {}
 
-std::optional<WrittenSection> TileWriter::write(MessageBuilder& message, Contribution& c,
-                                                std::uint16_t credit) {
+std::uint64_t TileWriter::write(MessageBuilder& message, Contribution& c, std::uint16_t credit) {
   Operation& op = *c.operation;
   const trace::Span span(trace::What::push, op.epoch, c.slice);
-  const std::uint64_t begin = message.bytes(), staged = message.staged();
+  const std::uint64_t staged = message.staged();
   wire::Header header;
   std::byte* const header_at =
       begin_section(message, c, header, {.bitmap = c.sent_tiles == 0, .data = true, .credit = credit});
   if (header_at == nullptr || !write_payload(message, c, header)) {
     message.take_back_to(staged);
-    return std::nullopt;
+    return 0;
   }
-  std::memcpy(header_at, &header, sizeof header);
-  return WrittenSection{header_at, message.bytes() - begin};
+  return end_section(message, header_at, header);
 }
 
 /// Writes tiles, or why the request was refused. Returns false if not even one tile, or the reason, fits.
@@ -108,9 +101,9 @@ bool TileWriter::add_list(MessageBuilder& message, Operation& op, std::uint64_t 
   const std::size_t count = op.tile_input().units_in(tile, tiles);
   std::byte* const to = message.reserve(list_bytes(at, each, count));
   if (to == nullptr) return false;
-  const ListRoom room = begin_list(to, at, each, tiles, count);
-  const ElementList list = op.tile_input().list(op.layout, tile, tiles, room.offsets.data());
-  copy_cold(room.values.data(), list.values, room.values.size());
+  const ElementList list =
+      op.tile_input().list(op.layout, tile, tiles, begin_list(to, at, each, tiles, count));
+  copy_cold(list_values(to, at, each), list.values, count * each);
   op.add(op.input_blocks, count);  // blocks are single elements
   return true;
 }
@@ -123,116 +116,73 @@ bool TileWriter::add_empty_tiles(MessageBuilder& message, std::uint64_t tiles) {
 }
 
 /// Returns false, and adds nothing, if the tile does not fit.
-bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t tile,
+bool TileWriter::add_tile(MessageBuilder& message, Operation& op, std::uint64_t number,
                           std::uint64_t payload_begin) {
-  const SliceLayout& layout = op.layout;
-  const std::uint64_t units = layout.shape_of_tile(tile).units();
   const std::uint64_t at = message.bytes() - payload_begin;
   // Reading a dense tile to find out that it does not fit would be a waste. Its size is about that of the one
   // before it.
   const bool alone = at == 0 && payload_begin <= wire::kMaxOverhead;
   if (!alone && message.room() < last_bytes_ + last_bytes_ / 8) return false;
-  if (wire::is_coded(op.record.value_rule)) return add_coded_tile(message, op, tile, at);
-  const wire::ValueCode code = wire::result_code(op.record.value_rule);
-  const std::uint64_t each = wire::value_bytes(op.type(), code);
-  const std::uint64_t before = wire::values_at(at, each) - at;
-  const std::uint64_t beside = before + bitmap_bytes(units) + sizeof(std::uint16_t) + wire::kTileAlignment;
-  if (message.room() <= beside) return false;
-
-  const bool narrower = code != wire::ValueCode::as_is;
-  const auto packed =
-      narrower ? scratch_.values() : std::span(message.next() + before, message.room() - beside);
-  const auto part = op.tile_input().part(layout, tile, scratch_, packed);
-  if (!part) return false;
-  const CodeChoice choice = choose_code(*part, units, rules_, scratch_);
-  const std::uint64_t bytes = tile_bytes(at, choice, each, part->count * each);
-  if (bytes > message.room()) return false;
-
-  const std::uint64_t value_bytes = part->count * each;
-  const std::uint64_t behind = part->count == 0 ? 0 : bytes - before - value_bytes;
-  std::byte* const begin = message.next();
-  std::byte* index = nullptr;
-  if (part->count == 0 || narrower) {
-    if (message.reserve(bytes) == nullptr) return false;
-  }
-  if (part->count == 0) {
-    // It has neither values nor an index set.
-  } else if (narrower) {
-    narrow(code == wire::ValueCode::float16 ? DataType::float16 : DataType::bfloat16,
-           reinterpret_cast<const float*>(part->values), part->count,
-           reinterpret_cast<std::uint16_t*>(begin + before));
-    index = begin + before + value_bytes;
-  } else {
-    const auto at_values =
-        place_values(message, *part, op.tile_input().region(), before, value_bytes, behind);
-    if (!at_values) return false;
-    index = *at_values;
-  }
-  write_descriptor(begin, choice, part->count, code);
-  if (part->count > 0) zero(begin + sizeof(std::uint32_t), before - sizeof(std::uint32_t));
-  if (choice.index_bytes > 0) {
-    const std::uint64_t written = write_index(index, *part, units, choice, scratch_);
-    zero(index + written, behind - written);
-  } else if (index != nullptr) {
-    zero(index, behind);
-  }
-  last_bytes_ = bytes;
-  op.input_blocks.fetch_add(TileBlocks(layout.block_units()).count(*part, units, scratch_),
+  const auto tile = code(message, op, number, at);
+  if (!tile || !put(message, *tile, at, op.tile_input().region())) return false;
+  last_bytes_ = tile->bytes(at);
+  op.input_blocks.fetch_add(TileBlocks(op.layout.block_units()).count(tile->part, tile->units, scratch_),
                             std::memory_order_relaxed);
   return true;
 }
 
-/// Adds a tile of a compressed gradient, whose values are coded. They are always copied, because they are
-/// few.
-bool TileWriter::add_coded_tile(MessageBuilder& message, Operation& op, std::uint64_t tile,
-                                std::uint64_t at) {
-  const std::uint64_t elements = op.layout.elements_of_tile(tile);
-  const auto part = op.tile_input().part(op.layout, tile, scratch_, scratch_.values());
-  if (!part) return false;
+/// Finds what the tile has, and codes it. Values that are packed out of a dense input, or rounded, are in
+/// their place in the message then. Returns nothing if they do not fit there.
+std::optional<CodedTile> TileWriter::code(const MessageBuilder& message, const Operation& op,
+                                          std::uint64_t number, std::uint64_t at) {
+  const std::uint64_t units = op.layout.shape_of_tile(number).units();
+  const wire::ValueRule rule = op.record.value_rule;
+  const bool coded = wire::is_coded(rule);
+  const wire::ValueCode code = coded ? wire::ValueCode::as_is : wire::result_code(rule);
+  const std::uint64_t begin = wire::values_at(at, wire::value_alignment(op.type(), code)) - at;
+  const std::uint64_t beside = begin + bitmap_bytes(units) + sizeof(std::uint16_t) + wire::kTileAlignment;
+  if (!coded && message.room() <= beside) return std::nullopt;
+  const std::span place(message.next() + begin, coded ? 0 : message.room() - beside);
+  auto part = op.tile_input().part(op.layout, number, scratch_,
+                                   rule == wire::ValueRule::as_is ? place : scratch_.values());
+  if (!part) return std::nullopt;
   CodeRules rules = rules_;
-  rules.coded = true;
-  const CodeChoice choice = choose_code(*part, elements, rules, scratch_);
-  const std::span values(reinterpret_cast<const float*>(part->values), part->count);
-  const auto coded = encode_values(values, part->coding, {coded_.get(), values.size_bytes()});
-  const CodedValues as_sent = coded.value_or(CodedValues{.bytes = values.size_bytes()});
-  const std::uint64_t alignment = wire::value_alignment(op.type(), as_sent.code);
-  const std::uint64_t bytes = tile_bytes(at, choice, alignment, as_sent.bytes);
-
-  std::byte* const begin = message.reserve(bytes);
-  if (begin == nullptr) return false;
-  write_descriptor(begin, choice, part->count, as_sent.code, as_sent.parameter);
-  if (part->count > 0) {
-    std::byte* to = begin + (wire::values_at(at, alignment) - at);
-    std::memcpy(to, coded ? coded_.get() : part->values, as_sent.bytes);
-    to += as_sent.bytes;
-    if (choice.index_bytes > 0) to += write_index(to, *part, elements, choice, scratch_);
-    zero(to, static_cast<std::uint64_t>(begin + bytes - to));
+  rules.coded = coded;
+  CodedValues values = values_in(code, op.type(), part->count);
+  const std::span floats(reinterpret_cast<const float*>(part->values), part->count);
+  if (code != wire::ValueCode::as_is) {
+    if (values.bytes > place.size()) return std::nullopt;
+    narrow(narrow_type(code), floats.data(), floats.size(), reinterpret_cast<std::uint16_t*>(place.data()));
+    part->values = place.data();
+  } else if (coded) {
+    if (const auto shorter = encode_values(floats, part->coding, {coded_.get(), values.bytes})) {
+      values = *shorter;
+      part->values = coded_.get();
+    }
   }
-  last_bytes_ = bytes;
-  op.add(op.input_blocks, part->count);  // blocks are single elements
-  return true;
+  return code_tile(*part, units, op.type(), values, rules, scratch_);
 }
 
-/// Puts the values into the message, with `before` bytes in front of them and `behind` bytes behind. Returns
-/// where these lie, which is nowhere if there are none; or nothing if the message has no room.
-std::optional<std::byte*> TileWriter::place_values(MessageBuilder& message, const TilePart& part,
-                                                   const verbs::MemoryRegion* region, std::uint64_t before,
-                                                   std::uint64_t bytes, std::uint64_t behind) {
-  const std::uint64_t all = before + bytes + behind;
-  if (message.room() < all) return std::nullopt;
+/// Puts a tile into the message. Returns false, and adds nothing, if it does not fit. `region` is the
+/// registered memory that the values lie in, if they are the caller's.
+bool TileWriter::put(MessageBuilder& message, const CodedTile& tile, std::uint64_t at,
+                     const verbs::MemoryRegion* region) {
+  const std::uint64_t all = tile.bytes(at), begin = tile.values_at(at), bytes = tile.values.bytes;
+  if (all > message.room()) return false;
+  std::byte* const to = message.next();
+  std::byte* behind = nullptr;
   // What is gathered takes an entry, and what follows it another one.
-  const bool gathers =
-      region != nullptr && bytes >= message.limits().gather_bytes && message.free_segments() >= 3;
-  if (gathers) {
-    if (message.reserve(before) == nullptr || !message.add(part.values, bytes, region, bytes))
-      return std::nullopt;
-    return behind == 0 ? nullptr : message.reserve(behind);
+  if (region != nullptr && tile.values.code == wire::ValueCode::as_is && bytes > 0 &&
+      bytes >= message.limits().gather_bytes && message.free_segments() >= 3) {
+    if (message.reserve(begin) == nullptr || !message.add(tile.part.values, bytes, region, bytes))
+      return false;
+    if (all > begin + bytes) behind = message.reserve(all - begin - bytes);
+  } else {
+    if (message.reserve(all) == nullptr) return false;
+    if (bytes > 0 && tile.part.values != to + begin) copy_cold(to + begin, tile.part.values, bytes);
   }
-  std::byte* const begin = message.reserve(all);
-  if (begin == nullptr) return std::nullopt;
-  std::byte* const values = begin + before;
-  if (part.values != values) copy_cold(values, part.values, bytes);
-  return values + bytes;
+  write_tile(tile, at, scratch_, to, behind);
+  return true;
 }
 
 }  // namespace nzcl::engine

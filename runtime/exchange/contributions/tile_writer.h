@@ -20,10 +20,9 @@ class TileWriter {
  public:
   TileWriter(const LaneContext& context, wire::Priority priority);
 
-  /// Appends a section with as many of the next tiles as make a message worth its cost, or returns nothing if
-  /// not even one of them fits behind what the message has already. An empty message takes every tile.
-  std::optional<WrittenSection> write(MessageBuilder& message, Contribution& contribution,
-                                      std::uint16_t credit);
+  /// Appends a section with as many of the next tiles as make a message worth its cost. Returns its size, or
+  /// 0 if not even one of them fits behind what the message has already. An empty message takes every tile.
+  std::uint64_t write(MessageBuilder& message, Contribution& contribution, std::uint16_t credit);
 
  private:
   bool write_payload(MessageBuilder& message, Contribution& contribution, wire::Header& header);
@@ -36,16 +35,16 @@ class TileWriter {
                        std::uint64_t at);
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
-  bool add_coded_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t at);
-  static std::optional<std::byte*> place_values(MessageBuilder& message, const TilePart& part,
-                                                const verbs::MemoryRegion* region, std::uint64_t before,
-                                                std::uint64_t bytes, std::uint64_t behind);
+  std::optional<CodedTile> code(const MessageBuilder& message, const Operation& operation, std::uint64_t tile,
+                                std::uint64_t at);
+  bool put(MessageBuilder& message, const CodedTile& tile, std::uint64_t at,
+           const verbs::MemoryRegion* region);
 
   const CodeRules rules_;
   const std::uint64_t ranks_;
   const std::uint64_t most_list_bytes_;  // of several tiles
   TileScratch scratch_;
-  const std::unique_ptr<std::byte[]> coded_;  // values of one tile
+  const std::unique_ptr<std::byte[]> coded_;  // values of one tile, if they are shorter when coded
   std::uint64_t last_bytes_ = 0;              // of the tile before
 };
 

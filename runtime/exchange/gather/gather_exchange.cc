@@ -93,7 +93,7 @@ std::uint64_t GatherExchange::compose(Operation& op, std::uint64_t sequence, Sta
   }
   MessageBuilder message({.segments = 1, .bytes = room}, pool.buffer(staging), pool.region());
   Contribution contribution(op, 0, sequence);
-  if (!write_section(message, contribution, {.bitmap = true, .data = true}) ||
+  if (write_section(message, contribution, {.bitmap = true, .data = true}) == 0 ||
       !(op.refusal || contribution.sent()))
     return 0;
   LaneStatistics::add(context_.statistics.bytes_copied, message.copied());

@@ -16,20 +16,20 @@ PartialSender::PartialSender(LaneContext& context, std::uint16_t to, bool keeps)
       unsent_(kMergingKept),
       kept_(slot_bytes_, kMergingKept) {}
 
-PartialSender::Room PartialSender::begin_tile(Operation& op, const TilePlace& place,
-                                              std::uint64_t most_bytes) {
-  if (!make_room(op, place, most_bytes, !open_ || header_.sequence != place.sequence)) return {};
-  return {message_.next(), message_.bytes() - payload_at_, message_.room()};
+/// Makes room for a tile in the section of its slice, or in a new one. Returns false, after a failure, if no
+/// message has room for it.
+bool PartialSender::begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes) {
+  return make_room(op, place, most_bytes, !open_ || header_.sequence != place.sequence);
 }
 
 void PartialSender::put_empty_tiles(Operation& op, const TilePlace& place, std::uint64_t tiles) {
-  const Room room = begin_tile(op, place, kEmptyTilesBytes);
-  if (room.to == nullptr) return;
-  write_empty_tiles(room.to, tiles);
-  end_tile(op, kEmptyTilesBytes, tiles);
+  if (!begin_tile(op, place, kEmptyTilesBytes)) return;
+  write_empty_tiles(message_.next(), tiles);
+  end_tiles(op, kEmptyTilesBytes, tiles);
 }
 
-void PartialSender::end_tile(Operation& op, std::uint64_t bytes, std::uint64_t tiles) {
+/// Takes what has been written.
+void PartialSender::end_tiles(Operation& op, std::uint64_t bytes, std::uint64_t tiles) {
   if (message_.take(bytes) == nullptr) return fail_without_room(op);
   header_.tiles += static_cast<std::uint32_t>(tiles);
   header_.flags |= wire::kTiles;
@@ -123,19 +123,6 @@ bool PartialSender::send() {
     any = true;
   }
   return any;
-}
-
-std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t units,
-                         std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch) {
-  write_descriptor(room.to, choice, part.count, wire::ValueCode::as_is);
-  const std::uint64_t bytes = tile_bytes(room.at, choice, value_bytes, part.count * value_bytes);
-  if (part.count == 0) return bytes;
-  const std::uint64_t values = wire::values_at(room.at, value_bytes) - room.at;
-  std::memset(room.to + sizeof(std::uint32_t), 0, values - sizeof(std::uint32_t));
-  std::byte* index = room.to + values + part.count * value_bytes;
-  if (choice.index_bytes > 0) index += write_index(index, part, units, choice, scratch);
-  std::memset(index, 0, static_cast<std::size_t>(room.to + bytes - index));
-  return bytes;
 }
 
 }  // namespace nzcl::engine

@@ -20,13 +20,6 @@ namespace nzcl::engine {
 /// construction. For one thread.
 class PartialSender {
  public:
-  /// Where a tile is to be written.
-  struct Room {
-    std::byte* to = nullptr;
-    std::uint64_t at = 0;     // where that is in the section's payload
-    std::uint64_t bytes = 0;  // that may be written
-  };
-
   /// `keeps`: what is sent is read here as well.
   PartialSender(LaneContext& context, std::uint16_t to, bool keeps);
 
@@ -35,14 +28,20 @@ class PartialSender {
     return std::max<std::size_t>(unsent_.size(), kept_.size()) + 1 + (open_ ? 1 : 0) <= kMergingKept &&
            context_.pool(kPriority).available() > 0;
   }
-  /// Begins a tile that takes at most `most_bytes` bytes. Returns a null place, after a failure, if no
-  /// message has room for it, which would be a fault of nzcl's own. Precondition: room().
-  Room begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes);
-  /// Ends the tile, whose bytes have been written, or so many tiles if they are empty.
-  void end_tile(Operation& op, std::uint64_t bytes, std::uint64_t tiles = 1);
-  /// Writes so many empty tiles, 1 .. wire::kMostEmptyTiles. Precondition: room().
+  /// Writes a tile, whose values write_values() writes to the place that it is given. `scratch` is the one
+  /// that was given to code_tile(). Precondition of this and the next two: room().
+  template <typename WriteValues>
+  void put_tile(Operation& op, const TilePlace& place, const CodedTile& tile, TileScratch& scratch,
+                WriteValues write_values) {
+    if (!begin_tile(op, place, tile.most_bytes())) return;
+    const std::uint64_t at = message_.bytes() - payload_at_;
+    if (tile.part.count > 0) write_values(message_.next() + tile.values_at(at));
+    write_tile(tile, at, scratch, message_.next());
+    end_tiles(op, tile.bytes(at), 1);
+  }
+  /// Writes so many empty tiles, 1 .. wire::kMostEmptyTiles.
   void put_empty_tiles(Operation& op, const TilePlace& place, std::uint64_t tiles);
-  /// Writes a refusal in place of the slice. Precondition: room().
+  /// Writes a refusal in place of the slice.
   void refuse(Operation& op, const TilePlace& place, const wire::Refusal& refusal);
   /// Whether a message has been begun.
   bool open() const { return open_; }
@@ -65,6 +64,8 @@ class PartialSender {
     std::uint32_t bytes = 0;
   };
 
+  bool begin_tile(Operation& op, const TilePlace& place, std::uint64_t most_bytes);
+  void end_tiles(Operation& op, std::uint64_t bytes, std::uint64_t tiles);
   bool make_room(Operation& op, const TilePlace& place, std::uint64_t bytes, bool section);
   void fail_without_room(const Operation& op);
   void open_message();
@@ -86,16 +87,5 @@ class PartialSender {
   std::byte* header_at_ = nullptr;  // where that section begins,
   std::uint64_t payload_at_ = 0;    // and where its payload begins in the message
 };
-
-/// Completes a tile of `part` that begins at `room`, and whose values are in place. Returns its bytes. The
-/// scratch is the one that was given to choose_code().
-std::uint64_t write_tile(const PartialSender::Room& room, const TilePart& part, std::size_t units,
-                         std::uint64_t value_bytes, const CodeChoice& choice, TileScratch& scratch);
-
-/// The most bytes that a tile takes of which `held` elements are there.
-constexpr std::uint64_t most_tile_bytes(const wire::TileShape& shape, std::uint64_t held,
-                                        std::uint64_t value_bytes) {
-  return wire::kTileOverhead + std::min(held, shape.elements) * value_bytes + (shape.units() + 63) / 64 * 8;
-}
 
 }  // namespace nzcl::engine

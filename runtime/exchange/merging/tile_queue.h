@@ -7,20 +7,12 @@
 
 #include "nzcl/types.h"
 #include "runtime/channel/fixed_queue.h"
+#include "runtime/exchange/merging/tile_walk.h"
 #include "runtime/wire/refusal.h"
 #include "runtime/wire/section.h"
 #include "runtime/wire/tile.h"
 
 namespace nzcl::engine {
-
-/// Where an exchange has come to: the next tile of a slice of an operation.
-struct TilePlace {
-  std::uint64_t epoch = 0, slice = 0;
-  std::uint64_t sequence = 0;  // of the slice among all that this lane has merged
-  std::uint64_t tile = 0;      // within the slice
-  std::uint64_t tiles = 0;     // of the slice
-  wire::TileShape shape;       // of the tile
-};
 
 /// The messages that one rank sends another, or keeps of what it has sent, and how far they have been read.
 /// What they say is checked against what must come next. Memory and slots belong to the owner, who gives them

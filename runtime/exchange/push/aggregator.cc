@@ -108,7 +108,7 @@ std::string Aggregator::waiting_for() const {
   if (!missing.empty()) return missing;
   const std::string full = results_.waiting_for();
   if (!full.empty()) return full;
-  return intake_.oldest().active ? intake_.describe(intake_.oldest()) : std::string();
+  return intake_.oldest().active ? describe(intake_.oldest()) : std::string();
 }
 
 }  // namespace nzcl::engine

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/list_text.h"
+#include "runtime/exchange/contributions/agreement.h"
 #include "runtime/exchange/push/worker.h"
 #include "runtime/kernels/stream_copy.h"
 
@@ -429,7 +430,7 @@ std::string ResultSender::waiting_for() const {
     append_item(full, context_.number(receivers_[i]));
   }
   return full.empty() ? full
-                      : fmt::format("{}: rank(s) {} stopped taking results", intake_.describe(epoch), full);
+                      : fmt::format("{}: rank(s) {} stopped taking results", describe(context_, epoch), full);
 }
 
 }  // namespace nzcl::engine

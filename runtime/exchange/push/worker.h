@@ -1,5 +1,4 @@
-// The worker's half of the push exchange: pushes this rank's slices to their owners, and puts results into
-// place.
+// The worker's half of the push exchange: pushes this rank's slices to their owners, and takes the results.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 #include "runtime/channel/lane_context.h"
 #include "runtime/exchange/contributions/tile_writer.h"
-#include "runtime/exchange/push/tile_placer.h"
+#include "runtime/exchange/push/result_taker.h"
 #include "runtime/exchange/push/uplink.h"
 #include "runtime/wire/section.h"
 
@@ -43,15 +42,16 @@ class Worker {
   void on_direct(std::uint16_t member, std::uint16_t sequence);
   /// Takes a section of a result from the local aggregator. Returns false if it cannot be placed yet, and
   /// must be offered again.
-  bool consume_local(const wire::Section& section, bool placed);
+  bool consume_local(const wire::Section& section, bool placed) {
+    return taker_.consume(uplinks_.front(), section, placed);  // the local aggregator's uplink comes first
+  }
 
   /// Returns true if some operation that was submitted has not finished here.
-  bool busy() const { return busy_slices_ > 0; }
+  bool busy() const { return submitted_slices_ > taker_.finished(); }
   /// Names the aggregators that owe this worker something, for messages about a stall.
   std::string waiting_for() const;
 
  private:
-  // Up.
   bool offer(Uplink& uplink);
   bool push(Uplink& uplink);
   bool start_slices(Uplink& uplink);
@@ -63,40 +63,20 @@ class Worker {
   void fail_without_room(const Transfer& transfer, StagingPool::Index staging);
   Transfer* start_along(Uplink& uplink, const MessageBuilder& message, const Transfer& last,
                         std::uint64_t covered);
-  std::optional<WrittenSection> add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer,
-                                            SectionParts parts);
+  bool add_section(Uplink& uplink, MessageBuilder& message, Transfer& transfer, SectionParts parts);
   bool streams(const Uplink& uplink, const Transfer& t);
-  StagingPool::Index acquire_staging(const Uplink& uplink);
   MessageBuilder begin_message(const Uplink& uplink, StagingPool::Index staging, bool streamed);
   void push_message(const Uplink& uplink, const MessageBuilder& message, StagingPool::Index staging,
                     const Transfer& last);
-  // Down.
-  bool pull(Uplink& uplink);
-  bool consume_held(Uplink& uplink);
-  bool consume(Uplink& uplink, const wire::Section& section, bool placed);
-  const char* wrong_with_result(const Uplink& uplink, const Transfer& transfer,
-                                const wire::Header& header) const;
-  bool take_union(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  bool take_end(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  bool take_refusal(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  bool take_tiles(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  bool announced(const Uplink& uplink) const;
-  void take_notice(Uplink& uplink, Transfer& transfer, const wire::Header& header);
-  void count_received(Uplink& uplink, Transfer& transfer, const wire::Section& section);
-  void scatter(const Uplink& uplink, Transfer& transfer, const wire::Section& section, bool placed);
-  static void place_run(Operation& operation, const RunWalk& down, std::span<const std::byte> run, bool cold);
-  void finish_if_complete(Uplink& uplink, Transfer& transfer);
-  const char* wrong_with_end(const Transfer& transfer) const;
-  bool refuse(const Uplink& uplink, const std::string& what);
 
   LaneContext& context_;
   const wire::Priority priority_;
   const std::uint64_t ahead_bytes_;  // see Uplink::may_start()
   Aggregator* local_ = nullptr;
   std::vector<Uplink> uplinks_;  // one for each aggregator; the local one's is the first
-  std::uint64_t busy_slices_ = 0;
+  std::uint64_t submitted_slices_ = 0;
   TileWriter tile_writer_;
-  TilePlacer tile_placer_;
+  ResultTaker taker_;
 };
 
 }  // namespace nzcl::engine
