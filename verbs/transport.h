@@ -183,9 +183,14 @@ struct EndpointOptions {
   std::vector<Level> levels = {};
   /// At which level this endpoint is used, which says which of a region's descriptors it reads.
   Level level = Level::between;
+  /// Whether it is a half of an endpoint that joins two, and only peers at its level are connected to it.
+  bool is_half = false;
 
-  /// Returns true for this endpoint itself and the peers at its level. No other peer is ever connected.
-  bool reaches(PeerId peer) const { return peer == self || levels.empty() || levels[peer] == level; }
+  /// Returns true for this endpoint itself and the peers that may be connected to it.
+  bool reaches(PeerId peer) const {
+    const Level its = levels.empty() ? Level::between : levels[peer];
+    return peer == self || !is_half || its == level;
+  }
 };
 
 class Trial;

@@ -155,6 +155,7 @@ TEST(NodeAndLink, OneWorkerOfEachHostMeasuresForAll) {
     EXPECT_EQ(m.scan_streams, m.hosts.together(0, m.members.self) ? 2 : 3) << m.members.self;
   }
   m.members.self = 3;
+  enter_nodes_and_links(told, m);
   EXPECT_EQ(engine::membership_among(m, {3, 4}, 1).scan_streams, 2);
 }
 
