@@ -156,8 +156,9 @@ void meet(CountedMeeting& meeting, std::size_t members, std::size_t per_host) {
     return Row(told).encode();
   });
   meeting.gather(GatherFrame::Kind::part, [](std::size_t) { return encode_strings({"0", ""}); });
-  meeting.gather(GatherFrame::Kind::part,
-                 [](std::size_t) { return std::string(R"({"gbps":100,"node":0,"scan_streams":0,"source":1})"); });
+  meeting.gather(GatherFrame::Kind::part, [](std::size_t) {
+    return std::string(R"({"gbps":100,"node":0,"scan_streams":0,"source":1})");
+  });
   meeting.gather(GatherFrame::Kind::row, [&](std::size_t member) {
     const std::string within = addresses.cma(member), between = addresses.tcp(member);
     Strings of_lane;

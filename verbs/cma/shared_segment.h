@@ -1,5 +1,5 @@
-// The memory that an endpoint shares with its peers: one ring of immediates for each peer that it reaches, and
-// a flag that says whether the endpoint sleeps.
+// The memory that an endpoint shares with its peers: one ring of immediates for each peer that it reaches,
+// and a flag that says whether the endpoint sleeps.
 #pragma once
 
 #include <atomic>
