@@ -183,14 +183,11 @@ struct EndpointOptions {
   std::vector<Level> levels = {};
   /// At which level this endpoint is used, which says which of a region's descriptors it reads.
   Level level = Level::between;
-  /// Whether it is a half of an endpoint that joins two, and only peers at its level are connected to it.
-  bool is_half = false;
+  /// Whether only the peers at Level::within are connected to it. These all reach each other.
+  bool within_only = false;
 
   /// Returns true for this endpoint itself and the peers that may be connected to it.
-  bool reaches(PeerId peer) const {
-    const Level its = levels.empty() ? Level::between : levels[peer];
-    return peer == self || !is_half || its == level;
-  }
+  bool reaches(PeerId peer) const { return peer == self || !within_only || levels[peer] == Level::within; }
 };
 
 class Trial;

@@ -90,7 +90,7 @@ std::size_t segment_bytes(Endpoint& endpoint, std::size_t reached) {
 /// An endpoint of a member that is one of eight on its host.
 EndpointOptions one_of_eight(std::size_t members, PeerId self) {
   EndpointOptions options{
-      .self = self, .peers = members, .arrivals = 100 * members, .level = Level::within, .is_half = true};
+      .self = self, .peers = members, .arrivals = 100 * members, .level = Level::within, .within_only = true};
   for (PeerId mate = 0; mate < members; ++mate)
     options.levels.push_back(mate / 8 == self / 8 ? Level::within : Level::between);
   return options;

@@ -65,9 +65,7 @@ std::unique_ptr<Endpoint> MixedDevice::open_endpoint(const EndpointOptions& opti
   EndpointOptions between = options, within = options;
   between.level = Level::between;
   within.level = Level::within;
-  // The peers of a host all reach each other, so they agree about who these are. Those of other hosts do not:
-  // two ranks of one host are both reached from another one, and not by each other at this level.
-  within.is_half = true;
+  within.within_only = true;
   bool any_within = false, any_between = options.peers <= 1;
   for (PeerId peer = 0; peer < options.levels.size(); ++peer) {
     if (peer == options.self) continue;
