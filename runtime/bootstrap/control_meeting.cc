@@ -21,11 +21,6 @@ constexpr std::chrono::seconds kLateTime{3};
 // answer.
 constexpr std::chrono::seconds kGrace{2};
 
-Failure failure_of(const std::exception& e) {
-  const auto* const error = dynamic_cast<const Error*>(&e);
-  return {error != nullptr ? error->code() : ErrorCode::system, e.what()};
-}
-
 std::vector<std::string> names_of(const MeetingSettings& settings) {
   std::vector<std::string> names;
   for (int i = 0; i < settings.size; ++i) names.push_back(settings.name(i));

@@ -13,8 +13,8 @@
 namespace nzcl::engine {
 
 /// Owns the memory, which the device allocates, and its registration. The device and the configuration must
-/// outlive it. Rings lie
-/// on this member's memory node, and staging buffers on that of whoever reads them (staging_banks.h).
+/// outlive it. Rings lie on this member's memory node, and staging buffers on that of whoever reads them
+/// (staging_banks.h).
 class LaneMemory {
  public:
   LaneMemory(const EngineConfig& config, verbs::Device& device);

@@ -5,13 +5,10 @@
 #include <cstring>
 
 #include "runtime/base/bitmap.h"
+#include "runtime/base/divide.h"
 
 namespace nzcl::engine {
 namespace {
-
-std::uint64_t blocks_in(std::uint64_t bytes, std::uint64_t block_bytes) {
-  return bytes / block_bytes + (bytes % block_bytes != 0);
-}
 
 /// Mixes a word into a checksum. Every step can be undone, so a change of a single word always changes the
 /// checksum.
@@ -59,7 +56,7 @@ std::uint64_t InputBlocks::blocks() const { return blocks_before(chunks.size());
 
 std::uint64_t InputBlocks::blocks_before(std::size_t chunk) const {
   std::uint64_t sum = 0;
-  for (std::size_t c = 0; c < chunk; ++c) sum += blocks_in(chunks[c].size(), block_bytes);
+  for (std::size_t c = 0; c < chunk; ++c) sum += ceil_div(chunks[c].size(), block_bytes);
   return sum;
 }
 

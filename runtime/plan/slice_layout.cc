@@ -4,12 +4,11 @@
 #include <bit>
 
 #include "nzcl/types.h"
+#include "runtime/base/divide.h"
 #include "runtime/plan/partial_type.h"
 
 namespace nzcl::engine {
 namespace {
-
-std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0); }
 
 // splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014).
 std::uint64_t mix(std::uint64_t x) {

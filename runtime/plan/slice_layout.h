@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "runtime/base/divide.h"
 #include "runtime/plan/engine_config.h"
 #include "runtime/wire/message.h"
 #include "runtime/wire/tile.h"
@@ -192,8 +193,7 @@ class SliceLayout {
   /// The pool that the owner is in, or one without slices.
   Pool pool_with(std::uint32_t owner, std::uint32_t& place) const;
   std::uint64_t blocks_in(std::uint64_t elements) const {
-    const std::uint64_t bytes = elements * element_bytes_;
-    return bytes / block_bytes_ + (bytes % block_bytes_ != 0);
+    return ceil_div(elements * element_bytes_, block_bytes_);
   }
   std::uint32_t rotation(std::uint64_t row, std::uint32_t size) const;
   std::uint32_t meeting_owner() const { return rotation(0, owners_); }

@@ -67,12 +67,6 @@ std::string describe_nodes(const std::vector<int>& nodes) {
   return differ ? fmt::format(", on nodes {}", fmt::join(nodes, ",")) : "";
 }
 
-/// Everything that is not an Error comes from the system: no memory, no threads.
-Failure failure_of(const std::exception& e) {
-  const auto* const error = dynamic_cast<const Error*>(&e);
-  return {error != nullptr ? error->code() : ErrorCode::system, e.what()};
-}
-
 /// Names this member before it is known who the others are.
 std::string join_name(const Options& options, const Identity& identity, int position) {
   const bool worker = identity.role == bootstrap::Role::worker;
@@ -84,7 +78,7 @@ std::string join_name(const Options& options, const Identity& identity, int posi
 }
 
 /// What the others are told of a member that cannot join.
-Failure failure_of(const std::string& name, const std::exception& e) {
+Failure named_failure(const std::string& name, const std::exception& e) {
   Failure failure = failure_of(e);
   failure.text = name + ": " + failure.text;
   return failure;
@@ -112,7 +106,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join(Options options,
   try {
     make_room_to_meet(*meeting);
   } catch (const std::exception& e) {
-    meeting->give_up(failure_of(name, e), deadline);
+    meeting->give_up(named_failure(name, e), deadline);
     throw;
   }
   auto control = meet(options, *meeting, identity, deadline);
@@ -121,7 +115,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join(Options options,
   try {
     return join_members(options, identity, control, rounds, std::move(session), deadline);
   } catch (const std::exception& e) {
-    if (control) control->abort(failure_of(name, e));
+    if (control) control->abort(named_failure(name, e));
     throw;
   }
 }
@@ -221,7 +215,7 @@ void CommunicatorCore::begin(std::unique_ptr<bootstrap::ControlPlane> control, b
     rounds.allgather("ready", deadline);
   } catch (const std::exception& e) {
     told_ = true;  // by what is thrown
-    control_->abort(failure_of(membership.names[static_cast<std::size_t>(rounds.rank())], e));
+    control_->abort(named_failure(membership.names[static_cast<std::size_t>(rounds.rank())], e));
     throw;
   }
 }
@@ -260,7 +254,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_split(Split split, verb
     log().log(core->members().known_as ? spdlog::level::debug : spdlog::level::info, "{}", core->describe());
     return core;
   } catch (const std::exception& e) {
-    const Failure failure = failure_of(name, e);
+    const Failure failure = named_failure(name, e);
     if (control) control->abort(failure);
     split.meeting->give_up(failure, deadline);  // if it has not ended yet
     throw;

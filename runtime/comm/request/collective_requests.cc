@@ -6,6 +6,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
+#include "runtime/base/divide.h"
 #include "runtime/comm/request/request_checks.h"
 #include "runtime/wire/checks.h"
 
@@ -32,10 +33,6 @@ Counts counts_of(const CollectiveRequest& r) {
   return {.largest = *most, .checksum = std::max<std::uint64_t>(sum, 1)};
 }
 
-std::uint64_t blocks_of(std::uint64_t elements, std::uint64_t block_elems) {
-  return elements / block_elems + (elements % block_elems != 0);
-}
-
 /// A range of the caller's memory, in elements, and how many blocks it has.
 struct Range {
   std::uint64_t elements = 0, blocks = 0;
@@ -52,7 +49,7 @@ class Chunks {
   Range one(int chunk) const {
     const auto c = static_cast<std::size_t>(chunks_ == 1 ? 0 : chunk);
     const std::uint64_t n = begins_.empty() ? count_ : begins_[c + 1] - begins_[c];
-    return {n, blocks_of(n, block_)};
+    return {n, ceil_div(n, block_)};
   }
   Range all() const {
     Range sum;

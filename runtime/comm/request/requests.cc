@@ -7,6 +7,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
+#include "runtime/base/divide.h"
 #include "runtime/comm/request/request_checks.h"
 #include "runtime/operation/index_memory.h"
 #include "runtime/wire/checks.h"
@@ -51,10 +52,6 @@ wire::OperationRecord make_shape(const Request& r, WireType by_option) {
   shape.root_or_density = density(r.expected_density).code();
   shape.value_rule = value_rule(r.wire_type, r.type, by_option);
   return shape;
-}
-
-std::uint64_t blocks_of(std::uint64_t count, std::uint64_t block_elems) {
-  return count / block_elems + (count % block_elems != 0);
 }
 
 std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
@@ -109,7 +106,7 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
   const wire::OperationRecord& shape = p.record;
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
   p.timeout = check_timeout(kCall, r.timeout);
-  check_bitmap(kCall, r.bitmap.size(), blocks_of(r.count, r.block_elems), r.dense);
+  check_bitmap(kCall, r.bitmap.size(), ceil_div(r.count, r.block_elems), r.dense);
   if (r.count == 0) {
     p.known = Prepared::Input::all;
     return;
@@ -123,7 +120,7 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
   take_buffers(r, std::move(in), std::move(out), p);
   if (!r.bitmap.empty()) {
     p.known = Prepared::Input::bitmap;
-    p.bitmap = copy_bitmap(r.bitmap, blocks_of(r.count, r.block_elems));
+    p.bitmap = copy_bitmap(r.bitmap, ceil_div(r.count, r.block_elems));
   }
 }
 
@@ -131,7 +128,7 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
   const wire::OperationRecord& shape = p.record;
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
   const std::uint64_t block_bytes = r.block_elems * element_bytes(r.type);
-  const std::uint64_t blocks = blocks_of(r.count, r.block_elems);
+  const std::uint64_t blocks = ceil_div(r.count, r.block_elems);
   p.timeout = check_timeout(kCall, r.timeout);
   if (r.output != nullptr && r.packed_values != nullptr)
     reject("output and packed_values exclude each other");
