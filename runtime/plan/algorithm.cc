@@ -213,7 +213,7 @@ HierarchyCase hierarchy_case(const EngineConfig& config, const wire::OperationRe
   return {.hosts = shape.hosts,
           .ranks = shape.most_ranks,
           .columns = shape.columns,
-          .pieces = std::clamp<std::uint64_t>(bytes / kLeastPieceBytes, 1, kMostPieces),
+          .pieces = pieces_of(bytes),
           .tiled = flat.tiled()};
 }
 

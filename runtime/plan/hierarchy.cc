@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "runtime/base/divide.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
 namespace {
 
-std::uint64_t rounded_up(std::uint64_t a, std::uint64_t b) { return a / b + (a % b != 0); }
-
 /// A share of many blocks is cut to whole words of their bitmap.
-std::uint64_t whole_words(std::uint64_t blocks) { return blocks < 64 ? blocks : rounded_up(blocks, 64) * 64; }
+std::uint64_t whole_words(std::uint64_t blocks) { return blocks < 64 ? blocks : ceil_div(blocks, 64) * 64; }
 
 /// The host of each rank, numbered by its lowest rank.
 std::vector<int> hosts_of(const Membership& m, int host_ranks) {
@@ -70,13 +69,16 @@ std::uint64_t Piece::before(int column) const {
   return std::accumulate(columns.begin(), columns.begin() + column, std::uint64_t{0});
 }
 
+std::uint64_t pieces_of(std::uint64_t bytes) {
+  return std::clamp<std::uint64_t>(bytes / kLeastPieceBytes, 1, kMostPieces);
+}
+
 std::vector<Piece> cut_into_pieces(std::uint64_t count, std::uint64_t block_elems,
                                    std::uint64_t element_bytes, int columns) {
-  const std::uint64_t blocks = rounded_up(count, block_elems);
-  const std::uint64_t wanted =
-      std::clamp<std::uint64_t>(count * element_bytes / kLeastPieceBytes, 1, kMostPieces);
+  const std::uint64_t blocks = ceil_div(count, block_elems);
+  const std::uint64_t wanted = pieces_of(count * element_bytes);
   const auto shares = static_cast<std::uint64_t>(columns);
-  const std::uint64_t share = std::max<std::uint64_t>(1, whole_words(rounded_up(blocks, wanted * shares)));
+  const std::uint64_t share = std::max<std::uint64_t>(1, whole_words(ceil_div(blocks, wanted * shares)));
   std::vector<Piece> pieces;
   for (std::uint64_t begin = 0; begin < blocks;) {
     Piece piece{.begin = begin * block_elems, .columns = {}};

@@ -53,6 +53,8 @@ struct Piece {
   std::uint64_t before(int column) const;
 };
 
+/// Into about how many pieces a tensor of so many bytes is cut.
+std::uint64_t pieces_of(std::uint64_t bytes);
 /// Cuts a tensor into pieces.
 std::vector<Piece> cut_into_pieces(std::uint64_t count, std::uint64_t block_elems,
                                    std::uint64_t element_bytes, int columns);

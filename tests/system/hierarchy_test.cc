@@ -335,7 +335,7 @@ TEST(Hierarchy, rows_that_a_stream_has_twice_are_added_up) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(Hierarchy, is_chosen_where_the_order_of_sums_may_change) {
+TEST(Hierarchy, is_not_taken_for_sums_of_floats_that_nobody_allows_another_order) {
   Setting s = by_hierarchy({4, 2});
   s.options.algorithm = Algorithm::automatic;
   const auto errors = run_ranks(s, [&](Communicator& c) {
@@ -484,9 +484,35 @@ TEST(Hierarchy, finds_inputs_that_change_and_bitmaps_that_hide_blocks) {
   s.options.check = 1;
   const auto errors = run_ranks(s, [&](Communicator& c) {
     const Problem p{.count = 70001, .block = 256, .ranks = 4, .seed = 2};
-    run_one(c, p, sum_by_hosts(p, 2), Form::in_place);
-    run_one(c, p, sum_by_hosts(p, 2), Form::out_of_place);
-    run_one(c, p, sum_by_hosts(p, 2), Form::with_bitmap);
+    for (const Form form : {Form::in_place, Form::out_of_place, Form::with_bitmap})
+      run_one(c, p, sum_by_hosts(p, 2), form);
+
+    std::vector<float> input(100000, 1.0f), output(input.size());
+    const auto in = c.register_buffer(input.data(), input.size() * 4);
+    const auto out = c.register_buffer(output.data(), output.size() * 4);
+    AllreduceRequest request{.input = input.data(), .output = output.data(), .count = input.size()};
+    const auto text_of = [&](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const Error& e) {
+        return e.what();
+      }
+      return "";
+    };
+    const std::string changed = text_of([&] {
+      Work work = c.allreduce(request);
+      if (c.rank() == 1) input[77777] = 5.0f;
+      work.wait();
+    });
+    // The others have summed whatever was there.
+    EXPECT_THAT(changed, c.rank() == 1 ? HasSubstr("block 303 of the input changed") : HasSubstr(""));
+    EXPECT_EQ(changed.empty(), c.rank() != 1) << changed;
+    input[77777] = 1.0f;
+
+    std::vector<std::uint64_t> bitmap(words_for(391), ~std::uint64_t{0});
+    if (c.rank() == 2) bitmap[0] &= ~(std::uint64_t{1} << 9);
+    request.bitmap = bitmap;
+    EXPECT_THAT(text_of([&] { c.allreduce(request).wait(); }), HasSubstr("block 9 of the input is not all"));
   });
   EXPECT_THAT(errors, Each(""));
 }

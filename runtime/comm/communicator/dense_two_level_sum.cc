@@ -5,17 +5,10 @@
 #include <utility>
 
 #include "runtime/base/bitmap.h"
+#include "runtime/base/divide.h"
 #include "runtime/operation/slice_view.h"
 
 namespace nzcl::comm {
-
-namespace {
-
-std::uint64_t blocks_of(std::uint64_t elements, std::uint64_t block) {
-  return elements / block + (elements % block != 0);
-}
-
-}  // namespace
 
 DenseTwoLevelSum::DenseTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request)
     : hierarchy_(hierarchy), request_(std::move(request)) {
@@ -24,7 +17,7 @@ DenseTwoLevelSum::DenseTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request
                                                     hierarchy_.plan().columns()))
     pieces_.push_back({.cut = std::move(cut), .bits = {}, .failure = request_.refusal});
   pieces_left_ = pieces_.size();
-  union_bits_.assign(words_for(blocks_of(r.count, r.block_elems)), 0);
+  union_bits_.assign(words_for(ceil_div(r.count, r.block_elems)), 0);
 }
 
 void DenseTwoLevelSum::announce() {
@@ -47,7 +40,7 @@ void DenseTwoLevelSum::begin() {
 void DenseTwoLevelSum::place_values() {
   const std::uint64_t block_bytes = request_.block_bytes();
   const std::uint64_t bytes = request_.record.count * element_bytes(request_.type());
-  const std::uint64_t blocks = blocks_of(request_.record.count, request_.record.block_elems);
+  const std::uint64_t blocks = ceil_div(request_.record.count, request_.record.block_elems);
   const std::span<const std::uint64_t> bits = request_.bitmap;
   std::byte* const output = request_.output.base;
   std::memset(output, 0, bytes);
@@ -74,21 +67,13 @@ std::vector<std::uint64_t> DenseTwoLevelSum::counts(const engine::Piece& piece) 
   return all;
 }
 
-void DenseTwoLevelSum::add_traffic(const Operation& step) const {
-  const auto add = [](auto& counter, const auto& more) {
-    counter.fetch_add(more.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  };
-  add(request_.operation->bytes_sent, step.bytes_sent);
-  add(request_.operation->bytes_received, step.bytes_received);
-}
-
 /// The first step: each column gets its share of what the ranks of this host have.
 void DenseTwoLevelSum::sum_host(PieceState& piece) {
   const std::vector<std::uint64_t> shares = counts(piece.cut);
   const std::uint64_t block = request_.record.block_elems;
   std::vector<std::uint64_t> bits;
   if (!request_.bitmap.empty()) {
-    const std::uint64_t blocks = blocks_of(piece.cut.elements(), block);
+    const std::uint64_t blocks = ceil_div(piece.cut.elements(), block);
     bits.resize(words_for(blocks));
     engine::copy_bits(bits, 0, request_.bitmap, piece.cut.begin / block, blocks);
   }
@@ -111,9 +96,8 @@ void DenseTwoLevelSum::sum_host(PieceState& piece) {
                      if (step && !piece.failure) {
                        const auto summed = step->union_bitmap();
                        piece.bits.assign(summed.begin(), summed.end());
-                       request_.operation->input_blocks.fetch_add(
-                           step->input_blocks.load(std::memory_order_relaxed), std::memory_order_relaxed);
-                       add_traffic(*step);
+                       request_.count_input(*step);
+                       request_.count_traffic(*step);
                      }
                      host_summed(piece);
                    });
@@ -139,14 +123,15 @@ void DenseTwoLevelSum::sum_hosts(PieceState& piece) {
                                  .bitmap = piece.bits,
                                  .timeout = request_.level_timeout(),
                                  .tag = request_.record.tag,
-                                 .wire_type = WireType::as_is};
+                                 .wire_type = WireType::as_is,
+                                 .expected_density = request_.host_density(hierarchy_.plan().most_ranks())};
   hierarchy_.start(Level::across, &request, piece.failure,
                    [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
                      if (step && !piece.failure) {
                        const auto summed = step->union_bitmap();
                        piece.bits.assign(summed.begin(), summed.end());
                        if (request_.op() == ReduceOp::avg) divide_share(piece);
-                       add_traffic(*step);
+                       request_.count_traffic(*step);
                      }
                      hosts_summed(piece);
                    });
@@ -154,7 +139,7 @@ void DenseTwoLevelSum::sum_hosts(PieceState& piece) {
 
 void DenseTwoLevelSum::divide_share(const PieceState& piece) {
   const std::uint64_t block = request_.record.block_elems, elements = share_elements(piece);
-  const std::uint64_t blocks = blocks_of(elements, block);
+  const std::uint64_t blocks = ceil_div(elements, block);
   const std::span<const std::uint64_t> bits = piece.bits;
   for (std::uint64_t b = next_set(bits, 0, blocks), end = b; b < blocks; b = next_set(bits, end, blocks)) {
     end = next_clear(bits, b, blocks);
@@ -186,7 +171,7 @@ void DenseTwoLevelSum::give_to_host(PieceState& piece) {
       .tag = request_.record.tag};
   hierarchy_.start(Level::down, &request, piece.failure,
                    [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
-                     if (step) add_traffic(*step);
+                     if (step) request_.count_traffic(*step);
                      piece_over(piece, step.get());
                    });
 }

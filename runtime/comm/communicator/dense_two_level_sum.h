@@ -39,7 +39,6 @@ class DenseTwoLevelSum final : public TwoLevelSum {
   std::uint64_t share_elements(const PieceState& piece) const;
   /// Elements of the piece's shares by the places of this host's ranks.
   std::vector<std::uint64_t> counts(const engine::Piece& piece) const;
-  void add_traffic(const Operation& step) const;
 
   Hierarchy& hierarchy_;
   const TwoLevelRequest request_;

@@ -12,14 +12,6 @@
 #include "runtime/placement/threads.h"
 
 namespace nzcl::comm {
-namespace {
-
-Failure what_failed(const std::exception& e) {
-  const auto* const error = dynamic_cast<const Error*>(&e);
-  return {error != nullptr ? error->code() : ErrorCode::system, e.what()};
-}
-
-}  // namespace
 
 Hierarchy::Hierarchy(engine::HierarchyPlan plan, Parent parent)
     : plan_(std::move(plan)),
@@ -43,14 +35,17 @@ void Hierarchy::make() {
   try {
     make_levels();
   } catch (const std::exception& e) {
-    const Failure failure = what_failed(e);
-    {
-      const std::scoped_lock lock(mutex_);
-      if (!failure_) failure_ = failure;
-    }
-    parent_.fail(failure);
+    cannot_make(failure_of(e));
   }
   for (LevelState& level : levels_) level.steps.open();
+}
+
+void Hierarchy::cannot_make(const Failure& failure) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!failure_) failure_ = failure;
+  }
+  parent_.fail(failure);
 }
 
 void Hierarchy::make_levels() {
@@ -82,14 +77,20 @@ std::optional<Failure> Hierarchy::why_not_made() const {
 // --- Sums
 
 void Hierarchy::add(TwoLevelSum& sum) {
+  sum.announce();
+  bool first = false;
   {
     const std::scoped_lock lock(mutex_);
-    if (!maker_.joinable())
-      maker_ = start_thread("nzcl-levels", [this] { return std::thread([this] { make(); }); });
+    ++under_way_;
+    first = !std::exchange(begun_, true);
   }
-  sum.announce();
-  const std::scoped_lock lock(mutex_);
-  ++under_way_;
+  if (!first) return;
+  try {
+    maker_ = start_thread("nzcl-levels", [this] { return std::thread([this] { make(); }); });
+  } catch (const Error& e) {  // the sum has its place in the order, and ends in failure
+    cannot_make(failure_of(e));
+    for (LevelState& level : levels_) level.steps.open();
+  }
 }
 
 void Hierarchy::start(Level which, const Request& request, std::optional<Failure>& failure, Next next) {
@@ -107,11 +108,10 @@ void Hierarchy::start(Level which, const Request& request, std::optional<Failure
       operation = level.core->start(request);
     }
   } catch (const std::exception& e) {
-    note_failure(level, failure, what_failed(e));
+    note_failure(level, failure, failure_of(e));
   }
   if (!operation) return next(nullptr);
   const auto over = [this, &level, &failure, operation, next] {
-    operation->verify_input();
     operation->release_regions();
     if (const auto its = operation->failure()) note_failure(level, failure, *its);
     next(operation);
@@ -159,11 +159,7 @@ void Hierarchy::end(const Failure& failure) {
 }
 
 void Hierarchy::close() {
-  {
-    const std::unique_lock lock(mutex_);
-    if (!maker_.joinable()) return;
-  }
-  maker_.join();
+  if (maker_.joinable()) maker_.join();
   for (const LevelState& level : levels_) {
     if (level.core) level.core->close();
   }

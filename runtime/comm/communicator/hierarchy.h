@@ -88,6 +88,7 @@ class Hierarchy {
   };
   void make();
   void make_levels();
+  void cannot_make(const Failure& failure);
   std::optional<Failure> why_not_made() const;
   void note_failure(const LevelState& level, std::optional<Failure>& noted, const Failure& failure);
 
@@ -101,7 +102,8 @@ class Hierarchy {
   std::condition_variable over_;
   std::uint64_t under_way_ = 0;  // sums
   std::optional<Failure> failure_;
-  std::thread maker_;
+  bool begun_ = false;  // the first sum was added
+  std::thread maker_;   // started by the call that adds it, and joined when no other call is made any more
 };
 
 }  // namespace nzcl::comm

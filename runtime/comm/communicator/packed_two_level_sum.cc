@@ -53,15 +53,10 @@ std::uint64_t PackedTwoLevelSum::complete(Operation& step, LevelBuffer& buffer) 
     step.complete_packed();
     buffer.make_registered(hierarchy_.buffers().register_memory());
   } catch (const std::exception& e) {
-    const auto* const error = dynamic_cast<const Error*>(&e);
-    failure_ = Failure{error != nullptr ? error->code() : ErrorCode::system, e.what()};
+    failure_ = failure_of(e);
     return 0;
   }
-  const auto add = [](auto& counter, const auto& more) {
-    counter.fetch_add(more.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  };
-  add(request_.operation->bytes_sent, step.bytes_sent);
-  add(request_.operation->bytes_received, step.bytes_received);
+  request_.count_traffic(step);
   return step.union_blocks.load(std::memory_order_relaxed);
 }
 
@@ -72,12 +67,12 @@ void PackedTwoLevelSum::sum_host() {
   request.values = request_.input;
   request.indices = IndexSpan(request_.indices.data(), request_.index_count, request_.index_type);
   request.sum_duplicates = request_.sum_duplicates;
+  request.expected_density = request_.host_density(1);
   hierarchy_.start(Level::up, &request, failure_,
                    [this, self = shared_from_this()](const std::shared_ptr<Operation>& step) {
                      if (step && !failure_) {
                        host_blocks_ = complete(*step, *of_host_);
-                       request_.operation->input_blocks.fetch_add(
-                           step->input_blocks.load(std::memory_order_relaxed), std::memory_order_relaxed);
+                       request_.count_input(*step);
                      }
                      if (!hierarchy_.has_column()) {
                        hierarchy_.steps(Level::down).ready(down_, [this, self] { give_to_host(); });
@@ -91,6 +86,7 @@ void PackedTwoLevelSum::sum_host() {
 void PackedTwoLevelSum::sum_hosts() {
   of_column_->make_room(of_column_->capacity(), request_.block_bytes());
   SparseAllreduceRequest request = step_request(of_column_.get());
+  request.expected_density = request_.host_density(hierarchy_.plan().most_ranks());
   if (!failure_) {
     const std::uint64_t blocks = request_.operation->layout.blocks();
     const auto columns = static_cast<std::uint64_t>(hierarchy_.plan().columns());
@@ -133,6 +129,7 @@ void PackedTwoLevelSum::give_to_host() {
 void PackedTwoLevelSum::done(const std::shared_ptr<Operation>& last) {
   hierarchy_.buffers().give_back(std::move(of_host_));
   hierarchy_.buffers().give_back(std::move(of_column_));
+  if (last) request_.count_traffic(*last);
   const std::uint64_t blocks = last ? last->union_blocks.load(std::memory_order_relaxed) : 0;
   request_.operation->rest_done({.blocks = blocks, .packed = last, .failure = failure_});
   hierarchy_.over();

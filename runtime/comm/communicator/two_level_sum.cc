@@ -14,6 +14,20 @@ std::chrono::nanoseconds TwoLevelRequest::level_timeout() const {
   return std::min<std::chrono::nanoseconds>(timeout + engine::kLevelGrace, kLongest);
 }
 
+double TwoLevelRequest::host_density(int ranks) const {
+  const wire::Density density = record.density();
+  return density.known() ? std::min(1.0, ranks * density.share()) : 0;
+}
+
+void TwoLevelRequest::count_input(const engine::Operation& step) const {
+  operation->add(operation->input_blocks, step.input_blocks.load(std::memory_order_relaxed));
+}
+
+void TwoLevelRequest::count_traffic(const engine::Operation& step) const {
+  operation->add(operation->bytes_sent, step.bytes_sent.load(std::memory_order_relaxed));
+  operation->add(operation->bytes_received, step.bytes_received.load(std::memory_order_relaxed));
+}
+
 std::shared_ptr<TwoLevelSum> make_two_level_sum(Hierarchy& hierarchy, TwoLevelRequest request) {
   if (request.record.packed_result != 0)
     return std::make_shared<PackedTwoLevelSum>(hierarchy, std::move(request));

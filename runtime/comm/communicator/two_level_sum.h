@@ -48,6 +48,12 @@ struct TwoLevelRequest {
   std::uint64_t block_bytes() const { return record.block_elems * element_bytes(type()); }
   /// An average is divided once, when all hosts are in the sum.
   ReduceOp level_op() const { return op() == ReduceOp::avg ? ReduceOp::sum : op(); }
+  /// How dense the sum of so many ranks is at most, if the caller expects a density; otherwise 0: not known.
+  /// It is the same number on all machines, as nothing is computed but a product.
+  double host_density(int ranks) const;
+  /// Add what a step has read, or moved, to what the caller's operation has.
+  void count_input(const engine::Operation& step) const;
+  void count_traffic(const engine::Operation& step) const;
   /// The caller's own communicator knows best whom an operation waits for, so it gets to say so first.
   std::chrono::nanoseconds level_timeout() const;
 };

@@ -65,6 +65,7 @@ Split Splitter::part(ControlPlane& control, const SplitGroup& group, const std::
   child.options.algorithm = Algorithm::automatic;
   child.options.timeout_s += std::chrono::duration<double>(engine::kLevelGrace).count();
   child.options.tune.host_ranks = 0;
+  child.options.check = 0;  // this communicator looks at what its callers give
   engine::Membership& membership = child.membership;
   membership.members.known_as = std::make_shared<const std::vector<int>>(group.members);
   for (std::size_t i = 0; i < group.members.size(); ++i) {
