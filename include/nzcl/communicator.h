@@ -238,6 +238,17 @@ class NZCL_API LocalGroup {
 /// A colour for Communicator::split() that stands for no communicator. Every negative colour does.
 inline constexpr int kNoColor = -1;
 
+/// What Communicator::shrink() is asked for. Every rank that calls passes the same.
+struct ShrinkOptions {
+  /// Ranks that live and are to be left out. They do not call, and may end at once.
+  std::span<const int> leave_out = {};
+  /// How long to wait for ranks that live but do not call; they are left out then. 0: bootstrap_timeout_s.
+  std::chrono::nanoseconds timeout{0};
+  /// Goes on even if those that can be reached are fewer than those that may live on where they cannot be
+  /// reached, or as many but without the lowest rank of all. Two parts of a job may then go on side by side.
+  bool minority = false;
+};
+
 /// A group of ranks that reduce together. Creating and closing a communicator are collective.
 ///
 /// Threads: all calls may come from any thread, also at the same time. The ranks match operations by the
@@ -350,6 +361,32 @@ class NZCL_API Communicator {
   /// it, and on that rank when it comes; Error{invalid_usage} if a rank has closed this communicator. Neither
   /// fails it, and all ranks may try again.
   [[nodiscard]] Communicator split(int color, int key = 0);
+
+  /// Collective over the ranks that are left: makes a communicator without the ranks that have died and those
+  /// of `options.leave_out`, whose ranks are numbered anew in the old order. Nobody needs to know who has
+  /// died: the ranks agree, also if more of them die meanwhile, and whichever these are. Dedicated
+  /// aggregators that live serve the new communicator; if none is left, the ranks sum for themselves.
+  ///
+  /// It may be called once an operation has failed, in which case it waits until all buffers are handed back.
+  /// If the communicator has not failed, it waits for the operations in flight on this rank, and the
+  /// communicator fails with ErrorCode::aborted when all have called; nothing can be started on it any more.
+  /// Either way the old communicator can only be closed or destroyed afterwards. Operations in flight on a
+  /// rank that is left out may fail, so it should have finished them before the others call. The new one has
+  /// the options, the transport and the registered memory of the old one, so buffers stay registered, and
+  /// handles of them valid. Sums and averages are of the ranks that are left, and so are what a compressor
+  /// gives and keeps.
+  ///
+  /// A rank that lives but does not call, because it is stopped or has other things to do, is left out after
+  /// options.timeout, and its own call throws Error{aborted} then, as does that of a rank in leave_out.
+  ///
+  /// If a part of the ranks cannot be reached but may live on, as when a network has broken in two, only the
+  /// larger part goes on, or of two equal ones the one with the lowest rank; in the other part the call
+  /// throws Error{peer_failed}. A process that has ended does not count, as long as its host lives.
+  ///
+  /// Throws Error{mismatch} on all ranks if they leave out different ranks; Error{timeout} if an operation in
+  /// flight did not end in time, or nobody decides; Error{invalid_usage} if this communicator has been shrunk
+  /// already, or another thread is doing it; and on all ranks what keeps one of them from joining.
+  [[nodiscard]] Communicator shrink(const ShrinkOptions& options = {});
 
   [[nodiscard]] Statistics statistics() const;
   /// The error that failed the communicator, if any.

@@ -102,6 +102,13 @@ NZCL_C_API nzclResult_t nzclCommInitOob(nzclComm_t* comm, int nranks, int rank, 
  * With a negative colour *newcomm becomes null. Both communicators live on their own, and share registered
  * buffers. Rules: Communicator::split() in nzcl/communicator.h */
 NZCL_C_API nzclResult_t nzclCommSplit(nzclComm_t comm, int color, int key, nzclComm_t* newcomm);
+#define NZCL_SHRINK_DEFAULT 0 /* operations in flight end first */
+#define NZCL_SHRINK_ABORT 1   /* they fail */
+/* The ranks of `comm` that are left get a smaller communicator: without those that have died, and without the
+ * listed ones, which do not call. All pass the same. `comm` can only be destroyed afterwards; buffers stay
+ * registered. Rules: Communicator::shrink() in nzcl/communicator.h */
+NZCL_C_API nzclResult_t nzclCommShrink(nzclComm_t comm, const int* excludeRanksList, int excludeRanksCount,
+                                       nzclComm_t* newcomm, int shrinkFlags);
 /* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. A null
  * communicator is allowed.
  */

@@ -33,8 +33,9 @@ StarControl::~StarControl() {
     shut_ = true;
     if (reception_) reception_->close();
     listener_.reset();
-    if (suspicion_) suspicion_->cancel();
-    if (verdict_) verdict_->cancel();
+    for (auto* timer : {&suspicion_, &verdict_, &reason_time_, &patience_time_}) {
+      if (*timer) (*timer)->cancel();
+    }
     asio::error_code ignored;
     if (calling_) calling_->lowest_layer().close(ignored);
     for (Member& m : members_) {
@@ -166,10 +167,11 @@ asio::awaitable<void> StarControl::read_loop(std::shared_ptr<ControlConnection> 
     why = e.what();
   }
   connection->close();
-  lost(index, why, vanished);
+  if (members_[index].connection == connection) lost(index, why, vanished);
 }
 
 void StarControl::take_frame(std::size_t index, const std::string& text) {
+  if (is_shrink_frame(text)) return shrink_frame(index, parse_shrink_frame(text, members_.size()));
   if (is_gather_frame(text)) return gather_frame(index, parse_gather_frame(text, members_.size()));
   const ControlFrame frame = parse_control_frame(text);
   is_hub() ? hub_frame(index, frame) : member_frame(frame);

@@ -14,6 +14,7 @@
 #include "runtime/base/failure.h"
 #include "runtime/bootstrap/columns.h"
 #include "runtime/bootstrap/meeting.h"
+#include "runtime/bootstrap/shrinking.h"
 
 namespace nzcl::bootstrap {
 
@@ -60,6 +61,8 @@ class ControlPlane {
   /// `progress` says how far this member has come. If the communicator fails, or has failed, `on_failure`
   /// runs once, after failed() has become true. Both run on the control thread and must not block.
   virtual void watch(std::function<Progress()> progress, std::function<void()> on_failure) = 0;
+  /// Forgets both. When it has returned, neither runs any more. Not to be called by them.
+  virtual void unwatch() = 0;
   /// The address of this host on its connections with the other members ("10.0.0.7"), or "" if there are
   /// none, or only within the host.
   virtual const std::string& local_address() const = 0;
@@ -103,6 +106,10 @@ class ControlPlane {
   virtual std::optional<std::vector<std::string>> tell_each(const std::string& name,
                                                             const std::vector<int>& members, const Row& row,
                                                             Deadline deadline) = 0;
+
+  /// By which the members that are left make a smaller communicator. It works once the control plane has
+  /// settled, and a communicator that has not failed yet fails by it.
+  virtual Shrinking& shrinking() = 0;
 };
 
 }  // namespace nzcl::bootstrap

@@ -34,9 +34,8 @@ std::optional<Failure> StarControl::failure() const {
 }
 
 void StarControl::lost(std::size_t index, const std::string& why, bool vanished) {
-  Member& m = members_[index];
-  m.gone = true;
-  leaves_.gone(index);
+  const Member& m = members_[index];
+  mark_gone(index, !vanished && !m.gone);
   if (shut_) return;
   const bool left = is_set(all_bye_) || (is_hub() && m.bye && !serves(index));  // in good order
   if (!left) {
@@ -46,13 +45,20 @@ void StarControl::lost(std::size_t index, const std::string& why, bool vanished)
     const Failure failure{ErrorCode::peer_failed, text};
     is_hub() ? fail(failure) : set_failure(failure);
   }
-  if (is_hub()) {
-    check_all();
-    return check_leaves();
-  }
-  if (!settled_) return;
-  if (vanished) host_vanished(addresses_[index].host_id);
-  asio::co_spawn(io_, find_hub(), asio::detached);
+  if (vanished && settled_) host_vanished(addresses_[index].host_id);
+  if (!is_hub()) return look_for_hub();
+  check_all();
+  check_leaves();
+  decide_shrinking();
+}
+
+/// A member that is gone takes part in nothing any more.
+void StarControl::mark_gone(std::size_t position, bool for_certain) {
+  Member& m = members_[position];
+  m.gone = true;
+  m.dead = m.dead || for_certain;
+  leaves_.gone(position);
+  shrink_board_.gone(position, m.dead);
 }
 
 /// On the hub, when a member has reported a failure. A transport's report of a lost peer is only a

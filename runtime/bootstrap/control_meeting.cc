@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <future>
 
 #include "runtime/base/start_thread.h"
 #include "runtime/bootstrap/host_address.h"
@@ -20,11 +21,18 @@ constexpr std::chrono::seconds kLateTime{3};
 // Only the hub knows which members are missing. The others wait this much longer than their deadline for its
 // answer.
 constexpr std::chrono::seconds kGrace{2};
+// How often a member that waits looks whether the meeting is over.
+constexpr std::chrono::milliseconds kMeetingPause{20};
 
 std::vector<std::string> names_of(const MeetingSettings& settings) {
   std::vector<std::string> names;
   for (int i = 0; i < settings.size; ++i) names.push_back(settings.name(i));
   return names;
+}
+
+void throw_if_over(const Meeting& meeting) {
+  if (meeting.is_over())
+    throw Error(ErrorCode::aborted, fmt::format("the meeting at {} is over", meeting.settings().point_name));
 }
 
 /// The address of this host on a connection, or "" if it leads to this host itself.
@@ -50,6 +58,9 @@ StarControl::StarControl(MeetingSettings self)
       names_(names_of(me_)),
       board_(names_),
       leaves_(names_, {}),
+      shrinking_({.tell_hub = [this] { asio::post(io_, [this] { say_shrink_state(); }); },
+                  .drop_hub = [this] { asio::post(io_, [this] { drop_hub(); }); }}),
+      shrink_board_(names_, {}),
       work_(asio::make_work_guard(io_)) {}
 
 void StarControl::meet(Meeting& meeting, Deadline deadline) {
@@ -68,12 +79,13 @@ void StarControl::meet(Meeting& meeting, Deadline deadline) {
   });
 }
 
-/// Runs the io_context until done() is true. Returns false when the deadline comes first.
+/// Runs the io_context until done() is true, which may also become so by itself. Returns false when the
+/// deadline comes first.
 template <typename Done>
 bool StarControl::run_until(Done done, Deadline deadline) {
   while (!done()) {
     if (Clock::now() >= deadline) return false;
-    io_.run_one_until(deadline);
+    io_.run_one_until(std::min(deadline, Clock::now() + kMeetingPause));
   }
   return true;
 }
@@ -91,8 +103,11 @@ void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
                      });
   Reception& reception = *reception_;
   reception.open(deadline);
-  const bool over =
-      run_until([&] { return reception.all_have_come() || reception.failure() || is_failed(); }, deadline);
+  const auto is_decided = [&] {
+    return reception.all_have_come() || reception.failure() || is_failed() || meeting.is_over();
+  };
+  const bool over = run_until(is_decided, deadline);
+  throw_if_over(meeting);
   if (const auto lost = failure()) reception.fail(Error(lost->code, lost->text));
   if (reception.failure()) {  // members that come a little later should learn the reason too
     fail({reception.failure()->code(), reception.failure()->what()});
@@ -116,18 +131,21 @@ void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
     stream = std::move(found);
     over = true;
   });
-  const auto is_over = [&] { return over; };
-  if (!run_until(is_over, deadline + kGrace)) {
+  run_until([&] { return over || meeting.is_over(); }, deadline + kGrace);
+  if (!over) {
     const Error late = search.late();  // before the connection is closed, which changes it
     search.stop();
-    run_until(is_over, Deadline::max());  // the coroutine uses the locals above until then
+    run_until([&] { return over; }, Deadline::max());  // the coroutine uses the locals above until then
+    throw_if_over(meeting);
     throw Error(late);
   }
   if (error) std::rethrow_exception(error);
   local_address_ = address_on(*stream);
   connect(0, std::move(stream));
-  const bool answered = run_until([this] { return context_ || is_failed(); }, deadline + kGrace);
+  const bool answered =
+      run_until([&] { return context_ || is_failed() || meeting.is_over(); }, deadline + kGrace);
   throw_failure();
+  throw_if_over(meeting);
   if (!answered)
     throw Error(ErrorCode::timeout, fmt::format("{} at {} did not answer within the bootstrap timeout",
                                                 names_[0], me_.point_name));
@@ -185,12 +203,15 @@ void StarControl::take_settings(Settings settings, std::vector<HubAddress> addre
   addresses_ = std::move(addresses);
   board_.rename(names_);
   leaves_ = LeaveBoard(names_, serves_);
+  shrink_board_ = ShrinkBoard(names_, serves_);
   for (std::size_t i = 0; i < members_.size(); ++i) {
     members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
-    if (members_[i].gone) leaves_.gone(i);
+    if (!members_[i].gone) continue;
+    leaves_.gone(i);
+    shrink_board_.gone(i, members_[i].dead);
   }
   settled_ = true;
-  if (!is_hub() && members_[0].gone) asio::co_spawn(io_, find_hub(), asio::detached);
+  if (!is_hub() && members_[0].gone) look_for_hub();
 }
 
 void StarControl::watch(std::function<Progress()> progress, std::function<void()> on_failure) {
@@ -199,6 +220,16 @@ void StarControl::watch(std::function<Progress()> progress, std::function<void()
     on_failure_ = std::move(on_failure);
     if (is_failed()) on_failure_();
   });
+}
+
+void StarControl::unwatch() {
+  std::promise<void> done;
+  asio::post(io_, [this, &done] {
+    progress_ = [] { return Progress{}; };
+    on_failure_ = [] {};
+    done.set_value();
+  });
+  done.get_future().wait();
 }
 
 std::unique_ptr<ControlPlane> ControlPlane::join(Meeting& meeting, Deadline deadline) {

@@ -15,13 +15,23 @@ namespace {
 constexpr std::chrono::seconds kSuccessorTime{1};
 // How often a new hub looks whether the members live that have not come to it.
 constexpr std::chrono::milliseconds kLookPause{100};
+// How long a new hub waits for members that live and have not come to it, before it decides without them who
+// is left.
+constexpr std::chrono::seconds kPatience{3};
 
 }  // namespace
+
+/// Once the members know each other's addresses.
+void StarControl::look_for_hub() {
+  if (!settled_ || looking_for_hub_ || is_hub() || to_hub() != nullptr) return;
+  looking_for_hub_ = true;
+  asio::co_spawn(io_, find_hub(), [this](std::exception_ptr) { looking_for_hub_ = false; });
+}
 
 /// Nobody on such a host can be reached, and there would be nobody to refuse a connection to it.
 void StarControl::host_vanished(const std::string& id) {
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (static_cast<int>(i) != self_ && addresses_[i].host_id == id) members_[i].gone = true;
+    if (static_cast<int>(i) != self_ && addresses_[i].host_id == id) mark_gone(i, false);
   }
 }
 
@@ -30,8 +40,11 @@ asio::awaitable<void> StarControl::find_hub() {
   for (int next = hub_ + 1; next < self_; ++next) {
     const auto position = static_cast<std::size_t>(next);
     while (!members_[position].gone && !is_over()) {
-      if (co_await call_successor(position)) co_return tell_hub_quiet();
-      if (!co_await lives(position)) members_[position].gone = true;
+      if (co_await call_successor(position)) {
+        tell_hub_quiet();
+        co_return say_shrink_state();
+      }
+      co_await look(position);
       asio::steady_timer pause(io_, kRetryPause);
       co_await pause.async_wait(asio::use_awaitable);
     }
@@ -47,19 +60,33 @@ asio::awaitable<bool> StarControl::call_successor(std::size_t position) {
   co_return false;
 }
 
-asio::awaitable<bool> StarControl::lives(std::size_t position) {
+/// Marks the member as gone if it does not live, unless it comes meanwhile.
+asio::awaitable<void> StarControl::look(std::size_t position) {
   const HubAddress& address = addresses_[position];
-  return is_reachable(address.hosts, address.port, [this] { return is_over(); });
+  const Reach reached = co_await reach(address.hosts, address.port, [this] { return is_over(); });
+  if (reached != Reach::accepts && !members_[position].connection)
+    mark_gone(position, reached == Reach::refuses);
 }
 
 /// Members before this one have died, and those behind it will come, unless they have died as well.
 void StarControl::take_over() {
-  for (int before = 0; before < self_; ++before) members_[static_cast<std::size_t>(before)].gone = true;
+  for (int before = 0; before < self_; ++before) {
+    const auto i = static_cast<std::size_t>(before);
+    mark_gone(i, members_[i].dead);
+  }
   hub_ = self_;
+  shrink_board_.took_over();
   listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); });
   for (std::size_t i = static_cast<std::size_t>(self_) + 1; i < members_.size(); ++i)
     asio::co_spawn(io_, look_after(i), asio::detached);
   check_all();
+  patience_time_.emplace(io_, kPatience);
+  patience_time_->async_wait([this](const asio::error_code& error) {
+    if (error || shut_) return;
+    shrink_board_.patience_is_over();
+    decide_shrinking();
+  });
+  say_shrink_state();
 }
 
 /// On a new hub: until the member has come, looks from time to time whether it lives.
@@ -69,9 +96,10 @@ asio::awaitable<void> StarControl::look_after(std::size_t index) {
     asio::steady_timer pause(io_, kLookPause);
     co_await pause.async_wait(asio::use_awaitable);
     if (member.connection || is_over()) co_return;
-    if (!co_await lives(index) && !member.connection) members_[index].gone = true;
+    co_await look(index);
   }
   check_all();
+  decide_shrinking();
 }
 
 void StarControl::tell_hub_quiet() {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/json_text.h"
+#include "runtime/bootstrap/frame_fields.h"
 #include "runtime/bootstrap/similar_list.h"
 #include "runtime/bootstrap/string_list.h"
 
@@ -15,40 +16,6 @@ namespace nzcl::bootstrap {
 namespace {
 
 using nlohmann::json;
-
-[[noreturn]] void reject(const char* what, const std::string& why) {
-  throw Error(ErrorCode::mismatch,
-              fmt::format("a member sent {} that this version does not understand: {}", what, why));
-}
-
-/// Returns read(json) for the parsed text. A text from which read() cannot take what it asks for is refused.
-template <typename Read>
-auto read_json(const char* what, std::string_view text, Read read) {
-  try {
-    return read(json::parse(text));
-  } catch (const json::exception& e) {
-    reject(what, e.what());
-  }
-}
-
-/// An integer from `least` to `most`. All other numbers are refused, because a cast would change them
-/// unnoticed.
-template <typename Name>  // of a field, or the index of an element
-std::int64_t number(const json& j, Name name, std::int64_t least, std::int64_t most) {
-  const json& value = j.at(name);
-  const bool small = value.is_number_integer() &&
-                     !(value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t(INT64_MAX));
-  const std::int64_t n = small ? value.get<std::int64_t>() : 0;
-  if (!small || n < least || n > most)
-    reject("a number", fmt::format("{} is not in {}..{}", name, least, most));
-  return n;
-}
-
-Failure failure_of(const json& j) {
-  const auto code =
-      number(j, "code", static_cast<int>(ErrorCode::invalid_argument), static_cast<int>(ErrorCode::internal));
-  return {static_cast<ErrorCode>(code), j.at("text").get<std::string>()};
-}
 
 // The types of control frames that say how many operations a member has begun or finished.
 constexpr std::array<std::string_view, 5> kCounted{"bye", "left", "wants", "finish", "finished"};
@@ -64,13 +31,7 @@ GatherFrame::Kind gather_kind(const std::string& text) {
   for (std::size_t i = 0; i < kGatherKinds.size(); ++i) {
     if (text == kGatherKinds[i]) return static_cast<GatherFrame::Kind>(i);
   }
-  reject("a frame of a gather", "it is of no known kind");
-}
-
-std::vector<int> positions(const json& j) {
-  std::vector<int> all;
-  for (std::size_t i = 0; i < j.size(); ++i) all.push_back(static_cast<int>(number(j, i, 0, INT32_MAX)));
-  return all;
+  reject_field("a frame of a gather", "it is of no known kind");
 }
 
 }  // namespace
@@ -80,7 +41,7 @@ HubAddress parse_hub_address(const std::string& text) {
     HubAddress hub{.hosts = j.at("hosts").get<std::vector<std::string>>(),
                    .host_id = j.at("host_id").get<std::string>(),
                    .port = static_cast<int>(number(j, "port", 0, 65535))};
-    if (hub.hosts.empty()) reject("the address of a control plane", "it names no host");
+    if (hub.hosts.empty()) reject_field("the address of a control plane", "it names no host");
     return hub;
   });
 }
@@ -149,7 +110,7 @@ ControlFrame parse_control_frame(const std::string& text) {
   return read_json("a frame of the control plane", text, [](const json& j) {
     ControlFrame frame{.type = j.at("type").get<std::string>(), .failure = {}, .key = {}, .operations = 0};
     if (frame.type == "met") frame.key = j.at("key").get<std::string>();
-    if (frame.type == "abort" || frame.type == "failed") frame.failure = failure_of(j);
+    if (frame.type == "abort" || frame.type == "failed") frame.failure = read_failure(j);
     if (std::find(kCounted.begin(), kCounted.end(), frame.type) != kCounted.end())
       frame.operations = static_cast<std::uint64_t>(number(j, "operations", 0, INT64_MAX));
     return frame;
@@ -180,11 +141,11 @@ namespace {
 /// The parts in the lists of a frame: those of the only list, or each of the first one with its end.
 std::vector<std::string> parts_of(const std::vector<std::string>& lists, std::size_t most_parts) {
   if (lists.empty() || lists.size() > 2)
-    reject("a frame of a gather", "it has not one or two lists of parts");
+    reject_field("a frame of a gather", "it has not one or two lists of parts");
   auto parts = decode_similar(lists[0], most_parts, kGatherLimit);
   if (lists.size() == 1) return parts;
   const auto ends = decode_similar(lists[1], most_parts, kGatherLimit);
-  if (ends.size() != parts.size()) reject("a frame of a gather", "its lists have different lengths");
+  if (ends.size() != parts.size()) reject_field("a frame of a gather", "its lists have different lengths");
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] += ends[i];
   return parts;
 }
@@ -192,30 +153,30 @@ std::vector<std::string> parts_of(const std::vector<std::string>& lists, std::si
 }  // namespace
 
 GatherFrame parse_gather_frame(std::string_view text, std::size_t most_parts) {
-  if (!is_gather_frame(text)) reject("a frame of a gather", "its first letter is another one");
+  if (!is_gather_frame(text)) reject_field("a frame of a gather", "its first letter is another one");
   auto strings = decode_strings(text.substr(1));
-  if (strings.empty()) reject("a frame of a gather", "it is empty");
+  if (strings.empty()) reject_field("a frame of a gather", "it is empty");
   GatherFrame frame = read_json("a frame of a gather", strings.front(), [](const json& j) {
     GatherFrame f{.kind = gather_kind(j.at("is").get<std::string>()),
                   .name = j.at("gather").get<std::string>(),
-                  .members = j.contains("members") ? positions(j.at("members")) : std::vector<int>(),
+                  .members = j.contains("members") ? read_positions(j.at("members")) : std::vector<int>(),
                   .parts = {},
                   .failure = {}};
-    if (f.kind == GatherFrame::Kind::failed) f.failure = failure_of(j);
+    if (f.kind == GatherFrame::Kind::failed) f.failure = read_failure(j);
     return f;
   });
-  if (frame.name.size() > kGatherNameLimit) reject("a frame of a gather", "its name is too long");
+  if (frame.name.size() > kGatherNameLimit) reject_field("a frame of a gather", "its name is too long");
   strings.erase(strings.begin());
   frame.parts = parts_of(strings, most_parts);
   const bool one = frame.kind == GatherFrame::Kind::part || frame.kind == GatherFrame::Kind::row;
   if (frame.kind != GatherFrame::Kind::parts && frame.parts.size() != (one ? 1 : 0))
-    reject("a frame of a gather", "its kind has another number of parts");
+    reject_field("a frame of a gather", "its kind has another number of parts");
   return frame;
 }
 
 Error parse_error(std::string_view text) {
   return read_json("an error", text, [](const json& j) {
-    const Failure failure = failure_of(j);
+    const Failure failure = read_failure(j);
     return Error(failure.code, failure.text);
   });
 }

@@ -63,6 +63,9 @@ class Meeting {
   int rank() const { return settings_.position; }  // this member's position, 0 .. size() - 1
   int size() const { return settings_.size; }
 
+  /// Whether this meeting cannot end well any more. Asked again and again by all members.
+  virtual bool is_over() const { return false; }
+
   // --- On member 0
   /// Where to listen. Called before every attempt.
   virtual std::variant<HubPlace, NotYet> place(Deadline deadline) = 0;

@@ -18,6 +18,7 @@
 #include "runtime/bootstrap/leave_board.h"
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/reception.h"
+#include "runtime/bootstrap/shrink_board.h"
 
 namespace nzcl::bootstrap {
 
@@ -30,6 +31,7 @@ class StarControl final : public ControlPlane {
 
   void settle(Settings settings, Deadline deadline) override;
   void watch(std::function<Progress()> progress, std::function<void()> on_failure) override;
+  void unwatch() override;
   const std::string& local_address() const override { return local_address_; }
   void abort(Failure failure) override;
   bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
@@ -42,11 +44,13 @@ class StarControl final : public ControlPlane {
                                                  std::string part, Deadline deadline) override;
   std::optional<std::vector<std::string>> tell_each(const std::string& name, const std::vector<int>& members,
                                                     const Row& row, Deadline deadline) override;
+  Shrinking& shrinking() override { return shrinking_; }
 
  private:
   struct Member {
     std::shared_ptr<ControlConnection> connection;
     bool gone = false, quiet = false, bye = false;
+    bool dead = false;  // gone, and for certain: it has not only become unreachable
   };
 
   // --- The meeting, on the caller's thread (control_meeting.cc)
@@ -102,19 +106,31 @@ class StarControl final : public ControlPlane {
   bool is_set(const bool& flag) const;
   void set_flag(bool& flag);
 
+  // --- Members that shrink the communicator (control_shrinking.cc)
+  void shrink_frame(std::size_t index, const ShrinkFrame& frame);
+  void say_shrink_state();
+  void take_shrink_state(std::size_t index, ShrinkState state);
+  void decide_shrinking();
+  void tell_verdict(std::size_t index, const ShrinkVerdict& verdict);
+  void tell_place(std::size_t index, const ShrinkBoard::Order& order);
+  void look_for_reason();
+  void drop_hub();
+
   // --- When the hub is lost (control_succession.cc). Nothing is left to do then but to find out when all
-  // members are quiet.
+  // members are quiet, and to shrink.
+  void look_for_hub();
   void host_vanished(const std::string& id);
   asio::awaitable<void> find_hub();
   asio::awaitable<bool> call_successor(std::size_t position);
   asio::awaitable<bool> call(std::size_t position, std::string host);
-  asio::awaitable<bool> lives(std::size_t position);
+  asio::awaitable<void> look(std::size_t position);
+  void mark_gone(std::size_t position, bool for_certain);
   void take_over();
   asio::awaitable<void> greet(std::shared_ptr<Stream> stream);
   asio::awaitable<void> look_after(std::size_t index);
   void tell_hub_quiet();
   /// Whether nothing more is to be found out.
-  bool is_over() const { return shut_ || is_set(all_quiet_); }
+  bool is_over() const { return shut_ || (is_set(all_quiet_) && !shrinking_.under_way()); }
 
   const MeetingSettings me_;
   const int self_;
@@ -142,6 +158,11 @@ class StarControl final : public ControlPlane {
   LeaveBoard leaves_;                   // only on the hub
   std::optional<std::uint64_t> asked_;  // only on the hub: for how many operations it has asked last
   GatherCalls calls_;
+  Shrinking shrinking_;
+  ShrinkBoard shrink_board_;                         // only on the hub
+  std::optional<asio::steady_timer> reason_time_;    // only on the hub
+  std::optional<asio::steady_timer> patience_time_;  // only on a hub that has taken another one's place
+  bool looking_for_hub_ = false;
 
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;

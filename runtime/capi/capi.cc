@@ -126,6 +126,21 @@ nzclResult_t nzclCommSplit(nzclComm_t comm, int color, int key, nzclComm_t* newc
   });
 }
 
+nzclResult_t nzclCommShrink(nzclComm_t comm, const int* excludeRanksList, int excludeRanksCount,
+                            nzclComm_t* newcomm, int shrinkFlags) {
+  return guarded([&] {
+    require("nzclCommShrink", comm, newcomm);
+    if (excludeRanksCount < 0 || (excludeRanksCount > 0 && excludeRanksList == nullptr))
+      throw nzcl::Error(nzcl::ErrorCode::invalid_argument,
+                        "nzclCommShrink: the list of ranks is null or has a negative length");
+    if (shrinkFlags != NZCL_SHRINK_DEFAULT && shrinkFlags != NZCL_SHRINK_ABORT)
+      throw nzcl::Error(nzcl::ErrorCode::invalid_argument, "nzclCommShrink: unknown flags");
+    if (shrinkFlags == NZCL_SHRINK_ABORT) comm->communicator.abort("nzclCommShrink with NZCL_SHRINK_ABORT");
+    *newcomm = new nzclComm{comm->communicator.shrink(
+        {.leave_out = {excludeRanksList, static_cast<std::size_t>(excludeRanksCount)}})};
+  });
+}
+
 nzclResult_t nzclCommDestroy(nzclComm_t comm) {
   if (comm == nullptr) return nzclSuccess;
   const nzclResult_t result = guarded([&] { comm->communicator.close(); });

@@ -399,6 +399,72 @@ case $case_name in
       port=$(free_port)
     done
     ;;
+  shrink)
+    # Those that are left go on, whoever dies.
+    for transport in "${transports[@]}"; do
+      for dead in 0 2 "0 1" "1 4"; do
+        start_ranks 5 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --shrink --rounds 1000000
+        for r in 0 1 2 3 4; do until_true "rank $r joined" joined "$r"; done
+        for r in $dead; do
+          pid=pid_rank$r
+          kill -KILL "${!pid}"
+        done
+        left=$((5 - $(wc -w <<<"$dead")))
+        for r in 0 1 2 3 4; do
+          if [[ " $dead " == *" $r "* ]]; then expect rank$r 137; else expect rank$r 0 "^rank . of $left: ok" && expect_quiet rank$r; fi
+        done
+        port=$(free_port)
+      done
+    done
+    ;;
+  shrink_meanwhile)
+    # A second one dies while the others agree that the first one has died, or build the smaller communicator, or use it.
+    for transport in "${transports[@]}"; do
+      for pair in "0 1" "0 3" "2 0" "2 3"; do
+        read -r first second <<<"$pair"
+        for pause in 0 0.01 0.03 0.06; do
+          start_ranks 5 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --shrink --rounds 1000000
+          for r in 0 1 2 3 4; do until_true "rank $r joined" joined "$r"; done
+          first_pid=pid_rank$first second_pid=pid_rank$second
+          kill -KILL "${!first_pid}"
+          sleep "$pause"
+          kill -KILL "${!second_pid}" 2>/dev/null || true
+          for r in 0 1 2 3 4; do
+            if ((r == first)); then expect rank$r 137; elif ((r != second)); then expect rank$r 0 '^rank . of [34]: ok'; fi
+          done
+          port=$(free_port)
+        done
+      done
+    done
+    ;;
+  shrink_stopped)
+    # A rank that is stopped is left out, and learns it when it goes on, also if it is the hub.
+    for transport in "${transports[@]}"; do
+      for stopped in 0 2; do
+        start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=2 NZCL_BOOTSTRAP_TIMEOUT_S=5 -- --shrink --rounds 1000000
+        for r in 0 1 2 3; do until_true "rank $r joined" joined "$r"; done
+        pid=pid_rank$stopped
+        kill -STOP "${!pid}"
+        for r in 0 1 2 3; do ((r == stopped)) || expect rank$r 0 '^rank . of 3: ok'; done
+        kill -CONT "${!pid}"
+        expect rank$stopped 3
+        port=$(free_port)
+      done
+    done
+    ;;
+  shrink_with_aggregators)
+    for transport in "${transports[@]}"; do
+      export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100
+      start_ranks 4 -- --shrink --rounds 1000000
+      start_aggregators 2 4
+      for r in 0 1 2 3; do until_true "rank $r joined" joined "$r"; done
+      # shellcheck disable=SC2154 # set by start
+      kill -KILL "$pid_rank0" "$pid_aggregator1"
+      for r in 1 2 3; do expect rank$r 0 '^rank . of 3: ok'; done
+      expect aggregator0 0
+      port=$(free_port)
+    done
+    ;;
   killed_aggregator)
     for transport in "${transports[@]}"; do
       export NZCL_AGGREGATORS=2 NZCL_TRANSPORT=$transport NZCL_TIMEOUT_S=100 NZCL_LOG_LEVEL=info

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -29,6 +30,7 @@ struct Arguments {
   int communicators = 1;
   bool sessions = false;
   bool split = false;
+  bool shrink = false;
   int die_rank = -1, die_at = 0;
   int late_rank = -1, late_ms = 0;
   int idle_seconds = 0;
@@ -131,6 +133,41 @@ void run_split(nzcl::Communicator comm, const Arguments& a) {
   if (grandchild.valid()) run_and_tell("grandchild", grandchild, of_child);
 }
 
+/// Runs the rounds. If a rank dies meanwhile, those that are left run ten more on a smaller communicator, and
+/// so on. Prints how long it took from the failure to the next sum. Buffers stay registered.
+void run_shrinking(nzcl::Communicator comm, Arguments a) {
+  std::vector<float> data(a.count);
+  const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
+  while (true) {
+    try {
+      run(comm, a);
+      std::printf("rank %d of %d: ok\n", comm.rank(), comm.size());
+      return comm.close();
+    } catch (const nzcl::Error& e) {
+      std::printf("failed: %s\n", e.what());
+    }
+    const auto before = std::chrono::steady_clock::now();
+    while (true) {
+      comm = comm.shrink();
+      try {
+        const float mine = static_cast<float>(comm.rank());
+        std::fill(data.begin(), data.end(), mine);
+        comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size()}).wait();
+        break;
+      } catch (const nzcl::Error& e) {
+        std::printf("failed: %s\n", e.what());
+      }
+    }
+    const auto sum = static_cast<float>(comm.size() * (comm.size() - 1) / 2);
+    if (data.front() != sum || data.back() != sum) std::exit(4);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - before;
+    std::printf("shrunk to rank %d of %d in %.0f ms\n", comm.rank(), comm.size(), took.count());
+    std::fflush(stdout);
+    a.die_rank = -1;
+    a.rounds = 10;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -141,6 +178,7 @@ int main(int argc, char** argv) {
   app.add_option("--communicators", a.communicators, "Made one after the other, and kept");
   app.add_flag("--sessions", a.sessions, "Let them meet in the sessions s0, s1 and so on");
   app.add_flag("--split", a.split, "Use the first communicator and one that is split from it");
+  app.add_flag("--shrink", a.shrink, "When a rank dies, go on without it");
   app.add_option("--die-rank", a.die_rank, "This rank kills itself");
   app.add_option("--die-at", a.die_at, "before this round");
   app.add_option("--late-rank", a.late_rank, "This rank comes late to every round");
@@ -163,6 +201,10 @@ int main(int argc, char** argv) {
         const int rank = all.back().rank(), size = all.back().size();
         run_split(std::move(all.back()), a);
         std::printf("rank %d of %d: ok\n", rank, size);
+        return 0;
+      }
+      if (a.shrink) {
+        run_shrinking(std::move(all.back()), a);
         return 0;
       }
       run_as_told(all.back(), a);

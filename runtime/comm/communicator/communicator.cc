@@ -295,6 +295,17 @@ Communicator Communicator::split(int color, int key) {
   auto core = state().core->split(color, key);
   return Communicator(core ? std::make_unique<CommunicatorState>(std::move(core)) : nullptr);
 }
+Communicator Communicator::shrink(const ShrinkOptions& options) {
+  comm::CommunicatorCore& core = *state().core;
+  if (options.timeout < std::chrono::nanoseconds(0))
+    throw Error(ErrorCode::invalid_argument, "shrink: the timeout is negative");
+  const auto timeout =
+      options.timeout != std::chrono::nanoseconds(0)
+          ? options.timeout
+          : saturated_nanoseconds(std::chrono::duration<double>(core.options().bootstrap_timeout_s));
+  return Communicator(std::make_unique<CommunicatorState>(
+      core.shrink(options.leave_out, options.minority, deadline_after(timeout))));
+}
 Statistics Communicator::statistics() const { return state().core->statistics(); }
 
 std::optional<Error> Communicator::async_error() const {

@@ -19,6 +19,7 @@
 #include "runtime/comm/join/descriptor_need.h"
 #include "runtime/comm/join/device_choice.h"
 #include "runtime/comm/join/node_and_link.h"
+#include "runtime/comm/join/shrink.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
@@ -154,7 +155,9 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::make(Introduction introducti
   const auto end = [process = OwnProcess()](CommunicatorCore* core) {
     if (!process.is_current()) return;
     core->close_without_throwing();
-    if (!core->stuck_) delete core;
+    if (core->stuck_) return;
+    if (core->control_.use_count() > 1) core->control_->unwatch();  // it outlives the core
+    delete core;
   };
   return std::shared_ptr<CommunicatorCore>(new CommunicatorCore(std::move(introduction), std::move(session)),
                                            end);
@@ -185,7 +188,7 @@ std::unique_ptr<Hierarchy> CommunicatorCore::plan_hierarchy() {
   auto plan = engine::HierarchyPlan::of(introduction_.membership, options().tune.host_ranks);
   if (!plan) return nullptr;
   const auto join = [this](const SplitGroup& group, const std::string& part) {
-    return join_split(splitter_.part(*control_, group, part), meeting_deadline());
+    return join_part(splitter_.part(*control_, group, part), meeting_deadline());
   };
   return std::make_unique<Hierarchy>(
       std::move(*plan),
@@ -231,32 +234,89 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::split(int color, int key) {
   const auto deadline = meeting_deadline();
   try {
     auto split = splitter_.split(*control_, turn, {.color = color, .key = key}, deadline);
-    return split ? join_split(std::move(*split), deadline) : nullptr;
+    return split ? join_part(std::move(*split), deadline) : nullptr;
   } catch (const Error& e) {
     told({e.code(), e.what()});
     throw;
   }
 }
 
-std::shared_ptr<CommunicatorCore> CommunicatorCore::join_split(Split split, verbs::Deadline deadline) const {
+/// Ranks in the order of this communicator, and the same registrations. What a death interrupts is begun
+/// again with those who are left then.
+std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink(std::span<const int> leave_out, bool minority,
+                                                           verbs::Deadline deadline) {
+  require_own_process("shrink");
+  const auto wish = wish_without(leave_out, minority, introduction_.membership);
+  const ShrinkTurn turn(control_->shrinking());
+  if (!finish_operations(deadline))
+    throw Error(ErrorCode::timeout,
+                "shrink: not all operations in flight ended in time; abort() ends them at once");
+  return shrink_by(wish, deadline);
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink_by(const bootstrap::Shrinking::Wish& wish,
+                                                              verbs::Deadline deadline) {
+  bootstrap::Shrinking& shrinking = control_->shrinking();
+  while (true) {
+    const auto attempt = shrinking.next(wish, deadline);
+    deadline = std::max(deadline, meeting_deadline());  // each attempt may take as long as a meeting
+    std::shared_ptr<CommunicatorCore> core;
+    std::optional<Failure> failure;
+    try {
+      core = try_attempt(attempt, deadline);
+    } catch (const std::exception& e) {
+      failure = failure_of(e);
+    }
+    const bool committed = shrinking.conclude(attempt.number, failure, deadline);
+    if (committed) {
+      core->shrunk_control_ = control_;
+      return core;
+    }
+    if (!core) continue;
+    core->told_ = true;  // nobody has seen this one
+    core->abort({ErrorCode::aborted, "shrink: a member has died meanwhile"});
+  }
+}
+
+/// Waits for the operations in flight of a communicator that has not failed. Those of one that has failed end
+/// by themselves.
+bool CommunicatorCore::finish_operations(verbs::Deadline deadline) {
+  std::vector<std::shared_ptr<Operation>> pending;
+  {
+    const std::scoped_lock lock(operations_.mutex());
+    pending = operations_.all();
+  }
+  return std::all_of(pending.begin(), pending.end(), [&](const auto& operation) {
+    return control_->failed() || operation->refusal || wait(*operation, deadline);
+  });
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::try_attempt(const bootstrap::Shrinking::Attempt& attempt,
+                                                                verbs::Deadline deadline) {
+  if (ended_.wait_until(deadline) != std::future_status::ready)
+    throw Error(ErrorCode::timeout, "shrink: the operations of the communicator did not end in time");
+  return join_part(part_of_attempt(introduction_, control_->shrinking(), attempt), deadline);
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join_part(Part part, verbs::Deadline deadline) const {
   const PlainFloats floats;
-  const engine::Membership& membership = split.introduction.membership;
-  const int rank = split.meeting->rank(), size = split.meeting->size();
+  const engine::Membership& membership = part.introduction.membership;
+  const int rank = part.meeting->rank(), size = part.meeting->size();
   const std::string name = membership.names[static_cast<std::size_t>(rank)];
   std::unique_ptr<bootstrap::ControlPlane> control;
   try {
     make_room_for_lanes(membership, *session_->device());
-    control = bootstrap::ControlPlane::join(*split.meeting, deadline);
-    bootstrap::Rounds rounds(*control, "split", size, rank);
+    control = bootstrap::ControlPlane::join(*part.meeting, deadline);
+    bootstrap::Rounds rounds(*control, "part", size, rank);
     settle(*control, membership, deadline);
-    const auto core = make(std::move(split.introduction), session_);
+    const auto core = make(std::move(part.introduction), session_);
     core->begin(std::move(control), rounds, deadline);
     log().log(core->members().known_as ? spdlog::level::debug : spdlog::level::info, "{}", core->describe());
     return core;
   } catch (const std::exception& e) {
     const Failure failure = named_failure(name, e);
     if (control) control->abort(failure);
-    split.meeting->give_up(failure, deadline);  // if it has not ended yet
+    part.meeting->give_up(failure, deadline);  // if it has not ended yet
     throw;
   }
 }
@@ -380,6 +440,7 @@ void CommunicatorCore::end_operations() {
   if (hierarchy_) hierarchy_->end(failure);
   operations_.fail_all(failure);
   operations_.release_finished();
+  end_.set_value();
 }
 
 /// Runs when nothing is posted any more. Waits until the last writes of this member and of all others have
@@ -477,10 +538,10 @@ void CommunicatorCore::log_untold() {
 void CommunicatorCore::serve() {
   ChildServers children(name());
   while (auto splits = splitter_.next(*control_)) {
-    for (Split& split : *splits) {
-      // A std::function must be copyable, and a Split is not.
-      const auto child = std::make_shared<Split>(std::move(split));
-      children.start([this, child] { join_split(std::move(*child), meeting_deadline())->serve(); });
+    for (Part& split : *splits) {
+      // A std::function must be copyable, and a Part is not.
+      const auto child = std::make_shared<Part>(std::move(split));
+      children.start([this, child] { join_part(std::move(*child), meeting_deadline())->serve(); });
     }
   }
   const bool together = control_->leave(verbs::Deadline::max());
@@ -492,9 +553,23 @@ void CommunicatorCore::serve() {
   stop_threads();
   if (together) come_to_rest();
   shut_down_lanes();
+  if (!together && failure) serve_those_left(*failure);
   children.wait();
-  if (!together && failure) throw Error(failure->code, failure->text);
   log_untold();
+}
+
+/// If the workers that are left shrink the failed communicator, serves the smaller one. Otherwise throws the
+/// failure.
+void CommunicatorCore::serve_those_left(const Failure& failure) {
+  std::shared_ptr<CommunicatorCore> core;
+  try {
+    const ShrinkTurn turn(control_->shrinking());
+    core = shrink_by({}, meeting_deadline());
+  } catch (const Error& e) {
+    log().debug("{}: {}", name(), e.what());
+    throw Error(failure.code, failure.text);
+  }
+  core->serve();
 }
 
 }  // namespace nzcl::comm

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,6 +42,7 @@ namespace nzcl::comm {
 ///  - In failure, the control plane's thread halts the lanes. The ending thread then waits in the same way
 ///    until no write is in flight, and only after that fails the operations, by which their buffers go back
 ///    to the caller.
+///  - By shrink(), it fails if it has not yet, and its members join a smaller one over its control plane.
 ///  - If a thread does not come back from the transport, the operations fail all the same. That thread still
 ///    uses the core, so the core is never destroyed then.
 ///
@@ -57,6 +59,10 @@ class CommunicatorCore {
   /// Collective over the workers; see Communicator::split(). The new core has this one's session. Returns
   /// nullptr if `color` is negative.
   std::shared_ptr<CommunicatorCore> split(int color, int key);
+  /// Collective over the members that are left; see Communicator::shrink(). The new core has this one's
+  /// session.
+  std::shared_ptr<CommunicatorCore> shrink(std::span<const int> leave_out, bool minority,
+                                           verbs::Deadline deadline);
   CommunicatorCore(const CommunicatorCore&) = delete;
   CommunicatorCore& operator=(const CommunicatorCore&) = delete;
 
@@ -127,7 +133,12 @@ class CommunicatorCore {
                                                         verbs::Deadline deadline);
   void begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
              verbs::Deadline deadline);
-  std::shared_ptr<CommunicatorCore> join_split(Split split, verbs::Deadline deadline) const;
+  std::shared_ptr<CommunicatorCore> shrink_by(const bootstrap::Shrinking::Wish& wish,
+                                              verbs::Deadline deadline);
+  bool finish_operations(verbs::Deadline deadline);
+  std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Shrinking::Attempt& attempt,
+                                                verbs::Deadline deadline);
+  std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline) const;
   std::unique_ptr<Hierarchy> plan_hierarchy();
   verbs::Deadline meeting_deadline() const;
   bool is_worker() const { return members().is_worker(members().self); }
@@ -154,6 +165,7 @@ class CommunicatorCore {
   /// slots and threads were chosen.
   void warn_of_far_memory(std::span<const std::byte> range);
   void close_without_throwing() noexcept;
+  void serve_those_left(const Failure& failure);
   void end_operations();
   void close_hierarchy(bool together) noexcept;
   void log_untold();
@@ -179,9 +191,14 @@ class CommunicatorCore {
   std::atomic<bool> told_{false}, warned_of_far_memory_{false};
   std::atomic<bool> stuck_{false};  // a thread has not come back from the transport
 
-  std::unique_ptr<bootstrap::ControlPlane> control_;  // after lanes_, because its thread may halt the lanes
-  const std::unique_ptr<Hierarchy> hierarchy_;        // nullptr if the members' hosts have no use for it
-  EngineThreads threads_;                             // the last member, because the threads use all others
+  std::promise<void> end_;  // kept once the operations of a failed communicator are over
+  const std::shared_future<void> ended_ = end_.get_future().share();
+  /// After lanes_, because its thread may halt the lanes. Shared with a communicator to which this one was
+  /// shrunk: as long as that lives, members that do not know yet that all have joined it can ask.
+  std::shared_ptr<bootstrap::ControlPlane> control_;
+  std::shared_ptr<bootstrap::ControlPlane> shrunk_control_;  // of the communicator that this one replaces
+  const std::unique_ptr<Hierarchy> hierarchy_;  // nullptr if the members' hosts have no use for it
+  EngineThreads threads_;                       // the last member, because the threads use all others
 };
 
 }  // namespace nzcl::comm

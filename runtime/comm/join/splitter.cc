@@ -15,20 +15,6 @@ namespace nzcl::comm {
 using bootstrap::ControlPlane;
 using bootstrap::Deadline;
 
-namespace {
-
-bootstrap::MeetingSettings settings_of(const Introduction& child, int position) {
-  const engine::Membership& membership = child.membership;
-  return {.position = position,
-          .size = membership.members.count(),
-          .session = child.options.session,
-          .who = membership.names[static_cast<std::size_t>(position)],
-          .name = [names = membership.names](int i) { return names[static_cast<std::size_t>(i)]; },
-          .point_name = "the control plane of their parent"};
-}
-
-}  // namespace
-
 std::uint64_t Splitter::begin() {
   const std::scoped_lock lock(mutex_);
   if (closed_) throw Error(ErrorCode::invalid_usage, "split: the communicator is closed");
@@ -54,13 +40,13 @@ std::optional<std::vector<SplitGroup>> Splitter::meet(ControlPlane& control, std
   return plan_split(parent_.membership, *all);
 }
 
-Split Splitter::join(ControlPlane& control, std::uint64_t number, const SplitGroup& group) const {
+Part Splitter::join(ControlPlane& control, std::uint64_t number, const SplitGroup& group) const {
   return join(control, group, fmt::format("split {}, color {}", number, group.color),
               fmt::format("{}.{}", number, group.color));
 }
 
-Split Splitter::part(ControlPlane& control, const SplitGroup& group, const std::string& name) const {
-  Split split = join(control, group, name, name);
+Part Splitter::part(ControlPlane& control, const SplitGroup& group, const std::string& name) const {
+  Part split = join(control, group, name, name);
   Introduction& child = split.introduction;
   child.options.algorithm = Algorithm::automatic;
   child.options.timeout_s += std::chrono::duration<double>(engine::kLevelGrace).count();
@@ -76,32 +62,23 @@ Split Splitter::part(ControlPlane& control, const SplitGroup& group, const std::
   return split;
 }
 
-Split Splitter::join(ControlPlane& control, const SplitGroup& group, const std::string& name,
-                     const std::string& session) const {
-  Split split;
-  Introduction& child = split.introduction;
-  child.membership = membership_among(parent_.membership, group.members, group.workers);
-  // The new communicator takes the parent's share of the machine, since all that are split off together share
-  // the cores as their parents' ranks do.
-  child.placement = parent_.placement;
-  child.options = parent_.options;
-  child.wing = parent_.wing;
-  const engine::Members& members = child.membership.members;
-  child.options.rank = members.is_worker(members.self) ? members.self : -1;
-  child.options.world_size = members.workers;
-  child.options.session += "." + session;
+Part Splitter::join(ControlPlane& control, const SplitGroup& group, const std::string& name,
+                    const std::string& session) const {
+  Part part;
+  part.introduction = introduce_part(parent_, group.members, group.workers, session);
   std::vector<int> positions;
   for (const int member : group.members)
     positions.push_back(parent_.membership.position_of[static_cast<std::size_t>(member)]);
-  const auto rounds = std::make_shared<bootstrap::Rounds>(control, name, std::move(positions), members.self);
-  split.meeting = bootstrap::make_exchange_meeting(
-      settings_of(child, rounds->rank()),
+  const auto rounds = std::make_shared<bootstrap::Rounds>(control, name, std::move(positions),
+                                                          part.introduction.membership.members.self);
+  part.meeting = bootstrap::make_exchange_meeting(
+      meeting_of_part(part.introduction, "the control plane of their parent"),
       [rounds](std::string_view mine, Deadline until) { return rounds->allgather(mine, until); });
-  return split;
+  return part;
 }
 
-std::optional<Split> Splitter::split(ControlPlane& control, const Turn& turn, SplitChoice choice,
-                                     Deadline deadline) const {
+std::optional<Part> Splitter::split(ControlPlane& control, const Turn& turn, SplitChoice choice,
+                                    Deadline deadline) const {
   const auto groups = meet(control, turn.number(), choice.encode(), deadline);
   if (!groups) throw Error(ErrorCode::invalid_usage, "split: the communicator is closed");
   if (choice.color < 0) return std::nullopt;
@@ -110,13 +87,13 @@ std::optional<Split> Splitter::split(ControlPlane& control, const Turn& turn, Sp
   return join(control, turn.number(), *own);
 }
 
-std::optional<std::vector<Split>> Splitter::next(ControlPlane& control) {
+std::optional<std::vector<Part>> Splitter::next(ControlPlane& control) {
   while (true) {
     const std::uint64_t number = Turn(*this).number();
     try {
       const auto groups = meet(control, number, "", Deadline::max());
       if (!groups) return std::nullopt;
-      std::vector<Split> splits;
+      std::vector<Part> splits;
       for (const SplitGroup& group : *groups) splits.push_back(join(control, number, group));
       return splits;
     } catch (const Error& e) {

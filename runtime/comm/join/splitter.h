@@ -4,24 +4,16 @@
 
 #include <condition_variable>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/bootstrap/control.h"
-#include "runtime/bootstrap/meeting.h"
-#include "runtime/comm/join/join.h"
+#include "runtime/comm/join/part.h"
 #include "runtime/comm/join/split_plan.h"
 
 namespace nzcl::comm {
-
-/// What a member needs to join a communicator that is split off.
-struct Split {
-  Introduction introduction;
-  std::unique_ptr<bootstrap::Meeting> meeting;  // uses the parent's control plane
-};
 
 /// Numbers the splits of one communicator. Workers call split() in the same order, and a dedicated aggregator
 /// waits for one split after another, so a split has the same number everywhere. Thread-safe.
@@ -47,17 +39,17 @@ class Splitter {
 
   /// Collective over the workers. Returns nothing if the colour is negative. Throws what
   /// ControlPlane::gather() throws, and Error{invalid_usage} if all have left.
-  std::optional<Split> split(bootstrap::ControlPlane& control, const Turn& turn, SplitChoice choice,
-                             bootstrap::Deadline deadline) const;
+  std::optional<Part> split(bootstrap::ControlPlane& control, const Turn& turn, SplitChoice choice,
+                            bootstrap::Deadline deadline) const;
   /// For a dedicated aggregator, on one thread: waits for the next split, and returns what is to be joined
   /// for each colour. Returns nothing when the communicator has failed, or when a worker has
   /// left, after which no split can end well any more.
-  std::optional<std::vector<Split>> next(bootstrap::ControlPlane& control);
+  std::optional<std::vector<Part>> next(bootstrap::ControlPlane& control);
 
   /// Collective over the members of the group, which all know it. `name` is of no other group. The new
   /// communicator does a part of this one's work: it names its members as this one does, and leaves to a
   /// cost model how it exchanges.
-  Split part(bootstrap::ControlPlane& control, const SplitGroup& group, const std::string& name) const;
+  Part part(bootstrap::ControlPlane& control, const SplitGroup& group, const std::string& name) const;
 
   /// Refuses further turns, and waits until those that have begun are over.
   void close();
@@ -69,9 +61,9 @@ class Splitter {
   std::optional<std::vector<SplitGroup>> meet(bootstrap::ControlPlane& control, std::uint64_t number,
                                               std::string said, bootstrap::Deadline deadline) const;
   /// `name` tells these rounds from all others of the control plane, and `session` the communicator.
-  Split join(bootstrap::ControlPlane& control, const SplitGroup& group, const std::string& name,
-             const std::string& session) const;
-  Split join(bootstrap::ControlPlane& control, std::uint64_t number, const SplitGroup& group) const;
+  Part join(bootstrap::ControlPlane& control, const SplitGroup& group, const std::string& name,
+            const std::string& session) const;
+  Part join(bootstrap::ControlPlane& control, std::uint64_t number, const SplitGroup& group) const;
 
   const Introduction& parent_;
   std::mutex mutex_;

@@ -1,0 +1,101 @@
+// What the hub of the control plane knows of members that shrink their communicator, and how it decides who
+// is in the smaller one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/bootstrap/shrink_frames.h"
+
+namespace nzcl::bootstrap {
+
+/// Shrinking goes in *attempts*. The hub begins one with all members that live and have called; these join a
+/// communicator of their own and tell whether they could; and the hub commits the attempt if all could, or
+/// closes it if one of them has died, so that another one follows. Members return from their calls only when
+/// they know of a commit.
+///
+/// If the hub dies, the next one collects what every living member knows. If one of them knows of a commit,
+/// it is one for all, and otherwise the attempt is closed. So members never disagree about who is left,
+/// whoever dies and when. What it rests on is that a member which is taken for dead takes part no more.
+///
+/// On the hub. A state machine without I/O, for one thread.
+class ShrinkBoard {
+ public:
+  struct Order {
+    std::vector<std::size_t> to;  // positions
+    ShrinkVerdict verdict;
+    std::string place = {};  // if it is not empty: where the members of verdict.attempt meet, and no verdict
+  };
+
+  /// By position: the names for error messages, and whether a member serves. `serves` may be shorter; the
+  /// rest do not serve.
+  ShrinkBoard(std::vector<std::string> names, std::vector<bool> serves);
+
+  /// This member has said how far it is.
+  void said(std::size_t member, ShrinkState state);
+  /// This member has died, or cannot be reached. In the latter case it may still live, but not take part.
+  void gone(std::size_t member, bool for_certain);
+  /// This hub has taken another one's place, so it knows nothing of the members until they have said it.
+  /// After patience_is_over(), it goes on without those who are late to say it.
+  void took_over();
+  void patience_is_over() { patient_ = false; }
+  /// The attempt in which a member has failed though all of its members live, as far as is known. If this is
+  /// so a little later still, no death explains it.
+  std::optional<std::uint64_t> unexplained() const;
+  void nothing_explains(std::uint64_t attempt) { inexplicable_ = attempt; }
+
+  /// What follows from all this, in the order in which it is to be sent. The board takes it for sent.
+  std::vector<Order> decide();
+
+ private:
+  using Stage = ShrinkState::Stage;
+  struct Member {
+    ShrinkState state;
+    std::uint64_t told = 0;        // the last attempt that this hub has told it to begin
+    std::uint64_t told_place = 0;  // the last attempt whose place this hub has told it
+    bool known = true;             // it has said its state to this hub, or the hub has been the first one
+    bool lives = true;
+    bool dead = false;      // for certain
+    bool left_out = false;  // takes part no more
+  };
+  using Positions = std::vector<std::size_t>;
+
+  template <typename Is>
+  Positions all_that(Is is) const {
+    Positions positions;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (is(members_[i])) positions.push_back(i);
+    }
+    return positions;
+  }
+  bool knows_all() const;
+  std::optional<std::uint64_t> committed() const;
+  std::optional<std::uint64_t> open() const;
+  const std::vector<int>& members_of(std::uint64_t attempt) const;
+  void follow_commit(std::uint64_t attempt, std::vector<Order>& orders);
+  void tell_place(std::uint64_t attempt, std::vector<Order>& orders);
+  void go_on(std::uint64_t attempt, std::vector<Order>& orders);
+  void again(const Positions& in, std::uint64_t attempt, std::vector<Order>& orders);
+  void begin_next(std::vector<Order>& orders);
+  bool wait_for_ranks(const Positions& ready, std::vector<Order>& orders);
+  /// Why these members, which are ready, may not go on without those in `left`; or nothing.
+  std::optional<Failure> what_forbids(const Positions& ready, const Positions& left) const;
+  std::string names_of(const Positions& positions) const;
+  bool serves(std::size_t i) const { return i < serves_.size() && serves_[i]; }
+  void refuse(const Positions& to, const Failure& failure, std::vector<Order>& orders);
+  void leave_out(const Positions& positions, std::vector<Order>& orders);
+  std::uint64_t next_attempt() const;
+
+  std::vector<std::string> names_;
+  std::vector<bool> serves_;
+  std::vector<Member> members_;
+  std::uint64_t closed_ = 0;        // the last attempt that this hub has closed
+  std::uint64_t inexplicable_ = 0;  // the last attempt that failed without a death
+  bool patient_ = false;
+};
+
+}  // namespace nzcl::bootstrap

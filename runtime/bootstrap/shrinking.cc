@@ -1,0 +1,125 @@
+#include "runtime/bootstrap/shrinking.h"
+
+#include <utility>
+
+#include "nzcl/error.h"
+
+namespace nzcl::bootstrap {
+namespace {
+
+// How long a hub may take to decide when this member's deadline has come, before it is taken for one that
+// is stopped.
+constexpr std::chrono::seconds kSilenceTime{5};
+// How long it may then take until another member has taken its place and has decided.
+constexpr std::chrono::seconds kNextHubTime{15};
+
+}  // namespace
+
+/// At the deadline the hub is told that it has come; the verdict follows from that. A hub that gives none is
+/// replaced.
+template <typename Done>
+void Shrinking::wait_for(std::unique_lock<std::mutex>& lock, Done done, Deadline deadline) {
+  const auto over = [&] { return done() || member_.refused(); };
+  const auto tell = [&](const std::function<void()>& hook) {
+    lock.unlock();
+    hook();
+    lock.lock();
+  };
+  if (!changed_.wait_until(lock, deadline, over)) {
+    member_.late();
+    tell(hooks_.tell_hub);
+    if (!changed_.wait_for(lock, kSilenceTime, over)) {
+      tell(hooks_.drop_hub);
+      changed_.wait_for(lock, kNextHubTime, over);
+    }
+  }
+  throw_if_refused();
+  if (!done()) throw Error(ErrorCode::timeout, "shrink: no member decides who is left");
+}
+
+void Shrinking::throw_if_refused() const {
+  if (const auto& why = member_.refused()) throw Error(why->code, why->text);
+}
+
+void Shrinking::enter() {
+  const std::scoped_lock lock(mutex_);
+  if (entered_) throw Error(ErrorCode::invalid_usage, "shrink: another thread shrinks this communicator");
+  if (const auto why = member_.what_forbids()) throw Error(why->code, why->text);
+  entered_ = true;
+}
+
+void Shrinking::leave() {
+  {
+    const std::scoped_lock lock(mutex_);
+    entered_ = false;
+    if (member_.is_committed()) return;
+    member_.away();
+  }
+  hooks_.tell_hub();
+}
+
+Shrinking::Attempt Shrinking::next(const Wish& wish, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  member_.ready(wish.leave_out, wish.minority);
+  lock.unlock();
+  hooks_.tell_hub();
+  lock.lock();
+  wait_for(
+      lock, [this] { return member_.has_begun(); }, deadline);
+  return {.number = member_.state().attempt, .members = member_.state().members};
+}
+
+void Shrinking::tell_place(std::uint64_t attempt, std::string place) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!member_.is_in(attempt)) return;
+    member_.tell_place(std::move(place));
+  }
+  hooks_.tell_hub();
+}
+
+std::optional<std::string> Shrinking::place(std::uint64_t attempt, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, deadline, [&] { return place_of_ == attempt || !member_.is_in(attempt); });
+  if (place_of_ != attempt || !member_.is_in(attempt)) return std::nullopt;
+  return place_;
+}
+
+bool Shrinking::is_open(std::uint64_t attempt) const {
+  const std::scoped_lock lock(mutex_);
+  return member_.is_in(attempt);
+}
+
+bool Shrinking::conclude(std::uint64_t attempt, std::optional<Failure> failure, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  throw_if_refused();
+  if (!member_.is_in(attempt)) return false;
+  failure ? member_.failed(std::move(*failure)) : member_.built();
+  lock.unlock();
+  hooks_.tell_hub();
+  lock.lock();
+  wait_for(
+      lock, [&] { return member_.is_committed() || !member_.is_in(attempt); }, deadline);
+  return member_.is_committed();
+}
+
+ShrinkState Shrinking::state() const {
+  const std::scoped_lock lock(mutex_);
+  return member_.state();
+}
+
+bool Shrinking::take(const ShrinkVerdict& verdict) {
+  const std::scoped_lock lock(mutex_);
+  const bool tell = member_.take(verdict);
+  changed_.notify_all();
+  return tell;
+}
+
+void Shrinking::take_place(std::uint64_t attempt, const std::string& place) {
+  const std::scoped_lock lock(mutex_);
+  place_of_ = attempt;
+  place_ = place;
+  changed_.notify_all();
+}
+
+}  // namespace nzcl::bootstrap

@@ -1,0 +1,490 @@
+// Members agree who is left, whoever dies and when.
+#include "runtime/bootstrap/shrink_board.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+#include "runtime/bootstrap/shrink_member.h"
+
+namespace nzcl::bootstrap {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
+using Stage = ShrinkState::Stage;
+using Kind = ShrinkVerdict::Kind;
+
+std::vector<std::string> names(std::size_t count) {
+  std::vector<std::string> all;
+  for (std::size_t i = 0; i < count; ++i) all.push_back("rank " + std::to_string(i));
+  return all;
+}
+
+class ShrinkBoardTest : public testing::Test {
+ protected:
+  static ShrinkState ready(std::vector<int> leave_out = {}) {
+    ShrinkState state;
+    state.stage = Stage::ready;
+    state.leave_out = std::move(leave_out);
+    return state;
+  }
+  static ShrinkState late() {
+    ShrinkState state = ready();
+    state.late = true;
+    return state;
+  }
+  static ShrinkState in(Stage stage, std::uint64_t attempt, std::vector<int> members) {
+    ShrinkState state;
+    state.stage = stage;
+    state.attempt = attempt;
+    state.members = std::move(members);
+    if (stage == Stage::failed) state.failure = {ErrorCode::system, "no memory"};
+    return state;
+  }
+  ShrinkBoard board{names(4), {}};
+};
+
+TEST_F(ShrinkBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
+  board.gone(1, true);
+  board.said(0, ready());
+  board.said(2, ready());
+  EXPECT_THAT(board.decide(), IsEmpty());
+  board.said(3, ready());
+  const auto begin = board.decide();
+  ASSERT_THAT(begin, SizeIs(1));
+  EXPECT_EQ(begin[0].verdict.kind, Kind::begin);
+  EXPECT_THAT(begin[0].verdict.members, ElementsAre(0, 2, 3));
+  EXPECT_THAT(begin[0].to, ElementsAre(0, 2, 3));
+  for (const std::size_t i : {0u, 2u}) board.said(i, in(Stage::built, 1, {0, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty());
+  board.said(3, in(Stage::built, 1, {0, 2, 3}));
+  const auto commit = board.decide();
+  ASSERT_THAT(commit, SizeIs(1));
+  EXPECT_EQ(commit[0].verdict.kind, Kind::commit);
+  EXPECT_THAT(commit[0].to, ElementsAre(0, 2, 3));
+  EXPECT_THAT(board.decide(), IsEmpty());
+}
+
+TEST_F(ShrinkBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
+  for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  board.said(0, in(Stage::built, 1, {0, 1, 2, 3}));
+  board.said(1, in(Stage::failed, 1, {0, 1, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty()) << "a death may explain it";
+  board.gone(2, true);
+  const auto again = board.decide();
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].verdict.kind, Kind::again);
+  EXPECT_THAT(again[0].to, ElementsAre(0, 1, 3));
+  for (const std::size_t i : {0u, 1u, 3u}) {
+    ShrinkState state = ready();
+    state.attempt = 1;
+    board.said(i, state);
+  }
+  const auto begin = board.decide();
+  ASSERT_THAT(begin, SizeIs(1));
+  EXPECT_EQ(begin[0].verdict.attempt, 2u);
+  EXPECT_THAT(begin[0].verdict.members, ElementsAre(0, 1, 3));
+}
+
+TEST_F(ShrinkBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
+  for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  board.said(2, in(Stage::failed, 1, {0, 1, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty());
+  ASSERT_EQ(board.unexplained(), 1u);
+  board.nothing_explains(1);
+  const auto refused = board.decide();
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].verdict.kind, Kind::refuse);
+  EXPECT_THAT(refused[0].to, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(refused[0].verdict.failure.text, "no memory");
+  EXPECT_EQ(board.unexplained(), std::nullopt);
+}
+
+TEST_F(ShrinkBoardTest, WhoDoesNotCallInTimeIsLeftOutAlsoLater) {
+  for (const std::size_t i : {0u, 1u}) board.said(i, ready());
+  board.said(2, late());
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(2));
+  EXPECT_EQ(orders[0].verdict.kind, Kind::refuse);
+  EXPECT_THAT(orders[0].to, ElementsAre(3));
+  EXPECT_THAT(orders[1].verdict.members, ElementsAre(0, 1, 2));
+  for (const std::size_t i : {0u, 1u, 2u}) board.said(i, in(Stage::built, 1, {0, 1, 2}));
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  board.said(3, ready());
+  const auto refused = board.decide();
+  ASSERT_THAT(refused, SizeIs(1));
+  EXPECT_EQ(refused[0].verdict.kind, Kind::refuse);
+  EXPECT_EQ(refused[0].verdict.failure.code, ErrorCode::aborted);
+}
+
+TEST_F(ShrinkBoardTest, WhoIsSilentInAnAttemptIsLeftOut) {
+  for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  for (const std::size_t i : {0u, 1u, 2u}) board.said(i, in(Stage::built, 1, {0, 1, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty());
+  ShrinkState impatient = in(Stage::built, 1, {0, 1, 2, 3});
+  impatient.late = true;
+  board.said(0, impatient);
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(2));
+  EXPECT_THAT(orders[0].to, ElementsAre(3));
+  EXPECT_EQ(orders[1].verdict.kind, Kind::again);
+  EXPECT_THAT(orders[1].to, ElementsAre(0, 1, 2));
+}
+
+TEST_F(ShrinkBoardTest, ADeadlineThatComesWhenTheAttemptHasBegunCountsForNothing) {
+  for (const std::size_t i : {0u, 1u}) board.said(i, ready());
+  board.said(2, late());
+  ASSERT_THAT(board.decide(), SizeIs(2));
+  board.said(1, late());
+  EXPECT_THAT(board.decide(), IsEmpty());
+}
+
+TEST_F(ShrinkBoardTest, RanksThatAreLeftOutNeedNotCall) {
+  for (const std::size_t i : {0u, 1u, 3u}) board.said(i, ready({2}));
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(2));
+  EXPECT_THAT(orders[0].to, ElementsAre(2));
+  EXPECT_THAT(orders[1].verdict.members, ElementsAre(0, 1, 3));
+}
+
+TEST_F(ShrinkBoardTest, AllLeaveOutTheSameRanks) {
+  for (const std::size_t i : {0u, 1u, 2u}) board.said(i, ready({3}));
+  board.said(3, ready({2}));
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].verdict.failure.code, ErrorCode::mismatch);
+  EXPECT_THAT(orders[0].verdict.failure.text, HasSubstr("rank 0 and rank 3"));
+  EXPECT_THAT(orders[0].to, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(ShrinkBoardTest, OnlyTheLargerPartGoesOnIfTheOtherOneMayLive) {
+  board.gone(0, false);
+  board.gone(1, false);
+  for (const std::size_t i : {2u, 3u}) board.said(i, ready());
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1)) << "two of four, without the lowest rank";
+  EXPECT_EQ(orders[0].verdict.kind, Kind::refuse);
+  EXPECT_THAT(orders[0].verdict.failure.text, HasSubstr("rank 0, rank 1"));
+}
+
+TEST_F(ShrinkBoardTest, OfTwoEqualPartsTheOneWithTheLowestRankGoesOn) {
+  board.gone(2, false);
+  board.gone(3, false);
+  for (const std::size_t i : {0u, 1u}) board.said(i, ready());
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].verdict.kind, Kind::begin);
+}
+
+TEST_F(ShrinkBoardTest, ASingleRankGoesOnIfAllOthersHaveDiedForCertain) {
+  for (const std::size_t i : {0u, 1u, 2u}) board.gone(i, true);
+  board.said(3, ready());
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].verdict.members, ElementsAre(3));
+}
+
+TEST_F(ShrinkBoardTest, AMinorityGoesOnIfAllItsRanksAllowIt) {
+  for (const std::size_t i : {0u, 1u, 2u}) board.gone(i, false);
+  ShrinkState state = ready();
+  state.minority = true;
+  board.said(3, state);
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].verdict.kind, Kind::begin);
+}
+
+TEST_F(ShrinkBoardTest, AggregatorsWaitUntilARankShrinks) {
+  ShrinkBoard with_aggregator({"rank 0", "rank 1", "aggregator 0"}, {false, false, true});
+  with_aggregator.said(2, ready());
+  EXPECT_THAT(with_aggregator.decide(), IsEmpty());
+  with_aggregator.gone(0, true);
+  EXPECT_THAT(with_aggregator.decide(), IsEmpty());
+  with_aggregator.gone(1, true);
+  const auto orders = with_aggregator.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].verdict.kind, Kind::refuse);
+}
+
+TEST_F(ShrinkBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
+  board.took_over();
+  board.gone(0, true);
+  board.said(1, in(Stage::built, 3, {0, 1, 2, 3}));
+  board.said(2, in(Stage::built, 3, {0, 1, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty()) << "rank 3 may know of a commit";
+  board.said(3, in(Stage::building, 3, {0, 1, 2, 3}));
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1)) << "rank 0 is dead, and nobody knows of a commit";
+  EXPECT_EQ(orders[0].verdict.kind, Kind::again);
+  EXPECT_THAT(orders[0].to, ElementsAre(1, 2, 3));
+}
+
+TEST_F(ShrinkBoardTest, ANewHubDecidesWithoutThoseWhoDoNotComeToIt) {
+  board.took_over();
+  board.gone(0, true);
+  for (const std::size_t i : {1u, 2u}) board.said(i, in(Stage::built, 3, {0, 1, 2, 3}));
+  board.patience_is_over();
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  for (const std::size_t i : {1u, 2u}) {
+    ShrinkState state = late();
+    state.attempt = 3;
+    board.said(i, state);
+  }
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(2));
+  EXPECT_THAT(orders[0].to, ElementsAre(3));
+  EXPECT_THAT(orders[1].verdict.members, ElementsAre(1, 2));
+}
+
+TEST_F(ShrinkBoardTest, ANewHubFollowsACommitThatOneMemberKnows) {
+  board.took_over();
+  board.gone(0, true);
+  board.said(3, in(Stage::committed, 3, {0, 1, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty());
+  board.said(1, in(Stage::built, 3, {0, 1, 2, 3}));
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].verdict.kind, Kind::commit);
+  EXPECT_THAT(orders[0].to, ElementsAre(1));
+}
+
+// --- All members together, with messages that take any time, and deaths at any moment.
+
+/// Members around a hub. Between every two, messages keep their order. When a member dies, what it sent last
+/// may be lost; whoever is connected with it learns of its death after what has arrived.
+class Job {
+ public:
+  Job(std::size_t count, unsigned seed, int deaths, std::vector<int> left_out)
+      : random_(seed),
+        deaths_(deaths),
+        left_out_(std::move(left_out)),
+        members_(count),
+        queues_(count * count) {
+    for (Member& m : members_) m.board = ShrinkBoard(names(count), {});
+  }
+
+  void run() {
+    for (int step = 0; step < 100000; ++step) {
+      std::vector<std::function<void()>> possible;
+      for (std::size_t i = 0; i < members_.size(); ++i) add_steps_of(i, possible);
+      if (possible.empty()) return;
+      possible[random_() % possible.size()]();
+    }
+    FAIL() << "they do not come to an end";
+  }
+
+  void check() const {
+    std::set<std::vector<int>> memberships;
+    std::set<std::uint64_t> attempts;
+    std::vector<int> alive;
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (!members_[i].alive || is_left_out(i)) continue;
+      alive.push_back(static_cast<int>(i));
+      const ShrinkState& state = members_[i].machine.state();
+      EXPECT_EQ(state.stage, Stage::committed) << "rank " << i;
+      memberships.insert(state.members);
+      attempts.insert(state.attempt);
+    }
+    EXPECT_LE(memberships.size(), 1u);
+    EXPECT_LE(attempts.size(), 1u);
+    for (const auto& membership : memberships)
+      EXPECT_TRUE(std::includes(membership.begin(), membership.end(), alive.begin(), alive.end()));
+  }
+
+ private:
+  struct Message {
+    enum class What { state, verdict, place, died } what;
+    ShrinkState state = {};
+    ShrinkVerdict verdict = {};
+  };
+  struct Member {
+    ShrinkMember machine;
+    ShrinkBoard board{{}, {}};
+    std::size_t hub = 0;
+    bool alive = true, called = false;
+    std::uint64_t joining = 0;   // the attempt that it has not concluded
+    std::uint64_t place_of = 0;  // the attempt of which it knows where it meets
+  };
+
+  std::deque<Message>& queue(std::size_t from, std::size_t to) {
+    return queues_[from * members_.size() + to];
+  }
+  bool is_left_out(std::size_t i) const {
+    return std::count(left_out_.begin(), left_out_.end(), static_cast<int>(i)) > 0;
+  }
+  bool is_hub(std::size_t i) const { return members_[i].hub == i; }
+
+  void add_steps_of(std::size_t i, std::vector<std::function<void()>>& possible) {
+    Member& m = members_[i];
+    if (!m.alive) return;
+    const Stage stage = m.machine.state().stage;
+    const std::uint64_t attempt = m.machine.state().attempt;
+    if (!m.called && !is_left_out(i)) possible.push_back([=, this] { call(i); });
+    if (m.called && stage == Stage::building && m.joining == 0) {
+      const bool first = m.machine.state().members.front() == static_cast<int>(i);
+      if (first && m.machine.state().place.empty()) {
+        possible.push_back([=, this] {
+          members_[i].machine.tell_place("here");
+          tell(i);
+        });
+      } else if (first || m.place_of == attempt) {
+        possible.push_back([=, this] { conclude(i, attempt); });
+      }
+    }
+    // The call goes on with the next attempt when it learns that this one is closed.
+    const bool joins = m.joining != 0 || stage == Stage::building;
+    if (joins && !m.machine.is_in(m.joining != 0 ? m.joining : attempt) && !m.machine.is_committed())
+      possible.push_back([=, this] { call(i); });
+    if (deaths_ > 0 && (count_alive() > 1 || is_left_out(i)) && random_() % 8 == 0)
+      possible.push_back([=, this] { kill(i); });
+    if (repeats_ > 0 && random_() % 8 == 0) {
+      possible.push_back([=, this] {
+        --repeats_;
+        tell(i);
+      });
+    }
+    for (std::size_t from = 0; from < members_.size(); ++from) {
+      if (queue(from, i).empty()) continue;
+      // A member that is not the hub yet accepts nobody.
+      if (queue(from, i).front().what == Message::What::state && !is_hub(i)) continue;
+      possible.push_back([=, this] { deliver(from, i); });
+    }
+  }
+
+  /// Of those that are not left out.
+  std::size_t count_alive() const {
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < members_.size(); ++i) count += members_[i].alive && !is_left_out(i) ? 1 : 0;
+    return count;
+  }
+  void call(std::size_t i) {
+    members_[i].called = true;
+    members_[i].joining = 0;
+    members_[i].machine.ready(left_out_, false);
+    tell(i);
+  }
+  /// The member could join the attempt's communicator, or could not because somebody has died.
+  void conclude(std::size_t i, std::uint64_t attempt) {
+    Member& m = members_[i];
+    m.joining = attempt;
+    if (!m.machine.is_in(attempt)) return;
+    const auto& in = m.machine.state().members;
+    const bool complete = std::all_of(in.begin(), in.end(),
+                                      [this](int j) { return members_[static_cast<std::size_t>(j)].alive; });
+    if (complete) {
+      m.machine.built();
+    } else {
+      m.machine.failed({ErrorCode::peer_failed, "died"});
+    }
+    tell(i);
+  }
+  void tell(std::size_t i) {
+    Member& m = members_[i];
+    if (is_hub(i)) {
+      m.board.said(i, m.machine.state());
+      decide(i);
+    } else if (members_[m.hub].alive) {
+      queue(i, m.hub).push_back({.what = Message::What::state, .state = m.machine.state()});
+    }
+  }
+  void decide(std::size_t hub) {
+    Member& h = members_[hub];
+    for (const auto& order : h.board.decide()) {
+      for (const std::size_t i : order.to) {
+        if (!order.place.empty()) {
+          tell_place(hub, i, order.verdict.attempt);
+        } else if (i == hub) {
+          if (h.machine.take(order.verdict)) h.board.said(hub, h.machine.state());
+        } else if (members_[i].alive && members_[i].hub == hub) {
+          queue(hub, i).push_back({.what = Message::What::verdict, .state = {}, .verdict = order.verdict});
+        }
+      }
+    }
+  }
+  void tell_place(std::size_t hub, std::size_t i, std::uint64_t attempt) {
+    if (i == hub) {
+      members_[i].place_of = attempt;
+    } else if (members_[i].alive && members_[i].hub == hub) {
+      Message message{.what = Message::What::place};
+      message.verdict.attempt = attempt;
+      queue(hub, i).push_back(message);
+    }
+  }
+  void kill(std::size_t i) {
+    --deaths_;
+    members_[i].alive = false;
+    for (std::size_t j = 0; j < members_.size(); ++j) {
+      queue(j, i).clear();
+      auto& sent = queue(i, j);
+      const std::size_t lost = random_() % (sent.size() + 1);
+      sent.resize(sent.size() - lost);
+      const bool connected = members_[j].hub == i || is_hub(j);
+      if (members_[j].alive && connected) sent.push_back({.what = Message::What::died});
+    }
+  }
+  void deliver(std::size_t from, std::size_t to) {
+    const Message message = queue(from, to).front();
+    queue(from, to).pop_front();
+    Member& m = members_[to];
+    switch (message.what) {
+      case Message::What::state:
+        m.board.said(from, message.state);
+        return decide(to);
+      case Message::What::verdict:
+        if (m.machine.take(message.verdict)) tell(to);
+        return;
+      case Message::What::place:
+        m.place_of = message.verdict.attempt;
+        return;
+      case Message::What::died:
+        if (m.hub == from) return look_for_hub(to);
+        m.board.gone(from, true);
+        return decide(to);
+    }
+  }
+  void look_for_hub(std::size_t i) {
+    Member& m = members_[i];
+    while (!members_[m.hub].alive) ++m.hub;
+    if (!is_hub(i)) return tell(i);
+    m.board.took_over();
+    for (std::size_t j = 0; j < members_.size(); ++j) {
+      if (!members_[j].alive) m.board.gone(j, true);
+    }
+    tell(i);
+  }
+
+  std::mt19937 random_;
+  int deaths_;
+  int repeats_ = 10;  // so many times a member tells what it has told before
+  const std::vector<int> left_out_;
+  std::vector<Member> members_;
+  std::vector<std::deque<Message>> queues_;
+};
+
+class ShrinkJob : public testing::TestWithParam<int> {};
+
+TEST_P(ShrinkJob, AgreesWhoIsLeftWhoeverDiesAndWhen) {
+  const int deaths = GetParam();
+  for (unsigned seed = 0; seed < 4000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Job job(2 + seed % 6, seed, deaths, seed % 3 == 0 ? std::vector<int>{0} : std::vector<int>{});
+    job.run();
+    job.check();
+    if (testing::Test::HasFailure()) return;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Deaths, ShrinkJob, testing::Values(0, 1, 2, 3, 6));
+
+}  // namespace
+}  // namespace nzcl::bootstrap
