@@ -1,5 +1,7 @@
 #include "runtime/torch/process_group.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -46,8 +48,25 @@ std::chrono::nanoseconds timeout_of(const auto& options) {
 std::uint64_t count_of(const at::Tensor& t) { return static_cast<std::uint64_t>(t.numel()); }
 
 const at::Tensor& only(const Tensors& tensors, const char* call) {
-  TORCH_CHECK(tensors.size() == 1, "nzcl's ", call, " takes one tensor on each rank, not ", tensors.size());
+  TORCH_CHECK(!tensors.empty(), "nzcl's ", call, " requires non-empty tensor list");  // Gloo's words
+  TORCH_CHECK(tensors.size() == 1, "nzcl's ", call, " requires a single-element tensor list; this one has ",
+              tensors.size());
   return tensors.front();
+}
+
+/// Refuses options that name a rank or a tensor which does not exist.
+void check_root(const char* call, std::int64_t rank, int size, std::int64_t tensor, std::size_t tensors) {
+  TORCH_CHECK(rank >= 0 && rank < size, "nzcl's ", call, ": invalid root rank: ", rank, "; there are ", size);
+  TORCH_CHECK(tensor >= 0 && static_cast<std::size_t>(tensor) < tensors, "nzcl's ", call,
+              ": invalid root tensor: ", tensor);
+}
+
+/// Whether the tensor has memory in common with one of the others.
+bool overlaps(const at::Tensor& t, const std::vector<at::Tensor>& others) {
+  return std::ranges::any_of(others, [&](const at::Tensor& other) {
+    return !t.is_sparse() && !other.is_sparse() && t.is_alias_of(other) &&
+           at::get_overlap_status(t, other) != at::MemOverlapStatus::No;
+  });
 }
 
 /// Refuses a tensor of a list that has not the type of `like`.
@@ -137,10 +156,12 @@ class NzclGroup final : public GlooCalls {
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
     std::vector<Part> parts;
     check([&] {
+      TORCH_CHECK(!tensors.empty(), "nzcl's allreduce_coalesced requires non-empty tensor list");
       for (const at::Tensor& t : tensors) {
         check_dense(t, "allreduce_coalesced");
         parts.push_back(part_of(t, options.reduceOp, "allreduce_coalesced"));
       }
+      separate(parts);
     });
     return reduce_parts(make_work(OpType::ALLREDUCE_COALESCED, tensors), parts, timeout_of(options));
   }
@@ -149,7 +170,10 @@ class NzclGroup final : public GlooCalls {
     if (tensors.size() > 1 && !fallback().forbidden())
       return do_all(OpType::BROADCAST, {tensors}, "broadcast of several tensors",
                     [&](Gloo& gloo, std::vector<Tensors>& data) { return gloo.broadcast(data[0], options); });
-    check([&] { check_dense(only(tensors, "broadcast"), "broadcast"); });
+    check([&] {
+      check_root("broadcast", options.rootRank, getSize(), options.rootTensor, tensors.size());
+      check_dense(only(tensors, "broadcast"), "broadcast");
+    });
     const auto work = make_work(OpType::BROADCAST, tensors);
     return start(work, [=, this, root = static_cast<int>(options.rootRank), timeout = timeout_of(options)] {
       const at::Tensor data = in_one_piece(*work, tensors.front(), getRank() != root);
@@ -165,6 +189,7 @@ class NzclGroup final : public GlooCalls {
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
     std::optional<Part> part;
     check([&] {
+      check_root("reduce", options.rootRank, getSize(), options.rootTensor, tensors.size());
       check_dense(only(tensors, "reduce"), "reduce");
       part = part_of(tensors.front(), options.reduceOp, "reduce");
     });
@@ -418,6 +443,21 @@ class NzclGroup final : public GlooCalls {
     Part part{.how = how, .data = stand_in(t, how)};
     if (part.data.tensor.is_sparse()) header_of(part.data.tensor, 0);
     return part;
+  }
+  /// A list may have a tensor twice. Each is reduced as it was before the call, in memory of its own.
+  static void separate(std::vector<Part>& parts) {
+    Tensors before;
+    for (Part& part : parts) {
+      const at::Tensor own = part.data.tensor;
+      if (overlaps(own, before)) {
+        part.data.tensor = own.clone(at::MemoryFormat::Contiguous);
+        part.data.back = [own, copy = part.data.tensor, back = part.data.back] {
+          own.copy_(copy);
+          if (back) back();
+        };
+      }
+      before.push_back(own);
+    }
   }
   static void bring_back(GroupWork& work, const StandIn& data) {
     if (data.back) work.at_last(data.back);

@@ -101,14 +101,17 @@ def reductions(torch, dist, rank, size):
     assert (out == (2.0 + rank)**size).all(), out
     expect_error(lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op.AVG), "bools", "they have no average")
 
+    base = dist.distributed_c10d._get_default_group()
+    for call in (base.broadcast, base.reduce):
+        expect_error(lambda: call(torch.ones(2), size), f"invalid root rank: {size}")  # noqa: B023
     # Gloo's and nzcl's parts of one call.
     tensors = [torch.full((7,), 2.0), torch.ones(7, dtype=torch.bool), torch.full((3,), 3, dtype=torch.int16)]
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = op.PRODUCT
-    dist.distributed_c10d._get_default_group().allreduce_coalesced(tensors, options).wait()
+    base.allreduce_coalesced(tensors, options).wait()
     assert [t[0].item() for t in tensors] == [2.0**size, True, 3**size], tensors
     tensors = [torch.full((2,), float(rank)), torch.ones(2)]
-    dist.distributed_c10d._get_default_group().allreduce(tensors).wait()  # all of them are summed
+    base.allreduce(tensors).wait()  # all of them are summed
     assert all(t.tolist() == [size * (size - 1) / 2 + size] * 2 for t in tensors), tensors
 
 
@@ -310,7 +313,7 @@ def forbidden(torch, dist, rank, size):
     for op in ("PRODUCT", "BAND", "BOR", "BXOR"):
         expect_error(lambda: dist.all_reduce(torch.ones(4, dtype=torch.int), getattr(dist.ReduceOp, op), group=base),  # noqa: B023
                      "SUM, AVG, MIN and MAX")
-    expect_error(lambda: base.allreduce([t, t]), "takes one tensor on each rank, not 2")
+    expect_error(lambda: base.allreduce([t, t]), "requires a single-element tensor list; this one has 2")
     flags = torch.tensor([rank == 0, True, False])  # converting needs no Gloo
     dist.all_reduce(flags, dist.ReduceOp.BAND, group=base)
     assert flags.tolist() == [False, True, False]

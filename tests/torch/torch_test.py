@@ -497,10 +497,13 @@ def rank_coalesced():
     expect_error(lambda: base.allreduce_coalesced([x, torch.ones(4, dtype=torch.complex64)]), "does not reduce tensors of type ComplexFloat")
     assert (x == 1).all()
     x, y = torch.ones(1000000), torch.ones(10)
-    expect_error(lambda: dist.all_reduce_coalesced([x, y, y]), "overlaps a buffer of operation")
-    assert (x == size).all() and (y == size).all()
-    dist.all_reduce(y)
-    assert (y == size * size).all()
+    expect_error(lambda: dist.all_reduce_coalesced([x, torch.ones(1).expand(10)]), "refers to a single memory location")
+    assert (x == size).all()
+    flags = torch.tensor([rank == 0, False])
+    for tensors in ([x, y, y], [y[2:], y[:5]], [flags, flags]):  # each is reduced as it was
+        before = [t.clone() for t in tensors]
+        dist.all_reduce_coalesced(tensors)
+        assert all(torch.equal(t, torch.tensor([True, False]) if t is flags else b * size) for t, b in zip(tensors, before)), tensors
     dist.destroy_process_group()
 
 
