@@ -14,10 +14,12 @@ namespace {
 
 using c10d::OpType;
 
+bool is_dense(const at::Tensor& t) { return t.layout() == at::kStrided; }
+
 /// Gloo of 1.13 reads and writes some tensors as if their elements followed each other.
 Tensors in_one_piece(const Tensors& list) {
   Tensors all;
-  for (const at::Tensor& t : list) all.push_back(as_moved(t).contiguous());
+  for (const at::Tensor& t : list) all.push_back(is_dense(t) ? as_moved(t).contiguous() : t);
   return all;
 }
 std::vector<Tensors> in_one_piece(const std::vector<Tensors>& lists) {
@@ -30,6 +32,7 @@ std::vector<Tensors> in_one_piece(const std::vector<Tensors>& lists) {
 void copy_back(const std::vector<Tensors>& from, const std::vector<Tensors>& to) {
   for (std::size_t i = 0; i < to.size(); ++i)
     for (std::size_t j = 0; j < to[i].size(); ++j) {
+      if (!is_dense(to[i][j])) continue;
       at::Tensor target = as_moved(to[i][j]);
       if (target.data_ptr() != from[i][j].data_ptr()) target.copy_(from[i][j]);
     }

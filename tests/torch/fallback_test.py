@@ -148,6 +148,9 @@ def sparse_forms(torch, dist, rank, size):
     t = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.long), torch.empty(0, 3), (0, 3))
     dist.all_reduce(t)
     assert t.shape == (0, 3)
+    tensors = [rows(rank, torch.float), rows(rank, torch.float)]  # all of them are added up
+    dist.distributed_c10d._get_default_group().allreduce(tensors).wait()
+    assert all(torch.equal(t.to_dense(), 2 * sum(rows(r, torch.float).to_dense() for r in range(size))) for t in tensors), tensors
     expect_error(lambda: dist.all_reduce(rows(rank, torch.float), dist.ReduceOp.PRODUCT), "sparse tensors only works with ReduceOp.SUM")
 
 
