@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 
 from ranks import expect_error, group, main, outcomes, run, start_ranks, wait_for_all
 
@@ -334,15 +337,57 @@ def without_gloo(torch, dist, rank, size, *texts):
         expect_error(lambda: pg.send([t], 1 - rank, 0), "nzcl leaves send to Gloo", *texts)
 
 
+def addresses():
+    """Those of this process's own TCP sockets."""
+    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
+    with open("/proc/net/tcp") as table:
+        numbers = [int(line.split()[1].split(":")[0], 16) for line in table if f"socket:[{line.split()[9]}]" in own]
+    return {socket.inet_ntoa(number.to_bytes(4, sys.byteorder)) for number in numbers}
+
+
 def loopback(torch, dist, rank, size):
     """Without GLOO_SOCKET_IFNAME, ranks of one host use the loopback interface, however the host's name resolves."""
     pg = dist.new_group()
     dist.monitored_barrier(pg)
-    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
-    with open("/proc/net/tcp") as table:
-        addresses = [line.split()[1].split(":")[0] for line in table if f"socket:[{line.split()[9]}]" in own]
-    assert addresses and set(addresses) == {"0100007F"}, addresses
+    assert addresses() == {"127.0.0.1"}, addresses()
     dist.barrier(pg)
+
+
+def rank_hosts():
+    """And ranks of several hosts use the address by which they reach each other."""
+    torch, dist, rank, size = group()
+    t = torch.ones(4)
+    dist.all_reduce(t, dist.ReduceOp.PRODUCT)
+    dist.monitored_barrier()
+    assert addresses() == {f"10.88.7.{1 + rank}"}, addresses()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def case_hosts():
+    if os.geteuid() != 0:
+        print("skipped: network namespaces need root")
+        sys.exit(77)
+    hosts = [f"nzcltorch{os.getpid()}-{i}" for i in range(2)]
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True)
+
+    try:
+        for host in hosts:
+            ip("netns", "add", host)
+        ip("-n", hosts[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", hosts[1])
+        for i, host in enumerate(hosts):
+            ip("-n", host, "addr", "add", f"10.88.7.{1 + i}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                ip("-n", host, "link", "set", link, "up")
+        ranks = start_ranks("hosts", 2, within=lambda rank: ["ip", "netns", "exec", hosts[rank]], address="10.88.7.1",
+                            NZCL_TRANSPORT="tcp", GLOO_SOCKET_IFNAME="")
+        for rank, (status, text) in enumerate(outcomes(ranks)):
+            assert status == 0, f"rank {rank} ended with {status}:\n{text}"
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "del", host])
 
 
 def left_open(torch, dist, rank, size):

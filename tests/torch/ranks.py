@@ -15,13 +15,14 @@ def free_port():
         return s.getsockname()[1]
 
 
-def start_ranks(case, size, **extra):
+def start_ranks(case, size, within=lambda rank: [], address="127.0.0.1", **extra):
+    """`within`: what each rank's command begins with. `address`: of rank 0."""
     port = free_port()
     ranks = []
     for rank in range(size):
-        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=address, MASTER_PORT=str(port))
         env |= {"GLOO_SOCKET_IFNAME": "lo"} | extra
-        ranks.append(subprocess.Popen([sys.executable, os.path.abspath(sys.argv[0]), "--rank", case], env=env, stdout=subprocess.PIPE,
+        ranks.append(subprocess.Popen([*within(rank), sys.executable, os.path.abspath(sys.argv[0]), "--rank", case], env=env, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True))
     return ranks
 
