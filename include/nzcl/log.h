@@ -30,4 +30,8 @@ using LogCallback = std::function<void(LogLevel, std::string_view)>;
 /// must not call it: Error{invalid_usage}.
 NZCL_API void set_log_callback(LogCallback callback);
 
+/// Writes one line to the log, if Options::log_level lets it through. For code around the library that has
+/// something to say to the same people, as the plugin for libtorch does. Any thread may call it.
+NZCL_API void write_log(LogLevel level, std::string_view line);
+
 }  // namespace nzcl

@@ -66,10 +66,11 @@ class Fashion(Task):
     rates = {"sgd": 0.02, "adam": 1e-3}
 
     def __init__(self, synthetic):
-        if synthetic:
+        if synthetic:  # small, because libtorch may have no fast library for matrix products
             generator = torch.Generator().manual_seed(1)
-            self.train = torch.rand(512, 1, 28, 28, generator=generator), torch.arange(512) % 10
+            self.train = torch.rand(128, 1, 28, 28, generator=generator), torch.arange(128) % 10
             self.test = self.train
+            self.global_batch = 8
         else:
             self.train, self.test = self.read("train"), self.read("t10k")
         self.train_size = len(self.train[1])
@@ -118,10 +119,12 @@ class Characters(Task):
 
     global_batch = 32
     rates = {"sgd": 1.0, "adam": 3e-3}
-    characters, length = 64, 32
+    characters, length, width = 64, 32, 256
 
     def __init__(self, synthetic):
-        text = "to be or not to be, that is the question. " * 1000 if synthetic else dictionary()
+        if synthetic:
+            self.global_batch, self.length, self.width = 8, 8, 64
+        text = "to be or not to be, that is the question. " * 100 if synthetic else dictionary()
         text = re.sub(r"\s+", " ", text[:10_000_000])
         counts = {}
         for c in text:
@@ -134,7 +137,7 @@ class Characters(Task):
         self.train_size = len(self.train) - self.length - 1
 
     def model(self):
-        return Lstm(self.characters, 256)
+        return Lstm(self.characters, self.width)
 
     def windows(self, data, begins, length):
         windows = data[begins[:, None] + torch.arange(length + 1)]

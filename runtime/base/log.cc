@@ -14,6 +14,24 @@
 namespace nzcl {
 namespace {
 
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::trace:
+      return spdlog::level::trace;
+    case LogLevel::debug:
+      return spdlog::level::debug;
+    case LogLevel::info:
+      return spdlog::level::info;
+    case LogLevel::warn:
+      return spdlog::level::warn;
+    case LogLevel::error:
+      return spdlog::level::err;
+    case LogLevel::off:
+      break;
+  }
+  return spdlog::level::off;
+}
+
 LogLevel level_of(spdlog::level::level_enum level) {
   switch (level) {
     case spdlog::level::trace:
@@ -96,23 +114,12 @@ spdlog::logger& log() {
   return logger;
 }
 
-void set_log_level(LogLevel level) {
-  switch (level) {
-    case LogLevel::trace:
-      return log().set_level(spdlog::level::trace);
-    case LogLevel::debug:
-      return log().set_level(spdlog::level::debug);
-    case LogLevel::info:
-      return log().set_level(spdlog::level::info);
-    case LogLevel::warn:
-      return log().set_level(spdlog::level::warn);
-    case LogLevel::error:
-      return log().set_level(spdlog::level::err);
-    case LogLevel::off:
-      return log().set_level(spdlog::level::off);
-  }
-}
+void set_log_level(LogLevel level) { log().set_level(spdlog_level(level)); }
 
 void set_log_callback(LogCallback callback) { sink().set_callback(std::move(callback)); }
+
+void write_log(LogLevel level, std::string_view line) {
+  if (level != LogLevel::off) log().log(spdlog_level(level), line);  // off is no level of a line
+}
 
 }  // namespace nzcl

@@ -20,6 +20,7 @@ namespace {
 
 constexpr const char* kFileVariable = "NZCL_CONFIG";
 constexpr const char* kTuneVariable = "NZCL_TUNE";
+constexpr const char* kTorchVariable = "NZCL_TORCH_FALLBACK";  // of the plugin for libtorch
 
 /// The Levenshtein distance of two names, by which "did you mean" finds the most similar one.
 std::size_t distance(std::string_view a, std::string_view b) {
@@ -135,6 +136,7 @@ Resolved resolve(const Options& base, const Lookup& lookup, const std::vector<st
   if (const auto list = lookup(kTuneVariable)) apply_tunings(*list, kTuneVariable, resolved);
   for (const std::string& name : variables) {
     if (!name.starts_with("NZCL_") || name == kFileVariable || name == kTuneVariable) continue;
+    if (name == kTorchVariable) continue;
     const auto spelling = [](const Setting& s) { return s.variable(); };
     if (std::ranges::any_of(settings(), [&](const Setting& s) { return s.variable() == name; })) continue;
     const auto tuning = std::ranges::find(tunings(), name, spelling);

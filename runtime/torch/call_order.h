@@ -55,6 +55,11 @@ class Outstanding {
     begun_.insert(next_);
     return next_++;
   }
+  /// How many have begun so far.
+  std::uint64_t begun() const {
+    const std::scoped_lock lock(mutex_);
+    return next_;
+  }
   /// It is over.
   void end(std::uint64_t number) {
     std::vector<std::function<void()>> due;
@@ -82,7 +87,7 @@ class Outstanding {
   }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::uint64_t next_ = 0;
   std::set<std::uint64_t> begun_;
   std::vector<std::pair<std::uint64_t, std::function<void()>>> waiting_;

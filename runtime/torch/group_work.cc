@@ -10,13 +10,28 @@ namespace nzcl_torch {
 
 using std::chrono::steady_clock;
 
-GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
+namespace {
+
+c10::TypePtr type_of_value(std::size_t lists) {
+  const auto list = c10::ListType::create(c10::TensorType::get());
+  return lists > 1 ? c10::ListType::create(list) : list;
+}
+
+}  // namespace
+
+GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<std::vector<at::Tensor>> outputs,
                      std::shared_ptr<CallbackThreads> threads, std::function<void()> over)
     : Work(rank, type),
       outputs_(std::move(outputs)),
       threads_(std::move(threads)),
       over_(std::move(over)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
+      future_(c10::make_intrusive<c10::ivalue::Future>(type_of_value(outputs_.size()))) {}
+
+std::vector<at::Tensor> GroupWork::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& list : outputs_) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
 
 c10::intrusive_ptr<GroupWork> GroupWork::self() { return c10::intrusive_ptr<GroupWork>::reclaim_copy(this); }
 
@@ -76,12 +91,15 @@ void GroupWork::complete() {
   };
   try {
     const at::NoGradGuard no_grad;
-    if (!failed())
+    if (!failed()) {
       for (const auto& then : finish_) then();
+      std::for_each(finish_last_.rbegin(), finish_last_.rend(), [](const auto& then) { then(); });
+    }
   } catch (const std::exception& e) {
     fail(text_of(e));
   }
   finish_.clear();
+  finish_last_.clear();
   kept_buffers_.clear();
   kept_tensors_.clear();
   finish(failed() ? std::make_exception_ptr(std::runtime_error(error_)) : nullptr);
@@ -97,8 +115,10 @@ void GroupWork::complete() {
 void GroupWork::complete_future() {
   if (const auto error = exception())
     future_->setError(error);
-  else
+  else if (outputs_.size() > 1)
     future_->markCompleted(c10::IValue(outputs_));
+  else
+    future_->markCompleted(c10::IValue(result()));
 }
 
 std::optional<nzcl::Work> GroupWork::operation(std::size_t number, const Deadline& deadline) {

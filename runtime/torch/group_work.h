@@ -27,15 +27,18 @@ namespace nzcl_torch {
 /// Threads: whoever starts the call adds and seals, one thread at a time. Any thread may wait.
 class GroupWork final : public c10d::Work {
  public:
-  /// `outputs` are the tensors that the future returns. Callbacks of the future run on `threads`. `over` is
+  /// `outputs` are the tensors that the future returns: a list of them, or, as with Gloo's groups, a list of
+  /// lists if there are several. Callbacks of the future run on `threads`. `over` is
   /// called when the work is over, before them.
-  GroupWork(int rank, c10d::OpType type, std::vector<at::Tensor> outputs,
+  GroupWork(int rank, c10d::OpType type, std::vector<std::vector<at::Tensor>> outputs,
             std::shared_ptr<CallbackThreads> threads, std::function<void()> over);
 
   // ---- For whoever starts the call; until seal().
 
   /// Runs after success of all operations.
   void at_end(std::function<void()> then) { finish_.push_back(std::move(then)); }
+  /// Runs when all that at_end() was given has run; what came last runs first.
+  void at_last(std::function<void()> then) { finish_last_.push_back(std::move(then)); }
   /// Keeps a tensor until the work is over.
   void keep(at::Tensor tensor) { kept_tensors_.push_back(std::move(tensor)); }
   /// Keeps a registration until the work is over.
@@ -54,7 +57,7 @@ class GroupWork final : public c10d::Work {
   /// Takes part in the operations while it waits. `timeout` is for the whole call.
   bool wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
-  std::vector<at::Tensor> result() override { return outputs_; }
+  std::vector<at::Tensor> result() override;
   /// Of all operations together; the algorithm is that of the last one. May be called after completion.
   nzcl::OperationStatistics statistics() const;
 
@@ -67,11 +70,11 @@ class GroupWork final : public c10d::Work {
   void complete();
   void complete_future();
 
-  const std::vector<at::Tensor> outputs_;
+  const std::vector<std::vector<at::Tensor>> outputs_;
   const std::shared_ptr<CallbackThreads> threads_;
   std::function<void()> over_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
-  std::vector<std::function<void()>> finish_;
+  std::vector<std::function<void()>> finish_, finish_last_;
   std::vector<at::Tensor> kept_tensors_;
   std::vector<nzcl::RegisteredBuffer> kept_buffers_;
 

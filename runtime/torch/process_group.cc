@@ -1,5 +1,7 @@
 #include "runtime/torch/process_group.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -12,7 +14,10 @@
 #include "runtime/torch/buffers.h"
 #include "runtime/torch/call_order.h"
 #include "runtime/torch/callback_threads.h"
+#include "runtime/torch/conversion.h"
 #include "runtime/torch/error_text.h"
+#include "runtime/torch/fallback_wanted.h"
+#include "runtime/torch/gloo_calls.h"
 #include "runtime/torch/group_work.h"
 #include "runtime/torch/meeting.h"
 #include "runtime/torch/sparse.h"
@@ -22,9 +27,6 @@ namespace nzcl_torch {
 namespace {
 
 using c10d::OpType;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-using GroupWorkPtr = c10::intrusive_ptr<GroupWork>;
-using Tensors = std::vector<at::Tensor>;
 using AroundClose = std::function<void(const std::function<void()>& close)>;
 
 const std::string kName = "nzcl";
@@ -46,19 +48,25 @@ std::chrono::nanoseconds timeout_of(const auto& options) {
 std::uint64_t count_of(const at::Tensor& t) { return static_cast<std::uint64_t>(t.numel()); }
 
 const at::Tensor& only(const Tensors& tensors, const char* call) {
-  TORCH_CHECK(tensors.size() == 1, "nzcl's ", call, " takes one tensor on each rank, not ", tensors.size());
+  TORCH_CHECK(!tensors.empty(), "nzcl's ", call, " requires non-empty tensor list");  // Gloo's words
+  TORCH_CHECK(tensors.size() == 1, "nzcl's ", call, " requires a single-element tensor list; this one has ",
+              tensors.size());
   return tensors.front();
 }
 
-void check_reducible(const at::Tensor& t, const c10d::ReduceOp& op) {
-  type_of(t);
-  op_of(op);
+/// Refuses options that name a rank or a tensor which does not exist.
+void check_root(const char* call, std::int64_t rank, int size, std::int64_t tensor, std::size_t tensors) {
+  TORCH_CHECK(rank >= 0 && rank < size, "nzcl's ", call, ": invalid root rank: ", rank, "; there are ", size);
+  TORCH_CHECK(tensor >= 0 && static_cast<std::size_t>(tensor) < tensors, "nzcl's ", call,
+              ": invalid root tensor: ", tensor);
 }
 
-void check_allreduce(const at::Tensor& t, const c10d::ReduceOp& op, const char* call) {
-  check_layout(t, call);
-  check_reducible(t, op);
-  if (t.is_sparse()) header_of(t, 0);
+/// Whether the tensor has memory in common with one of the others.
+bool overlaps(const at::Tensor& t, const std::vector<at::Tensor>& others) {
+  return std::ranges::any_of(others, [&](const at::Tensor& other) {
+    return !t.is_sparse() && !other.is_sparse() && t.is_alias_of(other) &&
+           at::get_overlap_status(t, other) != at::MemOverlapStatus::No;
+  });
 }
 
 /// Refuses a tensor of a list that has not the type of `like`.
@@ -77,17 +85,17 @@ void check_like(const at::Tensor& t, const char* call, const char* what, std::si
               " elements, but ", like_what, " has ", like.numel());
 }
 
-/// The process group. What it does not override, its base refuses by name: point-to-point messages,
-/// all-to-all, gather and scatter. See process_group.h.
+/// The process group. See process_group.h, and gloo_calls.h for the calls that are Gloo's.
 ///
 /// A call checks its arguments, and then starts its operations in the order of the calls. Arguments that do
 /// not fit are refused by the call, which takes its place in the order all the same, so that the other ranks
 /// learn of it. What the communicator refuses, and what fails later, is the error of the work.
-class NzclGroup final : public GroupBase {
+class NzclGroup final : public GlooCalls {
  public:
   NzclGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
             std::chrono::milliseconds timeout, AroundClose around_close)
-      : GroupBase(rank, size), around_close_(std::move(around_close)) {
+      : GlooCalls(rank, size), around_close_(std::move(around_close)) {
+    fallback_wanted();  // an error of its value comes before the ranks meet
     const nzcl::Options options = options_for(timeout);
     const std::chrono::duration<double> for_meeting(options.bootstrap_timeout_s);
     communicator_.emplace(
@@ -96,6 +104,12 @@ class NzclGroup final : public GroupBase {
     buffers_.emplace(*communicator_);
     headers_.resize(static_cast<std::size_t>(size) + 1);
     headers_handle_ = communicator_->register_buffer(headers_.data(), headers_.size() * sizeof(SparseHeader));
+    make_fallback(store,
+                  {.rank = rank,
+                   .size = size,
+                   .timeout = timeout,
+                   .meeting_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(for_meeting),
+                   .interface = options.interface});
   }
   ~NzclGroup() override { end(); }
   /// Called in place of the destructor when the last owner lets go of the group, but somebody has a weak
@@ -109,6 +123,10 @@ class NzclGroup final : public GroupBase {
       } catch (const nzcl::Error& error) {
         TORCH_WARN("nzcl, rank ", getRank(), ": ", error.what());
       }
+      // The other ranks have closed too, or they will not come any more.
+      const std::chrono::duration<double> limit(communicator_->options().close_timeout_s);
+      fallback().close(failure() ? std::chrono::milliseconds(0)
+                                 : std::chrono::duration_cast<std::chrono::milliseconds>(limit));
       callbacks_->wait_until_idle();
     };
     around_close_ ? around_close_(close) : close();
@@ -116,31 +134,46 @@ class NzclGroup final : public GroupBase {
 
   const std::string getBackendName() const override { return kName; }
 
-  void abort(const std::string& reason) { communicator_->abort(reason); }
+  /// The number counts the collectives that this rank has started, so that people can see which rank is
+  /// behind. All ranks begin with 0, and need not agree on a number.
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return outstanding_.begun(); }
+
+  void abort(const std::string& reason) {
+    communicator_->abort(reason);
+    fallback().abort();
+  }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
-    check([&] { check_allreduce(only(tensors, "allreduce"), options.reduceOp, "allreduce"); });
-    const auto work = make_work(OpType::ALLREDUCE, tensors);
-    return start(work, [=, this, op = options.reduceOp, timeout = timeout_of(options)] {
-      add_allreduce(work, tensors.front(), op, timeout);
-    });
+    if (tensors.size() > 1 && !fallback().forbidden())
+      return do_all(OpType::ALLREDUCE, {tensors}, "all_reduce of several tensors",
+                    [&](Gloo& gloo, std::vector<Tensors>& data) { return gloo.allreduce(data[0], options); });
+    std::vector<Part> parts;
+    check([&] { parts.push_back(part_of(only(tensors, "allreduce"), options.reduceOp, "allreduce")); });
+    return reduce_parts(make_work(OpType::ALLREDUCE, tensors), parts, timeout_of(options));
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
+    std::vector<Part> parts;
     check([&] {
+      TORCH_CHECK(!tensors.empty(), "nzcl's allreduce_coalesced requires non-empty tensor list");
       for (const at::Tensor& t : tensors) {
-        check_allreduce(t, options.reduceOp, "allreduce_coalesced");
         check_dense(t, "allreduce_coalesced");
+        parts.push_back(part_of(t, options.reduceOp, "allreduce_coalesced"));
       }
+      separate(parts);
     });
-    const auto work = make_work(OpType::ALLREDUCE_COALESCED, tensors);
-    return start(work, [=, this, op = options.reduceOp, timeout = timeout_of(options)] {
-      for (const at::Tensor& t : tensors) add_dense_allreduce(work, t, op, block_of(t), timeout);
-    });
+    return reduce_parts(make_work(OpType::ALLREDUCE_COALESCED, tensors), parts, timeout_of(options));
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
-    check([&] { check_dense(only(tensors, "broadcast"), "broadcast"); });
+    if (tensors.size() > 1 && !fallback().forbidden())
+      return do_all(OpType::BROADCAST, {tensors}, "broadcast of several tensors",
+                    [&](Gloo& gloo, std::vector<Tensors>& data) { return gloo.broadcast(data[0], options); });
+    check([&] {
+      check_root("broadcast", options.rootRank, getSize(), options.rootTensor, tensors.size());
+      check_dense(only(tensors, "broadcast"), "broadcast");
+    });
     const auto work = make_work(OpType::BROADCAST, tensors);
     return start(work, [=, this, root = static_cast<int>(options.rootRank), timeout = timeout_of(options)] {
       const at::Tensor data = in_one_piece(*work, tensors.front(), getRank() != root);
@@ -154,19 +187,32 @@ class NzclGroup final : public GroupBase {
   }
 
   WorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    std::optional<Part> part;
     check([&] {
+      check_root("reduce", options.rootRank, getSize(), options.rootTensor, tensors.size());
       check_dense(only(tensors, "reduce"), "reduce");
-      check_reducible(tensors.front(), options.reduceOp);
+      part = part_of(tensors.front(), options.reduceOp, "reduce");
     });
     const auto work = make_work(OpType::REDUCE, tensors);
-    return start(work, [=, this, op = options.reduceOp, root = static_cast<int>(options.rootRank),
-                        timeout = timeout_of(options)] {
-      const at::Tensor data = in_one_piece(*work, tensors.front(), getRank() == root);
+    const int root = static_cast<int>(options.rootRank);
+    if (getRank() == root) bring_back(*work, part->data);
+    if (part->how.gloo) {
+      return start_gloo(work, "reduce", [&](Gloo& gloo) {
+        Tensors data{part->data.tensor.contiguous()};
+        if (getRank() == root && !data[0].is_same(part->data.tensor))
+          work->at_end([to = part->data.tensor, from = data[0]]() mutable { to.copy_(from); });
+        c10d::ReduceOptions other = options;
+        other.reduceOp = *part->how.gloo;
+        return gloo.reduce(data, other);
+      });
+    }
+    return start(work, [=, this, part = *part, timeout = timeout_of(options)] {
+      const at::Tensor data = in_one_piece(*work, part.data.tensor, getRank() == root);
       work->add(communicator_->reduce({.input = data.data_ptr(),
                                        .output = data.data_ptr(),
                                        .count = count_of(data),
                                        .type = type_of(data),
-                                       .op = op_of(op),
+                                       .op = part.how.op,
                                        .root = root,
                                        .block_elems = block_of(data),
                                        .timeout = timeout}));
@@ -175,6 +221,10 @@ class NzclGroup final : public GroupBase {
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& options) override {
+    if (inputs.size() > 1 && !fallback().forbidden())
+      return do_all(
+          OpType::ALLGATHER, outputs, "all_gather of several tensors",
+          [&](Gloo& gloo, std::vector<Tensors>& outs) { return gloo.allgather(outs, inputs, options); });
     check([&] {
       const at::Tensor& input = only(inputs, "allgather");
       check_dense(input, "allgather");
@@ -207,10 +257,11 @@ class NzclGroup final : public GroupBase {
 
   WorkPtr reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& options) override {
+    std::optional<Reduction> how;
     check([&] {
       const at::Tensor& output = only(outputs, "reduce_scatter");
       check_dense(output, "reduce_scatter");
-      check_reducible(output, options.reduceOp);
+      how = reduction(output, options.reduceOp);
       check_list(inputs, "reduce_scatter", "input");
       check_like(output, "reduce_scatter", "output of rank", static_cast<std::size_t>(getRank()),
                  inputs[0][static_cast<std::size_t>(getRank())], "the input for it");
@@ -219,34 +270,30 @@ class NzclGroup final : public GroupBase {
         check_type(inputs[0][r], "reduce_scatter", "input", r, output, "the output");
       }
     });
-    const auto work = make_work(OpType::REDUCE_SCATTER, outputs);
     Tensors flat;
     std::vector<std::uint64_t> counts;
     for (const at::Tensor& t : inputs[0]) {
       flat.push_back(t.reshape({-1}));
       counts.push_back(count_of(t));
     }
-    return start(work,
-                 [=, this, output = outputs.front(), op = options.reduceOp, timeout = timeout_of(options)] {
-                   add_reduce_scatter(*work, output, at::cat(flat), counts, op, timeout);
-                 });
+    return reduce_scatter_flat(make_work(OpType::REDUCE_SCATTER, outputs), outputs.front(), at::cat(flat),
+                               counts, *how, timeout_of(options));
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
+    std::optional<Reduction> how;
     check([&] {
       check_dense(input, "reduce_scatter");
       check_dense(output, "reduce_scatter");
-      check_reducible(output, options.reduceOp);
+      how = reduction(output, options.reduceOp);
       TORCH_CHECK(
           input.numel() == output.numel() * getSize() && output.scalar_type() == input.scalar_type(),
           "nzcl's reduce_scatter: the input must have as many elements as all outputs, and their type");
     });
-    const auto work = make_work(OpType::_REDUCE_SCATTER_BASE, {output});
-    return start(work, [=, this, op = options.reduceOp, timeout = timeout_of(options)] {
-      const std::vector<std::uint64_t> counts(static_cast<std::size_t>(getSize()), count_of(output));
-      add_reduce_scatter(*work, output, input.contiguous(), counts, op, timeout);
-    });
+    const std::vector<std::uint64_t> counts(static_cast<std::size_t>(getSize()), count_of(output));
+    return reduce_scatter_flat(make_work(OpType::_REDUCE_SCATTER_BASE, {output}), output, input.reshape({-1}),
+                               counts, *how, timeout_of(options));
   }
 
   /// It is over when all earlier calls of this rank are.
@@ -263,7 +310,7 @@ class NzclGroup final : public GroupBase {
     check([&] { check_dense(tensor, "average"); });
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
     return start(work, [=, this] {
-      add_dense_allreduce(work, tensor, c10d::ReduceOp::AVG, block_elems, std::chrono::nanoseconds(0));
+      add_dense_allreduce(work, tensor, nzcl::ReduceOp::avg, block_elems, std::chrono::nanoseconds(0));
     });
   }
 
@@ -285,7 +332,7 @@ class NzclGroup final : public GroupBase {
 
   WorkPtr failed(const std::string& reason) {
     refuse(reason);
-    const auto work = make_work(OpType::ALLREDUCE, {});
+    const auto work = make_work(OpType::ALLREDUCE, Tensors{});
     work->fail(reason);
     work->seal();
     return work;
@@ -328,10 +375,18 @@ class NzclGroup final : public GroupBase {
                 " takes one list of ", getSize(), " ", what, "s");
   }
 
-  GroupWorkPtr make_work(OpType type, const Tensors& outputs) {
+  std::optional<std::string> failure() const override {
+    const auto error = communicator_->async_error();
+    return error ? std::optional<std::string>(error->what()) : std::nullopt;
+  }
+
+  GroupWorkPtr make_work(OpType type, const std::vector<Tensors>& outputs) override {
     return make_work(type, outputs, outstanding_.begin());
   }
-  GroupWorkPtr make_work(OpType type, const Tensors& outputs, std::uint64_t number) {
+  GroupWorkPtr make_work(OpType type, const Tensors& outputs) {
+    return make_work(type, std::vector<Tensors>{outputs});
+  }
+  GroupWorkPtr make_work(OpType type, const std::vector<Tensors>& outputs, std::uint64_t number) {
     return c10::make_intrusive<GroupWork>(getRank(), type, outputs, callbacks_,
                                           [this, number] { outstanding_.end(number); });
   }
@@ -374,20 +429,123 @@ class NzclGroup final : public GroupBase {
     }
   }
 
-  void add_allreduce(const GroupWorkPtr& work, const at::Tensor& t, const c10d::ReduceOp& op,
+  /// A tensor that is reduced: how, and what stands in for it.
+  struct Part {
+    Reduction how;
+    StandIn data;
+  };
+  Reduction reduction(const at::Tensor& t, const c10d::ReduceOp& op) {
+    return reduction_of(t.scalar_type(), op, !fallback().forbidden());
+  }
+  Part part_of(const at::Tensor& t, const c10d::ReduceOp& op, const char* call) {
+    check_layout(t, call);
+    const Reduction how = reduction(t, op);
+    Part part{.how = how, .data = stand_in(t, how)};
+    if (part.data.tensor.is_sparse()) header_of(part.data.tensor, 0);
+    return part;
+  }
+  /// A list may have a tensor twice. Each is reduced as it was before the call, in memory of its own.
+  static void separate(std::vector<Part>& parts) {
+    Tensors before;
+    for (Part& part : parts) {
+      const at::Tensor own = part.data.tensor;
+      if (overlaps(own, before)) {
+        part.data.tensor = own.clone(at::MemoryFormat::Contiguous);
+        part.data.back = [own, copy = part.data.tensor, back = part.data.back] {
+          own.copy_(copy);
+          if (back) back();
+        };
+      }
+      before.push_back(own);
+    }
+  }
+  static void bring_back(GroupWork& work, const StandIn& data) {
+    if (data.back) work.at_last(data.back);
+  }
+
+  /// Reduces each of them on all ranks.
+  WorkPtr reduce_parts(const GroupWorkPtr& work, const std::vector<Part>& parts,
+                       std::chrono::nanoseconds timeout) {
+    for (const Part& part : parts) bring_back(*work, part.data);
+    std::vector<Part> own;
+    try {
+      for (const Part& part : parts) {
+        if (part.how.gloo)
+          add_gloo_allreduce(work, part.data.tensor, *part.how.gloo);
+        else
+          own.push_back(part);
+      }
+    } catch (const std::exception& e) {
+      give_up(*work, e);
+      throw;
+    }
+    return start(work, [=, this] {
+      for (const Part& part : own) add_allreduce(work, part.data.tensor, part.how.op, timeout);
+    });
+  }
+
+  void add_gloo_allreduce(const GroupWorkPtr& work, const at::Tensor& t, c10d::ReduceOp::RedOpType op) {
+    Tensors data{t};
+    if (!t.is_sparse() && !t.is_contiguous()) {
+      data[0] = t.contiguous();
+      work->at_end([t, from = data[0]]() mutable { t.copy_(from); });
+    }
+    c10d::AllreduceOptions options;
+    options.reduceOp = op;
+    add(work, "all_reduce", [&](Gloo& gloo) { return gloo.allreduce(data, options); });
+  }
+
+  /// `input` has the ranks' chunks one behind the other, of `counts` elements.
+  WorkPtr reduce_scatter_flat(const GroupWorkPtr& work, const at::Tensor& output, const at::Tensor& input,
+                              const std::vector<std::uint64_t>& counts, const Reduction& how,
+                              std::chrono::nanoseconds timeout) {
+    const at::Tensor in = stand_in(input, how).tensor;
+    if (how.gloo) {  // has no reduce_scatter: the chunk is taken from the sum of all
+      std::int64_t before = 0;
+      for (int r = 0; r < getRank(); ++r)
+        before += static_cast<std::int64_t>(counts[static_cast<std::size_t>(r)]);
+      const at::Tensor all = in.is_alias_of(input) ? in.clone() : in;
+      work->at_last([=, output = output]() mutable {
+        output.copy_(all.narrow(0, before, output.numel()).view(output.sizes()));
+      });
+      c10d::AllreduceOptions options;
+      options.reduceOp = *how.gloo;
+      return start_gloo(work, "reduce_scatter", [&](Gloo& gloo) {
+        Tensors data{all};
+        return gloo.allreduce(data, options);
+      });
+    }
+    at::Tensor out = output;
+    if (output.scalar_type() == at::kBool) {
+      out = output.view(at::kByte);
+    } else if (output.scalar_type() != how.type) {
+      out = at::empty(output.sizes(), output.options().dtype(how.type));
+      work->at_last([=, output = output]() mutable { output.copy_(out); });
+    }
+    if (how.odd) work->at_last([out]() mutable { out.bitwise_and_(1); });
+    return start(work,
+                 [=, this] { add_reduce_scatter(*work, out, in.contiguous(), counts, how.op, timeout); });
+  }
+
+  static void give_up(GroupWork& work, const std::exception& error) {  // nobody has it, but barriers count it
+    work.fail(text_of(error));
+    work.seal();
+  }
+
+  void add_allreduce(const GroupWorkPtr& work, const at::Tensor& t, nzcl::ReduceOp op,
                      std::chrono::nanoseconds timeout) {
-    if (t.is_sparse()) return ask_for_entries(work, t, op_of(op), timeout);
+    if (t.is_sparse()) return ask_for_entries(work, t, op, timeout);
     add_dense_allreduce(work, t, op, block_of(t), timeout);
   }
 
-  void add_dense_allreduce(const GroupWorkPtr& work, const at::Tensor& t, const c10d::ReduceOp& op,
+  void add_dense_allreduce(const GroupWorkPtr& work, const at::Tensor& t, nzcl::ReduceOp op,
                            std::uint64_t block_elems, std::chrono::nanoseconds timeout) {
     const at::Tensor data = in_one_piece(*work, t, true);
     work->add(communicator_->allreduce({.input = data.data_ptr(),
                                         .output = data.data_ptr(),
                                         .count = count_of(data),
                                         .type = type_of(data),
-                                        .op = op_of(op),
+                                        .op = op,
                                         .block_elems = block_elems,
                                         .timeout = timeout}));
   }
@@ -459,14 +617,14 @@ class NzclGroup final : public GroupBase {
   }
 
   void add_reduce_scatter(GroupWork& work, const at::Tensor& output, const at::Tensor& input,
-                          std::span<const std::uint64_t> counts, const c10d::ReduceOp& op,
+                          std::span<const std::uint64_t> counts, nzcl::ReduceOp op,
                           std::chrono::nanoseconds timeout) {
     const at::Tensor out = in_one_piece(work, output, true), in = used(work, input);
     work.add(communicator_->reduce_scatter({.input = in.data_ptr(),
                                             .output = out.data_ptr(),
                                             .counts = counts,
                                             .type = type_of(in),
-                                            .op = op_of(op),
+                                            .op = op,
                                             .block_elems = block_of(out),
                                             .timeout = timeout}));
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/torch/bucket_hook.h"
+#include "runtime/torch/fallback_wanted.h"
 #include "runtime/torch/process_group.h"
 
 namespace {
@@ -149,6 +150,7 @@ PYBIND11_MODULE(_C, module) {
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::call_guard<py::gil_scoped_release>());
   module.def("close_all", &close_all, py::arg("failure"), py::call_guard<py::gil_scoped_release>());
+  module.def("fallback_forbidden", [] { return !nzcl_torch::fallback_wanted(); });
   module.def("statistics", &statistics, py::arg("group"));
   module.def("register_hook", &register_hook, py::arg("reducer"), py::arg("group"), py::arg("parameters"),
              py::arg("compress"), py::arg("automatic"), py::arg("tries"), py::arg("more_steps"),

@@ -11,8 +11,8 @@
 
 namespace nzcl_torch {
 
-inline nzcl::DataType type_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
+inline nzcl::DataType type_of(at::ScalarType type) {
+  switch (type) {
     case at::kFloat:
       return nzcl::DataType::float32;
     case at::kDouble:
@@ -28,10 +28,12 @@ inline nzcl::DataType type_of(const at::Tensor& t) {
     case at::kByte:
       return nzcl::DataType::uint8;
     default:
-      TORCH_CHECK(false, "nzcl does not reduce tensors of type ", t.scalar_type(),
-                  "; it reduces float, double, half, bfloat16, int, long and byte");
+      TORCH_CHECK(false, "nzcl does not reduce tensors of type ", type,
+                  "; it reduces float, double, half, bfloat16, int, long, short, byte, int8 and bool");
   }
 }
+
+inline nzcl::DataType type_of(const at::Tensor& t) { return type_of(t.scalar_type()); }
 
 inline nzcl::ReduceOp op_of(const c10d::ReduceOp& op) {
   switch (static_cast<c10d::ReduceOp::RedOpType>(op)) {
@@ -59,17 +61,37 @@ inline std::uint64_t block_of(const at::Tensor& t) {
 inline void check_cpu(const at::Tensor& t) {
   TORCH_CHECK(t.device().is_cpu(), "nzcl reduces tensors in host memory; this one is on ", t.device());
 }
-/// Refuses what is neither dense nor COO.
+/// Refuses what is neither dense nor COO nor CSR.
 inline void check_layout(const at::Tensor& t, const char* call) {
   check_cpu(t);
-  TORCH_CHECK(t.layout() == at::kStrided || t.layout() == at::kSparse, "nzcl's ", call,
-              " takes dense tensors, and sparse ones in COO form; this one is ", t.layout(),
-              ", which to_sparse_coo() or to_dense() turns into one of them");
+  TORCH_CHECK(t.layout() == at::kStrided || t.layout() == at::kSparse || t.layout() == at::kSparseCsr,
+              "nzcl's ", call, " takes dense tensors, and sparse ones in COO or CSR form; this one is ",
+              t.layout(), ", which to_sparse_coo() or to_dense() turns into one of them");
 }
 inline void check_dense(const at::Tensor& t, const char* call) {
   check_cpu(t);
   TORCH_CHECK(t.layout() == at::kStrided, "nzcl's ", call,
               " takes dense tensors; only allreduce takes sparse ones, and this one is ", t.layout());
+}
+
+/// For calls that only move a tensor: its memory as a type with as many bytes that Gloo of 1.13 knows. It
+/// knows neither bool nor int16, bfloat16 or complex numbers.
+inline at::Tensor as_moved(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kBool:
+      return t.view(at::kByte);
+    case at::kShort:
+    case at::kBFloat16:
+      return t.view(at::kHalf);
+    case at::kComplexHalf:
+      return t.view(at::kInt);
+    case at::kComplexFloat:
+      return t.view(at::kLong);
+    case at::kComplexDouble:
+      return at::view_as_real(t);
+    default:
+      return t;
+  }
 }
 
 }  // namespace nzcl_torch

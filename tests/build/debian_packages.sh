@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Debian packages that `cpack` makes: unpacked, they hold all that a stranger's project needs, and say what they depend on.
-# With NZCL_TEST_INSTALL=1, which .ci/run sets, they are also installed into this system, used there, and removed again. That needs root.
+# With TEST_INSTALL=1, which .ci/run sets, they are also installed into this system, used there, and removed again. That needs root.
 #   debian_packages.sh BUILD_DIR SOURCE_DIR
 set -euo pipefail
 build=$1 source=$2
@@ -46,8 +46,8 @@ dpkg-deb -x "$development" "$work/root"
 build_consumer "$work/root/usr"
 two_ranks "$work/build/example" "weights[0] = -1.50"
 
-[[ ${NZCL_TEST_INSTALL:-} == 1 ]] || exit 0
-((EUID == 0)) || fail "NZCL_TEST_INSTALL=1 needs root"
+[[ ${TEST_INSTALL:-} == 1 ]] || exit 0
+((EUID == 0)) || fail "TEST_INSTALL=1 needs root"
 ! dpkg-query -W -f '${db:Status-Status}\n' nzcl nzcl-dev 2>/dev/null | grep -qx installed ||
   fail "a package nzcl is installed already; remove it before this test installs its own"
 echo "Installed by dpkg, they are found without a word about where they are"

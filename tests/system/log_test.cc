@@ -100,6 +100,17 @@ TEST(LogTest, AtLevelDebugEveryRankNamesItself) {
   EXPECT_THAT(lines.all, Each(Pair(::testing::_, StartsWith("rank "))));
 }
 
+TEST(LogTest, LinesOfCodeAroundTheLibraryAreAmongItsOwn) {
+  Lines lines;
+  run_ranks(logging(LogLevel::warn, 1), [](Communicator&) {
+    write_log(LogLevel::info, "is not asked for");
+    write_log(LogLevel::warn, "is {} asked for");
+    write_log(LogLevel::error, "");
+    write_log(LogLevel::off, "is no line");
+  });
+  EXPECT_THAT(lines.all, ElementsAre(Pair(LogLevel::warn, "is {} asked for"), Pair(LogLevel::error, "")));
+}
+
 TEST(LogTest, ACallbackMayThrowAndUseNzclButNotReplaceItself) {
   int refused = 0;
   set_log_callback([&](LogLevel, std::string_view) {

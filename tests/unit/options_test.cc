@@ -215,6 +215,8 @@ TEST(Resolve, UnknownVariablesAreWarningsWithASuggestion) {
               ElementsAre(AllOf(HasSubstr("NZCL_TRANSPROT"), HasSubstr("did you mean NZCL_TRANSPORT?"))));
   EXPECT_THAT(resolved({{"NZCL_COMPLETELY_DIFFERENT_THING", "1"}}).warnings,
               ElementsAre(Not(HasSubstr("did you mean"))));
+  EXPECT_THAT(resolved({{"NZCL_TORCH_FALLBACK", "0"}}).warnings, IsEmpty())
+      << "the plugin for libtorch's own";
   EXPECT_THAT(resolved({{"NZCL_SLOT_BYTES", "64K"}}).warnings,
               ElementsAre(AllOf(HasSubstr("NZCL_SLOT_BYTES"), HasSubstr("NZCL_TUNE=slot_bytes=VALUE"))));
 }

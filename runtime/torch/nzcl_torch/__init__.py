@@ -5,6 +5,7 @@
 """
 
 import atexit
+import functools
 import sys
 
 import torch.distributed
@@ -50,6 +51,22 @@ def _close_groups():
     _C.close_all(failure="" if error is None else f"its program ended with {type(error).__name__}: {error}")
 
 
+def _monitored_barrier_of(original):
+    """torch.distributed.monitored_barrier() refuses every backend but Gloo by its name. nzcl's group has Gloo do it."""
+
+    @functools.wraps(original)
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        c10d = torch.distributed.distributed_c10d
+        if c10d._rank_not_in_group(group) or c10d.get_backend(group) != "nzcl" or _C.fallback_forbidden():
+            return original(group, timeout, wait_all_ranks)
+        group = c10d._get_default_group() if group is None else group
+        return group.monitored_barrier(c10d.default_pg_timeout if timeout is None else timeout, wait_all_ranks=wait_all_ranks)
+
+    return monitored_barrier
+
+
 if "NZCL" not in torch.distributed.Backend._plugins:
     torch.distributed.Backend.register_backend("nzcl", _create)
     atexit.register(_close_groups)
+    torch.distributed.monitored_barrier = _monitored_barrier_of(torch.distributed.monitored_barrier)
+    torch.distributed.distributed_c10d.monitored_barrier = torch.distributed.monitored_barrier

@@ -2,7 +2,6 @@
 # Runs the microbenchmarks as people call them, and checks what they print but not how fast they are.
 #   perf_test.sh CASE WRITE_BW WRITE_LAT ALLREDUCE_PERF
 set -euo pipefail
-unset NZCL_TEST_INSTALL # of the tests themselves: the programs would warn that it is no option of nzcl
 case_name=$1 write_bw=$2 write_lat=$3 allreduce=$4
 work=$(mktemp -d)
 server=''
