@@ -5,9 +5,9 @@
 #include "tests/fuzz/fuzz.h"
 #include "verbs/cm/greeting.h"
 #include "verbs/cma/address.h"
-#include "verbs/cma/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/loopback/network.h"
+#include "verbs/segment/shared_segment.h"
 
 namespace nzcl::test {
 namespace {
@@ -43,7 +43,8 @@ std::vector<std::string> fuzz_seeds() {
   queue.mtu = 3;
   verbs::cma::Address cma;
   cma.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
-  cma.start.segment_bytes = verbs::cma::SharedSegment::bytes(kPeers, cma.start.entries);
+  cma.start.segment_bytes =
+      verbs::segment::SharedSegment::Layout{.peers = kPeers, .entries = cma.start.entries}.bytes();
   cma.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
   std::string lane;
   append(lane, verbs::RemoteMemory{~std::uint64_t{0}, 1});

@@ -11,7 +11,7 @@
 #include "runtime/comm/join/hello.h"
 #include "runtime/comm/join/lane_addresses.h"
 #include "verbs/cma/address.h"
-#include "verbs/cma/shared_segment.h"
+#include "verbs/segment/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
 
 namespace nzcl::test {
@@ -129,7 +129,7 @@ TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {
   const auto with = [](const std::function<void(verbs::cma::Address&)>& change) {
     verbs::cma::Address address;
     address.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
-    address.start.segment_bytes = verbs::cma::SharedSegment::bytes(2, 64);
+    address.start.segment_bytes = verbs::segment::SharedSegment::Layout{.peers = 2, .entries = 64}.bytes();
     address.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
     change(address);
     return refusal([&] { verbs::cma::Address::decode(address.encode(), 2); });
