@@ -8,6 +8,8 @@
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/loopback/network.h"
 #include "verbs/segment/shared_segment.h"
+#include "verbs/shm/address.h"
+#include "verbs/shm/bounce_ring.h"
 
 namespace nzcl::test {
 namespace {
@@ -46,9 +48,19 @@ std::vector<std::string> fuzz_seeds() {
   cma.start.segment_bytes =
       verbs::segment::SharedSegment::Layout{.peers = kPeers, .entries = cma.start.entries}.bytes();
   cma.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
+  verbs::shm::Address shm;
+  shm.start = {.name = {1, 2}, .token = 3, .nonce = 4, .segment_bytes = 0, .entries = 64};
+  shm.start.segment_bytes =
+      verbs::segment::SharedSegment::Layout{kPeers, shm.start.entries, verbs::shm::kBounceArea}.bytes();
+  shm.memories = {{.address = 4096, .bytes = 4096}};
   std::string lane;
   append(lane, verbs::RemoteMemory{~std::uint64_t{0}, 1});
-  return {{bytes.begin(), bytes.end()}, queue.encode(), cma.encode(), lane + "0", lane + "loopback"};
+  return {{bytes.begin(), bytes.end()},
+          queue.encode(),
+          cma.encode(),
+          shm.encode(),
+          lane + "0",
+          lane + "loopback"};
 }
 
 }  // namespace nzcl::test
@@ -60,6 +72,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   test::try_parse([&] { verbs::ibv::QueuePairAddress::decode(text); });
   test::try_parse([&] {
     const auto address = verbs::cma::Address::decode(text, test::kPeers);
+    if (address.encode() != text) __builtin_trap();
+  });
+  test::try_parse([&] {
+    const auto address = verbs::shm::Address::decode(text, test::kPeers);
     if (address.encode() != text) __builtin_trap();
   });
   test::try_parse([&] { test::connect_lane(text); });

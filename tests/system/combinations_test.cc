@@ -244,6 +244,7 @@ std::vector<Where> places() {
   all.push_back({"loopback", 3, 0, 2});
   all.push_back({"loopback", 2, 2, 2});
   all.push_back({"shm", 3, 0, 2});
+  all.push_back({"libfabric-shm", 3, 0, 2});
   all.push_back({"tcp", 2, 0, 2});
   return all;
 }
