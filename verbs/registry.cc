@@ -10,6 +10,7 @@
 #include "verbs/mixed/device.h"
 #include "verbs/mixed/pair.h"
 #include "verbs/ofi/device.h"
+#include "verbs/shm/device.h"
 #include "verbs/transport.h"
 #include "verbs/trial.h"
 
@@ -32,6 +33,7 @@ std::shared_ptr<Device> open_device(const DeviceOptions& options) {
   }
   if (TransportPair::of(options.transport)) return mixed::open_device(options);
   if (options.transport == "cma") return cma::open_device(options);
+  if (options.transport == "shm") return shm::open_device(options);
   if (options.transport == "ibverbs") return ibv::open_device(options);
   return ofi::open_device(options);
 }
@@ -42,7 +44,7 @@ double link_gbps(const DeviceOptions& options) try {
     between.transport = pair->between;
     return link_gbps(between);
   }
-  if (options.transport == "loopback" || options.transport == "cma") return 0;
+  if (options.transport == "loopback" || options.transport == "cma" || options.transport == "shm") return 0;
   return options.transport == "ibverbs" ? ibv::link_gbps(options) : ofi::link_gbps(options);
 } catch (const Error&) {
   return 0;
@@ -52,8 +54,9 @@ bool may_write_processes() { return cma::probe().available; }
 
 std::vector<TransportInfo> list_transports() {
   std::vector<TransportInfo> all{
-      {"loopback", true, "threads of one process (LocalGroup)"}, cma::probe(), ibv::probe()};
-  for (const char* name : {"shm", "tcp", "verbs;ofi_rxm", "efa", "psm3", "opx", "tcp;ofi_rxm", "sockets"})
+      {"loopback", true, "threads of one process (LocalGroup)"}, cma::probe(), shm::probe(), ibv::probe()};
+  for (const char* name :
+       {"tcp", "verbs;ofi_rxm", "efa", "psm3", "opx", "tcp;ofi_rxm", "sockets", "libfabric-shm"})
     all.push_back(ofi::probe(name));
   return all;
 }

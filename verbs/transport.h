@@ -222,11 +222,12 @@ class Device {
 };
 
 struct DeviceOptions {
-  /// "shm", "tcp" or any libfabric provider by its name; or two of them with a comma between, the first one
-  /// for peers within the host and the second one for all others.
+  /// "cma", "shm", "tcp", "ibverbs" or any libfabric provider by its name ("libfabric-shm" is its shm); or
+  /// two of them with a comma between, the first one for peers within the host and the second one for all
+  /// others.
   std::string transport;
   /// A network interface or its address; "" = any. For ibverbs also a device ("mlx5_0") or a port of it
-  /// ("mlx5_0:1"). shm ignores it.
+  /// ("mlx5_0:1"). Transports within a host ignore it.
   std::string interface;
   bool one_host = true;  // if false, loopback interfaces are not used
   /// The loopback interface reaches all members. TCP then uses it unless `interface` names another one, so

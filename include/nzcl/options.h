@@ -103,8 +103,9 @@ struct Options {
   std::string session = "default";  ///< Tells apart communicators that meet at the same place.
 
   // How bytes travel.
-  /// auto | cma | shm | tcp | ibverbs | any libfabric provider by name; or a pair, "cma,ibverbs": the first
-  /// one within each host (cma | shm | auto), the second one between hosts.
+  /// auto | cma | shm | tcp | ibverbs | any libfabric provider by name, of which shm is called libfabric-shm;
+  /// or a pair, "cma,ibverbs": the first one within each host (cma | shm | auto), the second one between
+  /// hosts.
   std::string transport = "auto";
   std::string interface;  ///< tcp: network interface or address; ibverbs: device, port too; "" = any.
   Connect connect = Connect::bootstrap;  ///< ibverbs.

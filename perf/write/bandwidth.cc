@@ -205,8 +205,8 @@ class Run {
     while (count-- > 0) posted_at(posted_count_++) = since;
   }
   double& posted_at(std::uint64_t write) { return posted_at_[write & (posted_at_.size() - 1)]; }
-  /// When the current round of posts began. The clock is not read at every post, because over shm that would
-  /// show in the result.
+  /// When the current round of posts began. The clock is not read at every post, because within a host that
+  /// would show in the result.
   double posting_since() {
     if (!posting_since_) posting_since_ = seconds_since(begin_);
     return *posting_since_;

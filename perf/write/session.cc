@@ -41,7 +41,13 @@ Session::Session(Settings settings)
   device_ = verbs::open_device(settings_.device);
 
   const auto sizes = settings_.sizes();
-  half_ = (*std::max_element(sizes.begin(), sizes.end()) + kPage - 1) / kPage * kPage;
+  const std::size_t largest = *std::max_element(sizes.begin(), sizes.end());
+  if (largest > device_->limits().max_write_bytes) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("transport {} takes at most {} bytes in one write: choose a size by -s",
+                            settings_.transport, device_->limits().max_write_bytes));
+  }
+  half_ = (largest + kPage - 1) / kPage * kPage;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, 2 * half_)));
   if (!memory_) throw std::bad_alloc();
   std::memset(memory_.get(), 0, 2 * half_);

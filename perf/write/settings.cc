@@ -55,8 +55,9 @@ struct Texts {
 /// Where the other side is, and over which device it is reached.
 void add_device(CLI::App& app, Settings& s) {
   app.add_option("host", s.host, "The server; none: be the server")->capture_default_str();
-  app.add_option("--transport", s.transport,
-                 "shm, tcp, ibverbs or a libfabric provider; default: ibverbs with an RDMA device, else tcp");
+  app.add_option(
+      "--transport", s.transport,
+      "cma, shm, tcp, ibverbs or a libfabric provider; default: ibverbs with an RDMA device, else tcp");
   app.add_option("-d,--ib-dev", s.device.interface,
                  "Device (ibverbs: mlx5_0, mlx5_0:1, interface or address; tcp: interface or address)");
   app.add_option("-x,--gid-index", s.device.gid_index,

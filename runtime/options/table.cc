@@ -49,9 +49,9 @@ constexpr std::array kSettings = {
     Setting{"session", &Options::session, SettingKind::text, 0, kInfinity, "",
             "Distinguishes communicators that meet at the same meeting point at the same time"},
     Setting{"transport", &Options::transport, SettingKind::transport, 0, kInfinity, "",
-            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name; or a pair such as cma,ibverbs: "
-            "within each host (cma, shm or auto), and between hosts; auto: cma within hosts (or shm, where "
-            "that is forbidden), and tcp between them"},
+            "auto, cma, shm, tcp, ibverbs, or a libfabric provider by name, whose shm is libfabric-shm; or a "
+            "pair such as cma,ibverbs: within each host (cma, shm or auto), and between hosts; auto: cma "
+            "within hosts (or shm, where that is forbidden), and tcp between them"},
     Setting{"interface", &Options::interface, SettingKind::text, 0, kInfinity, "",
             "tcp: network interface or address; ibverbs: these, or device:port; empty: any"},
     Setting{"connect", choice_in<&Options::connect>(), SettingKind::choice, 0, 0, "bootstrap|rdma_cm",

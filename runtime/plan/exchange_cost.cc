@@ -46,7 +46,7 @@ Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, c
 double ExchangeCase::union_density(double of_ranks) const { return 1 - std::pow(1 - density, of_ranks); }
 
 LinkCosts link_costs(std::string_view transport, bool one_network, double gbps) {
-  for (const std::string_view within_host : {"cma", "shm", "loopback"}) {
+  for (const std::string_view within_host : {"cma", "shm", "libfabric-shm", "loopback"}) {
     if (transport == within_host) return kHostCosts;
   }
   LinkCosts costs = kRdmaCosts;

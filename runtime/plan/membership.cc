@@ -41,11 +41,6 @@ bool Groups::all_together() const {
   return std::all_of(group_of_.begin(), group_of_.end(), [](int group) { return group == 0; });
 }
 
-bool Groups::leave_some_out() const {
-  const auto outside = std::count(group_of_.begin(), group_of_.end(), -1);
-  return outside > 0 && outside < static_cast<std::ptrdiff_t>(group_of_.size());
-}
-
 int Groups::most_together() const {
   return sizes_.empty() ? 0 : *std::max_element(sizes_.begin(), sizes_.end());
 }

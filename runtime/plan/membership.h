@@ -37,8 +37,6 @@ class Groups {
   /// The members of each group in ascending order, by its number, and then each member that is in none.
   /// Groups whose number nobody has are empty.
   std::vector<std::vector<int>> all_members() const;
-  /// Returns true if some members are in no group while others are in one.
-  bool leave_some_out() const;
   /// Number of members in the group of `member`, itself included. A member that is in none is alone.
   int size_of(int member) const;
   /// Index of `member` among the members of its group. Takes a walk over all members.

@@ -11,13 +11,8 @@ constexpr const char* kAuto = "auto";
 /// The transports that suit the members of each host among themselves, by what they have said.
 std::vector<std::string> within_hosts(const Membership& m) {
   bool may_write = true;
-  for (const std::vector<int>& host : m.hosts.all_members()) {
-    const Groups spaces = m.process_spaces.among(host);
-    // libfabric's shm fails with an I/O error if the memory of some members may be written and that of others
-    // may not. verbs/GOTCHAS.md says why.
-    if (spaces.leave_some_out()) return {};
-    may_write &= spaces.all_together();
-  }
+  for (const std::vector<int>& host : m.hosts.all_members())
+    may_write &= m.process_spaces.among(host).all_together();
   return may_write ? std::vector<std::string>{"cma", "shm"} : std::vector<std::string>{"shm"};
 }
 

@@ -11,7 +11,7 @@ trap 'rm -rf "$work"' EXIT
 
 ! ldd "$library" | grep -qE "lib(a|t|ub)san" || exit 0 # a sanitizer must be loaded before the program
 
-for transport in cma shm tcp; do
+for transport in cma shm libfabric-shm tcp; do
   NZCL_TRANSPORT=$transport timeout 60 "$build/tests/build/loaded_again" "$library" >"$work/out" 2>&1 ||
     fail "loaded again over $transport, status $?: $(cat "$work/out")"
 done

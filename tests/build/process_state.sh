@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 unchanged() {
   local name=$1 transport
   shift
-  for transport in cma shm tcp; do
+  for transport in cma shm libfabric-shm tcp; do
     NZCL_TRANSPORT=$transport timeout 60 "$@" >"$work/out" 2>&1 || fail "$name, $transport: $(cat "$work/out")"
   done
 }

@@ -75,10 +75,11 @@ inline std::vector<Backend> all_backends() {
   one_segment.max_segments = 1;
   return {
       loopback("loopback", {}), loopback("loopback_delayed", delayed), by_name("cma"), by_name("shm"),
-      by_name("tcp"), by_name("tcp;ofi_rxm", "tcp_ofi_rxm"), by_name("ibverbs"),
-      by_name("ibverbs", "ibverbs_rdma_cm", rdma_cm), by_name("ibverbs", "ibverbs_one_segment", one_segment),
-      by_name("verbs;ofi_rxm", "verbs_ofi_rxm"), mixed(by_name("tcp"), by_name("cma")),
-      mixed(by_name("tcp"), by_name("shm")),
+      by_name("libfabric-shm", "libfabric_shm"), by_name("tcp"), by_name("tcp;ofi_rxm", "tcp_ofi_rxm"),
+      by_name("ibverbs"), by_name("ibverbs", "ibverbs_rdma_cm", rdma_cm),
+      by_name("ibverbs", "ibverbs_one_segment", one_segment), by_name("verbs;ofi_rxm", "verbs_ofi_rxm"),
+      mixed(by_name("tcp"), by_name("cma")), mixed(by_name("tcp"), by_name("shm")),
+      mixed(by_name("tcp"), by_name("libfabric-shm", "libfabric_shm")),
       // Most tests write from endpoint 0 to 1, which are on one host. Here these go where the network does.
       mixed(by_name("cma"), by_name("tcp")),
       mixed(loopback("loopback_delayed", delayed), loopback("loopback", {})),

@@ -5,9 +5,11 @@
 #include "tests/fuzz/fuzz.h"
 #include "verbs/cm/greeting.h"
 #include "verbs/cma/address.h"
-#include "verbs/cma/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/loopback/network.h"
+#include "verbs/segment/shared_segment.h"
+#include "verbs/shm/address.h"
+#include "verbs/shm/bounce_ring.h"
 
 namespace nzcl::test {
 namespace {
@@ -43,11 +45,22 @@ std::vector<std::string> fuzz_seeds() {
   queue.mtu = 3;
   verbs::cma::Address cma;
   cma.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
-  cma.start.segment_bytes = verbs::cma::SharedSegment::bytes(kPeers, cma.start.entries);
+  cma.start.segment_bytes =
+      verbs::segment::SharedSegment::Layout{.peers = kPeers, .entries = cma.start.entries}.bytes();
   cma.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
+  verbs::shm::Address shm;
+  shm.start = {.name = {1, 2}, .token = 3, .nonce = 4, .segment_bytes = 0, .entries = 64};
+  shm.start.segment_bytes =
+      verbs::segment::SharedSegment::Layout{kPeers, shm.start.entries, verbs::shm::kBounceArea}.bytes();
+  shm.memories = {{.address = 4096, .bytes = 4096}};
   std::string lane;
   append(lane, verbs::RemoteMemory{~std::uint64_t{0}, 1});
-  return {{bytes.begin(), bytes.end()}, queue.encode(), cma.encode(), lane + "0", lane + "loopback"};
+  return {{bytes.begin(), bytes.end()},
+          queue.encode(),
+          cma.encode(),
+          shm.encode(),
+          lane + "0",
+          lane + "loopback"};
 }
 
 }  // namespace nzcl::test
@@ -59,6 +72,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   test::try_parse([&] { verbs::ibv::QueuePairAddress::decode(text); });
   test::try_parse([&] {
     const auto address = verbs::cma::Address::decode(text, test::kPeers);
+    if (address.encode() != text) __builtin_trap();
+  });
+  test::try_parse([&] {
+    const auto address = verbs::shm::Address::decode(text, test::kPeers);
     if (address.encode() != text) __builtin_trap();
   });
   test::try_parse([&] { test::connect_lane(text); });

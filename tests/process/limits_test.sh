@@ -59,30 +59,47 @@ case $case_name in
     # shellcheck disable=SC2016 # the inner shell expands it
     all_in_one='for r in 0 1 2 3; do RANK=$r "$@" >"$0/rank$r.out" 2>&1 & pids+=($!); done
       for r in 0 1 2 3; do status=0; wait "${pids[r]}" || status=$?; echo "$status" >"$0/status$r"; done'
-    # job STATUS TEXT [VARIABLE=VALUE...] -- COMMAND...: four ranks in one such namespace
+    # job SIZE STATUS TEXT [VARIABLE=VALUE...] -- COMMAND...: four ranks in one such namespace
     job() {
-      local status=$1 text=$2 variables=() r
-      shift 2
+      local size=$1 status=$2 text=$3 variables=() r
+      shift 3
       while [[ $1 != -- ]]; do variables+=("$1") && shift; done
       shift
       new_job 4
-      "$in_shm" 40M env "${variables[@]}" bash -c "$all_in_one" "$work" "$@"
+      "$in_shm" "$size" env "${variables[@]}" bash -c "$all_in_one" "$work" "$@"
       for r in 0 1 2 3; do
         [[ $(cat "$work/status$r") == "$status" ]] || fail "rank $r ended with status $(cat "$work/status$r"), not $status"
         says "$r" "$text"
       done
     }
-    job 3 'rank [0-3] \(pid .*/dev/shm has 40 MiB, of which [0-9]+ MiB are free' NZCL_TRANSPORT=shm NZCL_LANES=4 -- "$rank"
-    job 0 '\(colocated\), (net|tcp)' NZCL_LANES=4 -- "${without[@]}" "$rank" --not-dumpable
-    says 0 'the transport shm cannot be used within this host: .*/dev/shm has 40 MiB'
+    job 40M 3 'rank [0-3] \(pid .*/dev/shm has 40 MiB, of which [0-9]+ MiB are free' NZCL_TRANSPORT=libfabric-shm NZCL_LANES=4 -- "$rank"
+    # nzcl's own shm has no data there, only the names of sockets.
+    job 40M 0 '\(colocated\), shm, ' NZCL_LANES=4 -- "${without[@]}" "$rank" --not-dumpable
+    job 64K 0 '\(colocated\), shm, ' NZCL_TRANSPORT=shm NZCL_LANES=4 -- bash -c 'dd if=/dev/zero of=/dev/shm/full bs=4k status=none 2>/dev/null; exec "$@"' -- "$rank"
+    job 40M,nr_inodes=1 3 'no socket can be made in /dev/shm.*: No space left on device \(it is full, or has no inodes left\); use NZCL_TRANSPORT=tcp' \
+      NZCL_TRANSPORT=shm -- "$rank"
+    job 40M,nr_inodes=1 0 '\(colocated\), (net|tcp)' -- "${without[@]}" "$rank" --not-dumpable
+    says 0 'the transport shm cannot be used within this host: .*no socket can be made in /dev/shm'
+    ;;
+  nothing_in_dev_shm)
+    # Ranks that have connected have no name there any more, so one that is killed leaves nothing.
+    need_root
+    new_job 2
+    # shellcheck disable=SC2016 # the inner shell expands it
+    "$in_shm" 1M env NZCL_TRANSPORT=shm NZCL_LANES=4 bash -c 'for r in 0 1; do RANK=$r "$@" >"$0/rank$r.out" 2>&1 & done
+      wait; ls -A /dev/shm >"$0/left.out"' "$work" "$rank" --rounds 100000 --die-rank 1 --die-at 5
+    says 0 'rank 1 \(pid .*\) died'
+    [[ -e $work/left.out && ! -s $work/left.out ]] || fail "something was left in /dev/shm"
     ;;
   other_dev_shm)
     # Both are in one IPC namespace.
     need_root
-    new_job 2
-    start 0 NZCL_TRANSPORT=shm "$rank"
-    start 1 NZCL_TRANSPORT=shm "$in_shm" 50% "$rank"
-    expect 3 'the peer sees another /dev/shm'
+    for transport in shm libfabric-shm; do
+      new_job 2
+      start 0 "NZCL_TRANSPORT=$transport" "$rank"
+      start 1 "NZCL_TRANSPORT=$transport" "$in_shm" 50% "$rank"
+      expect 3 'the peer sees another /dev/shm'
+    done
     new_job 2
     start 0 "${without[@]}" "$rank" --not-dumpable
     start 1 "$in_shm" 50% "${without[@]}" "$rank" --not-dumpable
@@ -98,9 +115,9 @@ case $case_name in
     new_job 2
     start 0 "$rank"
     start 1 unshare --pid --fork --mount-proc "$rank"
-    expect 0 '\(colocated\), (net|tcp)'
-    for transport in shm cma; do
-      [[ $transport == shm || $cma == yes ]] || continue
+    expect 0 '\(colocated\), shm, '
+    for transport in libfabric-shm cma; do
+      [[ $transport != cma || $cma == yes ]] || continue
       new_job 2
       start 0 "NZCL_TRANSPORT=$transport" "$rank"
       start 1 "NZCL_TRANSPORT=$transport" unshare --pid --fork --mount-proc "$rank"

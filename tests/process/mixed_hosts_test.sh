@@ -80,7 +80,7 @@ case $case_name in
       new_job 0 0 1 1
       start_ranks --rounds 30
       expect_all 0 '^rank . of 4: ok$'
-      for r in 0 1 2 3; do says "$r" '(cma|shm \(shm\)) between the 2 members of this host, .* to the 2 of others'; done
+      for r in 0 1 2 3; do says "$r" '(cma|shm) between the 2 members of this host, .* to the 2 of others'; done
     done
     export NZCL_TRANSPORT=auto
     new_job 0 1 1 2 2 2
@@ -217,11 +217,11 @@ case $case_name in
     }
     new_job 0 0 1 1
     with_closed 3
-    expect_all 0 '\(colocated\), (net|tcp) '
+    expect_all 0 '\(colocated\), shm between the 2 members of this host'
     new_job 0 0 1 1
     NZCL_TRANSPORT=cma,tcp with_closed 3
     expect_all 3 'rank 3 .*cma'
-    # Nobody may be written, so shared files are left, and rank 3 has other ones. What one host finds out holds for all.
+    # Nobody may be written, so shm is left, and rank 3 has another folder for it. What one host finds out holds for all.
     new_job 0 0 1 1
     for r in 0 1 2 3; do
       other=()

@@ -166,6 +166,7 @@ std::vector<Where> places() {
   all.push_back({"loopback", 3, 0, 2});
   all.push_back({"loopback", 2, 2, 2});
   all.push_back({"shm", 3, 0, 2});
+  all.push_back({"libfabric-shm", 3, 0, 2});
   return all;
 }
 

@@ -231,6 +231,27 @@ TEST_P(CombinationsTest, TinyOnesOneAfterAnother) {
   }));
 }
 
+// Owners write results to where they belong in each rank's memory, which is the caller's and not shared.
+// There are more bytes than a transport has under way at a time.
+TEST_P(CombinationsTest, ResultsThatAreWrittenToTheirPlaces) {
+  Setting s = setting();
+  s.options.tune.direct_bytes = 256;
+  const Problem p{.count = 700'003, .block = 256, .ranks = GetParam().ranks};
+  const Expected expected = make_expected(p);
+  check_errors(run_ranks(s, [&](Communicator& c) {
+    auto input = make_input(p, c.rank());
+    std::vector<std::byte> output(input.size());
+    const auto a = c.register_buffer(input.data(), input.size());
+    const auto b = c.register_buffer(output.data(), output.size());
+    for (int round = 0; round < 3; ++round) {
+      std::fill(output.begin(), output.end(), std::byte{0x5a});
+      c.allreduce({.input = input.data(), .output = output.data(), .count = p.count, .block_elems = p.block})
+          .wait();
+      ASSERT_EQ(first_difference(output, expected.data), -1) << "round " << round;
+    }
+  }));
+}
+
 std::vector<Where> places() {
   std::vector<Where> all;
   for (const int ranks : {1, 2, 3, 5, 8}) all.push_back({"loopback", ranks});
@@ -244,6 +265,7 @@ std::vector<Where> places() {
   all.push_back({"loopback", 3, 0, 2});
   all.push_back({"loopback", 2, 2, 2});
   all.push_back({"shm", 3, 0, 2});
+  all.push_back({"libfabric-shm", 3, 0, 2});
   all.push_back({"tcp", 2, 0, 2});
   return all;
 }

@@ -34,7 +34,7 @@ auto names(int rank, int operation) {
 }
 
 TEST(LeaveTest, ARankThatLeavesEarlyFailsWhatItDidNotJoinOnAllOthersAtOnce) {
-  for (const char* transport : {"loopback", "cma", "shm", "tcp"}) {
+  for (const char* transport : {"loopback", "cma", "shm", "libfabric-shm", "tcp"}) {
     for (const int leaver : {0, 1, 2}) {
       Setting s = patient(3);
       s.transport = transport;

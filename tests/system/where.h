@@ -1,6 +1,7 @@
 // Where the tests of many combinations run: a transport, a number of ranks, and where the owners are.
 #pragma once
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 
@@ -14,8 +15,9 @@ struct Where {
   int dedicated = 0;
   int lanes = 1;
   std::string text() const {
-    return transport + "_" + std::to_string(ranks) +
-           (dedicated ? "_dedicated_" + std::to_string(dedicated) : "") +
+    std::string name = transport;
+    std::replace(name.begin(), name.end(), '-', '_');
+    return name + "_" + std::to_string(ranks) + (dedicated ? "_dedicated_" + std::to_string(dedicated) : "") +
            (lanes > 1 ? "_lanes_" + std::to_string(lanes) : "");
   }
   friend void PrintTo(const Where& w, std::ostream* out) { *out << w.text(); }

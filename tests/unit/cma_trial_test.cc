@@ -69,8 +69,8 @@ TEST_F(CmaTrialTest, SomethingElseThanAnOfferIsRefused) {
   EXPECT_THAT(own.try_peer(peer.offer() + "x"), HasSubstr("wrong length"));
 }
 
-TEST(CmaMemory, OnlyItsOwnerMayOpenItAndNobodyMayChangeItsSize) {
-  const Fd memory = make_memory_fd(8192);
+TEST(SharedMemory, OnlyItsOwnerMayOpenItAndNobodyMayChangeItsSize) {
+  const Fd memory = segment::make_memory_fd(8192);
   struct stat about {};
   ASSERT_EQ(::fstat(memory.get(), &about), 0);
   EXPECT_EQ(about.st_mode & 07777u, 0600u);

@@ -16,7 +16,6 @@ TEST(Groups, EqualNamesMakeAGroupAndNumbersFollowTheFirstMember) {
   EXPECT_TRUE(groups.together(4, 1));
   EXPECT_FALSE(groups.together(0, 1));
   EXPECT_FALSE(groups.all_together());
-  EXPECT_FALSE(groups.leave_some_out());
 }
 
 TEST(Groups, EmptyNamesAreInNoGroup) {
@@ -26,14 +25,9 @@ TEST(Groups, EmptyNamesAreInNoGroup) {
   EXPECT_FALSE(groups.together(0, 0)) << "such a member is not even with itself";
   EXPECT_FALSE(groups.together(0, 1));
   EXPECT_FALSE(groups.all_together());
-  EXPECT_TRUE(groups.leave_some_out());
 }
 
-TEST(Groups, WhereAllAreLeftOutNobodyIsLeftBehind) {
-  const auto groups = Groups::by_name({"", ""});
-  EXPECT_FALSE(groups.leave_some_out());
-  EXPECT_FALSE(groups.all_together());
-}
+TEST(Groups, WhoAreInNoGroupAreNotTogether) { EXPECT_FALSE(Groups::by_name({"", ""}).all_together()); }
 
 TEST(Groups, OneNameIsAllTogether) {
   EXPECT_TRUE(Groups::by_name({"a"}).all_together());

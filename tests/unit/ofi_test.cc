@@ -95,7 +95,7 @@ TEST(Ofi, TcpListensInTheNarrowestNetworkThatReachesAllMembers) {
 }
 
 TEST(Ofi, KeysCannotBeGuessed) {
-  for (const char* transport : {"tcp", "tcp;ofi_rxm", "shm"}) {
+  for (const char* transport : {"tcp", "tcp;ofi_rxm", "libfabric-shm"}) {
     std::array<std::byte, 64> memory{};
     std::set<std::uint64_t> keys;
     for (int i = 0; i < 8; ++i) {
@@ -121,7 +121,7 @@ TEST(Ofi, AnAddressOfAnotherHostIsNamed) {
 }
 
 TEST(Ofi, SharedMemoryHasNoInterface) {
-  EXPECT_EQ(open_over("shm", "no_such0")->name(), open_over("shm")->name());
+  EXPECT_EQ(open_over("libfabric-shm", "no_such0")->name(), open_over("libfabric-shm")->name());
 }
 
 }  // namespace

@@ -127,13 +127,13 @@ TEST(OptionTable, APairOfTransportsIsWithinAHostAndBetweenHosts) {
     }
     return "";
   };
-  for (const char* good :
-       {"auto", "cma", "anything", "cma,tcp", "shm,tcp;ofi_rxm", "cma,ibverbs", "auto,tcp"})
+  for (const char* good : {"auto", "cma", "anything", "cma,tcp", "shm,tcp;ofi_rxm", "cma,ibverbs", "auto,tcp",
+                           "libfabric-shm", "libfabric-shm,tcp"})
     EXPECT_EQ(error(good), "");
   EXPECT_THAT(error("tcp,cma"), HasSubstr("\"tcp\" is not a transport within a host"));
   EXPECT_THAT(error(",tcp"), HasSubstr("\"\" is not a transport within a host"));
   EXPECT_THAT(error("cma,"), HasSubstr("the transport between hosts is missing"));
-  for (const char* no_network : {"cma,shm", "cma,auto", "cma,loopback", "cma, tcp"})
+  for (const char* no_network : {"cma,shm", "cma,libfabric-shm", "cma,auto", "cma,loopback", "cma, tcp"})
     EXPECT_THAT(error(no_network), HasSubstr("does not name a transport between hosts"));
   EXPECT_THAT(error("cma,tcp,tcp"), HasSubstr("a pair has two names"));
   EXPECT_THAT(error("cma,"), HasSubstr("NZCL_TRANSPORT=cma,tcp")) << "what to write instead";

@@ -11,8 +11,10 @@
 #include "runtime/comm/join/hello.h"
 #include "runtime/comm/join/lane_addresses.h"
 #include "verbs/cma/address.h"
-#include "verbs/cma/shared_segment.h"
 #include "verbs/ibv/queue_pair.h"
+#include "verbs/segment/shared_segment.h"
+#include "verbs/shm/address.h"
+#include "verbs/shm/bounce_ring.h"
 
 namespace nzcl::test {
 namespace {
@@ -129,7 +131,7 @@ TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {
   const auto with = [](const std::function<void(verbs::cma::Address&)>& change) {
     verbs::cma::Address address;
     address.start = {.pid = 1, .segment_fd = 3, .event_fd = 4, .entries = 64, .segment_bytes = 0};
-    address.start.segment_bytes = verbs::cma::SharedSegment::bytes(2, 64);
+    address.start.segment_bytes = verbs::segment::SharedSegment::Layout{.peers = 2, .entries = 64}.bytes();
     address.memories = {{.address = 4096, .bytes = 4096, .fd = 5}};
     change(address);
     return refusal([&] { verbs::cma::Address::decode(address.encode(), 2); });
@@ -141,6 +143,26 @@ TEST(PeerText, AddressesOfCmaHaveRingsThatFillTheirMemory) {
   EXPECT_THAT(with([](verbs::cma::Address& a) { --a.start.segment_bytes; }),
               HasSubstr("does not match its rings"));
   EXPECT_THAT(with([](verbs::cma::Address& a) { a.memories[0].bytes = ~std::uint64_t{0}; }),
+              HasSubstr("beyond the largest address"));
+}
+
+TEST(PeerText, AddressesOfShmHaveRingsThatFillTheirMemory) {
+  const auto with = [](const std::function<void(verbs::shm::Address&)>& change) {
+    verbs::shm::Address address;
+    address.start.entries = 64;
+    address.start.segment_bytes =
+        verbs::segment::SharedSegment::Layout{.peers = 2, .entries = 64, .bounce = verbs::shm::kBounceArea}
+            .bytes();
+    address.memories = {{.address = 4096, .bytes = 4096}};
+    change(address);
+    return refusal([&] { verbs::shm::Address::decode(address.encode(), 2); });
+  };
+  EXPECT_EQ(with([](verbs::shm::Address&) {}), "");
+  EXPECT_THAT(with([](verbs::shm::Address& a) { a.start.entries = 16384; }),
+              HasSubstr("the size of its rings is out of range"));
+  EXPECT_THAT(with([](verbs::shm::Address& a) { ++a.start.segment_bytes; }),
+              HasSubstr("does not match its rings"));
+  EXPECT_THAT(with([](verbs::shm::Address& a) { a.memories[0].bytes = ~std::uint64_t{0}; }),
               HasSubstr("beyond the largest address"));
 }
 

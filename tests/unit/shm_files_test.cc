@@ -70,7 +70,7 @@ TEST(ShmRoom, WhereThereIsNoneTheErrorNamesFolderAndSizesAndNothingIsLeft) {
     EXPECT_THAT(e.what(),
                 AllOf(ContainsRegex("need [0-9]+ MiB in /dev/shm: No space left on device"),
                       HasSubstr("/dev/shm has " + std::to_string(space.capacity >> 20) + " MiB, of which"),
-                      HasSubstr("NZCL_TRANSPORT=tcp")));
+                      HasSubstr("NZCL_TRANSPORT=shm")));
   }
   EXPECT_EQ(own_files(), before);
 }
@@ -111,7 +111,7 @@ class ShmEndpointTest : public testing::Test {
  protected:
   void SetUp() override {
     DeviceOptions options;
-    options.transport = "shm";
+    options.transport = "libfabric-shm";
     try {
       device = open_device(options);
     } catch (const Error& e) {

@@ -1,10 +1,9 @@
 #include "verbs/cma/address.h"
 
-#include <bit>
 #include <cstring>
 
 #include "nzcl/error.h"
-#include "verbs/cma/shared_segment.h"
+#include "verbs/segment/shared_segment.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -25,11 +24,8 @@ Address Address::decode(const std::string& text, std::size_t reached) {
   if (text.size() < sizeof address.start || (text.size() - sizeof address.start) % sizeof(SharedMemory) != 0)
     reject("its length is wrong");
   std::memcpy(&address.start, text.data(), sizeof address.start);
-  const std::uint32_t entries = address.start.entries;
-  if (!std::has_single_bit(entries) || entries < kLeastEntries || entries > kMostEntries)
-    reject("the size of its rings is out of range");
-  if (address.start.segment_bytes != SharedSegment::bytes(reached, entries))
-    reject("the size of its segment does not match its rings");
+  const segment::SharedSegment::Layout layout{.peers = reached, .entries = address.start.entries};
+  if (const char* wrong = segment::wrong_with(layout, address.start.segment_bytes)) reject(wrong);
   for (std::size_t at = sizeof address.start; at < text.size(); at += sizeof(SharedMemory)) {
     SharedMemory memory;
     std::memcpy(&memory, text.data() + at, sizeof memory);

@@ -8,9 +8,6 @@
 
 namespace nzcl::verbs::cma {
 
-/// Limits for the number of entries of a ring, which is a power of two.
-inline constexpr std::uint32_t kLeastEntries = 64, kMostEntries = 8192;
-
 /// A range of Device::allocate() memory that peers can map, in the form that travels.
 struct SharedMemory {
   std::uint64_t address = 0, bytes = 0;

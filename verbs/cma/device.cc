@@ -4,15 +4,16 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "nzcl/error.h"
 #include "verbs/cma/costs.h"
 #include "verbs/cma/endpoint.h"
+#include "verbs/cma/handles.h"
 #include "verbs/cma/permission.h"
 #include "verbs/cma/trial.h"
+#include "verbs/segment/mapping.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -38,7 +39,7 @@ std::string what_is_missing() {
   if (::process_vm_writev(::getpid(), &source, 1, &target, 1, 0) != sizeof from)
     return fmt::format("process_vm_writev: {}", std::strerror(errno));
   try {
-    const Fd fd = make_memory_fd(4096);
+    const Fd fd = segment::make_memory_fd(4096);
     Process(::getpid()).take_fd(fd.get());
   } catch (const Error& e) {
     return e.what();
@@ -54,7 +55,7 @@ CmaDevice::CmaDevice() {
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   limits_.max_segments = kMaxSegments;
   limits_.max_write_bytes = std::size_t{1} << 30;
-  limits_.max_posted = kMaxPosted;
+  limits_.max_posted = segment::kMaxPosted;
   limits_.ordered = true;  // post() finishes each write before it begins the next one
   limits_.readable = true;
   limits_.autonomous = true;         // the writer copies without any help of the receiver
@@ -65,32 +66,6 @@ CmaDevice::CmaDevice() {
 
 std::unique_ptr<MemoryRegion> CmaDevice::register_memory(std::span<std::byte> bytes, MemoryKind) {
   return std::make_unique<CmaRegion>(bytes);
-}
-
-std::span<std::byte> CmaDevice::allocate(std::size_t bytes) {
-  Memory memory;
-  memory.fd = make_memory_fd(bytes);
-  memory.mapping = map_shared(memory.fd.get(), bytes);
-  const std::scoped_lock lock(mutex_);
-  memories_.push_back(std::move(memory));
-  return memories_.back().mapping.bytes();
-}
-
-void CmaDevice::release(std::span<std::byte> bytes) noexcept {
-  const std::scoped_lock lock(mutex_);
-  std::erase_if(memories_, [&](const Memory& m) { return m.mapping.bytes().data() == bytes.data(); });
-}
-
-std::vector<SharedMemory> CmaDevice::memories(std::span<const std::byte> wanted) const {
-  const std::scoped_lock lock(mutex_);
-  std::vector<SharedMemory> all;
-  for (const Memory& m : memories_) {
-    const auto bytes = m.mapping.bytes();
-    if (!wanted.empty() && (bytes.data() < wanted.data() || bytes.data() >= wanted.data() + wanted.size()))
-      continue;
-    all.push_back({reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size(), m.fd.get(), 0});
-  }
-  return all;
 }
 
 std::unique_ptr<Endpoint> CmaDevice::open_endpoint(const EndpointOptions& options) {

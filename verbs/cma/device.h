@@ -3,12 +3,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <string>
-#include <vector>
 
-#include "verbs/cma/address.h"
-#include "verbs/cma/handles.h"
+#include "verbs/segment/shared_memories.h"
 #include "verbs/transport.h"
 
 namespace nzcl::verbs::cma {
@@ -20,22 +17,16 @@ class CmaDevice final : public Device {
   std::string name() const override { return "cma"; }
   const Limits& limits() const noexcept override { return limits_; }
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) override;
-  std::span<std::byte> allocate(std::size_t bytes) override;
-  void release(std::span<std::byte> bytes) noexcept override;
+  std::span<std::byte> allocate(std::size_t bytes) override { return memories_.allocate(bytes); }
+  void release(std::span<std::byte> bytes) noexcept override { memories_.release(bytes); }
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override;
   std::unique_ptr<Trial> begin_trial(const TrialOptions& options) override;
 
-  /// The allocated memory that begins within `wanted`, or all of it if `wanted` is empty.
-  std::vector<SharedMemory> memories(std::span<const std::byte> wanted) const;
+  const segment::SharedMemories& memories() const { return memories_; }
 
  private:
-  struct Memory {
-    Fd fd;
-    Mapping mapping;
-  };
   Limits limits_;
-  mutable std::mutex mutex_;
-  std::vector<Memory> memories_;
+  segment::SharedMemories memories_;
 };
 
 /// Throws Error{unavailable} if this process may not write the memory of others.

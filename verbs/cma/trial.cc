@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "nzcl/error.h"
-#include "verbs/cma/nonce.h"
 #include "verbs/descriptors.h"
 #include "verbs/pid_namespace.h"
+#include "verbs/segment/nonce.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -23,8 +23,8 @@ std::size_t cell_of(PeerId peer) { return (1 + std::size_t{peer}) * sizeof(std::
 CmaTrial::CmaTrial(const TrialOptions& options)
     : options_(options),
       nonce_(random_number()),
-      fd_(make_memory_fd(cell_of(static_cast<PeerId>(options.peers)))),
-      memory_(map_shared(fd_.get(), cell_of(static_cast<PeerId>(options.peers)))) {
+      fd_(segment::make_memory_fd(cell_of(static_cast<PeerId>(options.peers)))),
+      memory_(segment::map_shared(fd_.get(), cell_of(static_cast<PeerId>(options.peers)))) {
   std::memcpy(memory_.bytes().data(), &nonce_, sizeof nonce_);
 }
 
@@ -46,7 +46,7 @@ std::string CmaTrial::try_peer(std::string_view text) {
   try {
     const Process peer(offer.pid);
     const Fd memory = peer.take_fd(offer.fd);
-    if (!holds(memory, 0, offer.nonce)) {
+    if (!segment::holds(memory, 0, offer.nonce)) {
       return fmt::format(
           "cma: process {} is another one here (the peer has ended, or is on another host); "
           "use NZCL_TRANSPORT=tcp",
@@ -66,7 +66,7 @@ std::string CmaTrial::write_cell(const Process& peer, const Fd& memory, const Of
     return fmt::format("cma: writing the memory of process {}: {}; use NZCL_TRANSPORT=shm", peer.pid(),
                        error_text(errno));
   }
-  if (!holds(memory, cell_of(options_.self), mark))
+  if (!segment::holds(memory, cell_of(options_.self), mark))
     return fmt::format("cma: what was written to process {} did not arrive there; use NZCL_TRANSPORT=shm",
                        peer.pid());
   return {};

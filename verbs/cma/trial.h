@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "verbs/cma/handles.h"
+#include "verbs/segment/mapping.h"
 #include "verbs/trial.h"
 
 namespace nzcl::verbs::cma {
@@ -35,7 +36,7 @@ class CmaTrial final : public Trial {
   const TrialOptions options_;
   const std::uint64_t nonce_;
   Fd fd_;
-  Mapping memory_;
+  segment::Mapping memory_;
 };
 
 }  // namespace nzcl::verbs::cma

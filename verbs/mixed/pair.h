@@ -20,7 +20,9 @@ struct TransportPair {
 };
 
 /// Returns true for transports that share memory, so that they work within a host only.
-inline bool is_within_host(std::string_view transport) { return transport == "cma" || transport == "shm"; }
+inline bool is_within_host(std::string_view transport) {
+  return transport == "cma" || transport == "shm" || transport == "libfabric-shm";
+}
 
 /// The transport that reaches other hosts, of a pair or of a single name.
 inline std::string between_hosts(const std::string& transport) {

@@ -29,6 +29,10 @@ constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
 /// queue.
 constexpr std::size_t kMaxPosted = 256;
 
+/// The name of libfabric's provider, whose "shm" has another one here, because nzcl has a shm of its own.
+constexpr const char* kShm = "libfabric-shm";
+std::string provider_of(const std::string& transport) { return transport == kShm ? "shm" : transport; }
+
 bool is_tcp(const std::string& transport) {
   return transport == "tcp" || transport == "net" || transport == "tcp;ofi_rxm";
 }
@@ -40,7 +44,7 @@ struct Wanted {
   std::string address, interface;
 
   explicit Wanted(const DeviceOptions& options) {
-    if (options.transport == "shm") return;  // shm uses no network
+    if (options.transport == kShm) return;  // it uses no network
     if (options.interface.empty()) {
       if (is_tcp(options.transport)) address = options.loopback_reaches_all ? "127.0.0.1" : options.met_at;
       return;
@@ -91,7 +95,7 @@ Info choose(const std::string& transport, const std::string& interface, const In
 /// ofi_rxm before.
 int get_info(const std::string& transport, const std::string& address, Info& offers) {
   if (transport == "tcp" && ask("net", address, offers) == 0) return 0;
-  return ask(transport, address, offers);
+  return ask(provider_of(transport), address, offers);
 }
 
 bool is_loopback(const fi_info& info) {
@@ -140,8 +144,8 @@ class OfiDevice final : public Device {
   OfiDevice(Info info, const std::string& address)
       : info_(std::move(info)), provider_(info_->fabric_attr->prov_name) {
     const KeepSignals keep;
-    name_ =
-        fmt::format("{} ({}{}{})", provider_, info_->domain_attr->name, address.empty() ? "" : ", ", address);
+    name_ = fmt::format("{} ({}{}{})", provider_ == "shm" ? kShm : provider_, info_->domain_attr->name,
+                        address.empty() ? "" : ", ", address);
     fid_fabric* fabric = nullptr;
     check(fi_fabric(info_->fabric_attr, &fabric, nullptr), name_ + ": opening the fabric",
           ErrorCode::unavailable);
@@ -202,7 +206,7 @@ namespace {
 
 /// libfabric does not say that its shm is missing only because /dev/shm is too small.
 std::string shm_hint(const std::string& transport) {
-  if (transport != "shm") return {};
+  if (transport != kShm) return {};
   return fmt::format(" ({}; libfabric wants {} MiB for each of the machine's {} cores)", shm_free_text(),
                      kShmEndpointBytes >> 20, ::sysconf(_SC_NPROCESSORS_ONLN));
 }
@@ -226,7 +230,7 @@ Info find(const DeviceOptions& options, const Wanted& wanted) {
 }  // namespace
 
 std::shared_ptr<Device> open_device(const DeviceOptions& options) {
-  if (options.transport == "shm") remove_shm_leftovers();
+  if (options.transport == kShm) remove_shm_leftovers();
   const Wanted wanted(options);
   Info info = find(options, wanted);
   return std::make_shared<OfiDevice>(std::move(info), wanted.address);
@@ -240,7 +244,7 @@ TransportInfo probe(const std::string& transport) try {
   if (code != 0)
     return {transport, false,
             fmt::format(
-                "libfabric {}: {}{}", transport,
+                "libfabric {}: {}{}", provider_of(transport),
                 code == -FI_ENODATA ? "no such provider, or no device that it can use" : fi_strerror(-code),
                 shm_hint(transport))};
   return {transport, true,

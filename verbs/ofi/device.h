@@ -8,8 +8,8 @@
 
 namespace nzcl::verbs::ofi {
 
-/// Opens "shm", "tcp" (the best of libfabric's providers over TCP) or a provider by libfabric's own name.
-/// Throws Error{unavailable} with libfabric's reason.
+/// Opens "libfabric-shm" (its provider shm), "tcp" (the best of libfabric's providers over TCP) or a provider
+/// by libfabric's own name. Throws Error{unavailable} with libfabric's reason.
 std::shared_ptr<Device> open_device(const DeviceOptions& options);
 /// Limits::link_gbps of the device that open_device() would open. Throws what that throws.
 double link_gbps(const DeviceOptions& options);

@@ -17,11 +17,10 @@ constexpr std::size_t kMostPeers = 256;
 
 std::unique_ptr<Trial> ShmFiles::begin_trial(const TrialOptions& options) {
   if (options.peers > kMostPeers) {
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("shm: libfabric joins at most {} members, and there are {}; use NZCL_TRANSPORT=cma "
-                    "or tcp",
-                    kMostPeers, options.peers));
+    throw Error(ErrorCode::unavailable,
+                fmt::format("libfabric-shm: libfabric joins at most {} members, and there are {}; use "
+                            "NZCL_TRANSPORT=shm or tcp",
+                            kMostPeers, options.peers));
   }
   const auto room = std::make_shared<ShmRoom>(options.endpoints);
   auto trial = std::make_unique<ShmTrial>(room);

@@ -46,8 +46,8 @@ ShmRoom::ShmRoom(std::size_t endpoints)
   if (file_.get() >= 0) ::unlink(("/dev/shm/" + name_).c_str());
   throw Error(
       ErrorCode::unavailable,
-      fmt::format("shm: {} endpoint(s) of this process need {} MiB in /dev/shm: {} ({}; make it larger, "
-                  "for example by docker run --shm-size or --ipc=host, or use NZCL_TRANSPORT=tcp)",
+      fmt::format("libfabric-shm: {} endpoint(s) of this process need {} MiB in /dev/shm: {} ({}; make it "
+                  "larger, for example by docker run --shm-size or --ipc=host, or use NZCL_TRANSPORT=shm)",
                   endpoints, endpoints * kShmEndpointBytes >> 20, error_text(error), shm_free_text()));
 }
 
@@ -63,17 +63,18 @@ void fill_endpoint_file(const std::string& name) {
   const Fd file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   struct stat about {};
   if (file.get() < 0 || ::fstat(file.get(), &about) != 0)
-    throw Error(ErrorCode::system, fmt::format("shm: {}: {}", path, error_text(errno)));
+    throw Error(ErrorCode::system, fmt::format("libfabric-shm: {}: {}", path, error_text(errno)));
   if (!S_ISREG(about.st_mode) || about.st_uid != ::geteuid() || (about.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     throw Error(
         ErrorCode::system,
-        fmt::format("shm: {} belongs to user {} and has the mode {:o}, so that others could write into "
-                    "this endpoint; it should belong to user {} alone",
-                    path, about.st_uid, about.st_mode & 07777u, ::geteuid()));
+        fmt::format(
+            "libfabric-shm: {} belongs to user {} and has the mode {:o}, so that others could write into "
+            "this endpoint; it should belong to user {} alone",
+            path, about.st_uid, about.st_mode & 07777u, ::geteuid()));
   }
   if (const int error = fill(file, static_cast<std::size_t>(about.st_size)); error != 0) {
-    throw Error(ErrorCode::system, fmt::format("shm: {} needs {} MiB: {} ({})", path, about.st_size >> 20,
-                                               error_text(error), shm_free_text()));
+    throw Error(ErrorCode::system, fmt::format("libfabric-shm: {} needs {} MiB: {} ({})", path,
+                                               about.st_size >> 20, error_text(error), shm_free_text()));
   }
 }
 

@@ -31,16 +31,16 @@ std::string ShmTrial::offer() const {
 
 std::string ShmTrial::try_peer(std::string_view text) {
   OfferStart start;
-  if (text.size() <= sizeof start) return "shm: a peer's offer is too short";
+  if (text.size() <= sizeof start) return "libfabric-shm: a peer's offer is too short";
   std::memcpy(&start, text.data(), sizeof start);
   const std::string name(text.substr(sizeof start));
   if (name.find('/') != std::string::npos || name.find('\0') != std::string::npos ||
       !name.starts_with("nzcl-"))
-    return "shm: a peer's offer does not name a file of nzcl";
+    return "libfabric-shm: a peer's offer does not name a file of nzcl";
   const Fd file(::open(("/dev/shm/" + name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
     const int error = errno;
-    return fmt::format("shm: the peer's file /dev/shm/{}: {}{}; use NZCL_TRANSPORT=tcp", name,
+    return fmt::format("libfabric-shm: the peer's file /dev/shm/{}: {}{}; use NZCL_TRANSPORT=tcp", name,
                        error_text(error),
                        error == ENOENT   ? " (the peer sees another /dev/shm, or is on another host)"
                        : error == EACCES ? " (the peer is another user)"
@@ -48,9 +48,9 @@ std::string ShmTrial::try_peer(std::string_view text) {
   }
   std::uint64_t found = 0;
   if (::pread(file.get(), &found, sizeof found, 0) != sizeof found || found != start.nonce)
-    return fmt::format("shm: /dev/shm/{} is not the peer's file; use NZCL_TRANSPORT=tcp", name);
+    return fmt::format("libfabric-shm: /dev/shm/{} is not the peer's file; use NZCL_TRANSPORT=tcp", name);
   if (start.pid_namespace != pid_namespace())
-    return "shm: the peer is in another pid namespace; use NZCL_TRANSPORT=tcp";
+    return "libfabric-shm: the peer is in another pid namespace; use NZCL_TRANSPORT=shm";
   return {};
 }
 

@@ -26,12 +26,6 @@ struct Attempt {
   std::string refusal;                    // why this member alone cannot use the transport
 };
 
-/// What all members have found out.
-struct Outcome {
-  std::string refusal;  // empty: the transport works between all that are to share memory
-  bool partly = false;  // there are members who reach some of these, and not others
-};
-
 /// The members that this one is to share memory with, itself included: those of its host if the others are
 /// reached by another transport, and otherwise all.
 std::vector<int> mates_of(const std::string& transport, const engine::Membership& membership, int member) {
@@ -39,11 +33,6 @@ std::vector<int> mates_of(const std::string& transport, const engine::Membership
   std::vector<int> all(static_cast<std::size_t>(membership.members.count()));
   std::iota(all.begin(), all.end(), 0);
   return all;
-}
-
-std::size_t mates_count(const std::string& transport, const engine::Membership& membership, int member) {
-  if (!verbs::TransportPair::of(transport)) return static_cast<std::size_t>(membership.members.count());
-  return static_cast<std::size_t>(membership.hosts.size_of(member));
 }
 
 const std::string& name_of(const engine::Membership& membership, std::size_t member) {
@@ -66,7 +55,7 @@ Attempt open(const verbs::DeviceOptions& options, const engine::Membership& memb
   return attempt;
 }
 
-/// What a member tells the others in each step: two strings.
+/// What a member tells the others in the first step: why it cannot use the transport, and what it offers.
 struct Said {
   std::string first, second;
 
@@ -86,26 +75,20 @@ struct Said {
   }
 };
 
-/// Tries all others of `mates`. Returns the number of those that cannot be reached, as text, and why the
-/// first of them cannot.
-Said try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Membership& membership,
-             const std::vector<int>& mates) {
-  int failures = 0;
-  std::string why;
+/// Tries all others of `mates`. Returns why the first of those that have not refused themselves cannot be
+/// reached, or an empty string.
+std::string try_all(Attempt& attempt, const std::vector<Said>& offers, const engine::Membership& membership,
+                    const std::vector<int>& mates) {
+  if (!attempt.refusal.empty() || !attempt.trial) return {};
   for (const int mate : mates) {
     if (mate == membership.members.self) continue;
     const auto member = static_cast<std::size_t>(mate);
     const auto& [refusal, offer] = offers[member];
-    if (!refusal.empty() || !attempt.refusal.empty()) {  // they have said why
-      ++failures;
-      continue;
-    }
-    const std::string failure = attempt.trial ? attempt.trial->try_peer(offer) : std::string();
-    if (failure.empty()) continue;
-    ++failures;
-    if (why.empty()) why = fmt::format("with {}: {}", name_of(membership, member), failure);
+    if (!refusal.empty()) continue;  // it has said why
+    const std::string failure = attempt.trial->try_peer(offer);
+    if (!failure.empty()) return fmt::format("with {}: {}", name_of(membership, member), failure);
   }
-  return {std::to_string(failures), why};
+  return {};
 }
 
 /// By position: only those that are to try it are told what is offered.
@@ -117,28 +100,22 @@ std::vector<std::string> offers_of(const Said& mine, const engine::Membership& m
   return texts;
 }
 
-Outcome try_transport(const std::string& transport, Attempt& attempt, const engine::Membership& membership,
-                      bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
+/// Returns the first reason why the transport does not work between all that are to share memory, or an empty
+/// string.
+std::string try_transport(const std::string& transport, Attempt& attempt,
+                          const engine::Membership& membership, bootstrap::Rounds& meeting,
+                          bootstrap::Deadline deadline) {
   const auto mates = mates_of(transport, membership, membership.members.self);
   const std::string offer = attempt.trial ? attempt.trial->offer() : std::string();
   const auto told = meeting.tell_each(offers_of({attempt.refusal, offer}, membership, mates), deadline);
   const auto offers = Said::decode(told, membership);
-  const Said mine = try_all(attempt, offers, membership, mates);
-  const auto found = Said::decode(meeting.allgather(mine.encode(), deadline), membership);
-  Outcome outcome;
-  for (std::size_t member = 0; member < found.size(); ++member) {
-    const std::size_t others = mates_count(transport, membership, static_cast<int>(member)) - 1;
-    outcome.partly |= found[member].first != "0" && found[member].first != std::to_string(others);
-    if (!outcome.refusal.empty()) continue;
-    const std::string& why = offers[member].first.empty() ? found[member].second : offers[member].first;
-    if (!why.empty()) outcome.refusal = fmt::format("{}: {}", name_of(membership, member), why);
+  const auto found = meeting.allgather(try_all(attempt, offers, membership, mates), deadline);
+  for (std::size_t member = 0; member < offers.size(); ++member) {
+    const auto position = static_cast<std::size_t>(membership.position_of[member]);
+    const std::string& why = offers[member].first.empty() ? found[position] : offers[member].first;
+    if (!why.empty()) return fmt::format("{}: {}", name_of(membership, member), why);
   }
-  return outcome;
-}
-
-bool is_shm(const std::string& transport) {
-  const auto pair = verbs::TransportPair::of(transport);
-  return (pair ? pair->within : transport) == "shm";
+  return {};
 }
 
 }  // namespace
@@ -147,21 +124,17 @@ DeviceChoice choose_device(const Options& options, const engine::Membership& mem
                            bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
   const auto transports = engine::transports_of(options, membership);
   verbs::DeviceOptions device = engine::device_options(options, membership, numa_node);
-  bool skip_shm = false;
   for (const std::string& transport : transports) {
-    if (skip_shm && is_shm(transport)) continue;
     device.transport = transport;
     const auto pair = verbs::TransportPair::of(transport);
     if (!pair && !verbs::is_within_host(transport)) return {transport, verbs::open_device(device)};
     Attempt attempt = open(device, membership);
-    const Outcome outcome = try_transport(transport, attempt, membership, meeting, deadline);
-    if (outcome.refusal.empty()) return {transport, std::move(attempt.device)};
-    if (transport == transports.back()) throw Error(ErrorCode::unavailable, outcome.refusal);
+    const std::string refusal = try_transport(transport, attempt, membership, meeting, deadline);
+    if (refusal.empty()) return {transport, std::move(attempt.device)};
+    if (transport == transports.back()) throw Error(ErrorCode::unavailable, refusal);
     if (membership.members.self == 0)
       log().warn("the transport {} cannot be used within {}: {}", pair ? pair->within : transport,
-                 pair ? "each host" : "this host", outcome.refusal);
-    // libfabric's shm fails where cma works between some members and not between others (verbs/GOTCHAS.md).
-    skip_shm = outcome.partly;
+                 pair ? "each host" : "this host", refusal);
   }
   throw Error(ErrorCode::internal, "no transport suits the members");  // the last one was returned or refused
 }

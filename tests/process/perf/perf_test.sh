@@ -69,8 +69,10 @@ case $case_name in
     done
     both "$write_bw" 0 --transport tcp -e -q 2 --with_imm -n 300 --out_json --out_json_file "$work/json"
     grep -q '"BW_average"' "$work/json" || fail "no results in the JSON file"
-    both "$write_bw" 1 --transport shm -e -n 10
-    grep -q 'shm has nothing to sleep on' "$work/client" || fail "-e was not refused"
+    both "$write_bw" 1 --transport libfabric-shm -e -n 10
+    grep -q 'libfabric-shm has nothing to sleep on' "$work/client" || fail "-e was not refused"
+    both "$write_bw" 1 --transport shm -s 1000000 -n 10
+    grep -q 'shm takes at most 524160 bytes in one write' "$work/client" || fail "a write that is too large was not refused"
     ;;
   write_lat)
     for transport in "${transports[@]}"; do

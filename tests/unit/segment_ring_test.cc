@@ -1,25 +1,25 @@
-#include "verbs/cma/ring.h"
+#include "verbs/segment/ring.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 #include <vector>
 
-#include "verbs/cma/next_write.h"
+#include "verbs/segment/next_write.h"
 
-namespace nzcl::verbs::cma {
+namespace nzcl::verbs::segment {
 namespace {
 
 constexpr std::uint32_t kEntries = 64;
 
-struct CmaRingTest : ::testing::Test {
+struct RingTest : ::testing::Test {
   std::vector<std::uint64_t> memory = std::vector<std::uint64_t>((Ring::bytes(kEntries)) / 8);
   Ring ring{reinterpret_cast<std::byte*>(memory.data()), kEntries};
   RingWriter writer{ring};
   RingReader reader{ring};
 };
 
-TEST_F(CmaRingTest, IsEmptyAtFirst) {
+TEST_F(RingTest, IsEmptyAtFirst) {
   std::uint32_t immediate = 7;
   EXPECT_TRUE(reader.empty());
   EXPECT_FALSE(reader.pop(immediate));
@@ -27,7 +27,7 @@ TEST_F(CmaRingTest, IsEmptyAtFirst) {
   EXPECT_FALSE(writer.full());
 }
 
-TEST_F(CmaRingTest, EveryValueComesOutOnceInOrderOverManyLaps) {
+TEST_F(RingTest, EveryValueComesOutOnceInOrderOverManyLaps) {
   std::uint32_t sent = 0, seen = 0, immediate = 0;
   for (std::uint32_t step = 0; step < 20 * kEntries; ++step) {
     for (std::uint32_t i = 0; i < step % 5; ++i) writer.push(~sent++);
@@ -38,7 +38,7 @@ TEST_F(CmaRingTest, EveryValueComesOutOnceInOrderOverManyLaps) {
   }
 }
 
-TEST_F(CmaRingTest, IsFullUntilTheReaderHasSaidThatItTookSome) {
+TEST_F(RingTest, IsFullUntilTheReaderHasSaidThatItTookSome) {
   for (std::uint32_t i = 0; i < kEntries; ++i) {
     EXPECT_FALSE(writer.full());
     writer.push(i);
@@ -60,7 +60,7 @@ TEST_F(CmaRingTest, IsFullUntilTheReaderHasSaidThatItTookSome) {
   EXPECT_FALSE(writer.full());
 }
 
-TEST_F(CmaRingTest, OneThreadWritesWhileAnotherReads) {
+TEST_F(RingTest, OneThreadWritesWhileAnotherReads) {
   constexpr std::uint32_t kCount = 200'000;
   std::vector<std::uint32_t> payload(kCount);  // each element is written before its immediate is pushed
   std::thread peer([&] {
@@ -80,7 +80,7 @@ TEST_F(CmaRingTest, OneThreadWritesWhileAnotherReads) {
   EXPECT_TRUE(reader.empty());
 }
 
-TEST(CmaNextWrite, FollowsSteadySteps) {
+TEST(NextWrite, FollowsSteadySteps) {
   NextWrite next;
   next.after(1000);
   EXPECT_EQ(next.after(1100), 0u);  // one step says nothing yet
@@ -91,4 +91,4 @@ TEST(CmaNextWrite, FollowsSteadySteps) {
 }
 
 }  // namespace
-}  // namespace nzcl::verbs::cma
+}  // namespace nzcl::verbs::segment

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace nzcl::verbs::cma {
+namespace nzcl::verbs::segment {
 
 inline constexpr std::size_t kLine = 64;
 
@@ -61,6 +61,11 @@ class RingReader {
  public:
   RingReader() = default;
   explicit RingReader(Ring ring) : ring_(ring) {}
+  /// A reader that never finds anything.
+  static RingReader of_nothing() {
+    alignas(kLine) static std::byte nothing[2 * kLine]{};
+    return RingReader(Ring{nothing, 1});
+  }
 
   bool empty() const { return !is_next(ring_.at(read_).load(std::memory_order_acquire)); }
   /// Takes the next immediate. Returns false if the ring is empty.
@@ -80,4 +85,4 @@ class RingReader {
   std::uint64_t read_ = 0;
 };
 
-}  // namespace nzcl::verbs::cma
+}  // namespace nzcl::verbs::segment

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "verbs/cma/ring.h"
+#include "verbs/segment/ring.h"
 
-namespace nzcl::verbs::cma {
+namespace nzcl::verbs::segment {
 
 /// Guesses where the next write goes. Small messages to a peer go round a ring of slots, so the next one
 /// probably goes as far behind this one as this one went behind the last.
@@ -34,4 +34,4 @@ inline void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::s
 #endif
 }
 
-}  // namespace nzcl::verbs::cma
+}  // namespace nzcl::verbs::segment

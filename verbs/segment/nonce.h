@@ -7,7 +7,7 @@
 #include "verbs/fd.h"
 #include "verbs/random.h"
 
-namespace nzcl::verbs::cma {
+namespace nzcl::verbs::segment {
 
 /// Whether the file holds this number there. It is read and not mapped, because it may be any kind of file.
 inline bool holds(const Fd& file, std::size_t at, std::uint64_t number) {
@@ -15,4 +15,4 @@ inline bool holds(const Fd& file, std::size_t at, std::uint64_t number) {
   return ::pread(file.get(), &found, sizeof found, static_cast<off_t>(at)) == sizeof found && found == number;
 }
 
-}  // namespace nzcl::verbs::cma
+}  // namespace nzcl::verbs::segment
