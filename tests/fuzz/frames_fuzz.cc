@@ -5,6 +5,8 @@
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/gather_board.h"
 #include "runtime/bootstrap/meeting_point.h"
+#include "runtime/bootstrap/shrink_board.h"
+#include "runtime/bootstrap/shrink_member.h"
 #include "runtime/bootstrap/similar_list.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/fuzz/fuzz.h"
@@ -75,10 +77,52 @@ void try_gather(const std::string& text) {
   count(board.left(2));
 }
 
+/// The hub gets the state from two members, one of whom dies, and a member gets the verdict. A frame says the
+/// same after it has been encoded once more.
+void try_shrink(const std::string& text) {
+  using bootstrap::ShrinkFrame;
+  try_parse([&] {
+    const ShrinkFrame frame = bootstrap::parse_shrink_frame(text, kMembers);
+    if (frame.kind == ShrinkFrame::Kind::state) {
+      const std::string again = bootstrap::encode(frame.state);
+      if (bootstrap::encode(bootstrap::parse_shrink_frame(again, kMembers).state) != again) __builtin_trap();
+      bootstrap::ShrinkBoard board({"rank 0", "rank 1", "rank 2", "aggregator 0"},
+                                   {false, false, false, true});
+      const auto decide = [&board] {
+        for (const auto& order : board.decide()) {
+          for (const std::size_t member : order.to) {
+            if (member >= kMembers) __builtin_trap();
+          }
+        }
+      };
+      for (const std::size_t member : {0u, 1u}) board.said(member, frame.state), decide();
+      board.gone(0, true), decide();
+      board.took_over(), decide();
+      board.gone(2, false), decide();
+      board.said(3, frame.state), decide();
+      board.patience_is_over(), decide();
+    } else if (frame.kind == ShrinkFrame::Kind::verdict) {
+      bootstrap::ShrinkMember member;
+      member.ready({}, false);
+      member.take(frame.verdict);
+      member.take(frame.verdict);
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  return {"\0" + bootstrap::encode_strings({"a", "", "ccc"}),
+  bootstrap::ShrinkState built{
+      .attempt = 2, .members = {0, 1, 3}, .leave_out = {2}, .place = "p", .failure = {}};
+  built.stage = bootstrap::ShrinkState::Stage::built;
+  bootstrap::ShrinkState ready{.members = {}, .leave_out = {}, .late = true, .place = {}, .failure = {}};
+  ready.stage = bootstrap::ShrinkState::Stage::ready;
+  return {bootstrap::encode(built),
+          bootstrap::encode(ready),
+          bootstrap::encode(bootstrap::ShrinkVerdict{.attempt = 2, .members = {0, 1}, .failure = {}}),
+          bootstrap::encode_shrink_place(2, "p"),
+          "\0" + bootstrap::encode_strings({"a", "", "ccc"}),
           R"({"hosts":["10.0.0.1"],"host_id":"x","port":4711,"secret":"y"})",
           R"({"hosts":[],"host_id":"x","port":4711,"secret":"y"})",
           R"({"version":3,"session":"s","index":1,"size":2,"who":"rank 1"})",
@@ -121,6 +165,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   test::try_parse([&] { bootstrap::parse_gather_frame(text, test::kMembers); });
   test::try_gather(text);
   test::try_row(text);
+  test::try_shrink(text);
   test::try_parse([&] {
     const auto strings = bootstrap::decode_similar(text, 1 << 10, 1 << 20);
     if (bootstrap::decode_similar(bootstrap::encode_similar(strings), 1 << 10, 1 << 20) != strings)

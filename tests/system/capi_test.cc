@@ -360,6 +360,51 @@ TEST_F(CApiTest, SplitByColourAndKey) {
   });
 }
 
+/// The ranks other than 1 shrink `comm` without it, and sum.
+void shrink_without_rank_1(nzclComm_t comm, int rank, int flags) {
+  const int left_out = 1;
+  nzclComm_t smaller = nullptr;
+  NZCL_OK(nzclCommShrink(comm, &left_out, 1, &smaller, flags));
+  int count = 0;
+  NZCL_OK(nzclCommCount(smaller, &count));
+  EXPECT_EQ(count, kRanks - 1);
+  std::vector<float> data(kCount, static_cast<float>(rank));
+  nzclBuffer_t buffer = nullptr;
+  NZCL_OK(nzclCommRegister(smaller, data.data(), data.size() * sizeof(float), &buffer));
+  nzclWork_t work = nullptr;
+  NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, smaller, &work));
+  wait_and_free(work);
+  EXPECT_EQ(data.front(), static_cast<float>(kRanks * (kRanks - 1) / 2 - 1));
+  NZCL_OK(nzclCommDeregister(smaller, buffer));
+  NZCL_OK(nzclCommDestroy(smaller));
+}
+
+TEST_F(CApiTest, ShrinksAsNcclDoes) {
+  for (const int flags : {NZCL_SHRINK_DEFAULT, NZCL_SHRINK_ABORT}) {
+    run([flags](nzclComm_t comm, int rank) {
+      NZCL_OK(nzclBarrier(comm));
+      if (rank != 1) return shrink_without_rank_1(comm, rank, flags);
+      nzclResult_t result = nzclSuccess;
+      while (result == nzclSuccess) NZCL_OK(nzclCommGetAsyncError(comm, &result));
+      EXPECT_EQ(result, nzclAborted);
+    });
+  }
+}
+
+TEST_F(CApiTest, ShrinkRefusesListsAndFlagsThatCannotBe) {
+  run([](nzclComm_t comm, int) {
+    nzclComm_t smaller = nullptr;
+    const int unknown = kRanks;
+    EXPECT_EQ(nzclCommShrink(comm, nullptr, 1, &smaller, NZCL_SHRINK_DEFAULT), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommShrink(comm, &unknown, -1, &smaller, NZCL_SHRINK_DEFAULT), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommShrink(comm, &unknown, 1, &smaller, NZCL_SHRINK_DEFAULT), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommShrink(comm, nullptr, 0, &smaller, 7), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommShrink(comm, nullptr, 0, nullptr, NZCL_SHRINK_DEFAULT), nzclInvalidArgument);
+    EXPECT_EQ(smaller, nullptr);
+    NZCL_OK(nzclBarrier(comm));
+  });
+}
+
 TEST(CApiOob, MeetsByTheCallersAllgather) {
   Oob shared;
   on_ranks(kRanks, [&](int rank) {
