@@ -25,7 +25,10 @@ constexpr std::chrono::seconds kPatience{3};
 void StarControl::look_for_hub() {
   if (!settled_ || looking_for_hub_ || is_hub() || to_hub() != nullptr) return;
   looking_for_hub_ = true;
-  asio::co_spawn(io_, find_hub(), [this](std::exception_ptr) { looking_for_hub_ = false; });
+  asio::co_spawn(io_, find_hub(), [this](std::exception_ptr) {
+    looking_for_hub_ = false;
+    if (!is_over()) look_for_hub();  // the one that was found may have died meanwhile
+  });
 }
 
 /// Nobody on such a host can be reached, and there would be nobody to refuse a connection to it.
