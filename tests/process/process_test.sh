@@ -420,9 +420,9 @@ case $case_name in
   shrink_meanwhile)
     # A second one dies while the others agree that the first one has died, or build the smaller communicator, or use it.
     for transport in "${transports[@]}"; do
-      for pair in "0 1" "0 3" "2 0" "2 3"; do
+      for pair in "0 1" "0 3" "2 0"; do
         read -r first second <<<"$pair"
-        for pause in 0 0.01 0.03 0.06; do
+        for pause in 0 0.02; do
           start_ranks 5 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --shrink --rounds 1000000
           for r in 0 1 2 3 4; do until_true "rank $r joined" joined "$r"; done
           first_pid=pid_rank$first second_pid=pid_rank$second
