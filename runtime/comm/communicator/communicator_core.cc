@@ -269,6 +269,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink_by(const bootstrap::S
     }
     const bool committed = shrinking.conclude(attempt.number, failure, deadline);
     if (committed) {
+      told_ = true;  // of the failure, if there was none before
       core->shrunk_control_ = control_;
       return core;
     }
