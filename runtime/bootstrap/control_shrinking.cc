@@ -93,12 +93,15 @@ void StarControl::look_for_reason() {
 }
 
 /// The hub does not answer, perhaps because it is stopped. When it goes on, it finds that it has been left
-/// out.
+/// out. The same holds for the member that is to take the place of a dead hub, but that one cannot be told.
 void StarControl::drop_hub() {
   if (is_hub()) return;
-  const auto position = static_cast<std::size_t>(hub_);
   ControlConnection* const hub = to_hub();
-  if (hub == nullptr) return;
+  if (hub == nullptr) {
+    if (looking_for_hub_) mark_gone(candidate_, false);
+    return;
+  }
+  const auto position = static_cast<std::size_t>(hub_);
   hub->send_bytes(encode(ShrinkVerdict{
       .kind = ShrinkVerdict::Kind::refuse,
       .attempt = 0,

@@ -42,6 +42,7 @@ void StarControl::host_vanished(const std::string& id) {
 asio::awaitable<void> StarControl::find_hub() {
   for (int next = hub_ + 1; next < self_; ++next) {
     const auto position = static_cast<std::size_t>(next);
+    candidate_ = position;
     while (!members_[position].gone && !is_over()) {
       if (co_await call_successor(position)) {
         tell_hub_quiet();

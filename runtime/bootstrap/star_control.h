@@ -163,6 +163,7 @@ class StarControl final : public ControlPlane {
   std::optional<asio::steady_timer> reason_time_;    // only on the hub
   std::optional<asio::steady_timer> patience_time_;  // only on a hub that has taken another one's place
   bool looking_for_hub_ = false;
+  std::size_t candidate_ = 0;  // the position that is called, while this member looks for a hub
 
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;
