@@ -45,11 +45,13 @@ void StarControl::lost(std::size_t index, const std::string& why, bool vanished)
     const Failure failure{ErrorCode::peer_failed, text};
     is_hub() ? fail(failure) : set_failure(failure);
   }
+  if (is_hub()) {
+    check_all();
+    check_leaves();
+    return decide_shrinking();
+  }
   if (vanished && settled_) host_vanished(addresses_[index].host_id);
-  if (!is_hub()) return look_for_hub();
-  check_all();
-  check_leaves();
-  decide_shrinking();
+  look_for_hub();
 }
 
 /// A member that is gone takes part in nothing any more.
