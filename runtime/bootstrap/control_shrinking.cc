@@ -15,15 +15,16 @@ constexpr std::chrono::seconds kReasonTime{1};
 
 }  // namespace
 
-/// A hub gets verdicts only from members for which it has been silent too long. These go on without it.
+/// A hub gets verdicts from itself, and from members for which it has been silent too long. These go on
+/// without it.
 void StarControl::shrink_frame(std::size_t index, const ShrinkFrame& frame) {
   switch (frame.kind) {
     case ShrinkFrame::Kind::state:
       if (is_hub()) take_shrink_state(index, frame.state);
       return;
     case ShrinkFrame::Kind::verdict:
-      if (shrinking_.take(frame.verdict)) say_shrink_state();
-      if (frame.verdict.kind == ShrinkVerdict::Kind::refuse && !is_failed())
+      if (shrinking_.take(frame.verdict)) asio::post(io_, [this] { say_shrink_state(); });
+      if (frame.verdict.kind == ShrinkVerdict::Kind::refuse && index != static_cast<std::size_t>(self_))
         set_failure(frame.verdict.failure);
       return;
     case ShrinkFrame::Kind::place:
@@ -37,7 +38,7 @@ void StarControl::say_shrink_state() {
   ShrinkState state = shrinking_.state();
   if (is_hub()) return take_shrink_state(static_cast<std::size_t>(self_), std::move(state));
   if (ControlConnection* const hub = to_hub()) {
-    hub->send_bytes(encode(state));
+    hub->send_bytes(encode(ShrinkFrame::of(std::move(state))));
   } else {
     look_for_hub();
   }
@@ -54,28 +55,18 @@ void StarControl::take_shrink_state(std::size_t index, ShrinkState state) {
 void StarControl::decide_shrinking() {
   if (shut_ || !is_hub() || !settled_) return;
   for (const ShrinkBoard::Order& order : shrink_board_.decide()) {
-    if (order.place.empty() && order.verdict.kind == ShrinkVerdict::Kind::begin)
-      fail({ErrorCode::aborted, "the communicator was shrunk to other members"});
-    for (const std::size_t i : order.to)
-      order.place.empty() ? tell_verdict(i, order.verdict) : tell_place(i, order);
+    const bool begins = order.frame.kind == ShrinkFrame::Kind::verdict &&
+                        order.frame.verdict.kind == ShrinkVerdict::Kind::begin;
+    if (begins) fail({ErrorCode::aborted, "the communicator was shrunk to other members"});
+    for (const std::size_t i : order.to) {
+      if (i == static_cast<std::size_t>(self_)) {
+        shrink_frame(i, order.frame);
+      } else if (members_[i].connection && !members_[i].gone) {
+        members_[i].connection->send_bytes(encode(order.frame));
+      }
+    }
   }
   look_for_reason();
-}
-
-void StarControl::tell_verdict(std::size_t index, const ShrinkVerdict& verdict) {
-  if (index == static_cast<std::size_t>(self_)) {
-    if (shrinking_.take(verdict)) shrink_board_.said(index, shrinking_.state());
-  } else if (members_[index].connection && !members_[index].gone) {
-    members_[index].connection->send_bytes(encode(verdict));
-  }
-}
-
-void StarControl::tell_place(std::size_t index, const ShrinkBoard::Order& order) {
-  if (index == static_cast<std::size_t>(self_)) {
-    shrinking_.take_place(order.verdict.attempt, order.place);
-  } else if (members_[index].connection && !members_[index].gone) {
-    members_[index].connection->send_bytes(encode_shrink_place(order.verdict.attempt, order.place));
-  }
 }
 
 /// On the hub: if a member could not join an attempt, waits for a death that explains it. Without one the
@@ -102,12 +93,12 @@ void StarControl::drop_hub() {
     return;
   }
   const auto position = static_cast<std::size_t>(hub_);
-  hub->send_bytes(encode(ShrinkVerdict{
+  hub->send_bytes(encode(ShrinkFrame::of(ShrinkVerdict{
       .kind = ShrinkVerdict::Kind::refuse,
       .attempt = 0,
       .members = {},
       .failure = {ErrorCode::aborted,
-                  fmt::format("shrink: {} was left out, because it did not answer", names_[position])}}));
+                  fmt::format("shrink: {} was left out, because it did not answer", names_[position])}})));
   hub->finish();
   mark_gone(position, false);
 }

@@ -102,9 +102,7 @@ bool ShrinkBoard::knows_all() const {
 void ShrinkBoard::follow_commit(std::uint64_t attempt, std::vector<Order>& orders) {
   const auto in = all_that([attempt](const Member& m) { return m.lives && takes_part(m.state, attempt); });
   for (const std::size_t i : in) members_[i].state.stage = Stage::committed;
-  if (!in.empty())
-    orders.push_back(
-        {in, {.kind = ShrinkVerdict::Kind::commit, .attempt = attempt, .members = {}, .failure = {}}});
+  tell(in, {.kind = ShrinkVerdict::Kind::commit, .attempt = attempt, .members = {}, .failure = {}}, orders);
   const auto others = all_that([](const Member& m) { return m.lives && m.state.stage == Stage::ready; });
   leave_out(others, orders);
 }
@@ -149,8 +147,7 @@ void ShrinkBoard::tell_place(std::uint64_t attempt, std::vector<Order>& orders) 
     return m.lives && takes_part(m.state, attempt) && m.told_place < attempt;
   });
   for (const std::size_t i : to) members_[i].told_place = attempt;
-  if (!to.empty())
-    orders.push_back({to, {.attempt = attempt, .members = {}, .failure = {}}, first->state.place});
+  if (!to.empty()) orders.push_back({to, ShrinkFrame::of_place(attempt, first->state.place)});
 }
 
 void ShrinkBoard::again(const Positions& in, std::uint64_t attempt, std::vector<Order>& orders) {
@@ -160,9 +157,7 @@ void ShrinkBoard::again(const Positions& in, std::uint64_t attempt, std::vector<
     members_[i].state.stage = Stage::away;  // until it says that it is ready
     to.push_back(i);
   }
-  if (to.empty()) return;
-  orders.push_back(
-      {to, {.kind = ShrinkVerdict::Kind::again, .attempt = attempt, .members = {}, .failure = {}}});
+  tell(to, {.kind = ShrinkVerdict::Kind::again, .attempt = attempt, .members = {}, .failure = {}}, orders);
 }
 
 void ShrinkBoard::begin_next(std::vector<Order>& orders) {
@@ -206,9 +201,9 @@ void ShrinkBoard::begin_next(std::vector<Order>& orders) {
     m.state.late = false;
     m.state.members = as_ints(ready);
   }
-  orders.push_back(
-      {ready,
-       {.kind = ShrinkVerdict::Kind::begin, .attempt = attempt, .members = as_ints(ready), .failure = {}}});
+  tell(ready,
+       {.kind = ShrinkVerdict::Kind::begin, .attempt = attempt, .members = as_ints(ready), .failure = {}},
+       orders);
 }
 
 /// Members that serve are ready before anybody shrinks. Returns true if no other one is.
@@ -251,11 +246,14 @@ std::string ShrinkBoard::names_of(const Positions& positions) const {
   return positions.size() > kMost ? text + fmt::format(" and {} more", positions.size() - kMost) : text;
 }
 
+void ShrinkBoard::tell(const Positions& to, ShrinkVerdict verdict, std::vector<Order>& orders) {
+  if (!to.empty()) orders.push_back({to, ShrinkFrame::of(std::move(verdict))});
+}
+
 void ShrinkBoard::refuse(const Positions& to, const Failure& failure, std::vector<Order>& orders) {
-  if (to.empty()) return;
   for (const std::size_t i : to) members_[i].state.stage = Stage::away;
-  orders.push_back(
-      {to, {.kind = ShrinkVerdict::Kind::refuse, .attempt = closed_, .members = {}, .failure = failure}});
+  tell(to, {.kind = ShrinkVerdict::Kind::refuse, .attempt = closed_, .members = {}, .failure = failure},
+       orders);
 }
 
 /// These have not called in time, or the others do not want them.

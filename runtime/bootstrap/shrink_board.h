@@ -27,8 +27,7 @@ class ShrinkBoard {
  public:
   struct Order {
     std::vector<std::size_t> to;  // positions
-    ShrinkVerdict verdict;
-    std::string place = {};  // if it is not empty: where the members of verdict.attempt meet, and no verdict
+    ShrinkFrame frame;            // a verdict or a place
   };
 
   /// By position: the names for error messages, and whether a member serves. `serves` may be shorter; the
@@ -86,6 +85,7 @@ class ShrinkBoard {
   std::optional<Failure> what_forbids(const Positions& ready, const Positions& left) const;
   std::string names_of(const Positions& positions) const;
   bool serves(std::size_t i) const { return i < serves_.size() && serves_[i]; }
+  static void tell(const Positions& to, ShrinkVerdict verdict, std::vector<Order>& orders);
   void refuse(const Positions& to, const Failure& failure, std::vector<Order>& orders);
   void leave_out(const Positions& positions, std::vector<Order>& orders);
   std::uint64_t next_attempt() const;

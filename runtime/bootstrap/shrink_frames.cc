@@ -2,6 +2,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "runtime/base/json_text.h"
 #include "runtime/bootstrap/frame_fields.h"
@@ -68,9 +69,21 @@ void add_failure(json& j, const Failure& failure) {
 
 }  // namespace
 
+ShrinkFrame ShrinkFrame::of(ShrinkState state) {
+  return {.kind = Kind::state, .state = std::move(state), .verdict = {}, .attempt = 0, .place = {}};
+}
+ShrinkFrame ShrinkFrame::of(ShrinkVerdict verdict) {
+  return {.kind = Kind::verdict, .state = {}, .verdict = std::move(verdict), .attempt = 0, .place = {}};
+}
+ShrinkFrame ShrinkFrame::of_place(std::uint64_t attempt, std::string place) {
+  return {.kind = Kind::place, .state = {}, .verdict = {}, .attempt = attempt, .place = std::move(place)};
+}
+
 bool is_shrink_frame(std::string_view text) { return text.starts_with(kShrinkLetter); }
 
-std::string encode(const ShrinkState& state) {
+namespace {
+
+json json_of(const ShrinkState& state) {
   json j{{"is", "state"},
          {"stage", kStages[static_cast<std::size_t>(state.stage)]},
          {"attempt", state.attempt},
@@ -80,40 +93,42 @@ std::string encode(const ShrinkState& state) {
          {"late", state.late},
          {"place", state.place}};
   if (state.stage == ShrinkState::Stage::failed) add_failure(j, state.failure);
-  return kShrinkLetter + json_text(j);
+  return j;
 }
 
-std::string encode(const ShrinkVerdict& verdict) {
+json json_of(const ShrinkVerdict& verdict) {
   json j{{"is", "verdict"},
          {"verdict", kVerdicts[static_cast<std::size_t>(verdict.kind)]},
          {"attempt", verdict.attempt},
          {"members", verdict.members}};
   if (verdict.kind == ShrinkVerdict::Kind::refuse) add_failure(j, verdict.failure);
-  return kShrinkLetter + json_text(j);
+  return j;
 }
 
-std::string encode_shrink_place(std::uint64_t attempt, const std::string& place) {
-  return kShrinkLetter + json_text({{"is", "place"}, {"attempt", attempt}, {"place", place}});
+json json_of(const ShrinkFrame& frame) {
+  switch (frame.kind) {
+    case ShrinkFrame::Kind::state:
+      return json_of(frame.state);
+    case ShrinkFrame::Kind::verdict:
+      return json_of(frame.verdict);
+    case ShrinkFrame::Kind::place:
+      break;
+  }
+  return {{"is", "place"}, {"attempt", frame.attempt}, {"place", frame.place}};
 }
+
+}  // namespace
+
+std::string encode(const ShrinkFrame& frame) { return kShrinkLetter + json_text(json_of(frame)); }
 
 ShrinkFrame parse_shrink_frame(std::string_view text, std::size_t members) {
   if (!is_shrink_frame(text)) reject_field(kShrinkFrame, "its first letter is another one");
   return read_json(kShrinkFrame, text.substr(1), [members](const json& j) {
-    ShrinkFrame frame;
     const std::string is = j.at("is").get<std::string>();
-    if (is == "state") {
-      frame.state = read_state(j, members);
-    } else if (is == "verdict") {
-      frame.kind = ShrinkFrame::Kind::verdict;
-      frame.verdict = read_verdict(j, members);
-    } else if (is == "place") {
-      frame.kind = ShrinkFrame::Kind::place;
-      frame.attempt = read_attempt(j);
-      frame.place = j.at("place").get<std::string>();
-    } else {
-      reject_field(kShrinkFrame, "it is of no known kind");
-    }
-    return frame;
+    if (is == "state") return ShrinkFrame::of(read_state(j, members));
+    if (is == "verdict") return ShrinkFrame::of(read_verdict(j, members));
+    if (is == "place") return ShrinkFrame::of_place(read_attempt(j), j.at("place").get<std::string>());
+    reject_field(kShrinkFrame, "it is of no known kind");
   });
 }
 

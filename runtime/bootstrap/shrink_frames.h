@@ -58,12 +58,14 @@ struct ShrinkFrame {
   ShrinkVerdict verdict;
   std::uint64_t attempt = 0;  // in place
   std::string place;          // in place
+
+  static ShrinkFrame of(ShrinkState state);
+  static ShrinkFrame of(ShrinkVerdict verdict);
+  static ShrinkFrame of_place(std::uint64_t attempt, std::string place);
 };
 
 bool is_shrink_frame(std::string_view text);
-std::string encode(const ShrinkState& state);
-std::string encode(const ShrinkVerdict& verdict);
-std::string encode_shrink_place(std::uint64_t attempt, const std::string& place);
+std::string encode(const ShrinkFrame& frame);
 /// Throws Error{mismatch} for what is none, and for positions that are not ascending or not below `members`.
 ShrinkFrame parse_shrink_frame(std::string_view text, std::size_t members);
 

@@ -108,6 +108,11 @@ ShrinkState Shrinking::state() const {
   return member_.state();
 }
 
+bool Shrinking::under_way() const {
+  const std::scoped_lock lock(mutex_);
+  return member_.state().stage != ShrinkState::Stage::away;
+}
+
 bool Shrinking::take(const ShrinkVerdict& verdict) {
   const std::scoped_lock lock(mutex_);
   const bool tell = member_.take(verdict);

@@ -56,7 +56,8 @@ class Shrinking {
 
   // --- On the control thread
   ShrinkState state() const;
-  bool under_way() const { return state().stage != ShrinkState::Stage::away; }
+  /// Whether this member has more to say than that it is away.
+  bool under_way() const;
   /// Returns true if the hub has to be told the state.
   bool take(const ShrinkVerdict& verdict);
   void take_place(std::uint64_t attempt, const std::string& place);

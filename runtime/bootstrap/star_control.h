@@ -111,8 +111,6 @@ class StarControl final : public ControlPlane {
   void say_shrink_state();
   void take_shrink_state(std::size_t index, ShrinkState state);
   void decide_shrinking();
-  void tell_verdict(std::size_t index, const ShrinkVerdict& verdict);
-  void tell_place(std::size_t index, const ShrinkBoard::Order& order);
   void look_for_reason();
   void drop_hub();
 

@@ -83,9 +83,9 @@ void try_shrink(const std::string& text) {
   using bootstrap::ShrinkFrame;
   try_parse([&] {
     const ShrinkFrame frame = bootstrap::parse_shrink_frame(text, kMembers);
+    const std::string again = bootstrap::encode(frame);
+    if (bootstrap::encode(bootstrap::parse_shrink_frame(again, kMembers)) != again) __builtin_trap();
     if (frame.kind == ShrinkFrame::Kind::state) {
-      const std::string again = bootstrap::encode(frame.state);
-      if (bootstrap::encode(bootstrap::parse_shrink_frame(again, kMembers).state) != again) __builtin_trap();
       bootstrap::ShrinkBoard board({"rank 0", "rank 1", "rank 2", "aggregator 0"},
                                    {false, false, false, true});
       const auto decide = [&board] {
@@ -118,10 +118,11 @@ std::vector<std::string> fuzz_seeds() {
   built.stage = bootstrap::ShrinkState::Stage::built;
   bootstrap::ShrinkState ready{.members = {}, .leave_out = {}, .late = true, .place = {}, .failure = {}};
   ready.stage = bootstrap::ShrinkState::Stage::ready;
-  return {bootstrap::encode(built),
-          bootstrap::encode(ready),
-          bootstrap::encode(bootstrap::ShrinkVerdict{.attempt = 2, .members = {0, 1}, .failure = {}}),
-          bootstrap::encode_shrink_place(2, "p"),
+  return {bootstrap::encode(bootstrap::ShrinkFrame::of(built)),
+          bootstrap::encode(bootstrap::ShrinkFrame::of(ready)),
+          bootstrap::encode(bootstrap::ShrinkFrame::of(
+              bootstrap::ShrinkVerdict{.attempt = 2, .members = {0, 1}, .failure = {}})),
+          bootstrap::encode(bootstrap::ShrinkFrame::of_place(2, "p")),
           "\0" + bootstrap::encode_strings({"a", "", "ccc"}),
           R"({"hosts":["10.0.0.1"],"host_id":"x","port":4711,"secret":"y"})",
           R"({"hosts":[],"host_id":"x","port":4711,"secret":"y"})",

@@ -60,15 +60,15 @@ TEST_F(ShrinkBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
   board.said(3, ready());
   const auto begin = board.decide();
   ASSERT_THAT(begin, SizeIs(1));
-  EXPECT_EQ(begin[0].verdict.kind, Kind::begin);
-  EXPECT_THAT(begin[0].verdict.members, ElementsAre(0, 2, 3));
+  EXPECT_EQ(begin[0].frame.verdict.kind, Kind::begin);
+  EXPECT_THAT(begin[0].frame.verdict.members, ElementsAre(0, 2, 3));
   EXPECT_THAT(begin[0].to, ElementsAre(0, 2, 3));
   for (const std::size_t i : {0u, 2u}) board.said(i, in(Stage::built, 1, {0, 2, 3}));
   EXPECT_THAT(board.decide(), IsEmpty());
   board.said(3, in(Stage::built, 1, {0, 2, 3}));
   const auto commit = board.decide();
   ASSERT_THAT(commit, SizeIs(1));
-  EXPECT_EQ(commit[0].verdict.kind, Kind::commit);
+  EXPECT_EQ(commit[0].frame.verdict.kind, Kind::commit);
   EXPECT_THAT(commit[0].to, ElementsAre(0, 2, 3));
   EXPECT_THAT(board.decide(), IsEmpty());
 }
@@ -82,7 +82,7 @@ TEST_F(ShrinkBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
   board.gone(2, true);
   const auto again = board.decide();
   ASSERT_THAT(again, SizeIs(1));
-  EXPECT_EQ(again[0].verdict.kind, Kind::again);
+  EXPECT_EQ(again[0].frame.verdict.kind, Kind::again);
   EXPECT_THAT(again[0].to, ElementsAre(0, 1, 3));
   for (const std::size_t i : {0u, 1u, 3u}) {
     ShrinkState state = ready();
@@ -91,8 +91,8 @@ TEST_F(ShrinkBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
   }
   const auto begin = board.decide();
   ASSERT_THAT(begin, SizeIs(1));
-  EXPECT_EQ(begin[0].verdict.attempt, 2u);
-  EXPECT_THAT(begin[0].verdict.members, ElementsAre(0, 1, 3));
+  EXPECT_EQ(begin[0].frame.verdict.attempt, 2u);
+  EXPECT_THAT(begin[0].frame.verdict.members, ElementsAre(0, 1, 3));
 }
 
 TEST_F(ShrinkBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
@@ -104,9 +104,9 @@ TEST_F(ShrinkBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
   board.nothing_explains(1);
   const auto refused = board.decide();
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].verdict.kind, Kind::refuse);
+  EXPECT_EQ(refused[0].frame.verdict.kind, Kind::refuse);
   EXPECT_THAT(refused[0].to, ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(refused[0].verdict.failure.text, "no memory");
+  EXPECT_EQ(refused[0].frame.verdict.failure.text, "no memory");
   EXPECT_EQ(board.unexplained(), std::nullopt);
 }
 
@@ -115,16 +115,16 @@ TEST_F(ShrinkBoardTest, WhoDoesNotCallInTimeIsLeftOutAlsoLater) {
   board.said(2, late());
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(2));
-  EXPECT_EQ(orders[0].verdict.kind, Kind::refuse);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
   EXPECT_THAT(orders[0].to, ElementsAre(3));
-  EXPECT_THAT(orders[1].verdict.members, ElementsAre(0, 1, 2));
+  EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(0, 1, 2));
   for (const std::size_t i : {0u, 1u, 2u}) board.said(i, in(Stage::built, 1, {0, 1, 2}));
   ASSERT_THAT(board.decide(), SizeIs(1));
   board.said(3, ready());
   const auto refused = board.decide();
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].verdict.kind, Kind::refuse);
-  EXPECT_EQ(refused[0].verdict.failure.code, ErrorCode::aborted);
+  EXPECT_EQ(refused[0].frame.verdict.kind, Kind::refuse);
+  EXPECT_EQ(refused[0].frame.verdict.failure.code, ErrorCode::aborted);
 }
 
 TEST_F(ShrinkBoardTest, WhoIsSilentInAnAttemptIsLeftOut) {
@@ -138,7 +138,7 @@ TEST_F(ShrinkBoardTest, WhoIsSilentInAnAttemptIsLeftOut) {
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(2));
   EXPECT_THAT(orders[0].to, ElementsAre(3));
-  EXPECT_EQ(orders[1].verdict.kind, Kind::again);
+  EXPECT_EQ(orders[1].frame.verdict.kind, Kind::again);
   EXPECT_THAT(orders[1].to, ElementsAre(0, 1, 2));
 }
 
@@ -155,7 +155,7 @@ TEST_F(ShrinkBoardTest, RanksThatAreLeftOutNeedNotCall) {
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(2));
   EXPECT_THAT(orders[0].to, ElementsAre(2));
-  EXPECT_THAT(orders[1].verdict.members, ElementsAre(0, 1, 3));
+  EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(0, 1, 3));
 }
 
 TEST_F(ShrinkBoardTest, AllLeaveOutTheSameRanks) {
@@ -163,8 +163,8 @@ TEST_F(ShrinkBoardTest, AllLeaveOutTheSameRanks) {
   board.said(3, ready({2}));
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].verdict.failure.code, ErrorCode::mismatch);
-  EXPECT_THAT(orders[0].verdict.failure.text, HasSubstr("rank 0 and rank 3"));
+  EXPECT_EQ(orders[0].frame.verdict.failure.code, ErrorCode::mismatch);
+  EXPECT_THAT(orders[0].frame.verdict.failure.text, HasSubstr("rank 0 and rank 3"));
   EXPECT_THAT(orders[0].to, ElementsAre(0, 1, 2, 3));
 }
 
@@ -174,8 +174,8 @@ TEST_F(ShrinkBoardTest, OnlyTheLargerPartGoesOnIfTheOtherOneMayLive) {
   for (const std::size_t i : {2u, 3u}) board.said(i, ready());
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1)) << "two of four, without the lowest rank";
-  EXPECT_EQ(orders[0].verdict.kind, Kind::refuse);
-  EXPECT_THAT(orders[0].verdict.failure.text, HasSubstr("rank 0, rank 1"));
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
+  EXPECT_THAT(orders[0].frame.verdict.failure.text, HasSubstr("rank 0, rank 1"));
 }
 
 TEST_F(ShrinkBoardTest, OfTwoEqualPartsTheOneWithTheLowestRankGoesOn) {
@@ -184,7 +184,7 @@ TEST_F(ShrinkBoardTest, OfTwoEqualPartsTheOneWithTheLowestRankGoesOn) {
   for (const std::size_t i : {0u, 1u}) board.said(i, ready());
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].verdict.kind, Kind::begin);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::begin);
 }
 
 TEST_F(ShrinkBoardTest, ASingleRankGoesOnIfAllOthersHaveDiedForCertain) {
@@ -192,7 +192,7 @@ TEST_F(ShrinkBoardTest, ASingleRankGoesOnIfAllOthersHaveDiedForCertain) {
   board.said(3, ready());
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_THAT(orders[0].verdict.members, ElementsAre(3));
+  EXPECT_THAT(orders[0].frame.verdict.members, ElementsAre(3));
 }
 
 TEST_F(ShrinkBoardTest, AMinorityGoesOnIfAllItsRanksAllowIt) {
@@ -202,7 +202,7 @@ TEST_F(ShrinkBoardTest, AMinorityGoesOnIfAllItsRanksAllowIt) {
   board.said(3, state);
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].verdict.kind, Kind::begin);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::begin);
 }
 
 TEST_F(ShrinkBoardTest, AggregatorsWaitUntilARankShrinks) {
@@ -214,7 +214,7 @@ TEST_F(ShrinkBoardTest, AggregatorsWaitUntilARankShrinks) {
   with_aggregator.gone(1, true);
   const auto orders = with_aggregator.decide();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].verdict.kind, Kind::refuse);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
 }
 
 TEST_F(ShrinkBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
@@ -226,7 +226,7 @@ TEST_F(ShrinkBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
   board.said(3, in(Stage::building, 3, {0, 1, 2, 3}));
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1)) << "rank 0 is dead, and nobody knows of a commit";
-  EXPECT_EQ(orders[0].verdict.kind, Kind::again);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::again);
   EXPECT_THAT(orders[0].to, ElementsAre(1, 2, 3));
 }
 
@@ -244,7 +244,7 @@ TEST_F(ShrinkBoardTest, ANewHubDecidesWithoutThoseWhoDoNotComeToIt) {
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(2));
   EXPECT_THAT(orders[0].to, ElementsAre(3));
-  EXPECT_THAT(orders[1].verdict.members, ElementsAre(1, 2));
+  EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(1, 2));
 }
 
 TEST_F(ShrinkBoardTest, ANewHubFollowsACommitThatOneMemberKnows) {
@@ -255,7 +255,7 @@ TEST_F(ShrinkBoardTest, ANewHubFollowsACommitThatOneMemberKnows) {
   board.said(1, in(Stage::built, 3, {0, 1, 2, 3}));
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1));
-  EXPECT_EQ(orders[0].verdict.kind, Kind::commit);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::commit);
   EXPECT_THAT(orders[0].to, ElementsAre(1));
 }
 
@@ -402,12 +402,13 @@ class Job {
     Member& h = members_[hub];
     for (const auto& order : h.board.decide()) {
       for (const std::size_t i : order.to) {
-        if (!order.place.empty()) {
-          tell_place(hub, i, order.verdict.attempt);
+        if (order.frame.kind == ShrinkFrame::Kind::place) {
+          tell_place(hub, i, order.frame.attempt);
         } else if (i == hub) {
-          if (h.machine.take(order.verdict)) h.board.said(hub, h.machine.state());
+          if (h.machine.take(order.frame.verdict)) h.board.said(hub, h.machine.state());
         } else if (members_[i].alive && members_[i].hub == hub) {
-          queue(hub, i).push_back({.what = Message::What::verdict, .state = {}, .verdict = order.verdict});
+          queue(hub, i).push_back(
+              {.what = Message::What::verdict, .state = {}, .verdict = order.frame.verdict});
         }
       }
     }
