@@ -248,7 +248,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink(std::span<const int> 
   require_own_process("shrink");
   const auto wish = wish_without(leave_out, minority, introduction_.membership);
   const ShrinkTurn turn(control_->shrinking());
-  if (!finish_operations(deadline))
+  if (!wait_for_all(deadline))
     throw Error(ErrorCode::timeout,
                 "shrink: not all operations in flight ended in time; abort() ends them at once");
   return shrink_by(wish, deadline);
@@ -279,17 +279,16 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink_by(const bootstrap::S
   }
 }
 
-/// Waits for the operations in flight of a communicator that has not failed. Those of one that has failed end
-/// by themselves.
-bool CommunicatorCore::finish_operations(verbs::Deadline deadline) {
+/// Waits for the operations in flight. Nobody here waits for a request that was refused, and other ranks may
+/// never have made the call.
+bool CommunicatorCore::wait_for_all(std::optional<verbs::Deadline> deadline) {
   std::vector<std::shared_ptr<Operation>> pending;
   {
     const std::scoped_lock lock(operations_.mutex());
     pending = operations_.all();
   }
-  return std::all_of(pending.begin(), pending.end(), [&](const auto& operation) {
-    return control_->failed() || operation->refusal || wait(*operation, deadline);
-  });
+  return std::all_of(pending.begin(), pending.end(),
+                     [&](const auto& operation) { return operation->refusal || wait(*operation, deadline); });
 }
 
 std::shared_ptr<CommunicatorCore> CommunicatorCore::try_attempt(const bootstrap::Shrinking::Attempt& attempt,
@@ -492,19 +491,14 @@ void CommunicatorCore::close() {
   if (!process_.is_current()) return;
   if (notifier_.is_own_thread())
     throw Error(ErrorCode::invalid_usage, "close: a completion callback must not close its communicator");
-  std::vector<std::shared_ptr<Operation>> pending;
   {
     const std::scoped_lock lock(operations_.mutex());
     if (operations_.closed()) return;
     operations_.close();
-    pending = operations_.all();
   }
   splitter_.close();
   if (!threads_.running()) return;  // joining failed before the threads were started
-  for (const auto& operation : pending) {
-    // Nobody here waits for a request that was refused, and other ranks may never have made the call.
-    if (!operation->refusal) wait(*operation, std::nullopt);
-  }
+  wait_for_all(std::nullopt);
   const bool together = control_->leave(deadline_after(seconds(options().close_timeout_s)));
   const bool failed = control_->failed();
   close_hierarchy(together);

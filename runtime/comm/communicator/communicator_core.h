@@ -135,7 +135,7 @@ class CommunicatorCore {
              verbs::Deadline deadline);
   std::shared_ptr<CommunicatorCore> shrink_by(const bootstrap::Shrinking::Wish& wish,
                                               verbs::Deadline deadline);
-  bool finish_operations(verbs::Deadline deadline);
+  bool wait_for_all(std::optional<verbs::Deadline> deadline);
   std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Shrinking::Attempt& attempt,
                                                 verbs::Deadline deadline);
   std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline) const;
