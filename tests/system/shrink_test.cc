@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/system/check_sum.h"
 #include "tests/system/misuse.h"
 #include "tests/system/ranks.h"
 #include "tests/system/run_one.h"
@@ -26,30 +27,6 @@ const auto kInvalidUsage = static_cast<int>(ErrorCode::invalid_usage);
 const auto kInvalidArgument = static_cast<int>(ErrorCode::invalid_argument);
 const auto kAborted = static_cast<int>(ErrorCode::aborted);
 const auto kMismatch = static_cast<int>(ErrorCode::mismatch);
-
-Problem problem_of(const Communicator& c, unsigned seed) {
-  return {.type = DataType::int32,  // so that it does not matter in which order an algorithm sums
-          .op = ReduceOp::sum,
-          .count = 70001,
-          .block = 256,
-          .sparsity = Sparsity::random,
-          .ranks = c.size(),
-          .seed = seed};
-}
-
-/// Runs one operation, and compares it with a plain sum.
-void check_sum(Communicator& c, unsigned seed = 1) {
-  const Problem p = problem_of(c, seed);
-  run_one(c, p, make_expected(p), Form::out_of_place);
-}
-
-/// For tests in which nothing should time out, not even on a busy machine.
-Setting calm(int ranks, int dedicated = 0) {
-  Setting s = quick(ranks, dedicated);
-  s.options.timeout_s = 60;
-  s.options.bootstrap_timeout_s = 60;
-  return s;
-}
 
 int code_of(const std::function<void()>& call) { return error_of(call).first; }
 

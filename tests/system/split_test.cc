@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/system/check_sum.h"
 #include "tests/system/misuse.h"
 #include "tests/system/ranks.h"
 #include "tests/system/run_one.h"
@@ -33,22 +34,6 @@ const auto kInvalidUsage = static_cast<int>(ErrorCode::invalid_usage);
 const auto kTimeout = static_cast<int>(ErrorCode::timeout);
 const auto kAborted = static_cast<int>(ErrorCode::aborted);
 
-Problem problem_of(const Communicator& c, unsigned seed) {
-  return {.type = DataType::float32,
-          .op = ReduceOp::sum,
-          .count = 70001,
-          .block = 256,
-          .sparsity = Sparsity::random,
-          .ranks = c.size(),
-          .seed = seed};
-}
-
-/// Runs one operation, and compares it with a plain sum.
-void check_sum(Communicator& c, unsigned seed = 1) {
-  const Problem p = problem_of(c, seed);
-  run_one(c, p, make_expected(p), Form::out_of_place);
-}
-
 /// A sum that is under way on a communicator while others are used.
 class Pending {
  public:
@@ -56,7 +41,10 @@ class Pending {
       : problem_(problem_of(c, seed)),
         data_(make_input(problem_, c.rank())),
         registered_(c.register_buffer(data_.data(), data_.size())),
-        work_(c.allreduce({.input = data_.data(), .output = data_.data(), .count = problem_.count})) {}
+        work_(c.allreduce({.input = data_.data(),
+                           .output = data_.data(),
+                           .count = problem_.count,
+                           .type = problem_.type})) {}
   void check() {
     work_.wait();
     EXPECT_EQ(first_difference(data_, make_expected(problem_).data), -1);
@@ -68,13 +56,6 @@ class Pending {
   RegisteredBuffer registered_;
   Work work_;
 };
-
-/// For tests in which nothing should time out, not even on a busy machine.
-Setting calm(int ranks, int dedicated = 0) {
-  Setting s = quick(ranks, dedicated);
-  s.options.timeout_s = 60;
-  return s;
-}
 
 /// Over every transport within a host.
 class SplitTest : public testing::TestWithParam<const char*> {
