@@ -473,42 +473,6 @@ std::size_t magnitudes_from_any(const SliceData& s, MagnitudeBits least, Magnitu
                                : magnitudes_from_with<false>(s, least, to);
 }
 
-/// Adds up in sixteen sums, each of every sixteenth value. So the order of the additions, and with it the
-/// result, is the same for vectors of any length.
-double sum_of_squares_any(const float* values, std::size_t count) {
-  constexpr std::size_t kSums = 16;
-  const hn::CappedTag<double, 8> d;
-  const hn::Rebind<float, decltype(d)> df;
-  alignas(64) double sums[kSums] = {};
-  const std::size_t whole = count / kSums * kSums;
-  for (std::size_t i = 0; i < whole; i += kSums) {
-    for (std::size_t lane = 0; lane < kSums; lane += hn::Lanes(d)) {
-      const auto v = hn::PromoteTo(d, hn::LoadU(df, values + i + lane));
-      hn::Store(hn::Add(hn::Load(d, sums + lane), hn::Mul(v, v)), d, sums + lane);
-    }
-  }
-  for (std::size_t i = whole; i < count; ++i) sums[i - whole] += double{values[i]} * double{values[i]};
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
-}
-
-std::size_t find_non_finite_any(const float* values, std::size_t count) {
-  const Floats d;
-  const std::size_t step = 4 * hn::Lanes(d);
-  std::size_t i = 0;
-  for (; i + step <= count; i += step) {
-    auto most = magnitude(d, hn::LoadU(d, values + i));
-    for (std::size_t lane = hn::Lanes(d); lane < step; lane += hn::Lanes(d))
-      most = hn::Max(most, magnitude(d, hn::LoadU(d, values + i + lane)));
-    if (!hn::AllFalse(Ints<Floats>(), hn::Gt(most, just_below(d, kInfinityBits)))) break;
-  }
-  for (; i < count; ++i) {
-    if (!std::isfinite(values[i])) return i;
-  }
-  return count;
-}
-
 }  // namespace nzcl::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -520,17 +484,9 @@ HWY_EXPORT(bin_maxima_any);
 HWY_EXPORT(adacomp_any);
 HWY_EXPORT(magnitudes_any);
 HWY_EXPORT(magnitudes_from_any);
-HWY_EXPORT(sum_of_squares_any);
-HWY_EXPORT(find_non_finite_any);
 }  // namespace nzcl
 
 namespace nzcl::compress {
-namespace {
-
-/// As integers, so that compilers make no branch of it and use vectors.
-bool is_finite(float value) { return (std::bit_cast<MagnitudeBits>(value) & 0x7fffffffu) < kInfinityBits; }
-
-}  // namespace
 
 Selected select(const SliceData& slice, const Rule& rule, std::size_t first_word, std::size_t last_word,
                 std::span<std::uint16_t> offsets, std::span<float> values) noexcept {
@@ -564,29 +520,6 @@ std::size_t magnitudes_from(const SliceData& slice, MagnitudeBits least,
                             std::span<MagnitudeBits> to) noexcept {
   assert(to.size() >= slice.elements && least > 0);
   return HWY_DYNAMIC_DISPATCH(magnitudes_from_any)(slice, least, to.data());
-}
-
-double sum_of_squares(std::span<const float> values) noexcept {
-  return HWY_DYNAMIC_DISPATCH(sum_of_squares_any)(values.data(), values.size());
-}
-
-std::size_t find_non_finite(std::span<const float> values) noexcept {
-  return HWY_DYNAMIC_DISPATCH(find_non_finite_any)(values.data(), values.size());
-}
-
-std::size_t count_non_finite(std::span<const float> values) noexcept {
-  std::size_t count = 0;
-  for (const float value : values) count += is_finite(value) ? 0 : 1;
-  return count;
-}
-
-void to_sign_and_scale(std::span<float> values, float scale) noexcept {
-  const MagnitudeBits magnitude = std::bit_cast<MagnitudeBits>(scale);
-  for (float& value : values) {
-    const auto sign = std::bit_cast<MagnitudeBits>(value) & 0x80000000u;
-    const float sent = std::bit_cast<float>(sign | magnitude);
-    value = is_finite(value) ? sent : value;
-  }
 }
 
 void feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "runtime/compress/values.h"
+
 namespace nzcl::compress {
 
 /// One slice of a tensor. All pointers are to its first element, and need only the alignment of a float.
@@ -18,11 +20,6 @@ struct SliceData {
   float factor = 1;
   float momentum = 0;
 };
-
-/// The bits of a magnitude as an integer. Among float32 numbers that are not negative, the order of the
-/// numbers is that of their bits, so magnitudes are compared as integers.
-using MagnitudeBits = std::uint32_t;
-inline constexpr MagnitudeBits kInfinityBits = 0x7f800000;
 
 /// Bins of a slice: bin i ends before the element ends[i], and the last one ends with the slice.
 struct Bins {
@@ -81,17 +78,6 @@ void magnitudes(const SliceData& slice, std::span<MagnitudeBits> to) noexcept;
 /// returns how many. `to` has room for all elements; its content behind the last one is arbitrary.
 std::size_t magnitudes_from(const SliceData& slice, MagnitudeBits least,
                             std::span<MagnitudeBits> to) noexcept;
-
-/// The sum of squares in float64, in an order that depends on nothing but the number of values.
-double sum_of_squares(std::span<const float> values) noexcept;
-
-/// The position of the first value that is NaN or infinite, or the number of values if there is none.
-std::size_t find_non_finite(std::span<const float> values) noexcept;
-
-std::size_t count_non_finite(std::span<const float> values) noexcept;
-
-/// Gives all values the magnitude `scale`, which is not negative. What is not finite stays as it is.
-void to_sign_and_scale(std::span<float> values, float scale) noexcept;
 
 /// Keeps the rounding errors of the sent values: residual[offsets[i]] = before[i] - sent[i], or 0 where
 /// sent[i] is not finite.
