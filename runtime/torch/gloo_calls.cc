@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/torch/arguments.h"
 #include "runtime/torch/error_text.h"
 #include "runtime/torch/types.h"
 
@@ -49,8 +50,7 @@ void check_alltoall(const Tensors& tensors, int size, const char* what, const at
               "s, and not ", tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     check_dense(tensors[i], "all_to_all");
-    TORCH_CHECK(tensors[i].scalar_type() == like.scalar_type(), "nzcl's all_to_all: ", what, " ", i,
-                " is of type ", tensors[i].scalar_type(), ", but input 0 of type ", like.scalar_type());
+    check_type(tensors[i], "all_to_all", what, i, like, "input 0");
   }
 }
 

@@ -1,7 +1,5 @@
 #include "runtime/torch/process_group.h"
 
-#include <ATen/MemoryOverlap.h>
-
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "nzcl/communicator.h"
+#include "runtime/torch/arguments.h"
 #include "runtime/torch/buffers.h"
 #include "runtime/torch/call_order.h"
 #include "runtime/torch/callback_threads.h"
@@ -46,44 +45,6 @@ std::chrono::nanoseconds timeout_of(const auto& options) {
 }
 
 std::uint64_t count_of(const at::Tensor& t) { return static_cast<std::uint64_t>(t.numel()); }
-
-const at::Tensor& only(const Tensors& tensors, const char* call) {
-  TORCH_CHECK(!tensors.empty(), "nzcl's ", call, " requires non-empty tensor list");  // Gloo's words
-  TORCH_CHECK(tensors.size() == 1, "nzcl's ", call, " requires a single-element tensor list; this one has ",
-              tensors.size());
-  return tensors.front();
-}
-
-/// Refuses options that name a rank or a tensor which does not exist.
-void check_root(const char* call, std::int64_t rank, int size, std::int64_t tensor, std::size_t tensors) {
-  TORCH_CHECK(rank >= 0 && rank < size, "nzcl's ", call, ": invalid root rank: ", rank, "; there are ", size);
-  TORCH_CHECK(tensor >= 0 && static_cast<std::size_t>(tensor) < tensors, "nzcl's ", call,
-              ": invalid root tensor: ", tensor);
-}
-
-/// Whether the tensor has memory in common with one of the others.
-bool overlaps(const at::Tensor& t, const std::vector<at::Tensor>& others) {
-  return std::ranges::any_of(others, [&](const at::Tensor& other) {
-    return !t.is_sparse() && !other.is_sparse() && t.is_alias_of(other) &&
-           at::get_overlap_status(t, other) != at::MemOverlapStatus::No;
-  });
-}
-
-/// Refuses a tensor of a list that has not the type of `like`.
-void check_type(const at::Tensor& t, const char* call, const char* what, std::size_t number,
-                const at::Tensor& like, const char* like_what) {
-  TORCH_CHECK(t.scalar_type() == like.scalar_type(), "nzcl's ", call, ": ", what, " ", number, " is of type ",
-              t.scalar_type(), ", but ", like_what, " of type ", like.scalar_type());
-}
-
-/// Refuses a tensor of a list that has not the type and the number of elements of `like`.
-void check_like(const at::Tensor& t, const char* call, const char* what, std::size_t number,
-                const at::Tensor& like, const char* like_what) {
-  check_dense(t, call);
-  check_type(t, call, what, number, like, like_what);
-  TORCH_CHECK(t.numel() == like.numel(), "nzcl's ", call, ": ", what, " ", number, " has ", t.numel(),
-              " elements, but ", like_what, " has ", like.numel());
-}
 
 /// The process group. See process_group.h, and gloo_calls.h for the calls that are Gloo's.
 ///
