@@ -49,15 +49,11 @@ std::string what_is_missing() {
 
 }  // namespace
 
-CmaDevice::CmaDevice() {
+CmaDevice::CmaDevice() : SegmentDevice("cma") {
   // With ptrace_scope 1, Yama lets only ancestors write a process's memory, unless that process allows more.
   // The peers run as the same user and have met this process, so all processes of the user are allowed.
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-  limits_.max_segments = kMaxSegments;
   limits_.max_write_bytes = std::size_t{1} << 30;
-  limits_.max_posted = segment::kMaxPosted;
-  limits_.ordered = true;  // post() finishes each write before it begins the next one
-  limits_.readable = true;
   limits_.autonomous = true;         // the writer copies without any help of the receiver
   limits_.endpoint_descriptors = 4;  // its segment, its eventfd, and the memory of slots and staging buffers
   limits_.peer_descriptors = 2;      // a pidfd and the eventfd of the peer

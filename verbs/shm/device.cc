@@ -56,12 +56,8 @@ std::string what_is_missing() {
 
 }  // namespace
 
-ShmDevice::ShmDevice() {
-  limits_.max_segments = kMaxSegments;
+ShmDevice::ShmDevice() : SegmentDevice("shm") {
   limits_.max_write_bytes = kMostBounced;
-  limits_.max_posted = segment::kMaxPosted;
-  limits_.ordered = true;  // receivers take out of the ring what came before an immediate
-  limits_.readable = true;
   limits_.autonomous = false;  // it is they who copy what comes through the ring
   // Its segment, its eventfd, its socket, the memory of a lane, which is there twice while it connects, and
   // those that a peer has just passed.
