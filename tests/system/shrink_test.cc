@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "nzcl/compress.h"
 #include "tests/system/check_sum.h"
 #include "tests/system/misuse.h"
 #include "tests/system/ranks.h"
@@ -278,6 +279,47 @@ TEST(Shrink, AHierarchyIsPlannedAnew) {
     Communicator smaller = c.shrink();
     EXPECT_EQ(smaller.size(), 5);
     check_sum(smaller);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+/// What a state sends, as a dense tensor.
+std::vector<float> dense(const CompressedGradient& sent, std::size_t elements) {
+  std::vector<float> all(elements);
+  for (std::size_t i = 0; i < sent.indices.size(); ++i)
+    all[static_cast<std::size_t>(sent.indices[i])] = sent.values[i];
+  return all;
+}
+
+TEST(Shrink, TheStateOfACompressorGoesOn) {
+  constexpr std::size_t kElements = 140'001;
+  std::barrier summed(3);
+  const auto errors = run_ranks(calm(3), [&](Communicator& c) {
+    Rendezvous others(summed);
+    const Compressor compressor = compressor_from_text("topk:0.05:exact");
+    CompressorState state(compressor, kElements), alike(compressor, kElements);
+    std::vector<float> output(kElements);
+    const auto registered = c.register_buffer(output.data(), output.size() * sizeof(float));
+    std::vector<float> gradient(kElements);
+    const auto step = [&](Communicator& on, std::size_t number) {
+      for (std::size_t i = 0; i < kElements; ++i)
+        gradient[i] =
+            static_cast<float>((i * 2654435761u + number * 97 + static_cast<std::size_t>(on.rank())) % 1000);
+      on.allreduce_compressed({.state = &state, .input = gradient.data(), .output = output.data()}).wait();
+      return dense(alike.compress(gradient, on.rank(), on.size()), kElements);
+    };
+    step(c, 0);
+    others.wait();
+    if (c.rank() == 1) return die(std::move(c));
+    reduce_until_failure(c);
+    Communicator smaller = c.shrink();
+    std::vector<float> expected = step(smaller, 1);  // what this rank sends, with what it has kept
+    const auto handle = smaller.register_buffer(expected.data(), expected.size() * sizeof(float));
+    smaller
+        .allreduce(
+            {.input = expected.data(), .output = expected.data(), .count = kElements, .block_elems = 1})
+        .wait();
+    EXPECT_EQ(output, expected);
   });
   EXPECT_THAT(errors, Each(""));
 }

@@ -248,7 +248,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink(std::span<const int> 
   require_own_process("shrink");
   const auto wish = wish_without(leave_out, minority, introduction_.membership);
   const ShrinkTurn turn(control_->shrinking());
-  if (!wait_for_all(deadline))
+  if (!wait_for_all(deadline) && !control_->failed())
     throw Error(ErrorCode::timeout,
                 "shrink: not all operations in flight ended in time; abort() ends them at once");
   return shrink_by(wish, deadline);
@@ -267,16 +267,24 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink_by(const bootstrap::S
     } catch (const std::exception& e) {
       failure = failure_of(e);
     }
-    const bool committed = shrinking.conclude(attempt.number, failure, deadline);
-    if (committed) {
-      told_ = true;  // of the failure, if there was none before
-      core->shrunk_control_ = control_;
-      return core;
+    try {
+      if (shrinking.conclude(attempt.number, failure, deadline)) {
+        told_ = true;  // of the failure, if there was none before
+        core->shrunk_control_ = control_;
+        return core;
+      }
+    } catch (const Error&) {
+      if (core) core->discard();
+      throw;
     }
-    if (!core) continue;
-    core->told_ = true;  // nobody has seen this one
-    core->abort({ErrorCode::aborted, "shrink: a member has died meanwhile"});
+    if (core) core->discard();
   }
+}
+
+/// Nobody has seen this communicator, and its members need not wait for each other when they close it.
+void CommunicatorCore::discard() {
+  told_ = true;
+  abort({ErrorCode::aborted, "shrink: not all members could join"});
 }
 
 /// Waits for the operations in flight. Nobody here waits for a request that was refused, and other ranks may

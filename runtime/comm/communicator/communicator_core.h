@@ -138,6 +138,7 @@ class CommunicatorCore {
   bool wait_for_all(std::optional<verbs::Deadline> deadline);
   std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Shrinking::Attempt& attempt,
                                                 verbs::Deadline deadline);
+  void discard();
   std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline) const;
   std::unique_ptr<Hierarchy> plan_hierarchy();
   verbs::Deadline meeting_deadline() const;
