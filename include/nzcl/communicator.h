@@ -373,8 +373,8 @@ class NZCL_API Communicator {
   /// Either way the old communicator can only be closed or destroyed afterwards. Operations in flight on a
   /// rank that is left out may fail, so it should have finished them before the others call. The new one has
   /// the options, the transport and the registered memory of the old one, so buffers stay registered, and
-  /// handles of them valid. Sums and averages are of the ranks that are left, and so are what a compressor
-  /// gives and keeps.
+  /// handles of them valid. Sums and averages are those of the ranks that are left. The state of a compressor
+  /// serves the new one too.
   ///
   /// A rank that lives but does not call, because it is stopped or has other things to do, is left out after
   /// options.timeout, and its own call throws Error{aborted} then, as does that of a rank in leave_out.
