@@ -249,6 +249,8 @@ struct DeviceOptions {
   int service_level = 0;
   int ack_timeout = 0;    // wait for an acknowledgement, 4.096 us * 2^n; 0: derived from timeout_s
   double timeout_s = 30;  // of an operation; a dead peer must be noticed sooner
+
+  bool operator==(const DeviceOptions&) const = default;
 };
 
 /// One line of nzcl_info: a transport, and the reason if it cannot be used.

@@ -249,6 +249,18 @@ struct ShrinkOptions {
   bool minority = false;
 };
 
+/// What Communicator::grow() is asked for. Every rank that calls passes the same size.
+struct GrowOptions {
+  /// The number of ranks that the new communicator has. The new ranks are the last ones.
+  int size = 0;
+  /// Where the new ranks find rank 0: "HOST:PORT", an address of rank 0's host and a TCP port that is free
+  /// there; or the absolute path of a file, as NZCL_RENDEZVOUS_FILE. Empty: where the ranks of the job met at
+  /// first, if that was at MASTER_ADDR or through a file. Only rank 0 needs to say it.
+  std::string place = {};
+  /// How long to wait for the other ranks and the new ones. 0: bootstrap_timeout_s.
+  std::chrono::nanoseconds timeout{0};
+};
+
 /// A group of ranks that reduce together. Creating and closing a communicator are collective.
 ///
 /// Threads: all calls may come from any thread, also at the same time. The ranks match operations by the
@@ -387,6 +399,27 @@ class NZCL_API Communicator {
   /// flight did not end in time, or nobody decides; Error{invalid_usage} if this communicator has been shrunk
   /// already, or another thread is doing it; and on all ranks what keeps one of them from joining.
   [[nodiscard]] Communicator shrink(const ShrinkOptions& options = {});
+
+  /// Collective over all ranks: makes a communicator with these ranks, which keep their numbers, and new
+  /// ones, which are processes that start as those of a job with options.size ranks do, with the numbers from
+  /// size() on (RANK and WORLD_SIZE, or Options::rank and world_size) and the job's secret. They need not
+  /// know that they join others that are there already, and may start before the call, once these have met.
+  ///
+  /// The call waits for the operations in flight on this rank. When all have joined, the old communicator
+  /// fails with ErrorCode::aborted, and can only be closed or destroyed. If not all join, the call fails on
+  /// all ranks, and the old communicator is what it was; if it has dedicated aggregators, it has failed then,
+  /// and shrink() goes on. New ranks that have come fail with an error, too.
+  ///
+  /// The new communicator has the options of the job's first one, which must suit those of the new ranks.
+  /// Buffers stay registered, and handles of them valid; if the new ranks need another transport, they are
+  /// registered with that as well. Sums and averages are those of all ranks; every state that follows from
+  /// their number is the caller's, as is what the new ranks have to know: broadcast it.
+  ///
+  /// Throws Error{timeout} that names who did not come; Error{peer_failed} if a rank has died: shrink()
+  /// first; Error{mismatch} if ranks ask for different sizes, or the new ones have other options;
+  /// Error{invalid_argument} for a size or a place that cannot be; Error{unsupported} for the ranks of a
+  /// LocalGroup; Error{invalid_usage} as shrink().
+  [[nodiscard]] Communicator grow(const GrowOptions& options);
 
   [[nodiscard]] Statistics statistics() const;
   /// The error that failed the communicator, if any.

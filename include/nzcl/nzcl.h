@@ -109,6 +109,12 @@ NZCL_C_API nzclResult_t nzclCommSplit(nzclComm_t comm, int color, int key, nzclC
  * registered. Rules: Communicator::shrink() in nzcl/communicator.h */
 NZCL_C_API nzclResult_t nzclCommShrink(nzclComm_t comm, const int* excludeRanksList, int excludeRanksCount,
                                        nzclComm_t* newcomm, int shrinkFlags);
+/* All ranks of `comm` and new ones get a larger communicator of `nranks`, in which the old ranks keep their
+ * numbers. The new processes call nzclCommInitEnv or nzclCommInitRank with the numbers that follow. `place`
+ * says where they find rank 0: "HOST:PORT", or the absolute path of a file; null: where the job met at first.
+ * If it succeeds, `comm` can only be destroyed afterwards. Rules: Communicator::grow() in nzcl/communicator.h
+ */
+NZCL_C_API nzclResult_t nzclCommGrow(nzclComm_t comm, int nranks, const char* place, nzclComm_t* newcomm);
 /* Waits for all ranks, then frees `comm`, whatever it returns. Works must be freed before. A null
  * communicator is allowed.
  */

@@ -171,7 +171,7 @@ asio::awaitable<void> StarControl::read_loop(std::shared_ptr<ControlConnection> 
 }
 
 void StarControl::take_frame(std::size_t index, const std::string& text) {
-  if (is_shrink_frame(text)) return shrink_frame(index, parse_shrink_frame(text, members_.size()));
+  if (is_regroup_frame(text)) return regroup_frame(index, parse_regroup_frame(text, members_.size()));
   if (is_gather_frame(text)) return gather_frame(index, parse_gather_frame(text, members_.size()));
   const ControlFrame frame = parse_control_frame(text);
   is_hub() ? hub_frame(index, frame) : member_frame(frame);

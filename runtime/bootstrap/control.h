@@ -14,7 +14,7 @@
 #include "runtime/base/failure.h"
 #include "runtime/bootstrap/columns.h"
 #include "runtime/bootstrap/meeting.h"
-#include "runtime/bootstrap/shrinking.h"
+#include "runtime/bootstrap/regrouping.h"
 
 namespace nzcl::bootstrap {
 
@@ -107,9 +107,9 @@ class ControlPlane {
                                                             const std::vector<int>& members, const Row& row,
                                                             Deadline deadline) = 0;
 
-  /// By which the members that are left make a smaller communicator. It works once the control plane has
+  /// By which members make a communicator that takes the place of theirs. It works once the control plane has
   /// settled, and a communicator that has not failed yet fails by it.
-  virtual Shrinking& shrinking() = 0;
+  virtual Regrouping& regrouping() = 0;
 };
 
 }  // namespace nzcl::bootstrap

@@ -48,7 +48,7 @@ void StarControl::lost(std::size_t index, const std::string& why, bool vanished)
   if (is_hub()) {
     check_all();
     check_leaves();
-    return decide_shrinking();
+    return decide_regrouping();
   }
   if (vanished && settled_) host_vanished(addresses_[index].host_id);
   look_for_hub();
@@ -60,7 +60,7 @@ void StarControl::mark_gone(std::size_t position, bool for_certain) {
   m.gone = true;
   m.dead = m.dead || for_certain;
   leaves_.gone(position);
-  shrink_board_.gone(position, m.dead);
+  regroup_board_.gone(position, m.dead);
 }
 
 /// On the hub, when a member has reported a failure. A transport's report of a lost peer is only a
@@ -109,6 +109,7 @@ void StarControl::set_failure(const Failure& failure) {
   board_.clear();
   calls_.close();
   on_failure_();
+  if (!replaced_) note_failure();
 }
 
 /// On the hub. A member that serves is in gathers until all others have left, no matter what it says.

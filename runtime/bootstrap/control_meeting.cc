@@ -58,9 +58,9 @@ StarControl::StarControl(MeetingSettings self)
       names_(names_of(me_)),
       board_(names_),
       leaves_(names_, {}),
-      shrinking_({.tell_hub = [this] { asio::post(io_, [this] { say_shrink_state(); }); },
-                  .drop_hub = [this] { asio::post(io_, [this] { drop_hub(); }); }}),
-      shrink_board_(names_, {}),
+      regrouping_({.tell_hub = [this] { asio::post(io_, [this] { say_regroup_state(); }); },
+                   .drop_hub = [this] { asio::post(io_, [this] { drop_hub(); }); }}),
+      regroup_board_(names_, {}),
       work_(asio::make_work_guard(io_)) {}
 
 void StarControl::meet(Meeting& meeting, Deadline deadline) {
@@ -203,12 +203,13 @@ void StarControl::take_settings(Settings settings, std::vector<HubAddress> addre
   addresses_ = std::move(addresses);
   board_.rename(names_);
   leaves_ = LeaveBoard(names_, serves_);
-  shrink_board_ = ShrinkBoard(names_, serves_);
+  regroup_board_ = RegroupBoard(names_, serves_);
+  if (const auto why = failure()) regroup_board_.failed(*why);
   for (std::size_t i = 0; i < members_.size(); ++i) {
     members_[i].bye = serves(i);  // a member that serves leaves last, so nobody waits for its goodbye
     if (!members_[i].gone) continue;
     leaves_.gone(i);
-    shrink_board_.gone(i, members_[i].dead);
+    regroup_board_.gone(i, members_[i].dead);
   }
   settled_ = true;
   if (!is_hub() && members_[0].gone) look_for_hub();

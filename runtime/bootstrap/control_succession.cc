@@ -46,7 +46,7 @@ asio::awaitable<void> StarControl::find_hub() {
     while (!members_[position].gone && !is_over()) {
       if (co_await call_successor(position)) {
         tell_hub_quiet();
-        co_return say_shrink_state();
+        co_return say_regroup_state();
       }
       co_await look(position);
       asio::steady_timer pause(io_, kRetryPause);
@@ -79,7 +79,7 @@ void StarControl::take_over() {
     mark_gone(i, members_[i].dead);
   }
   hub_ = self_;
-  shrink_board_.took_over();
+  regroup_board_.took_over();
   listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); });
   for (std::size_t i = static_cast<std::size_t>(self_) + 1; i < members_.size(); ++i)
     asio::co_spawn(io_, look_after(i), asio::detached);
@@ -87,10 +87,10 @@ void StarControl::take_over() {
   patience_time_.emplace(io_, kPatience);
   patience_time_->async_wait([this](const asio::error_code& error) {
     if (error || shut_) return;
-    shrink_board_.patience_is_over();
-    decide_shrinking();
+    regroup_board_.patience_is_over();
+    decide_regrouping();
   });
-  say_shrink_state();
+  say_regroup_state();
 }
 
 /// On a new hub: until the member has come, looks from time to time whether it lives.
@@ -103,7 +103,7 @@ asio::awaitable<void> StarControl::look_after(std::size_t index) {
     co_await look(index);
   }
   check_all();
-  decide_shrinking();
+  decide_regrouping();
 }
 
 void StarControl::tell_hub_quiet() {

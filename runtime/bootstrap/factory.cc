@@ -138,12 +138,10 @@ Choice choose(const Options& o, const LaunchEnvironment& e, Role role, int numbe
   return c;
 }
 
-std::unique_ptr<Meeting> make_meeting(const Options& options, Role role, int number) {
-  const LaunchEnvironment environment = read_launch_environment(process_environment);
-  const Choice c = choose(options, environment, role, number);
-  if (c.kind == Choice::Kind::pmix) return make_pmix_meeting(options.session);
-  if (c.size == 1) return make_self_meeting();
+namespace {
 
+std::unique_ptr<Meeting> make_chosen(const Choice& c, const Options& options,
+                                     const LaunchEnvironment& environment) {
   MeetingSettings settings{.position = c.position,
                            .size = c.size,
                            .session = options.session,
@@ -166,6 +164,25 @@ std::unique_ptr<Meeting> make_meeting(const Options& options, Role role, int num
   return c.path.empty()
              ? make_file_meeting(std::move(settings), job_file(environment.job, options.session), true)
              : make_file_meeting(std::move(settings), c.path);
+}
+
+}  // namespace
+
+std::unique_ptr<Meeting> make_meeting(const Options& options, Role role, int number) {
+  const LaunchEnvironment environment = read_launch_environment(process_environment);
+  const Choice c = choose(options, environment, role, number);
+  if (c.kind == Choice::Kind::pmix) return make_pmix_meeting(options.session);
+  if (c.size == 1) return make_self_meeting();
+  return make_chosen(c, options, environment);
+}
+
+std::unique_ptr<Meeting> make_open_meeting(const Options& options) {
+  const LaunchEnvironment environment = read_launch_environment(process_environment);
+  if (options.rendezvous_file.empty() && options.master_addr.empty() && environment.master_addr.empty())
+    reject(
+        "nothing says where new ranks find rank 0: set MASTER_ADDR and MASTER_PORT, or "
+        "NZCL_RENDEZVOUS_FILE, or pass it to grow()");
+  return make_chosen(choose(options, environment, Role::worker, -1), options, environment);
 }
 
 }  // namespace nzcl::bootstrap

@@ -26,5 +26,8 @@ Choice choose(const Options& options, const LaunchEnvironment& environment, Role
 /// Makes the meeting that choose() decides on. Throws what choose() throws. To meet throws
 /// Error{denied} if the ranks would meet at an address that other hosts can reach, but there is no secret.
 std::unique_ptr<Meeting> make_meeting(const Options& options, Role role, int number);
+/// The same for rank 0, for processes that any launcher has started. Throws Error{invalid_argument} if
+/// nothing says where these find it.
+std::unique_ptr<Meeting> make_open_meeting(const Options& options);
 
 }  // namespace nzcl::bootstrap

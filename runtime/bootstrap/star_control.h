@@ -18,7 +18,7 @@
 #include "runtime/bootstrap/leave_board.h"
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/reception.h"
-#include "runtime/bootstrap/shrink_board.h"
+#include "runtime/bootstrap/regroup_board.h"
 
 namespace nzcl::bootstrap {
 
@@ -44,7 +44,7 @@ class StarControl final : public ControlPlane {
                                                  std::string part, Deadline deadline) override;
   std::optional<std::vector<std::string>> tell_each(const std::string& name, const std::vector<int>& members,
                                                     const Row& row, Deadline deadline) override;
-  Shrinking& shrinking() override { return shrinking_; }
+  Regrouping& regrouping() override { return regrouping_; }
 
  private:
   struct Member {
@@ -106,11 +106,13 @@ class StarControl final : public ControlPlane {
   bool is_set(const bool& flag) const;
   void set_flag(bool& flag);
 
-  // --- Members that shrink the communicator (control_shrinking.cc)
-  void shrink_frame(std::size_t index, const ShrinkFrame& frame);
-  void say_shrink_state();
-  void take_shrink_state(std::size_t index, ShrinkState state);
-  void decide_shrinking();
+  // --- Members that make a communicator in the place of this one (control_regrouping.cc)
+  void regroup_frame(std::size_t index, const RegroupFrame& frame);
+  void say_regroup_state();
+  void take_regroup_state(std::size_t index, RegroupState state);
+  void decide_regrouping();
+  void replace();
+  void note_failure();
   void look_for_reason();
   void drop_hub();
 
@@ -128,7 +130,7 @@ class StarControl final : public ControlPlane {
   asio::awaitable<void> look_after(std::size_t index);
   void tell_hub_quiet();
   /// Whether nothing more is to be found out.
-  bool is_over() const { return shut_ || (is_set(all_quiet_) && !shrinking_.under_way()); }
+  bool is_over() const { return shut_ || (is_set(all_quiet_) && !regrouping_.under_way()); }
 
   const MeetingSettings me_;
   const int self_;
@@ -156,8 +158,9 @@ class StarControl final : public ControlPlane {
   LeaveBoard leaves_;                   // only on the hub
   std::optional<std::uint64_t> asked_;  // only on the hub: for how many operations it has asked last
   GatherCalls calls_;
-  Shrinking shrinking_;
-  ShrinkBoard shrink_board_;                         // only on the hub
+  Regrouping regrouping_;
+  bool replaced_ = false;       // this hub fails the communicator because another one takes its place
+  RegroupBoard regroup_board_;  // only on the hub
   std::optional<asio::steady_timer> reason_time_;    // only on the hub
   std::optional<asio::steady_timer> patience_time_;  // only on a hub that has taken another one's place
   bool looking_for_hub_ = false;

@@ -141,6 +141,14 @@ nzclResult_t nzclCommShrink(nzclComm_t comm, const int* excludeRanksList, int ex
   });
 }
 
+nzclResult_t nzclCommGrow(nzclComm_t comm, int nranks, const char* place, nzclComm_t* newcomm) {
+  return guarded([&] {
+    require("nzclCommGrow", comm, newcomm);
+    *newcomm =
+        new nzclComm{comm->communicator.grow({.size = nranks, .place = place == nullptr ? "" : place})};
+  });
+}
+
 nzclResult_t nzclCommDestroy(nzclComm_t comm) {
   if (comm == nullptr) return nzclSuccess;
   const nzclResult_t result = guarded([&] { comm->communicator.close(); });

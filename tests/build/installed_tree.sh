@@ -48,7 +48,7 @@ code_between 'split example' "$source/include/nzcl/SPLITS.md" >"$work/split.cc"
 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/split.cc" -o "$work/split" "${flags[@]}"
 two_ranks "$work/split" "in a group of 2: 4"
 echo "The manual's example of going on without ranks that have died"
-code_between 'shrink example' "$source/include/nzcl/SHRINKING.md" >"$work/shrink.cc"
+code_between 'shrink example' "$source/include/nzcl/ELASTIC.md" >"$work/shrink.cc"
 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror "$work/shrink.cc" -o "$work/shrink" "${flags[@]}"
 two_ranks "$work/shrink" "of 2"
 

@@ -5,8 +5,8 @@
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/gather_board.h"
 #include "runtime/bootstrap/meeting_point.h"
-#include "runtime/bootstrap/shrink_board.h"
-#include "runtime/bootstrap/shrink_member.h"
+#include "runtime/bootstrap/regroup_board.h"
+#include "runtime/bootstrap/regroup_member.h"
 #include "runtime/bootstrap/similar_list.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/fuzz/fuzz.h"
@@ -79,15 +79,15 @@ void try_gather(const std::string& text) {
 
 /// The hub gets the state from two members, one of whom dies, and a member gets the verdict. A frame says the
 /// same after it has been encoded once more.
-void try_shrink(const std::string& text) {
-  using bootstrap::ShrinkFrame;
+void try_regroup(const std::string& text) {
+  using bootstrap::RegroupFrame;
   try_parse([&] {
-    const ShrinkFrame frame = bootstrap::parse_shrink_frame(text, kMembers);
+    const RegroupFrame frame = bootstrap::parse_regroup_frame(text, kMembers);
     const std::string again = bootstrap::encode(frame);
-    if (bootstrap::encode(bootstrap::parse_shrink_frame(again, kMembers)) != again) __builtin_trap();
-    if (frame.kind == ShrinkFrame::Kind::state) {
-      bootstrap::ShrinkBoard board({"rank 0", "rank 1", "rank 2", "aggregator 0"},
-                                   {false, false, false, true});
+    if (bootstrap::encode(bootstrap::parse_regroup_frame(again, kMembers)) != again) __builtin_trap();
+    if (frame.kind == RegroupFrame::Kind::state) {
+      bootstrap::RegroupBoard board({"rank 0", "rank 1", "rank 2", "aggregator 0"},
+                                    {false, false, false, true});
       const auto decide = [&board] {
         for (const auto& order : board.decide()) {
           for (const std::size_t member : order.to) {
@@ -101,9 +101,9 @@ void try_shrink(const std::string& text) {
       board.gone(2, false), decide();
       board.said(3, frame.state), decide();
       board.patience_is_over(), decide();
-    } else if (frame.kind == ShrinkFrame::Kind::verdict) {
-      bootstrap::ShrinkMember member;
-      member.ready({}, false);
+    } else if (frame.kind == RegroupFrame::Kind::verdict) {
+      bootstrap::RegroupMember member;
+      member.ready({});
       member.take(frame.verdict);
       member.take(frame.verdict);
     }
@@ -113,16 +113,19 @@ void try_shrink(const std::string& text) {
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  bootstrap::ShrinkState built{
-      .attempt = 2, .members = {0, 1, 3}, .leave_out = {2}, .place = "p", .failure = {}};
-  built.stage = bootstrap::ShrinkState::Stage::built;
-  bootstrap::ShrinkState ready{.members = {}, .leave_out = {}, .late = true, .place = {}, .failure = {}};
-  ready.stage = bootstrap::ShrinkState::Stage::ready;
-  return {bootstrap::encode(bootstrap::ShrinkFrame::of(built)),
-          bootstrap::encode(bootstrap::ShrinkFrame::of(ready)),
-          bootstrap::encode(bootstrap::ShrinkFrame::of(
-              bootstrap::ShrinkVerdict{.attempt = 2, .members = {0, 1}, .failure = {}})),
-          bootstrap::encode(bootstrap::ShrinkFrame::of_place(2, "p")),
+  bootstrap::RegroupState built{
+      .attempt = 2, .members = {0, 1, 3}, .wish = {.leave_out = {2}}, .place = "p", .failure = {}};
+  built.stage = bootstrap::RegroupState::Stage::built;
+  bootstrap::RegroupState ready{.members = {}, .wish = {}, .late = true, .place = {}, .failure = {}};
+  ready.stage = bootstrap::RegroupState::Stage::ready;
+  bootstrap::RegroupState grows = ready;
+  grows.wish.grow = 6;
+  return {bootstrap::encode(bootstrap::RegroupFrame::of(built)),
+          bootstrap::encode(bootstrap::RegroupFrame::of(ready)),
+          bootstrap::encode(bootstrap::RegroupFrame::of(grows)),
+          bootstrap::encode(bootstrap::RegroupFrame::of(
+              bootstrap::RegroupVerdict{.attempt = 2, .members = {0, 1}, .failure = {}})),
+          bootstrap::encode(bootstrap::RegroupFrame::of_place(2, "p")),
           "\0" + bootstrap::encode_strings({"a", "", "ccc"}),
           R"({"hosts":["10.0.0.1"],"host_id":"x","port":4711,"secret":"y"})",
           R"({"hosts":[],"host_id":"x","port":4711,"secret":"y"})",
@@ -166,7 +169,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   test::try_parse([&] { bootstrap::parse_gather_frame(text, test::kMembers); });
   test::try_gather(text);
   test::try_row(text);
-  test::try_shrink(text);
+  test::try_regroup(text);
   test::try_parse([&] {
     const auto strings = bootstrap::decode_similar(text, 1 << 10, 1 << 20);
     if (bootstrap::decode_similar(bootstrap::encode_similar(strings), 1 << 10, 1 << 20) != strings)

@@ -25,7 +25,7 @@ set(fuzzed_sources
   runtime/exchange/push/aggregator.cc runtime/exchange/push/push_exchange.cc runtime/exchange/push/result_sender.cc runtime/exchange/push/result_taker.cc
   runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc runtime/lane/make_exchange.cc
-  runtime/bootstrap/columns.cc runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/shrink_board.cc runtime/bootstrap/shrink_frames.cc runtime/bootstrap/shrink_member.cc runtime/bootstrap/similar_list.cc runtime/bootstrap/string_list.cc
+  runtime/bootstrap/columns.cc runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/regroup_board.cc runtime/bootstrap/regroup_frames.cc runtime/bootstrap/regroup_member.cc runtime/bootstrap/similar_list.cc runtime/bootstrap/string_list.cc
   runtime/comm/join/node_and_link.cc runtime/comm/join/hello.cc runtime/comm/join/split_plan.cc)
 if(NZCL_SWITCH)
   list(APPEND fuzzed_sources

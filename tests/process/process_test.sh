@@ -51,6 +51,17 @@ expect_ranks_ok() {
 # expect_quiet NAME: no member has given buffers back while another one may have written to them
 expect_quiet() { ! grep -q 'not every member has ended its writes' "$work/$1.out" || fail "$1 gave buffers back too early"; }
 expect_text() { grep -qE -- "$2" "$work/$1.out" || fail "$1 did not say: $2"; } # NAME TEXT
+# start_new_ranks FIRST N [VARIABLE=VALUE...] -- ARGUMENTS: starts ranks FIRST to N-1, who join those that are there
+start_new_ranks() {
+  local first=$1 n=$2 r
+  shift 2
+  local variables=()
+  while [[ $1 != -- ]]; do variables+=("$1") && shift; done
+  shift
+  for ((r = first; r < n; r++)); do
+    start "rank$r" "RANK=$r" "WORLD_SIZE=$n" MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "${variables[@]}" -- "$rank" "$@"
+  done
+}
 # start_aggregators N WORKERS [VARIABLE=VALUE...]: starts aggregators 0 to N-1 for the ranks of start_ranks
 start_aggregators() {
   local n=$1 workers=$2 i
@@ -463,6 +474,65 @@ case $case_name in
       for r in 1 2 3; do expect rank$r 0 '^rank . of 3: ok'; done
       expect aggregator0 0
       port=$(free_port)
+    done
+    ;;
+  grow)
+    # New ranks come when the others wait for them, or before. They meet where the job met.
+    for transport in "${transports[@]}" auto; do
+      for pause in 0 0.5; do
+        start_ranks 3 "NZCL_TRANSPORT=$transport" -- --rounds 20 --grow 5
+        for r in 0 1 2; do until_true "rank $r joined" joined "$r"; done
+        sleep "$pause"
+        start_new_ranks 3 5 "NZCL_TRANSPORT=$transport" -- --rounds 20
+        expect_ranks_ok 5
+        port=$(free_port)
+      done
+    done
+    ;;
+  grow_back)
+    # A rank dies, and one comes back, whichever has died.
+    for transport in "${transports[@]}"; do
+      for dead in 0 1; do
+        start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --shrink --rounds 1000000 --grow 4
+        for r in 0 1 2 3; do until_true "rank $r joined" joined "$r"; done
+        pid=pid_rank$dead
+        kill -KILL "${!pid}"
+        expect rank$dead 137
+        mapfile -t old < <(seq 0 3 | grep -vx "$dead")
+        start back RANK=3 WORLD_SIZE=4 MASTER_ADDR=127.0.0.1 "MASTER_PORT=$port" NZCL_SECRET=secret-of-the-tests "NZCL_TRANSPORT=$transport" -- "$rank"
+        for r in "${old[@]}"; do expect "rank$r" 0 '^rank . of 4: ok'; done
+        expect back 0 '^rank 3 of 4: ok'
+        port=$(free_port)
+      done
+    done
+    ;;
+  grow_with_aggregators)
+    for transport in "${transports[@]}"; do
+      start_ranks 2 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" -- --rounds 20 --grow 4
+      start_aggregators 2 2 "NZCL_TRANSPORT=$transport"
+      for r in 0 1; do until_true "rank $r joined" joined "$r"; done
+      start_new_ranks 2 4 NZCL_AGGREGATORS=2 "NZCL_TRANSPORT=$transport" -- --rounds 20
+      expect_ranks_ok 4
+      for i in 0 1; do expect "aggregator$i" 0; done
+      port=$(free_port)
+    done
+    ;;
+  grow_by_other_transport)
+    # Nobody may write the new rank's memory, so what is registered for cma gets registered for shm.
+    [[ ${transports[*]} == *cma* ]] || exit 77
+    start_ranks 2 NZCL_LOG_LEVEL=info -- --rounds 20 --grow 3 --shrink
+    for r in 0 1; do until_true "rank $r joined" joined "$r"; done
+    start_new_ranks 2 3 NZCL_LOG_LEVEL=info -- --rounds 10 --not-dumpable
+    for r in 0 1 2; do expect rank$r 0 "^rank $r of 3: ok"; done
+    expect_text rank0 'transport cma'
+    expect_text rank0 'transport shm'
+    ;;
+  grow_alone)
+    # Nobody comes: the error says who, and the others go on.
+    start_ranks 2 NZCL_BOOTSTRAP_TIMEOUT_S=2 -- --shrink --rounds 20 --grow 4
+    for r in 0 1; do
+      expect rank$r 0 "^rank $r of 2: ok"
+      expect_text rank$r '^failed: .*rank 2.*rank 3'
     done
     ;;
   killed_aggregator)

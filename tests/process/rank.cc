@@ -31,6 +31,7 @@ struct Arguments {
   bool sessions = false;
   bool split = false;
   bool shrink = false;
+  int grow = 0;  // to so many ranks
   int die_rank = -1, die_at = 0;
   int late_rank = -1, late_ms = 0;
   int idle_seconds = 0;
@@ -133,16 +134,31 @@ void run_split(nzcl::Communicator comm, const Arguments& a) {
   if (grandchild.valid()) run_and_tell("grandchild", grandchild, of_child);
 }
 
+/// Prints how long it took until all had joined.
+void grow(nzcl::Communicator& comm, int size) {
+  const auto before = std::chrono::steady_clock::now();
+  comm = comm.grow({.size = size});
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - before;
+  std::printf("grown to rank %d of %d in %.0f ms\n", comm.rank(), comm.size(), took.count());
+}
+
 /// Runs the rounds. If a rank dies meanwhile, those that are left run ten more on a smaller communicator, and
-/// so on. Prints how long it took from the failure to the next sum. Buffers stay registered.
+/// so on. Prints how long it took from the failure to the next sum. Buffers stay registered. If new ranks are
+/// to come, they are waited for once when the rounds are over, and ten more follow.
 void run_shrinking(nzcl::Communicator comm, Arguments a) {
   std::vector<float> data(a.count);
   const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
   while (true) {
     try {
       run(comm, a);
-      std::printf("rank %d of %d: ok\n", comm.rank(), comm.size());
-      return comm.close();
+      const int size = std::exchange(a.grow, 0);
+      if (size <= comm.size()) {
+        std::printf("rank %d of %d: ok\n", comm.rank(), comm.size());
+        return comm.close();
+      }
+      grow(comm, size);
+      a.rounds = 10;
+      continue;
     } catch (const nzcl::Error& e) {
       std::printf("failed: %s\n", e.what());
     }
@@ -182,6 +198,7 @@ int main(int argc, char** argv) {
   app.add_flag("--sessions", a.sessions, "Let them meet in the sessions s0, s1 and so on");
   app.add_flag("--split", a.split, "Use the first communicator and one that is split from it");
   app.add_flag("--shrink", a.shrink, "When a rank dies, go on without it");
+  app.add_option("--grow", a.grow, "After the rounds, grow to so many ranks, and run them again");
   app.add_option("--die-rank", a.die_rank, "This rank kills itself");
   app.add_option("--die-at", a.die_at, "before this round");
   app.add_option("--late-rank", a.late_rank, "This rank comes late to every round");
@@ -211,6 +228,7 @@ int main(int argc, char** argv) {
         return 0;
       }
       run_as_told(all.back(), a);
+      if (a.grow > all.back().size()) grow(all.back(), a.grow), run_as_told(all.back(), a);
     }
     if (a.idle_seconds > 0) {
       const double before = perf::cpu_seconds();

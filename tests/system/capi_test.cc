@@ -404,6 +404,53 @@ TEST_F(CApiTest, ShrinkRefusesListsAndFlagsThatCannotBe) {
   });
 }
 
+/// A sum of the ranks' numbers.
+void check_ranks(nzclComm_t comm, int rank, int size) {
+  int count = 0;
+  NZCL_OK(nzclCommCount(comm, &count));
+  EXPECT_EQ(count, size);
+  std::vector<float> data(kCount, static_cast<float>(rank));
+  nzclBuffer_t buffer = nullptr;
+  NZCL_OK(nzclCommRegister(comm, data.data(), data.size() * sizeof(float), &buffer));
+  nzclWork_t work = nullptr;
+  NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, comm, &work));
+  wait_and_free(work);
+  EXPECT_EQ(data.front(), static_cast<float>(size * (size - 1) / 2));
+  NZCL_OK(nzclCommDeregister(comm, buffer));
+}
+
+TEST(CApiGrow, NewRanksComeByTheSameId) {
+  nzclUniqueId id;
+  NZCL_OK(nzclGetUniqueId(&id));
+  std::barrier joined(kRanks + 1);
+  on_ranks(kRanks + 1, [&](int rank) {
+    nzclComm_t comm = nullptr, grown = nullptr;
+    if (rank == kRanks) {
+      joined.arrive_and_wait();
+      NZCL_OK(nzclCommInitRank(&grown, kRanks + 1, id, rank));
+    } else {
+      NZCL_OK(nzclCommInitRank(&comm, kRanks, id, rank));
+      joined.arrive_and_wait();
+      NZCL_OK(nzclCommGrow(comm, kRanks + 1, nullptr, &grown));
+      NZCL_OK(nzclCommDestroy(comm));
+    }
+    check_ranks(grown, rank, kRanks + 1);
+    NZCL_OK(nzclCommDestroy(grown));
+  });
+}
+
+TEST_F(CApiTest, GrowRefusesSizesAndPlacesThatCannotBe) {
+  run([](nzclComm_t comm, int) {
+    nzclComm_t larger = nullptr;
+    EXPECT_EQ(nzclCommGrow(comm, kRanks, nullptr, &larger), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommGrow(comm, kRanks + 1, "nowhere", &larger), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommGrow(comm, kRanks + 1, nullptr, nullptr), nzclInvalidArgument);
+    EXPECT_EQ(nzclCommGrow(nullptr, kRanks + 1, nullptr, &larger), nzclInvalidArgument);
+    EXPECT_EQ(larger, nullptr);
+    NZCL_OK(nzclBarrier(comm));
+  });
+}
+
 TEST(CApiOob, MeetsByTheCallersAllgather) {
   Oob shared;
   on_ranks(kRanks, [&](int rank) {

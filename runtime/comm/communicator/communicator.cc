@@ -24,6 +24,14 @@ namespace {
       std::string("this ") + what + " is empty: it was moved from, or made by its default constructor");
 }
 
+/// `timeout` is the caller's; 0: bootstrap_timeout_s.
+verbs::Deadline deadline_of(const char* call, std::chrono::nanoseconds timeout, const Options& options) {
+  if (timeout < std::chrono::nanoseconds(0))
+    throw Error(ErrorCode::invalid_argument, std::string(call) + ": the timeout is negative");
+  if (timeout != std::chrono::nanoseconds(0)) return deadline_after(timeout);
+  return deadline_after(saturated_nanoseconds(std::chrono::duration<double>(options.bootstrap_timeout_s)));
+}
+
 }  // namespace
 
 /// What the threads of a LocalGroup share.
@@ -297,14 +305,14 @@ Communicator Communicator::split(int color, int key) {
 }
 Communicator Communicator::shrink(const ShrinkOptions& options) {
   comm::CommunicatorCore& core = *state().core;
-  if (options.timeout < std::chrono::nanoseconds(0))
-    throw Error(ErrorCode::invalid_argument, "shrink: the timeout is negative");
-  const auto timeout =
-      options.timeout != std::chrono::nanoseconds(0)
-          ? options.timeout
-          : saturated_nanoseconds(std::chrono::duration<double>(core.options().bootstrap_timeout_s));
-  return Communicator(std::make_unique<CommunicatorState>(
-      core.shrink(options.leave_out, options.minority, deadline_after(timeout))));
+  const auto deadline = deadline_of("shrink", options.timeout, core.options());
+  return Communicator(
+      std::make_unique<CommunicatorState>(core.shrink(options.leave_out, options.minority, deadline)));
+}
+Communicator Communicator::grow(const GrowOptions& options) {
+  comm::CommunicatorCore& core = *state().core;
+  const auto deadline = deadline_of("grow", options.timeout, core.options());
+  return Communicator(std::make_unique<CommunicatorState>(core.grow(options.size, options.place, deadline)));
 }
 Statistics Communicator::statistics() const { return state().core->statistics(); }
 

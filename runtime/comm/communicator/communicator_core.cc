@@ -19,7 +19,7 @@
 #include "runtime/comm/join/descriptor_need.h"
 #include "runtime/comm/join/device_choice.h"
 #include "runtime/comm/join/node_and_link.h"
-#include "runtime/comm/join/shrink.h"
+#include "runtime/comm/join/regroup.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
@@ -85,6 +85,20 @@ Failure named_failure(const std::string& name, const std::exception& e) {
   return failure;
 }
 
+/// `present` has the registered buffers of an earlier communicator, or is nullptr. It serves the new one too,
+/// if its device suits all members.
+std::shared_ptr<Session> open_session(std::shared_ptr<Session> present, const Introduction& introduction,
+                                      bootstrap::Rounds& rounds, verbs::Deadline deadline) {
+  std::optional<DeviceChoice> open;
+  if (present) open = DeviceChoice{*present->options(), present->device()};
+  auto [options, device] =
+      choose_device(introduction.options, introduction.membership, introduction.placement.node,
+                    open ? &*open : nullptr, rounds, deadline);
+  if (!present) return std::make_shared<Session>(std::move(device), std::move(options));
+  if (device == present->device()) return present;
+  return present->onto(std::move(device), std::move(options));
+}
+
 engine::EngineConfig plan_lanes(const Introduction& introduction, const Session& session) {
   engine::EngineConfig config = engine::plan_engine(introduction.options, introduction.membership,
                                                     engine::DeviceLimits(*session.device()));
@@ -101,8 +115,16 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join(Options options,
                                                          std::unique_ptr<bootstrap::Meeting> meeting,
                                                          Identity identity,
                                                          std::shared_ptr<Session> session) {
-  const PlainFloats floats;  // the plan must come out alike on all ranks
   const auto deadline = deadline_after(seconds(options.bootstrap_timeout_s));
+  return join_by(std::move(options), std::move(meeting), std::move(identity), std::move(session), deadline);
+}
+
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join_by(Options options,
+                                                            std::unique_ptr<bootstrap::Meeting> meeting,
+                                                            Identity identity,
+                                                            std::shared_ptr<Session> session,
+                                                            verbs::Deadline deadline) {
+  const PlainFloats floats;  // the plan must come out alike on all ranks
   const std::string name = join_name(options, identity, meeting->rank());
   try {
     make_room_to_meet(*meeting);
@@ -133,10 +155,9 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_members(
     trace::start(introduction.options.trace, members.name(members.self), first_here);
   }
   const int node = introduction.placement.node;
-  if (!session) {
-    auto [transport, device] = choose_device(introduction.options, membership, node, rounds, deadline);
-    introduction.options.transport = std::move(transport);
-    session = std::make_shared<Session>(std::move(device));
+  if (!session || session->options()) {
+    session = open_session(std::move(session), introduction, rounds, deadline);
+    introduction.options.transport = session->options()->transport;
   }
   make_room_for_lanes(membership, *session->device());
   const double device_gbps = session->device()->limits().link_gbps;
@@ -247,30 +268,52 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink(std::span<const int> 
                                                            verbs::Deadline deadline) {
   require_own_process("shrink");
   const auto wish = wish_without(leave_out, minority, introduction_.membership);
-  const ShrinkTurn turn(control_->shrinking());
-  if (!wait_for_all(deadline) && !control_->failed())
-    throw Error(ErrorCode::timeout,
-                "shrink: not all operations in flight ended in time; abort() ends them at once");
-  return shrink_by(wish, deadline);
+  const RegroupTurn turn(control_->regrouping());
+  end_operations_before("shrink", deadline);
+  return regroup(wish, "", deadline);
 }
 
-std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink_by(const bootstrap::Shrinking::Wish& wish,
-                                                              verbs::Deadline deadline) {
-  bootstrap::Shrinking& shrinking = control_->shrinking();
+/// Old ranks keep their numbers. They join anew, because nobody knows the new ranks yet, but what is
+/// registered stays so. As long as not all have joined, this communicator is what it was.
+std::shared_ptr<CommunicatorCore> CommunicatorCore::grow(int size, const std::string& place,
+                                                         verbs::Deadline deadline) {
+  require_own_process("grow");
+  throw_if_failed();
+  if (!session_->options())
+    throw Error(ErrorCode::unsupported,
+                "grow: no process can join ranks that have met in a LocalGroup, as threads of one process");
+  const auto wish = wish_to_grow(size, members());
+  const RegroupTurn turn(control_->regrouping());
+  end_operations_before("grow", deadline);
+  return regroup(wish, place, deadline);
+}
+
+void CommunicatorCore::end_operations_before(const char* call, verbs::Deadline deadline) {
+  if (wait_for_all(deadline) || control_->failed()) return;
+  throw Error(ErrorCode::timeout,
+              fmt::format("{}: not all operations in flight ended in time; abort() ends them at once", call));
+}
+
+/// Attempts that a death interrupts are begun again with those who are left then, unless they are to grow.
+std::shared_ptr<CommunicatorCore> CommunicatorCore::regroup(const bootstrap::RegroupWish& wish,
+                                                            const std::string& place,
+                                                            verbs::Deadline deadline) {
+  bootstrap::Regrouping& regrouping = control_->regrouping();
   while (true) {
-    const auto attempt = shrinking.next(wish, deadline);
-    deadline = std::max(deadline, meeting_deadline());  // each attempt may take as long as a meeting
+    const auto attempt = regrouping.next(wish, deadline);
+    // Each attempt to shrink may take as long as a meeting. New ranks are expected until the deadline.
+    if (wish.grow == 0) deadline = std::max(deadline, meeting_deadline());
     std::shared_ptr<CommunicatorCore> core;
     std::optional<Failure> failure;
     try {
-      core = try_attempt(attempt, deadline);
+      core = try_attempt(attempt, place, deadline);
     } catch (const std::exception& e) {
       failure = failure_of(e);
     }
     try {
-      if (shrinking.conclude(attempt.number, failure, deadline)) {
+      if (regrouping.conclude(attempt.number, failure, deadline)) {
         told_ = true;  // of the failure, if there was none before
-        core->shrunk_control_ = control_;
+        core->former_control_ = control_;
         return core;
       }
     } catch (const Error&) {
@@ -284,7 +327,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::shrink_by(const bootstrap::S
 /// Nobody has seen this communicator, and its members need not wait for each other when they close it.
 void CommunicatorCore::discard() {
   told_ = true;
-  abort({ErrorCode::aborted, "shrink: not all members could join"});
+  abort({ErrorCode::aborted, "not all members could join this communicator"});
 }
 
 /// Waits for the operations in flight. Nobody here waits for a request that was refused, and other ranks may
@@ -299,11 +342,18 @@ bool CommunicatorCore::wait_for_all(std::optional<verbs::Deadline> deadline) {
                      [&](const auto& operation) { return operation->refusal || wait(*operation, deadline); });
 }
 
-std::shared_ptr<CommunicatorCore> CommunicatorCore::try_attempt(const bootstrap::Shrinking::Attempt& attempt,
+std::shared_ptr<CommunicatorCore> CommunicatorCore::try_attempt(const bootstrap::Regrouping::Attempt& attempt,
+                                                                const std::string& place,
                                                                 verbs::Deadline deadline) {
-  if (ended_.wait_until(deadline) != std::future_status::ready)
-    throw Error(ErrorCode::timeout, "shrink: the operations of the communicator did not end in time");
-  return join_part(part_of_attempt(introduction_, control_->shrinking(), attempt), deadline);
+  const bool must_end = attempt.grow == 0 || control_->failed();
+  if (must_end && ended_.wait_until(deadline) != std::future_status::ready)
+    throw Error(ErrorCode::timeout, "the operations of the communicator did not end in time");
+  if (attempt.grow > 0) {
+    Growth growth = growth_of_attempt(introduction_, control_->regrouping(), attempt, place);
+    return join_by(std::move(growth.options), std::move(growth.meeting), std::move(growth.identity), session_,
+                   deadline);
+  }
+  return join_part(part_of_attempt(introduction_, control_->regrouping(), attempt), deadline);
 }
 
 std::shared_ptr<CommunicatorCore> CommunicatorCore::join_part(Part part, verbs::Deadline deadline) const {
@@ -561,13 +611,12 @@ void CommunicatorCore::serve() {
   log_untold();
 }
 
-/// If the workers that are left shrink the failed communicator, serves the smaller one. Otherwise throws the
-/// failure.
+/// If the workers replace the failed communicator by another one, serves that. Otherwise throws the failure.
 void CommunicatorCore::serve_those_left(const Failure& failure) {
   std::shared_ptr<CommunicatorCore> core;
   try {
-    const ShrinkTurn turn(control_->shrinking());
-    core = shrink_by({}, meeting_deadline());
+    const RegroupTurn turn(control_->regrouping());
+    core = regroup({}, "", meeting_deadline());
   } catch (const Error& e) {
     log().debug("{}: {}", name(), e.what());
     throw Error(failure.code, failure.text);

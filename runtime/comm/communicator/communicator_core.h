@@ -42,7 +42,8 @@ namespace nzcl::comm {
 ///  - In failure, the control plane's thread halts the lanes. The ending thread then waits in the same way
 ///    until no write is in flight, and only after that fails the operations, by which their buffers go back
 ///    to the caller.
-///  - By shrink(), it fails if it has not yet, and its members join a smaller one over its control plane.
+///  - By shrink() and grow(), it fails if it has not yet, and its members join another one over its control
+///    plane.
 ///  - If a thread does not come back from the transport, the operations fail all the same. That thread still
 ///    uses the core, so the core is never destroyed then.
 ///
@@ -63,6 +64,8 @@ class CommunicatorCore {
   /// session.
   std::shared_ptr<CommunicatorCore> shrink(std::span<const int> leave_out, bool minority,
                                            verbs::Deadline deadline);
+  /// Collective over the workers and the new ranks; see Communicator::grow().
+  std::shared_ptr<CommunicatorCore> grow(int size, const std::string& place, verbs::Deadline deadline);
   CommunicatorCore(const CommunicatorCore&) = delete;
   CommunicatorCore& operator=(const CommunicatorCore&) = delete;
 
@@ -125,6 +128,10 @@ class CommunicatorCore {
   /// it and only in the process in which it was made.
   static std::shared_ptr<CommunicatorCore> make(Introduction introduction, std::shared_ptr<Session> session);
   ~CommunicatorCore() = default;
+  static std::shared_ptr<CommunicatorCore> join_by(Options options,
+                                                   std::unique_ptr<bootstrap::Meeting> meeting,
+                                                   Identity identity, std::shared_ptr<Session> session,
+                                                   verbs::Deadline deadline);
   /// Collective, over a control plane that has just come to life. Takes it once it has settled.
   static std::shared_ptr<CommunicatorCore> join_members(const Options& options, const Identity& identity,
                                                         std::unique_ptr<bootstrap::ControlPlane>& control,
@@ -133,11 +140,13 @@ class CommunicatorCore {
                                                         verbs::Deadline deadline);
   void begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
              verbs::Deadline deadline);
-  std::shared_ptr<CommunicatorCore> shrink_by(const bootstrap::Shrinking::Wish& wish,
-                                              verbs::Deadline deadline);
+  /// `place` is GrowOptions::place.
+  std::shared_ptr<CommunicatorCore> regroup(const bootstrap::RegroupWish& wish, const std::string& place,
+                                            verbs::Deadline deadline);
+  void end_operations_before(const char* call, verbs::Deadline deadline);
   bool wait_for_all(std::optional<verbs::Deadline> deadline);
-  std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Shrinking::Attempt& attempt,
-                                                verbs::Deadline deadline);
+  std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Regrouping::Attempt& attempt,
+                                                const std::string& place, verbs::Deadline deadline);
   void discard();
   std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline) const;
   std::unique_ptr<Hierarchy> plan_hierarchy();
@@ -194,10 +203,10 @@ class CommunicatorCore {
 
   std::promise<void> end_;  // kept once the operations of a failed communicator are over
   const std::shared_future<void> ended_ = end_.get_future().share();
-  /// After lanes_, because its thread may halt the lanes. Shared with a communicator to which this one was
-  /// shrunk: as long as that lives, members that do not know yet that all have joined it can ask.
+  /// After lanes_, because its thread may halt the lanes. Shared with a communicator that takes the place of
+  /// this one: as long as that lives, members that do not know yet that all have joined it can ask.
   std::shared_ptr<bootstrap::ControlPlane> control_;
-  std::shared_ptr<bootstrap::ControlPlane> shrunk_control_;  // of the communicator that this one replaces
+  std::shared_ptr<bootstrap::ControlPlane> former_control_;  // of the communicator that this one replaces
   const std::unique_ptr<Hierarchy> hierarchy_;  // nullptr if the members' hosts have no use for it
   EngineThreads threads_;                       // the last member, because the threads use all others
 };

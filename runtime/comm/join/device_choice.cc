@@ -39,13 +39,18 @@ const std::string& name_of(const engine::Membership& membership, std::size_t mem
   return membership.names[static_cast<std::size_t>(membership.position_of[member])];
 }
 
-Attempt open(const verbs::DeviceOptions& options, const engine::Membership& membership) {
+std::shared_ptr<verbs::Device> device_of(const verbs::DeviceOptions& options, const DeviceChoice* open) {
+  return open != nullptr && open->options == options ? open->device : verbs::open_device(options);
+}
+
+Attempt attempt_with(const verbs::DeviceOptions& options, const DeviceChoice* open,
+                     const engine::Membership& membership) {
   Attempt attempt;
   const int self = membership.members.self;
   const auto mates = mates_of(options.transport, membership, self);
   const auto index = std::find(mates.begin(), mates.end(), self) - mates.begin();
   try {
-    attempt.device = verbs::open_device(options);
+    attempt.device = device_of(options, open);
     attempt.trial = attempt.device->begin_trial({.self = static_cast<verbs::PeerId>(index),
                                                  .peers = mates.size(),
                                                  .endpoints = static_cast<std::size_t>(membership.lanes)});
@@ -121,16 +126,17 @@ std::string try_transport(const std::string& transport, Attempt& attempt,
 }  // namespace
 
 DeviceChoice choose_device(const Options& options, const engine::Membership& membership, int numa_node,
-                           bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
+                           const DeviceChoice* open, bootstrap::Rounds& meeting,
+                           bootstrap::Deadline deadline) {
   const auto transports = engine::transports_of(options, membership);
   verbs::DeviceOptions device = engine::device_options(options, membership, numa_node);
   for (const std::string& transport : transports) {
     device.transport = transport;
     const auto pair = verbs::TransportPair::of(transport);
-    if (!pair && !verbs::is_within_host(transport)) return {transport, verbs::open_device(device)};
-    Attempt attempt = open(device, membership);
+    if (!pair && !verbs::is_within_host(transport)) return {device, device_of(device, open)};
+    Attempt attempt = attempt_with(device, open, membership);
     const std::string refusal = try_transport(transport, attempt, membership, meeting, deadline);
-    if (refusal.empty()) return {transport, std::move(attempt.device)};
+    if (refusal.empty()) return {device, std::move(attempt.device)};
     if (transport == transports.back()) throw Error(ErrorCode::unavailable, refusal);
     if (membership.members.self == 0)
       log().warn("the transport {} cannot be used within {}: {}", pair ? pair->within : transport,

@@ -12,7 +12,7 @@
 namespace nzcl::comm {
 
 struct DeviceChoice {
-  std::string transport;
+  verbs::DeviceOptions options;  // by which it has been opened
   std::shared_ptr<verbs::Device> device;
 };
 
@@ -25,9 +25,13 @@ struct DeviceChoice {
 ///  1. Each member opens its device, and tells the others what they need to try it, or why it cannot.
 ///  2. Each member tries the others, and tells them whom it cannot reach.
 ///
+/// A device that this member has opened already (`open`, or nullptr) is not opened again with the same
+/// options.
+///
 /// Throws Error{unavailable, system} if there is no transport left, on all members where a trial has failed,
 /// and otherwise on those that cannot open their device.
 DeviceChoice choose_device(const Options& options, const engine::Membership& membership, int numa_node,
-                           bootstrap::Rounds& meeting, bootstrap::Deadline deadline);
+                           const DeviceChoice* open, bootstrap::Rounds& meeting,
+                           bootstrap::Deadline deadline);
 
 }  // namespace nzcl::comm

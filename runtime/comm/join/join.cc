@@ -71,6 +71,7 @@ Introduction introduce(Options options, bootstrap::ControlPlane& control, bootst
         ErrorCode::invalid_argument,
         fmt::format("numa_node: this machine has no NUMA node {} (lscpu lists them)", options.numa_node));
   }
+  const Options asked = options;
   const auto topology = placement::read_topology();
   engine::Membership membership = gather_hellos(options, control, rounds, identity, topology, deadline);
   const engine::Members& members = membership.members;
@@ -85,7 +86,7 @@ Introduction introduce(Options options, bootstrap::ControlPlane& control, bootst
                                                     .scan_threads = options.tune.scan_threads,
                                                     .pin = options.pin,
                                                     .node = options.numa_node});
-  return {std::move(options), std::move(membership), placement, std::move(wing)};
+  return {std::move(options), asked, std::move(membership), placement, std::move(wing)};
 }
 
 }  // namespace nzcl::comm

@@ -24,6 +24,7 @@ struct Identity {
 /// until gather_nodes_and_links() has filled them in.
 struct Introduction {
   Options options;  // the options in effect, with rank, world_size and lanes filled in
+  Options asked;    // those of the job's first communicator, as its caller gave them
   engine::Membership membership;
   placement::Placement placement;
   std::shared_ptr<const engine::Wing> wing{};  // exchanges all operations; nullptr: no wing does

@@ -8,6 +8,7 @@ Introduction introduce_part(const Introduction& whole, const std::vector<int>& m
                             const std::string& session) {
   // All that are parts of one whole share its cores, as the members of the whole do.
   Introduction part{.options = whole.options,
+                    .asked = whole.asked,
                     .membership = membership_among(whole.membership, members, workers),
                     .placement = whole.placement,
                     .wing = whole.wing};

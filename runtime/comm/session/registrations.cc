@@ -55,9 +55,27 @@ bool Registrations::is_covered_elsewhere(std::span<const std::byte> bytes) const
 std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, MemoryKind kind) {
   SharedRegion region = find(bytes);
   if (!region) region = make_region(bytes, kind);
-  auto handle = std::make_shared<Registration>(Registration{std::move(region), bytes});
+  auto handle = std::make_shared<Registration>(Registration{std::move(region), bytes, kind});
   remember(handle);
   return handle;
+}
+
+std::vector<std::shared_ptr<Registration>> Registrations::living() const {
+  std::vector<std::shared_ptr<Registration>> all;
+  const std::scoped_lock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (auto handle = entry.handle.lock()) all.push_back(std::move(handle));
+  }
+  return all;
+}
+
+/// The handles outlive the lock, and whoever adds to one of them holds it.
+void Registrations::add_to(Registrations& others) const {
+  for (const auto& handle : living()) {
+    auto added = others.add(handle->bytes, handle->kind);
+    const std::scoped_lock lock(mutex_);
+    handle->elsewhere.push_back(std::move(added));
+  }
 }
 
 SharedRegion Registrations::find(std::span<const std::byte> bytes) const {

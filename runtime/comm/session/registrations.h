@@ -19,6 +19,9 @@ using SharedRegion = std::shared_ptr<const verbs::MemoryRegion>;
 struct Registration {
   SharedRegion region;
   std::span<std::byte> bytes;
+  MemoryKind kind = MemoryKind::host;
+  /// Of the same memory, with other devices of this process (Registrations::add_to()).
+  std::vector<std::shared_ptr<Registration>> elsewhere = {};
 };
 
 /// Registers memory, and finds the region of memory that is registered. A range is not registered again while
@@ -36,6 +39,8 @@ class Registrations {
   /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
   /// the device's Error.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
+  /// Registers there, as long as they are registered here, what living handles cover.
+  void add_to(Registrations& others) const;
   /// Returns the region of a living handle that covers the range, or nullptr if there is none.
   SharedRegion find(std::span<const std::byte> bytes) const;
   /// Returns that handle, in a form that does not keep the memory registered.
@@ -54,6 +59,8 @@ class Registrations {
   };
   SharedRegion make_region(std::span<std::byte> bytes, MemoryKind kind) const;
   void remember(const std::shared_ptr<Registration>& handle);
+
+  std::vector<std::shared_ptr<Registration>> living() const;
 
   std::shared_ptr<verbs::Device> device_;
   mutable std::mutex mutex_;

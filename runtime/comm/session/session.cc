@@ -2,10 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "nzcl/error.h"
 #include "runtime/comm/session/mapped.h"
 
 namespace nzcl::comm {
+
+std::shared_ptr<Session> Session::onto(std::shared_ptr<verbs::Device> device,
+                                       verbs::DeviceOptions options) const {
+  auto session = std::make_shared<Session>(std::move(device), std::move(options));
+  registrations_.add_to(session->registrations_);
+  return session;
+}
 
 std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
   if (data == nullptr || bytes == 0)

@@ -11,27 +11,24 @@
 
 #include "runtime/base/failure.h"
 #include "runtime/bootstrap/meeting.h"
-#include "runtime/bootstrap/shrink_member.h"
+#include "runtime/bootstrap/regroup_member.h"
 
 namespace nzcl::bootstrap {
 
 /// Thread-safe. The first group of calls belongs to the thread that shrinks: enter(), then next() and
 /// conclude() in turn, and leave().
-class Shrinking {
+class Regrouping {
  public:
-  struct Wish {
-    std::vector<int> leave_out;  // positions, ascending
-    bool minority = false;
-  };
   struct Attempt {
     std::uint64_t number = 0;
     std::vector<int> members;  // positions, ascending
+    int grow = 0;              // as in RegroupWish
   };
   struct Hooks {
     std::function<void()> tell_hub;  // state() has changed
     std::function<void()> drop_hub;  // the hub does not answer, so another member has to take its place
   };
-  explicit Shrinking(Hooks hooks) : hooks_(std::move(hooks)) {}
+  explicit Regrouping(Hooks hooks) : hooks_(std::move(hooks)) {}
 
   /// Throws Error{invalid_usage} if another thread is between enter() and leave(), or if an attempt has been
   /// committed, and Error{aborted} if this member has been left out.
@@ -41,7 +38,7 @@ class Shrinking {
   /// Waits for the next attempt of which this member is a part. Those who have not called by the deadline are
   /// left out. Throws the Error with which the hub refuses the call; Error{timeout} if there is no hub any
   /// more that decides.
-  Attempt next(const Wish& wish, Deadline deadline);
+  Attempt next(const RegroupWish& wish, Deadline deadline);
   /// Where the attempt's first member, which calls this, waits for the others.
   void tell_place(std::uint64_t attempt, std::string place);
   /// Waits until that is known. Returns nothing if the attempt is over before, or at the deadline.
@@ -55,11 +52,11 @@ class Shrinking {
   bool conclude(std::uint64_t attempt, std::optional<Failure> failure, Deadline deadline);
 
   // --- On the control thread
-  ShrinkState state() const;
+  RegroupState state() const;
   /// Whether this member has more to say than that it is away.
   bool under_way() const;
   /// Returns true if the hub has to be told the state.
-  bool take(const ShrinkVerdict& verdict);
+  bool take(const RegroupVerdict& verdict);
   void take_place(std::uint64_t attempt, const std::string& place);
 
  private:
@@ -70,7 +67,7 @@ class Shrinking {
   const Hooks hooks_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  ShrinkMember member_;
+  RegroupMember member_;
   bool entered_ = false;
   std::uint64_t place_of_ = 0;  // the attempt whose place is known
   std::string place_;

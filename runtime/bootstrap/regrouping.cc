@@ -1,4 +1,4 @@
-#include "runtime/bootstrap/shrinking.h"
+#include "runtime/bootstrap/regrouping.h"
 
 #include <utility>
 
@@ -10,15 +10,22 @@ namespace {
 // How long a hub may take to decide when this member's deadline has come, before it is taken for one that
 // is stopped.
 constexpr std::chrono::seconds kSilenceTime{5};
+// How much longer than its deadline a member waits for the verdict on an attempt: all members may have used
+// up theirs, and the hub tells the first reason only after a moment.
+constexpr std::chrono::seconds kVerdictTime{5};
 // How long it may then take until another member has taken its place and has decided.
 constexpr std::chrono::seconds kNextHubTime{15};
+
+Deadline later(Deadline deadline, std::chrono::seconds time) {
+  return deadline > Deadline::max() - time ? deadline : deadline + time;
+}
 
 }  // namespace
 
 /// At the deadline the hub is told that it has come; the verdict follows from that. A hub that gives none is
 /// replaced.
 template <typename Done>
-void Shrinking::wait_for(std::unique_lock<std::mutex>& lock, Done done, Deadline deadline) {
+void Regrouping::wait_for(std::unique_lock<std::mutex>& lock, Done done, Deadline deadline) {
   const auto over = [&] { return done() || member_.refused(); };
   const auto tell = [&](const std::function<void()>& hook) {
     lock.unlock();
@@ -34,21 +41,25 @@ void Shrinking::wait_for(std::unique_lock<std::mutex>& lock, Done done, Deadline
     }
   }
   throw_if_refused();
-  if (!done()) throw Error(ErrorCode::timeout, "shrink: no member decides who is left");
+  if (!done())
+    throw Error(ErrorCode::timeout,
+                "no member of the communicator decides who is in the one that is to take its place");
 }
 
-void Shrinking::throw_if_refused() const {
+void Regrouping::throw_if_refused() const {
   if (const auto& why = member_.refused()) throw Error(why->code, why->text);
 }
 
-void Shrinking::enter() {
+void Regrouping::enter() {
   const std::scoped_lock lock(mutex_);
-  if (entered_) throw Error(ErrorCode::invalid_usage, "shrink: another thread shrinks this communicator");
+  if (entered_)
+    throw Error(ErrorCode::invalid_usage,
+                "another thread makes a communicator that is to take the place of this one");
   if (const auto why = member_.what_forbids()) throw Error(why->code, why->text);
   entered_ = true;
 }
 
-void Shrinking::leave() {
+void Regrouping::leave() {
   {
     const std::scoped_lock lock(mutex_);
     entered_ = false;
@@ -58,18 +69,19 @@ void Shrinking::leave() {
   hooks_.tell_hub();
 }
 
-Shrinking::Attempt Shrinking::next(const Wish& wish, Deadline deadline) {
+Regrouping::Attempt Regrouping::next(const RegroupWish& wish, Deadline deadline) {
   std::unique_lock lock(mutex_);
-  member_.ready(wish.leave_out, wish.minority);
+  member_.ready(wish);
   lock.unlock();
   hooks_.tell_hub();
   lock.lock();
   wait_for(
       lock, [this] { return member_.has_begun(); }, deadline);
-  return {.number = member_.state().attempt, .members = member_.state().members};
+  const RegroupState& state = member_.state();
+  return {.number = state.attempt, .members = state.members, .grow = state.grow};
 }
 
-void Shrinking::tell_place(std::uint64_t attempt, std::string place) {
+void Regrouping::tell_place(std::uint64_t attempt, std::string place) {
   {
     const std::scoped_lock lock(mutex_);
     if (!member_.is_in(attempt)) return;
@@ -78,19 +90,19 @@ void Shrinking::tell_place(std::uint64_t attempt, std::string place) {
   hooks_.tell_hub();
 }
 
-std::optional<std::string> Shrinking::place(std::uint64_t attempt, Deadline deadline) {
+std::optional<std::string> Regrouping::place(std::uint64_t attempt, Deadline deadline) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline, [&] { return place_of_ == attempt || !member_.is_in(attempt); });
   if (place_of_ != attempt || !member_.is_in(attempt)) return std::nullopt;
   return place_;
 }
 
-bool Shrinking::is_open(std::uint64_t attempt) const {
+bool Regrouping::is_open(std::uint64_t attempt) const {
   const std::scoped_lock lock(mutex_);
   return member_.is_in(attempt);
 }
 
-bool Shrinking::conclude(std::uint64_t attempt, std::optional<Failure> failure, Deadline deadline) {
+bool Regrouping::conclude(std::uint64_t attempt, std::optional<Failure> failure, Deadline deadline) {
   std::unique_lock lock(mutex_);
   throw_if_refused();
   if (!member_.is_in(attempt)) return false;
@@ -99,28 +111,28 @@ bool Shrinking::conclude(std::uint64_t attempt, std::optional<Failure> failure, 
   hooks_.tell_hub();
   lock.lock();
   wait_for(
-      lock, [&] { return member_.is_committed() || !member_.is_in(attempt); }, deadline);
+      lock, [&] { return member_.is_committed() || !member_.is_in(attempt); }, later(deadline, kVerdictTime));
   return member_.is_committed();
 }
 
-ShrinkState Shrinking::state() const {
+RegroupState Regrouping::state() const {
   const std::scoped_lock lock(mutex_);
   return member_.state();
 }
 
-bool Shrinking::under_way() const {
+bool Regrouping::under_way() const {
   const std::scoped_lock lock(mutex_);
-  return member_.state().stage != ShrinkState::Stage::away;
+  return member_.state().stage != RegroupState::Stage::away;
 }
 
-bool Shrinking::take(const ShrinkVerdict& verdict) {
+bool Regrouping::take(const RegroupVerdict& verdict) {
   const std::scoped_lock lock(mutex_);
   const bool tell = member_.take(verdict);
   changed_.notify_all();
   return tell;
 }
 
-void Shrinking::take_place(std::uint64_t attempt, const std::string& place) {
+void Regrouping::take_place(std::uint64_t attempt, const std::string& place) {
   const std::scoped_lock lock(mutex_);
   place_of_ = attempt;
   place_ = place;

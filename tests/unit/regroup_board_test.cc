@@ -1,5 +1,5 @@
 // Members agree who is left, whoever dies and when.
-#include "runtime/bootstrap/shrink_board.h"
+#include "runtime/bootstrap/regroup_board.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/bootstrap/shrink_member.h"
+#include "runtime/bootstrap/regroup_member.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -19,8 +19,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
-using Stage = ShrinkState::Stage;
-using Kind = ShrinkVerdict::Kind;
+using Stage = RegroupState::Stage;
+using Kind = RegroupVerdict::Kind;
 
 std::vector<std::string> names(std::size_t count) {
   std::vector<std::string> all;
@@ -28,31 +28,31 @@ std::vector<std::string> names(std::size_t count) {
   return all;
 }
 
-class ShrinkBoardTest : public testing::Test {
+class RegroupBoardTest : public testing::Test {
  protected:
-  static ShrinkState ready(std::vector<int> leave_out = {}) {
-    ShrinkState state;
+  static RegroupState ready(std::vector<int> leave_out = {}) {
+    RegroupState state;
     state.stage = Stage::ready;
-    state.leave_out = std::move(leave_out);
+    state.wish.leave_out = std::move(leave_out);
     return state;
   }
-  static ShrinkState late() {
-    ShrinkState state = ready();
+  static RegroupState late() {
+    RegroupState state = ready();
     state.late = true;
     return state;
   }
-  static ShrinkState in(Stage stage, std::uint64_t attempt, std::vector<int> members) {
-    ShrinkState state;
+  static RegroupState in(Stage stage, std::uint64_t attempt, std::vector<int> members) {
+    RegroupState state;
     state.stage = stage;
     state.attempt = attempt;
     state.members = std::move(members);
     if (stage == Stage::failed) state.failure = {ErrorCode::system, "no memory"};
     return state;
   }
-  ShrinkBoard board{names(4), {}};
+  RegroupBoard board{names(4), {}};
 };
 
-TEST_F(ShrinkBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
+TEST_F(RegroupBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
   board.gone(1, true);
   board.said(0, ready());
   board.said(2, ready());
@@ -73,7 +73,7 @@ TEST_F(ShrinkBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
   EXPECT_THAT(board.decide(), IsEmpty());
 }
 
-TEST_F(ShrinkBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
+TEST_F(RegroupBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
   for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
   ASSERT_THAT(board.decide(), SizeIs(1));
   board.said(0, in(Stage::built, 1, {0, 1, 2, 3}));
@@ -85,7 +85,7 @@ TEST_F(ShrinkBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
   EXPECT_EQ(again[0].frame.verdict.kind, Kind::again);
   EXPECT_THAT(again[0].to, ElementsAre(0, 1, 3));
   for (const std::size_t i : {0u, 1u, 3u}) {
-    ShrinkState state = ready();
+    RegroupState state = ready();
     state.attempt = 1;
     board.said(i, state);
   }
@@ -95,7 +95,7 @@ TEST_F(ShrinkBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
   EXPECT_THAT(begin[0].frame.verdict.members, ElementsAre(0, 1, 3));
 }
 
-TEST_F(ShrinkBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
+TEST_F(RegroupBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
   for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
   ASSERT_THAT(board.decide(), SizeIs(1));
   board.said(2, in(Stage::failed, 1, {0, 1, 2, 3}));
@@ -110,12 +110,12 @@ TEST_F(ShrinkBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
   EXPECT_EQ(board.unexplained(), std::nullopt);
 }
 
-TEST_F(ShrinkBoardTest, WhoDoesNotCallInTimeIsLeftOutAlsoLater) {
+TEST_F(RegroupBoardTest, WhoDoesNotCallInTimeIsLeftOutAlsoLater) {
   for (const std::size_t i : {0u, 1u}) board.said(i, ready());
   board.said(2, late());
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(2));
-  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::leave_out);
   EXPECT_THAT(orders[0].to, ElementsAre(3));
   EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(0, 1, 2));
   for (const std::size_t i : {0u, 1u, 2u}) board.said(i, in(Stage::built, 1, {0, 1, 2}));
@@ -123,16 +123,16 @@ TEST_F(ShrinkBoardTest, WhoDoesNotCallInTimeIsLeftOutAlsoLater) {
   board.said(3, ready());
   const auto refused = board.decide();
   ASSERT_THAT(refused, SizeIs(1));
-  EXPECT_EQ(refused[0].frame.verdict.kind, Kind::refuse);
+  EXPECT_EQ(refused[0].frame.verdict.kind, Kind::leave_out);
   EXPECT_EQ(refused[0].frame.verdict.failure.code, ErrorCode::aborted);
 }
 
-TEST_F(ShrinkBoardTest, WhoIsSilentInAnAttemptIsLeftOut) {
+TEST_F(RegroupBoardTest, WhoIsSilentInAnAttemptIsLeftOut) {
   for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
   ASSERT_THAT(board.decide(), SizeIs(1));
   for (const std::size_t i : {0u, 1u, 2u}) board.said(i, in(Stage::built, 1, {0, 1, 2, 3}));
   EXPECT_THAT(board.decide(), IsEmpty());
-  ShrinkState impatient = in(Stage::built, 1, {0, 1, 2, 3});
+  RegroupState impatient = in(Stage::built, 1, {0, 1, 2, 3});
   impatient.late = true;
   board.said(0, impatient);
   const auto orders = board.decide();
@@ -142,7 +142,7 @@ TEST_F(ShrinkBoardTest, WhoIsSilentInAnAttemptIsLeftOut) {
   EXPECT_THAT(orders[1].to, ElementsAre(0, 1, 2));
 }
 
-TEST_F(ShrinkBoardTest, ADeadlineThatComesWhenTheAttemptHasBegunCountsForNothing) {
+TEST_F(RegroupBoardTest, ADeadlineThatComesWhenTheAttemptHasBegunCountsForNothing) {
   for (const std::size_t i : {0u, 1u}) board.said(i, ready());
   board.said(2, late());
   ASSERT_THAT(board.decide(), SizeIs(2));
@@ -150,7 +150,7 @@ TEST_F(ShrinkBoardTest, ADeadlineThatComesWhenTheAttemptHasBegunCountsForNothing
   EXPECT_THAT(board.decide(), IsEmpty());
 }
 
-TEST_F(ShrinkBoardTest, RanksThatAreLeftOutNeedNotCall) {
+TEST_F(RegroupBoardTest, RanksThatAreLeftOutNeedNotCall) {
   for (const std::size_t i : {0u, 1u, 3u}) board.said(i, ready({2}));
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(2));
@@ -158,7 +158,7 @@ TEST_F(ShrinkBoardTest, RanksThatAreLeftOutNeedNotCall) {
   EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(0, 1, 3));
 }
 
-TEST_F(ShrinkBoardTest, AllLeaveOutTheSameRanks) {
+TEST_F(RegroupBoardTest, AllLeaveOutTheSameRanks) {
   for (const std::size_t i : {0u, 1u, 2u}) board.said(i, ready({3}));
   board.said(3, ready({2}));
   const auto orders = board.decide();
@@ -168,7 +168,7 @@ TEST_F(ShrinkBoardTest, AllLeaveOutTheSameRanks) {
   EXPECT_THAT(orders[0].to, ElementsAre(0, 1, 2, 3));
 }
 
-TEST_F(ShrinkBoardTest, OnlyTheLargerPartGoesOnIfTheOtherOneMayLive) {
+TEST_F(RegroupBoardTest, OnlyTheLargerPartGoesOnIfTheOtherOneMayLive) {
   board.gone(0, false);
   board.gone(1, false);
   for (const std::size_t i : {2u, 3u}) board.said(i, ready());
@@ -178,7 +178,7 @@ TEST_F(ShrinkBoardTest, OnlyTheLargerPartGoesOnIfTheOtherOneMayLive) {
   EXPECT_THAT(orders[0].frame.verdict.failure.text, HasSubstr("rank 0, rank 1"));
 }
 
-TEST_F(ShrinkBoardTest, OfTwoEqualPartsTheOneWithTheLowestRankGoesOn) {
+TEST_F(RegroupBoardTest, OfTwoEqualPartsTheOneWithTheLowestRankGoesOn) {
   board.gone(2, false);
   board.gone(3, false);
   for (const std::size_t i : {0u, 1u}) board.said(i, ready());
@@ -187,7 +187,7 @@ TEST_F(ShrinkBoardTest, OfTwoEqualPartsTheOneWithTheLowestRankGoesOn) {
   EXPECT_EQ(orders[0].frame.verdict.kind, Kind::begin);
 }
 
-TEST_F(ShrinkBoardTest, ASingleRankGoesOnIfAllOthersHaveDiedForCertain) {
+TEST_F(RegroupBoardTest, ASingleRankGoesOnIfAllOthersHaveDiedForCertain) {
   for (const std::size_t i : {0u, 1u, 2u}) board.gone(i, true);
   board.said(3, ready());
   const auto orders = board.decide();
@@ -195,18 +195,18 @@ TEST_F(ShrinkBoardTest, ASingleRankGoesOnIfAllOthersHaveDiedForCertain) {
   EXPECT_THAT(orders[0].frame.verdict.members, ElementsAre(3));
 }
 
-TEST_F(ShrinkBoardTest, AMinorityGoesOnIfAllItsRanksAllowIt) {
+TEST_F(RegroupBoardTest, AMinorityGoesOnIfAllItsRanksAllowIt) {
   for (const std::size_t i : {0u, 1u, 2u}) board.gone(i, false);
-  ShrinkState state = ready();
-  state.minority = true;
+  RegroupState state = ready();
+  state.wish.minority = true;
   board.said(3, state);
   const auto orders = board.decide();
   ASSERT_THAT(orders, SizeIs(1));
   EXPECT_EQ(orders[0].frame.verdict.kind, Kind::begin);
 }
 
-TEST_F(ShrinkBoardTest, AggregatorsWaitUntilARankShrinks) {
-  ShrinkBoard with_aggregator({"rank 0", "rank 1", "aggregator 0"}, {false, false, true});
+TEST_F(RegroupBoardTest, AggregatorsWaitUntilARankShrinks) {
+  RegroupBoard with_aggregator({"rank 0", "rank 1", "aggregator 0"}, {false, false, true});
   with_aggregator.said(2, ready());
   EXPECT_THAT(with_aggregator.decide(), IsEmpty());
   with_aggregator.gone(0, true);
@@ -217,7 +217,7 @@ TEST_F(ShrinkBoardTest, AggregatorsWaitUntilARankShrinks) {
   EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
 }
 
-TEST_F(ShrinkBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
+TEST_F(RegroupBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
   board.took_over();
   board.gone(0, true);
   board.said(1, in(Stage::built, 3, {0, 1, 2, 3}));
@@ -230,14 +230,14 @@ TEST_F(ShrinkBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
   EXPECT_THAT(orders[0].to, ElementsAre(1, 2, 3));
 }
 
-TEST_F(ShrinkBoardTest, ANewHubDecidesWithoutThoseWhoDoNotComeToIt) {
+TEST_F(RegroupBoardTest, ANewHubDecidesWithoutThoseWhoDoNotComeToIt) {
   board.took_over();
   board.gone(0, true);
   for (const std::size_t i : {1u, 2u}) board.said(i, in(Stage::built, 3, {0, 1, 2, 3}));
   board.patience_is_over();
   ASSERT_THAT(board.decide(), SizeIs(1));
   for (const std::size_t i : {1u, 2u}) {
-    ShrinkState state = late();
+    RegroupState state = late();
     state.attempt = 3;
     board.said(i, state);
   }
@@ -247,7 +247,7 @@ TEST_F(ShrinkBoardTest, ANewHubDecidesWithoutThoseWhoDoNotComeToIt) {
   EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(1, 2));
 }
 
-TEST_F(ShrinkBoardTest, ANewHubFollowsACommitThatOneMemberKnows) {
+TEST_F(RegroupBoardTest, ANewHubFollowsACommitThatOneMemberKnows) {
   board.took_over();
   board.gone(0, true);
   board.said(3, in(Stage::committed, 3, {0, 1, 2, 3}));
@@ -259,19 +259,141 @@ TEST_F(ShrinkBoardTest, ANewHubFollowsACommitThatOneMemberKnows) {
   EXPECT_THAT(orders[0].to, ElementsAre(1));
 }
 
+// --- Members that grow
+
+class GrowBoardTest : public RegroupBoardTest {
+ protected:
+  static RegroupState grows(int size) {
+    RegroupState state = ready();
+    state.wish.grow = size;
+    return state;
+  }
+  static RegroupState grown(Stage stage, std::uint64_t attempt) {
+    RegroupState state = in(stage, attempt, {0, 1, 2, 3});
+    state.grow = 6;
+    return state;
+  }
+  void all_begin() {
+    for (std::size_t i = 0; i < 4; ++i) board.said(i, grows(6));
+    ASSERT_THAT(board.decide(), SizeIs(1));
+  }
+  static void expect_refused(const std::vector<RegroupBoard::Order>& orders, ErrorCode code,
+                             const std::vector<std::size_t>& to, const std::string& text) {
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
+    EXPECT_EQ(orders[0].frame.verdict.failure.code, code);
+    EXPECT_THAT(orders[0].frame.verdict.failure.text, HasSubstr(text));
+    EXPECT_THAT(orders[0].to, testing::ElementsAreArray(to));
+  }
+};
+
+TEST_F(GrowBoardTest, BeginsWhenAllHaveCalledAndSaysHowManyTheyAreToBe) {
+  for (std::size_t i = 0; i < 3; ++i) board.said(i, grows(6));
+  EXPECT_THAT(board.decide(), IsEmpty());
+  board.said(3, grows(6));
+  const auto begin = board.decide();
+  ASSERT_THAT(begin, SizeIs(1));
+  EXPECT_EQ(begin[0].frame.verdict.kind, Kind::begin);
+  EXPECT_EQ(begin[0].frame.verdict.grow, 6);
+  EXPECT_THAT(begin[0].frame.verdict.members, ElementsAre(0, 1, 2, 3));
+  for (std::size_t i = 0; i < 4; ++i) board.said(i, grown(Stage::built, 1));
+  const auto commit = board.decide();
+  ASSERT_THAT(commit, SizeIs(1));
+  EXPECT_EQ(commit[0].frame.verdict.kind, Kind::commit);
+}
+
+TEST_F(GrowBoardTest, ADeathBeforeTheAttemptOrInItEndsTheCalls) {
+  board.gone(2, true);
+  board.said(0, grows(6));
+  expect_refused(board.decide(), ErrorCode::peer_failed, {0}, "rank 2");
+  board = RegroupBoard(names(4), {});
+  all_begin();
+  for (const std::size_t i : {0u, 1u}) board.said(i, grown(Stage::built, 1));
+  board.gone(3, true);
+  expect_refused(board.decide(), ErrorCode::peer_failed, {0, 1, 2}, "rank 3");
+  EXPECT_THAT(board.decide(), IsEmpty());
+}
+
+TEST_F(GrowBoardTest, WhoIsSilentIsNamedButNotLeftOut) {
+  for (std::size_t i = 0; i < 3; ++i) board.said(i, grows(6));
+  RegroupState impatient = grows(6);
+  impatient.late = true;
+  board.said(0, impatient);
+  expect_refused(board.decide(), ErrorCode::timeout, {0, 1, 2}, "rank 3");
+  all_begin();
+  for (std::size_t i = 0; i < 3; ++i) board.said(i, grown(Stage::built, 1));
+  impatient = grown(Stage::built, 1);
+  impatient.late = true;
+  board.said(0, impatient);
+  expect_refused(board.decide(), ErrorCode::timeout, {0, 1, 2, 3}, "rank 3");
+  for (std::size_t i = 0; i < 4; ++i) {
+    RegroupState state = grows(6);
+    state.attempt = 1;
+    board.said(i, state);
+  }
+  ASSERT_THAT(board.decide(), SizeIs(1)) << "the calls may be repeated";
+}
+
+TEST_F(GrowBoardTest, AllWantTheSame) {
+  for (std::size_t i = 0; i < 3; ++i) board.said(i, grows(6));
+  board.said(3, grows(5));
+  expect_refused(board.decide(), ErrorCode::mismatch, {0, 1, 2, 3},
+                 "rank 0 asks for 6 ranks, and rank 3 for 5");
+  for (const std::size_t i : {0u, 2u, 3u}) board.said(i, ready());
+  board.said(1, grows(6));
+  expect_refused(board.decide(), ErrorCode::mismatch, {0, 1, 2, 3},
+                 "rank 1 grows the communicator, and rank 0 shrinks");
+}
+
+TEST_F(GrowBoardTest, WhoGrowsIsToldOfAFailureAndOthersShrink) {
+  for (const std::size_t i : {0u, 1u, 2u}) board.said(i, ready());
+  board.said(3, grows(6));
+  board.failed({ErrorCode::aborted, "rank 1 gives up"});
+  expect_refused(board.decide(), ErrorCode::aborted, {3}, "rank 1 gives up");
+  board.said(3, ready());
+  const auto begin = board.decide();
+  ASSERT_THAT(begin, SizeIs(1));
+  EXPECT_THAT(begin[0].frame.verdict.members, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(GrowBoardTest, ANewHubKnowsWhatTheAttemptWasFor) {
+  board.took_over();
+  board.gone(0, true);
+  for (const std::size_t i : {1u, 2u, 3u}) board.said(i, grown(Stage::built, 1));
+  expect_refused(board.decide(), ErrorCode::peer_failed, {1, 2, 3}, "rank 0");
+  board.took_over();
+  board.said(1, grown(Stage::built, 1));
+  board.said(2, grown(Stage::committed, 1));
+  const auto orders = board.decide();
+  ASSERT_THAT(orders, SizeIs(1)) << "who knows of a commit has returned";
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::commit);
+}
+
+TEST_F(GrowBoardTest, AggregatorsTakePartOnceTheCommunicatorHasFailed) {
+  RegroupBoard with_aggregator({"rank 0", "rank 1", "aggregator 0"}, {false, false, true});
+  with_aggregator.said(0, grows(3));
+  EXPECT_THAT(with_aggregator.decide(), IsEmpty());
+  EXPECT_FALSE(with_aggregator.awaits_servers());
+  with_aggregator.said(1, grows(3));
+  EXPECT_THAT(with_aggregator.decide(), IsEmpty());
+  EXPECT_TRUE(with_aggregator.awaits_servers());
+  with_aggregator.said(2, ready());
+  const auto begin = with_aggregator.decide();
+  ASSERT_THAT(begin, SizeIs(1));
+  EXPECT_THAT(begin[0].to, ElementsAre(0, 1, 2));
+  EXPECT_FALSE(with_aggregator.awaits_servers());
+}
+
 // --- All members together, with messages that take any time, and deaths at any moment.
 
 /// Members around a hub. Between every two, messages keep their order. When a member dies, what it sent last
 /// may be lost; whoever is connected with it learns of its death after what has arrived.
 class Job {
  public:
-  Job(std::size_t count, unsigned seed, int deaths, std::vector<int> left_out)
-      : random_(seed),
-        deaths_(deaths),
-        left_out_(std::move(left_out)),
-        members_(count),
-        queues_(count * count) {
-    for (Member& m : members_) m.board = ShrinkBoard(names(count), {});
+  /// `wish` is the same on all. If it is to grow, an attempt may also fail because a new rank does not come.
+  Job(std::size_t count, unsigned seed, int deaths, RegroupWish wish)
+      : random_(seed), deaths_(deaths), wish_(std::move(wish)), members_(count), queues_(count * count) {
+    for (Member& m : members_) m.board = RegroupBoard(names(count), {});
   }
 
   void run() {
@@ -284,33 +406,42 @@ class Job {
     FAIL() << "they do not come to an end";
   }
 
-  void check() const {
+  /// Returns true if a communicator has been made.
+  bool check() const {
     std::set<std::vector<int>> memberships;
     std::set<std::uint64_t> attempts;
     std::vector<int> alive;
+    int refused = 0, committed = 0;
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (!members_[i].alive || is_left_out(i)) continue;
       alive.push_back(static_cast<int>(i));
-      const ShrinkState& state = members_[i].machine.state();
+      const RegroupState& state = members_[i].machine.state();
+      if (wish_.grow > 0 && members_[i].machine.refused()) {
+        ++refused;
+        continue;
+      }
+      ++committed;
       EXPECT_EQ(state.stage, Stage::committed) << "rank " << i;
       memberships.insert(state.members);
       attempts.insert(state.attempt);
     }
+    EXPECT_TRUE(refused == 0 || committed == 0) << "all grow, or none does";
     EXPECT_LE(memberships.size(), 1u);
     EXPECT_LE(attempts.size(), 1u);
     for (const auto& membership : memberships)
       EXPECT_TRUE(std::includes(membership.begin(), membership.end(), alive.begin(), alive.end()));
+    return committed > 0;
   }
 
  private:
   struct Message {
     enum class What { state, verdict, place, died } what;
-    ShrinkState state = {};
-    ShrinkVerdict verdict = {};
+    RegroupState state = {};
+    RegroupVerdict verdict = {};
   };
   struct Member {
-    ShrinkMember machine;
-    ShrinkBoard board{{}, {}};
+    RegroupMember machine;
+    RegroupBoard board{{}, {}};
     std::size_t hub = 0;
     bool alive = true, called = false;
     std::uint64_t joining = 0;   // the attempt that it has not concluded
@@ -321,7 +452,7 @@ class Job {
     return queues_[from * members_.size() + to];
   }
   bool is_left_out(std::size_t i) const {
-    return std::count(left_out_.begin(), left_out_.end(), static_cast<int>(i)) > 0;
+    return std::count(wish_.leave_out.begin(), wish_.leave_out.end(), static_cast<int>(i)) > 0;
   }
   bool is_hub(std::size_t i) const { return members_[i].hub == i; }
 
@@ -344,8 +475,15 @@ class Job {
     }
     // The call goes on with the next attempt when it learns that this one is closed.
     const bool joins = m.joining != 0 || stage == Stage::building;
-    if (joins && !m.machine.is_in(m.joining != 0 ? m.joining : attempt) && !m.machine.is_committed())
+    if (joins && !m.machine.is_in(m.joining != 0 ? m.joining : attempt) && !m.machine.is_committed() &&
+        !m.machine.refused())
       possible.push_back([=, this] { call(i); });
+    if (wish_.grow > 0 && is_hub(i) && m.board.unexplained()) {
+      possible.push_back([=, this] {
+        members_[i].board.nothing_explains(*members_[i].board.unexplained());
+        decide(i);
+      });
+    }
     if (deaths_ > 0 && (count_alive() > 1 || is_left_out(i)) && random_() % 8 == 0)
       possible.push_back([=, this] { kill(i); });
     if (repeats_ > 0 && random_() % 8 == 0) {
@@ -371,7 +509,7 @@ class Job {
   void call(std::size_t i) {
     members_[i].called = true;
     members_[i].joining = 0;
-    members_[i].machine.ready(left_out_, false);
+    members_[i].machine.ready(wish_);
     tell(i);
   }
   /// The member could join the attempt's communicator, or could not because somebody has died.
@@ -382,7 +520,8 @@ class Job {
     const auto& in = m.machine.state().members;
     const bool complete = std::all_of(in.begin(), in.end(),
                                       [this](int j) { return members_[static_cast<std::size_t>(j)].alive; });
-    if (complete) {
+    const bool comes = wish_.grow == 0 || random_() % 16 != 0;  // the new rank
+    if (complete && comes) {
       m.machine.built();
     } else {
       m.machine.failed({ErrorCode::peer_failed, "died"});
@@ -402,7 +541,7 @@ class Job {
     Member& h = members_[hub];
     for (const auto& order : h.board.decide()) {
       for (const std::size_t i : order.to) {
-        if (order.frame.kind == ShrinkFrame::Kind::place) {
+        if (order.frame.kind == RegroupFrame::Kind::place) {
           tell_place(hub, i, order.frame.attempt);
         } else if (i == hub) {
           if (h.machine.take(order.frame.verdict)) h.board.said(hub, h.machine.state());
@@ -468,24 +607,41 @@ class Job {
   std::mt19937 random_;
   int deaths_;
   int repeats_ = 10;  // so many times a member tells what it has told before
-  const std::vector<int> left_out_;
+  const RegroupWish wish_;
   std::vector<Member> members_;
   std::vector<std::deque<Message>> queues_;
 };
 
-class ShrinkJob : public testing::TestWithParam<int> {};
+class RegroupJob : public testing::TestWithParam<int> {};
 
-TEST_P(ShrinkJob, AgreesWhoIsLeftWhoeverDiesAndWhen) {
+TEST_P(RegroupJob, AgreesWhoIsLeftWhoeverDiesAndWhen) {
   const int deaths = GetParam();
   for (unsigned seed = 0; seed < 4000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    Job job(2 + seed % 6, seed, deaths, seed % 3 == 0 ? std::vector<int>{0} : std::vector<int>{});
+    RegroupWish wish;
+    if (seed % 3 == 0) wish.leave_out = {0};
+    Job job(2 + seed % 6, seed, deaths, wish);
     job.run();
     job.check();
     if (testing::Test::HasFailure()) return;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Deaths, ShrinkJob, testing::Values(0, 1, 2, 3, 6));
+TEST_P(RegroupJob, GrowsOnAllRanksOrOnNone) {
+  const int deaths = GetParam();
+  int grown = 0;
+  for (unsigned seed = 0; seed < 4000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RegroupWish wish;
+    wish.grow = 9;
+    Job job(1 + seed % 6, seed, deaths, wish);
+    job.run();
+    grown += job.check() ? 1 : 0;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(grown, 0);
+  EXPECT_LT(grown, 4000);
+}
+INSTANTIATE_TEST_SUITE_P(Deaths, RegroupJob, testing::Values(0, 1, 2, 3, 6));
 
 }  // namespace
 }  // namespace nzcl::bootstrap

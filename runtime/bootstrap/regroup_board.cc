@@ -1,4 +1,4 @@
-#include "runtime/bootstrap/shrink_board.h"
+#include "runtime/bootstrap/regroup_board.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,8 @@ std::vector<int> as_ints(const std::vector<std::size_t>& positions) {
 }
 
 /// Whether a member with this state is in the attempt, and does not know how that has ended.
-bool takes_part(const ShrinkState& state, std::uint64_t attempt) {
-  using Stage = ShrinkState::Stage;
+bool takes_part(const RegroupState& state, std::uint64_t attempt) {
+  using Stage = RegroupState::Stage;
   return state.attempt == attempt &&
          (state.stage == Stage::building || state.stage == Stage::built || state.stage == Stage::failed);
 }
@@ -24,28 +24,28 @@ bool contains(const std::vector<int>& positions, std::size_t position) {
 
 }  // namespace
 
-ShrinkBoard::ShrinkBoard(std::vector<std::string> names, std::vector<bool> serves)
+RegroupBoard::RegroupBoard(std::vector<std::string> names, std::vector<bool> serves)
     : names_(std::move(names)), serves_(std::move(serves)), members_(names_.size()) {}
 
 /// A state that a member sent before it was told of an attempt comes too late to say anything about that.
-void ShrinkBoard::said(std::size_t member, ShrinkState state) {
+void RegroupBoard::said(std::size_t member, RegroupState state) {
   Member& m = members_[member];
   m.known = true;
   if (state.attempt >= m.told) m.state = std::move(state);
 }
 
-void ShrinkBoard::gone(std::size_t member, bool for_certain) {
+void RegroupBoard::gone(std::size_t member, bool for_certain) {
   members_[member].lives = false;
   members_[member].dead = for_certain;
 }
 
-void ShrinkBoard::took_over() {
+void RegroupBoard::took_over() {
   patient_ = true;
   for (Member& m : members_) m.known = false;
 }
 
 /// The attempt that a living member knows to be committed.
-std::optional<std::uint64_t> ShrinkBoard::committed() const {
+std::optional<std::uint64_t> RegroupBoard::committed() const {
   for (const Member& m : members_) {
     if (m.lives && m.state.stage == Stage::committed) return m.state.attempt;
   }
@@ -53,7 +53,7 @@ std::optional<std::uint64_t> ShrinkBoard::committed() const {
 }
 
 /// The last attempt that living members take part in, if it has not been closed.
-std::optional<std::uint64_t> ShrinkBoard::open() const {
+std::optional<std::uint64_t> RegroupBoard::open() const {
   std::uint64_t last = closed_;
   for (const Member& m : members_) {
     if (m.lives && takes_part(m.state, m.state.attempt)) last = std::max(last, m.state.attempt);
@@ -62,7 +62,7 @@ std::optional<std::uint64_t> ShrinkBoard::open() const {
   return last;
 }
 
-const std::vector<int>& ShrinkBoard::members_of(std::uint64_t attempt) const {
+const std::vector<int>& RegroupBoard::members_of(std::uint64_t attempt) const {
   const auto one = std::find_if(members_.begin(), members_.end(), [attempt](const Member& m) {
     return m.lives && m.state.attempt == attempt && !m.state.members.empty();
   });
@@ -70,7 +70,7 @@ const std::vector<int>& ShrinkBoard::members_of(std::uint64_t attempt) const {
   return one != members_.end() ? one->state.members : kNone;
 }
 
-std::optional<std::uint64_t> ShrinkBoard::unexplained() const {
+std::optional<std::uint64_t> RegroupBoard::unexplained() const {
   const auto attempt = open();
   if (!attempt || committed() || inexplicable_ == *attempt) return std::nullopt;
   const auto failed = all_that([&](const Member& m) {
@@ -79,8 +79,9 @@ std::optional<std::uint64_t> ShrinkBoard::unexplained() const {
   return failed.empty() ? std::nullopt : attempt;
 }
 
-std::vector<ShrinkBoard::Order> ShrinkBoard::decide() {
+std::vector<RegroupBoard::Order> RegroupBoard::decide() {
   std::vector<Order> orders;
+  awaits_servers_ = false;
   if (const auto done = committed()) {
     follow_commit(*done, orders);
   } else if (!knows_all()) {
@@ -94,22 +95,28 @@ std::vector<ShrinkBoard::Order> ShrinkBoard::decide() {
 }
 
 /// One of those that have not told their state yet may know of a commit.
-bool ShrinkBoard::knows_all() const {
+bool RegroupBoard::knows_all() const {
   return !patient_ ||
          std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.known || !m.lives; });
 }
 
-void ShrinkBoard::follow_commit(std::uint64_t attempt, std::vector<Order>& orders) {
+int RegroupBoard::grow_of(std::uint64_t attempt) const {
+  const auto in = all_that([&](const Member& m) { return m.lives && m.state.attempt == attempt; });
+  return in.empty() ? 0 : members_[in.front()].state.grow;
+}
+
+void RegroupBoard::follow_commit(std::uint64_t attempt, std::vector<Order>& orders) {
   const auto in = all_that([attempt](const Member& m) { return m.lives && takes_part(m.state, attempt); });
   for (const std::size_t i : in) members_[i].state.stage = Stage::committed;
-  tell(in, {.kind = ShrinkVerdict::Kind::commit, .attempt = attempt, .members = {}, .failure = {}}, orders);
+  tell(in, {.kind = RegroupVerdict::Kind::commit, .attempt = attempt, .members = {}, .failure = {}}, orders);
   const auto others = all_that([](const Member& m) { return m.lives && m.state.stage == Stage::ready; });
   leave_out(others, orders);
 }
 
-void ShrinkBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
+void RegroupBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
   const std::vector<int> members = members_of(attempt);
-  bool lost = false, late = false, all_built = true;
+  Positions lost;  // who died, or whose calls are over
+  bool late = false, all_built = true;
   const Member* failed = nullptr;
   Positions unheard;  // who live, and have not said yet whether they could join
   for (const int position : members) {
@@ -117,28 +124,39 @@ void ShrinkBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
     const Member& m = members_[i];
     const bool here = m.state.attempt == attempt;
     const bool elsewhere = m.state.stage == Stage::ready || m.state.stage == Stage::away;
-    lost |= !m.lives || elsewhere;
+    if (!m.lives || elsewhere) lost.push_back(i);
     all_built &= here && m.state.stage == Stage::built;
     late |= here && m.lives && m.state.late;
     if (here && m.state.stage == Stage::failed && failed == nullptr) failed = &m;
     if (m.lives && m.state.stage != Stage::built && m.state.stage != Stage::failed) unheard.push_back(i);
   }
   const auto in = all_that([attempt](const Member& m) { return m.lives && takes_part(m.state, attempt); });
-  if (!lost && all_built) {
+  if (lost.empty() && all_built) {
     follow_commit(attempt, orders);
-  } else if (!lost && failed != nullptr && inexplicable_ == attempt) {
+  } else if (lost.empty() && failed != nullptr && inexplicable_ == attempt) {
     closed_ = attempt;
     refuse(in, failed->state.failure, orders);
-  } else if (lost || late) {
+  } else if ((!lost.empty() || late) && grow_of(attempt) > 0) {
     closed_ = attempt;
-    if (!lost) leave_out(unheard, orders);
+    // Those who are ready were to be told of the attempt by a hub that died before.
+    const auto all = all_that([attempt](const Member& m) {
+      return m.lives && (takes_part(m.state, attempt) || m.state.stage == Stage::ready);
+    });
+    refuse(all,
+           !lost.empty()
+               ? Failure{ErrorCode::peer_failed, "grow: not there any more: " + names_of(lost)}
+               : Failure{ErrorCode::timeout, "grow: nothing was heard in time of " + names_of(unheard)},
+           orders);
+  } else if (!lost.empty() || late) {
+    closed_ = attempt;
+    if (lost.empty()) leave_out(unheard, orders);
     again(in, attempt, orders);
   } else {
     tell_place(attempt, orders);
   }
 }
 
-void ShrinkBoard::tell_place(std::uint64_t attempt, std::vector<Order>& orders) {
+void RegroupBoard::tell_place(std::uint64_t attempt, std::vector<Order>& orders) {
   const auto first = std::find_if(members_.begin(), members_.end(), [attempt](const Member& m) {
     return m.lives && takes_part(m.state, attempt) && !m.state.place.empty();
   });
@@ -147,52 +165,57 @@ void ShrinkBoard::tell_place(std::uint64_t attempt, std::vector<Order>& orders) 
     return m.lives && takes_part(m.state, attempt) && m.told_place < attempt;
   });
   for (const std::size_t i : to) members_[i].told_place = attempt;
-  if (!to.empty()) orders.push_back({to, ShrinkFrame::of_place(attempt, first->state.place)});
+  if (!to.empty()) orders.push_back({to, RegroupFrame::of_place(attempt, first->state.place)});
 }
 
-void ShrinkBoard::again(const Positions& in, std::uint64_t attempt, std::vector<Order>& orders) {
+void RegroupBoard::again(const Positions& in, std::uint64_t attempt, std::vector<Order>& orders) {
   Positions to;
   for (const std::size_t i : in) {
     if (members_[i].left_out) continue;
     members_[i].state.stage = Stage::away;  // until it says that it is ready
     to.push_back(i);
   }
-  tell(to, {.kind = ShrinkVerdict::Kind::again, .attempt = attempt, .members = {}, .failure = {}}, orders);
+  tell(to, {.kind = RegroupVerdict::Kind::again, .attempt = attempt, .members = {}, .failure = {}}, orders);
 }
 
-void ShrinkBoard::begin_next(std::vector<Order>& orders) {
+void RegroupBoard::begin_next(std::vector<Order>& orders) {
   leave_out(all_that([](const Member& m) { return m.lives && m.left_out && m.state.stage == Stage::ready; }),
             orders);
   const auto is_ready = [](const Member& m) {
     return m.lives && !m.left_out && m.state.stage == Stage::ready;
   };
+  refuse_to_grow(all_that([&](const Member& m) { return is_ready(m) && m.state.wish.grow > 0; }), orders);
   const Positions ready = all_that(is_ready);
   if (ready.empty() || wait_for_ranks(ready, orders)) return;
   const auto one = *std::find_if(ready.begin(), ready.end(), [this](std::size_t i) { return !serves(i); });
-  const std::vector<int> unwanted = members_[one].state.leave_out;
-  for (const std::size_t i : ready) {
-    if (!serves(i) && members_[i].state.leave_out != unwanted)
-      return refuse(ready,
-                    {ErrorCode::mismatch,
-                     fmt::format("shrink: {} and {} leave out different ranks", names_[one], names_[i])},
-                    orders);
-  }
+  if (auto mismatch = differ_in_whom_they_leave_out(ready, one)) return refuse(ready, *mismatch, orders);
+  const RegroupWish wish = members_[one].state.wish;
   Positions awaited, left;
   bool late = false;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const Member& m = members_[i];
     if (!m.lives || m.left_out) continue;
     late |= m.state.late && is_ready(m) && !serves(i);
-    if (contains(unwanted, i)) {
+    if (contains(wish.leave_out, i)) {
       left.push_back(i);
     } else if (!is_ready(m)) {
       awaited.push_back(i);
     }
   }
+  awaits_servers_ = !awaited.empty() &&
+                    std::all_of(awaited.begin(), awaited.end(), [this](std::size_t i) { return serves(i); });
   if (!awaited.empty() && !late) return;
+  if (auto mismatch = differ_in_growth(ready, one)) return refuse(ready, *mismatch, orders);
+  if (wish.grow > 0 && !awaited.empty())
+    return refuse(
+        ready, {ErrorCode::timeout, fmt::format("grow: {} did not call in time", names_of(awaited))}, orders);
   if (auto why_not = what_forbids(ready, awaited)) return refuse(ready, *why_not, orders);
   left.insert(left.end(), awaited.begin(), awaited.end());
   leave_out(left, orders);
+  begin(ready, wish.grow, orders);
+}
+
+void RegroupBoard::begin(const Positions& ready, int grow, std::vector<Order>& orders) {
   const std::uint64_t attempt = next_attempt();
   for (const std::size_t i : ready) {
     Member& m = members_[i];
@@ -200,14 +223,59 @@ void ShrinkBoard::begin_next(std::vector<Order>& orders) {
     m.state.stage = Stage::building;
     m.state.late = false;
     m.state.members = as_ints(ready);
+    m.state.grow = grow;
   }
   tell(ready,
-       {.kind = ShrinkVerdict::Kind::begin, .attempt = attempt, .members = as_ints(ready), .failure = {}},
+       {.kind = RegroupVerdict::Kind::begin,
+        .attempt = attempt,
+        .members = as_ints(ready),
+        .grow = grow,
+        .failure = {}},
        orders);
 }
 
+std::optional<Failure> RegroupBoard::differ_in_whom_they_leave_out(const Positions& ready,
+                                                                   std::size_t one) const {
+  const RegroupWish& mine = members_[one].state.wish;
+  for (const std::size_t i : ready) {
+    const RegroupWish& theirs = members_[i].state.wish;
+    if (!serves(i) && theirs.grow == mine.grow && theirs.leave_out != mine.leave_out)
+      return Failure{ErrorCode::mismatch,
+                     fmt::format("shrink: {} and {} leave out different ranks", names_[one], names_[i])};
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> RegroupBoard::differ_in_growth(const Positions& ready, std::size_t one) const {
+  const int mine = members_[one].state.wish.grow;
+  for (const std::size_t i : ready) {
+    const int theirs = members_[i].state.wish.grow;
+    if (serves(i) || theirs == mine) continue;
+    if (theirs > 0 && mine > 0)
+      return Failure{ErrorCode::mismatch, fmt::format("grow: {} asks for {} ranks, and {} for {}",
+                                                      names_[one], mine, names_[i], theirs)};
+    return Failure{ErrorCode::mismatch, fmt::format("{} grows the communicator, and {} shrinks it",
+                                                    names_[mine > 0 ? one : i], names_[mine > 0 ? i : one])};
+  }
+  return std::nullopt;
+}
+
+/// A communicator that has failed, or that lacks a member, cannot grow. Others may shrink it meanwhile.
+void RegroupBoard::refuse_to_grow(const Positions& growing, std::vector<Order>& orders) {
+  if (growing.empty()) return;
+  const auto missing = all_that([](const Member& m) { return !m.lives || m.left_out; });
+  if (!missing.empty())
+    return refuse(growing,
+                  {ErrorCode::peer_failed,
+                   fmt::format("grow: not there any more: {}; shrink() goes on without, and what that "
+                               "returns can grow",
+                               names_of(missing))},
+                  orders);
+  if (failure_) refuse(growing, *failure_, orders);
+}
+
 /// Members that serve are ready before anybody shrinks. Returns true if no other one is.
-bool ShrinkBoard::wait_for_ranks(const Positions& ready, std::vector<Order>& orders) {
+bool RegroupBoard::wait_for_ranks(const Positions& ready, std::vector<Order>& orders) {
   bool only_servers = true, late = false, rank_lives = false;
   for (const std::size_t i : ready) {
     only_servers &= serves(i);
@@ -217,13 +285,14 @@ bool ShrinkBoard::wait_for_ranks(const Positions& ready, std::vector<Order>& ord
   for (std::size_t i = 0; i < members_.size(); ++i)
     rank_lives |= members_[i].lives && !members_[i].left_out && !serves(i);
   if (late || !rank_lives)
-    refuse(ready, {ErrorCode::peer_failed, "shrink: no rank is left that shrinks the communicator"}, orders);
+    refuse(ready, {ErrorCode::peer_failed, "no rank is left that shrinks the communicator"}, orders);
   return true;
 }
 
-std::optional<Failure> ShrinkBoard::what_forbids(const Positions& ready, const Positions& left) const {
-  const bool may_be_few = std::all_of(
-      ready.begin(), ready.end(), [this](std::size_t i) { return serves(i) || members_[i].state.minority; });
+std::optional<Failure> RegroupBoard::what_forbids(const Positions& ready, const Positions& left) const {
+  const bool may_be_few = std::all_of(ready.begin(), ready.end(), [this](std::size_t i) {
+    return serves(i) || members_[i].state.wish.minority;
+  });
   if (may_be_few) return std::nullopt;
   Positions unsure = left;  // these may live on, and take the ranks here for dead
   for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -238,7 +307,7 @@ std::optional<Failure> ShrinkBoard::what_forbids(const Positions& ready, const P
                              ready.size(), unsure.size(), names_of(unsure))};
 }
 
-std::string ShrinkBoard::names_of(const Positions& positions) const {
+std::string RegroupBoard::names_of(const Positions& positions) const {
   constexpr std::size_t kMost = 8;
   std::string text;
   for (std::size_t i = 0; i < std::min(positions.size(), kMost); ++i)
@@ -246,27 +315,31 @@ std::string ShrinkBoard::names_of(const Positions& positions) const {
   return positions.size() > kMost ? text + fmt::format(" and {} more", positions.size() - kMost) : text;
 }
 
-void ShrinkBoard::tell(const Positions& to, ShrinkVerdict verdict, std::vector<Order>& orders) {
-  if (!to.empty()) orders.push_back({to, ShrinkFrame::of(std::move(verdict))});
+void RegroupBoard::tell(const Positions& to, RegroupVerdict verdict, std::vector<Order>& orders) {
+  if (!to.empty()) orders.push_back({to, RegroupFrame::of(std::move(verdict))});
 }
 
-void ShrinkBoard::refuse(const Positions& to, const Failure& failure, std::vector<Order>& orders) {
+void RegroupBoard::refuse(const Positions& to, const Failure& failure, std::vector<Order>& orders) {
+  fail(to, RegroupVerdict::Kind::refuse, failure, orders);
+}
+
+void RegroupBoard::fail(const Positions& to, RegroupVerdict::Kind kind, const Failure& failure,
+                        std::vector<Order>& orders) {
   for (const std::size_t i : to) members_[i].state.stage = Stage::away;
-  tell(to, {.kind = ShrinkVerdict::Kind::refuse, .attempt = closed_, .members = {}, .failure = failure},
-       orders);
+  tell(to, {.kind = kind, .attempt = closed_, .members = {}, .failure = failure}, orders);
 }
 
 /// These have not called in time, or the others do not want them.
-void ShrinkBoard::leave_out(const Positions& positions, std::vector<Order>& orders) {
+void RegroupBoard::leave_out(const Positions& positions, std::vector<Order>& orders) {
   for (const std::size_t i : positions) members_[i].left_out = true;
-  refuse(positions,
-         {ErrorCode::aborted,
-          "shrink: this member is not in the smaller communicator, because the others left it out or it did "
-          "not call in time"},
-         orders);
+  fail(positions, RegroupVerdict::Kind::leave_out,
+       {ErrorCode::aborted,
+        "shrink: this member is not in the smaller communicator, because the others left it out or it did "
+        "not call in time"},
+       orders);
 }
 
-std::uint64_t ShrinkBoard::next_attempt() const {
+std::uint64_t RegroupBoard::next_attempt() const {
   std::uint64_t last = closed_;
   for (const Member& m : members_) last = std::max(last, m.state.attempt);
   return last + 1;
