@@ -4,7 +4,10 @@
 
 #include <memory>
 #include <mutex>
+#include <span>
+#include <thread>
 
+#include "tests/stress/compressed.h"
 #include "tests/stress/rank_call.h"
 #include "tests/stress/setting.h"
 
@@ -27,7 +30,7 @@ class Errors {
 };
 
 /// Calls all requests in their order, with several in flight, which end in any order.
-void run_rank(Communicator& communicator, const std::vector<Problem>& problems, Draw draw, Errors& errors) {
+void run_rank(Communicator& communicator, std::span<const Problem> problems, Draw draw, Errors& errors) {
   std::vector<std::unique_ptr<RankCall>> in_flight;
   const auto finish_one = [&] {
     const auto i = static_cast<std::ptrdiff_t>(draw.number(std::uint64_t{0}, in_flight.size() - 1));
@@ -44,12 +47,61 @@ void run_rank(Communicator& communicator, const std::vector<Problem>& problems, 
   while (!in_flight.empty()) finish_one();
 }
 
+/// Where the requests of a round are called.
+enum class Where {
+  whole,  // on the communicator that the ranks have joined
+  part,   // on one that is split from it
+  both,   // one half on each, at the same time
+  anew,   // on one that takes its place, by shrink()
+};
+
+std::string_view text_of(Where where) {
+  switch (where) {
+    case Where::whole:
+      return "";
+    case Where::part:
+      return ", on a split";
+    case Where::both:
+      return ", on the whole and on a split";
+    case Where::anew:
+      return ", after shrink()";
+  }
+  return "";
+}
+
+/// `on_both` has the draws of this rank's calls on the split, if there are others on the whole.
+void run_where(Where where, Communicator& whole, std::span<const Problem> problems, Draw draw, Draw on_both,
+               Errors& errors) {
+  if (where == Where::whole) return run_rank(whole, problems, draw, errors);
+  if (where == Where::anew) {
+    whole = whole.shrink();
+    return run_rank(whole, problems, draw, errors);
+  }
+  Communicator part = whole.split(0, whole.rank());
+  if (where == Where::part) return run_rank(part, problems, draw, errors);
+  const auto half = problems.size() / 2;
+  const std::jthread beside([&] {
+    try {
+      run_rank(part, problems.subspan(half), on_both, errors);
+    } catch (const std::exception& e) {
+      errors.add(fmt::format("on the split: {}", e.what()));
+    }
+  });
+  run_rank(whole, problems.first(half), draw, errors);
+}
+
 }  // namespace
 
 RoundReport run_round(std::uint64_t seed) {
   Draw draw(seed);
   const test::Setting setting = draw_setting(draw);
-  RoundReport report{.setting = text_of(setting), .requests = {}, .errors = {}};
+  // Ranks of a split or of a new communicator keep their numbers, so the problems are the same.
+  const Where where = draw.pick({Where::whole, Where::whole, Where::part, Where::both, Where::anew});
+  const bool compresses = setting.dedicated == 0 && draw.chance(0.3);
+  const std::uint64_t compressed_seed = draw.bits();
+  RoundReport report{.setting = stress::text_of(setting), .requests = {}, .errors = {}};
+  report.setting += text_of(where);
+  if (compresses) report.setting += fmt::format(", compressed with seed {}", compressed_seed);
   std::vector<Problem> problems;
   const int requests = draw.number(1, 25);
   for (int i = 0; i < requests; ++i) {
@@ -63,7 +115,8 @@ RoundReport run_round(std::uint64_t seed) {
   Errors errors;
   const auto thrown = test::run_ranks(setting, [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    run_rank(communicator, problems, Draw(seeds[rank]), errors);
+    run_where(where, communicator, problems, Draw(seeds[rank]), Draw(~seeds[rank]), errors);
+    if (compresses) errors.add(check_compressed(communicator, compressed_seed));
   });
   for (std::size_t member = 0; member < thrown.size(); ++member) {
     if (!thrown[member].empty()) errors.add(fmt::format("member {}: {}", member, thrown[member]));
