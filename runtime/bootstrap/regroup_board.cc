@@ -27,11 +27,15 @@ bool contains(const std::vector<int>& positions, std::size_t position) {
 RegroupBoard::RegroupBoard(std::vector<std::string> names, std::vector<bool> serves)
     : names_(std::move(names)), serves_(std::move(serves)), members_(names_.size()) {}
 
-/// A state that a member sent before it was told of an attempt comes too late to say anything about that.
+/// A state that a member sent before it was told of an attempt comes too late to say anything about that, and
+/// one that it sent before it was told of a commit does not revoke it.
 void RegroupBoard::said(std::size_t member, RegroupState state) {
   Member& m = members_[member];
   m.known = true;
-  if (state.attempt >= m.told) m.state = std::move(state);
+  if (state.attempt < m.told) return;
+  const bool knows = m.committed > 0 && m.committed == state.attempt;
+  m.state = std::move(state);
+  if (knows) m.state.stage = Stage::committed;
 }
 
 void RegroupBoard::gone(std::size_t member, bool for_certain) {
@@ -107,7 +111,10 @@ int RegroupBoard::grow_of(std::uint64_t attempt) const {
 
 void RegroupBoard::follow_commit(std::uint64_t attempt, std::vector<Order>& orders) {
   const auto in = all_that([attempt](const Member& m) { return m.lives && takes_part(m.state, attempt); });
-  for (const std::size_t i : in) members_[i].state.stage = Stage::committed;
+  for (const std::size_t i : in) {
+    members_[i].state.stage = Stage::committed;
+    members_[i].committed = attempt;
+  }
   tell(in, {.kind = RegroupVerdict::Kind::commit, .attempt = attempt, .members = {}, .failure = {}}, orders);
   const auto others = all_that([](const Member& m) { return m.lives && m.state.stage == Stage::ready; });
   leave_out(others, orders);

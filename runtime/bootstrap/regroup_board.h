@@ -64,6 +64,7 @@ class RegroupBoard {
   struct Member {
     RegroupState state;
     std::uint64_t told = 0;        // the last attempt that this hub has told it to begin
+    std::uint64_t committed = 0;   // the attempt of whose commit this hub has told it
     std::uint64_t told_place = 0;  // the last attempt whose place this hub has told it
     bool known = true;             // it has said its state to this hub, or the hub has been the first one
     bool lives = true;

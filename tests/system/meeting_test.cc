@@ -128,7 +128,7 @@ TEST(StarMeeting, AnotherVersionIsRefusedByName) {
       asio::detached);
   io.run();
   hub.join();
-  EXPECT_THAT(errors, Each(HasSubstr("rank 2 of old meets in version 1, and this one in 4")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 of old meets in version 1, and this one in 5")));
 }
 
 TEST(StarMeeting, NamesMayBeOfBytesThatAreNotText) {

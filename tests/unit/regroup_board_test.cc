@@ -73,6 +73,16 @@ TEST_F(RegroupBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
   EXPECT_THAT(board.decide(), IsEmpty());
 }
 
+TEST_F(RegroupBoardTest, WhatWasSentBeforeACommitDoesNotRevokeIt) {
+  for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  for (std::size_t i = 0; i < 4; ++i) board.said(i, in(Stage::built, 1, {0, 1, 2, 3}));
+  ASSERT_THAT(board.decide(), SizeIs(1));
+  for (std::size_t i = 0; i < 3; ++i) board.gone(i, true);
+  board.said(3, in(Stage::built, 1, {0, 1, 2, 3}));
+  EXPECT_THAT(board.decide(), IsEmpty());
+}
+
 TEST_F(RegroupBoardTest, ADeathClosesTheAttemptAndAnotherOneFollows) {
   for (std::size_t i = 0; i < 4; ++i) board.said(i, ready());
   ASSERT_THAT(board.decide(), SizeIs(1));

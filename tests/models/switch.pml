@@ -1,5 +1,5 @@
 /* A model of the switch exchange for Spin: 2 workers, and slots with 2 sets each, over a network that may lose a
-   packet, deliver it once more at any later time, and reorder them all. tests/engine/switch_model.sh checks it.
+   packet, deliver it once more at any later time, and reorder them all. tests/models/switch_model.sh checks it.
 
    Worker w contributes (1 << w) * (r + 1) in round r. So a sum that counts a contribution twice, leaves one out, or
    takes that of another round is not 3 * (r + 1). What is checked:
