@@ -1,6 +1,7 @@
 #include "runtime/torch/buffers.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <mutex>
@@ -9,6 +10,17 @@
 #include <vector>
 
 namespace nzcl_torch {
+namespace {
+
+at::DataPtr& memory_of(c10::StorageImpl& storage) {
+#if TORCH_VERSION_MAJOR >= 2
+  return storage.mutable_data_ptr();
+#else
+  return storage.data_ptr();
+#endif
+}
+
+}  // namespace
 
 /// Tells all Buffers of the process when memory is freed that one of them has registered. It stays until the
 /// process ends, because tensors may be freed by then.
@@ -31,7 +43,7 @@ class FreedMemory {
 
   /// Has the memory of a storage looked after. Returns false if that cannot be. The mutex is locked.
   static bool watch(c10::StorageImpl& storage) {
-    at::DataPtr& memory = storage.data_ptr();
+    at::DataPtr& memory = memory_of(storage);
     if (memory.get_deleter() == &freed) return true;
     return memory.get() == memory.get_context() &&
            memory.compare_exchange_deleter(c10::GetCPUAllocator()->raw_deleter(), &freed);
@@ -72,7 +84,7 @@ nzcl::RegisteredBuffer Buffers::cover(const at::Tensor& tensor) {
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (storage == nullptr || storage->nbytes() == 0) return {};
   const std::scoped_lock lock(FreedMemory::instance().mutex());
-  void* const data = storage->data();
+  void* const data = memory_of(*storage).get();
   const std::size_t bytes = storage->nbytes();
   const auto found = entries_.find(data);
   if (found != entries_.end() && bytes <= found->second.bytes) return {};

@@ -1,5 +1,7 @@
 #include "runtime/torch/conversion.h"
 
+#include <torch/version.h>
+
 #include "runtime/torch/types.h"
 
 namespace nzcl_torch {
@@ -65,8 +67,12 @@ StandIn copied(const at::Tensor& tensor, const at::Tensor& copy) {
 at::Tensor multiplied(const at::Tensor& tensor, const Op& op) {
   const auto* const factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK(factor != nullptr, "nzcl does not know this operation's supplement");
-  if (factor->tensor_factors.empty()) return tensor * factor->double_factor;
-  return tensor * factor->tensor_factors.front();
+#if TORCH_VERSION_MAJOR >= 2
+  return factor->tensor_factor.defined() ? tensor * factor->tensor_factor : tensor * factor->double_factor;
+#else
+  return factor->tensor_factors.empty() ? tensor * factor->double_factor
+                                        : tensor * factor->tensor_factors.front();
+#endif
 }
 
 }  // namespace

@@ -161,6 +161,11 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> Fallback::group(const char* call) {
   return group_;
 }
 
+void Fallback::set_timeout(std::chrono::milliseconds timeout) {
+  const std::scoped_lock lock(mutex_);
+  if (group_.defined()) static_cast<Group&>(*group_).set_timeout(timeout);
+}
+
 void Fallback::abort() {
   const std::scoped_lock lock(mutex_);
   end_operations(contexts_);

@@ -40,6 +40,8 @@ class Fallback {
   bool forbidden() const { return forbidden_; }
   /// Gloo's group, for this call of a user. Throws c10::Error if there is none, and says why.
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group(const char* call);
+  /// The timeout of operations that come later.
+  void set_timeout(std::chrono::milliseconds timeout);
   /// Ends all operations with errors, on the other ranks too, and those that come later.
   void abort();
   /// Waits until this rank's operations are over, but ends them after `limit`, and frees all of the group.

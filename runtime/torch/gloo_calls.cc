@@ -181,17 +181,17 @@ WorkPtr GlooCalls::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr GlooCalls::send(Tensors& tensors, int to, int tag) {
   if (fallback().forbidden()) return GroupBase::send(tensors, to, tag);
-  return fallback().group("send")->send(tensors, to, tag);
+  return noted(fallback().group("send")->send(tensors, to, tag));
 }
 
 WorkPtr GlooCalls::recv(Tensors& tensors, int from, int tag) {
   if (fallback().forbidden()) return GroupBase::recv(tensors, from, tag);
-  return fallback().group("recv")->recv(tensors, from, tag);
+  return noted(fallback().group("recv")->recv(tensors, from, tag));
 }
 
 WorkPtr GlooCalls::recvAnysource(Tensors& tensors, int tag) {
   if (fallback().forbidden()) return GroupBase::recvAnysource(tensors, tag);
-  return fallback().group("recv from any rank")->recvAnysource(tensors, tag);
+  return noted(fallback().group("recv from any rank")->recvAnysource(tensors, tag));
 }
 
 void GlooCalls::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

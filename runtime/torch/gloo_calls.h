@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "runtime/torch/fallback.h"
+#include "runtime/torch/group_adapter.h"
 #include "runtime/torch/group_work.h"
-#include "runtime/torch/process_group.h"
 
 namespace nzcl_torch {
 
@@ -24,9 +24,9 @@ using Tensors = std::vector<at::Tensor>;
 ///
 /// Works of collectives are nzcl's, which are over when Gloo's are: so a barrier waits for them, and
 /// callbacks of their futures may wait for other collectives. Works of messages are Gloo's own.
-class GlooCalls : public GroupBase {
+class GlooCalls : public GroupAdapter {
  public:
-  using GroupBase::GroupBase;
+  using GroupAdapter::GroupAdapter;
 
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -45,6 +45,8 @@ class GlooCalls : public GroupBase {
  protected:
   using Gloo = c10d::ProcessGroupGloo;
 
+  /// Is told of every call's work, and returns it.
+  virtual WorkPtr noted(const WorkPtr& work) = 0;
   virtual GroupWorkPtr make_work(c10d::OpType type, const std::vector<Tensors>& outputs) = 0;
   /// Why nzcl's communicator has failed: it often knows more than that Gloo's connection has closed.
   virtual std::optional<std::string> failure() const = 0;

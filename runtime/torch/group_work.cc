@@ -1,5 +1,7 @@
 #include "runtime/torch/group_work.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <utility>

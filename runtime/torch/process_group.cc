@@ -1,6 +1,7 @@
 #include "runtime/torch/process_group.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "runtime/torch/buffers.h"
 #include "runtime/torch/call_order.h"
 #include "runtime/torch/callback_threads.h"
+#include "runtime/torch/coalesced_work.h"
 #include "runtime/torch/conversion.h"
 #include "runtime/torch/error_text.h"
 #include "runtime/torch/fallback_wanted.h"
@@ -37,11 +39,6 @@ nzcl::Options options_for(std::chrono::milliseconds timeout) {
   if (seconds > 0) options.timeout_s = std::min(seconds, 86400.0);
   if (seconds > 0) options.bootstrap_timeout_s = std::clamp(seconds, 1.0, 300.0);
   return nzcl::options_from_environment(options);
-}
-
-std::chrono::nanoseconds timeout_of(const auto& options) {
-  return options.timeout == c10d::kUnsetTimeout ? std::chrono::nanoseconds(0)
-                                                : std::chrono::nanoseconds(options.timeout);
 }
 
 std::uint64_t count_of(const at::Tensor& t) { return static_cast<std::uint64_t>(t.numel()); }
@@ -100,6 +97,27 @@ class NzclGroup final : public GlooCalls {
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return outstanding_.begun(); }
 
+  void set_timeout(std::chrono::milliseconds timeout) {
+    TORCH_CHECK(timeout.count() > 0, "nzcl's timeout must be longer than 0 ms, and not ", timeout.count());
+    timeout_ = timeout;
+    fallback().set_timeout(timeout);
+  }
+  /// libtorch after 2.6 has a call for that, which this overrides.
+  void setTimeout(std::chrono::milliseconds timeout) { set_timeout(timeout); }
+
+  /// What is called until endCoalescing() starts as always. One thread makes the calls of both and between.
+  void startCoalescing() override {
+    TORCH_CHECK(!coalesced_, "nzcl's startCoalescing() was called twice without endCoalescing()");
+    coalesced_.emplace();
+  }
+  WorkPtr endCoalescing() override {
+    TORCH_CHECK(coalesced_, "nzcl's endCoalescing() was called without startCoalescing()");
+    auto parts = std::move(*coalesced_);
+    coalesced_.reset();
+    return c10::make_intrusive<CoalescedWork>(getRank(), std::move(parts));
+  }
+  bool supportsCoalescing() const { return true; }  // libtorch after 2.6 asks
+
   void abort(const std::string& reason) {
     communicator_->abort(reason);
     fallback().abort();
@@ -112,6 +130,10 @@ class NzclGroup final : public GlooCalls {
     std::vector<Part> parts;
     check([&] { parts.push_back(part_of(only(tensors, "allreduce"), options.reduceOp, "allreduce")); });
     return reduce_parts(make_work(OpType::ALLREDUCE, tensors), parts, timeout_of(options));
+  }
+
+  WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    return allreduce(tensors, options);  // goes by the tensor's layout
   }
 
   WorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override {
@@ -204,15 +226,23 @@ class NzclGroup final : public GlooCalls {
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input,
                           const c10d::AllgatherOptions& options) override {
-    check([&] {
-      check_dense(output, "allgather");
-      check_dense(input, "allgather");
-      TORCH_CHECK(output.numel() == input.numel() * getSize() && output.scalar_type() == input.scalar_type(),
-                  "nzcl's allgather: the output must have as many elements as all inputs, and their type");
-    });
+    check([&] { check_allgather(output, input); });
     const auto work = make_work(OpType::_ALLGATHER_BASE, {output});
     return start(work, [=, this, timeout = timeout_of(options)] {
       add_allgather(*work, in_one_piece(*work, output, true), input, timeout);
+    });
+  }
+
+  WorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::AllgatherOptions& options) override {
+    check([&] {
+      check_pairs(outputs, inputs, "allgather_into_tensor_coalesced");
+      for (std::size_t i = 0; i < inputs.size(); ++i) check_allgather(outputs[i], inputs[i]);
+    });
+    const auto work = make_work(OpType::_ALLGATHER_BASE, outputs);
+    return start(work, [=, this, timeout = timeout_of(options)] {
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        add_allgather(*work, in_one_piece(*work, outputs[i], true), inputs[i], timeout);
     });
   }
 
@@ -237,24 +267,26 @@ class NzclGroup final : public GlooCalls {
       flat.push_back(t.reshape({-1}));
       counts.push_back(count_of(t));
     }
-    return reduce_scatter_flat(make_work(OpType::REDUCE_SCATTER, outputs), outputs.front(), at::cat(flat),
-                               counts, *how, timeout_of(options));
+    return reduce_scatter_all(make_work(OpType::REDUCE_SCATTER, outputs),
+                              {{outputs.front(), at::cat(flat), counts, *how}}, timeout_of(options));
   }
 
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    std::optional<Reduction> how;
+    std::vector<Scatter> parts;
+    check([&] { parts.push_back(scatter_of(output, input, options.reduceOp)); });
+    return reduce_scatter_all(make_work(OpType::_REDUCE_SCATTER_BASE, {output}), parts, timeout_of(options));
+  }
+
+  WorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                          const c10d::ReduceScatterOptions& options) override {
+    std::vector<Scatter> parts;
     check([&] {
-      check_dense(input, "reduce_scatter");
-      check_dense(output, "reduce_scatter");
-      how = reduction(output, options.reduceOp);
-      TORCH_CHECK(
-          input.numel() == output.numel() * getSize() && output.scalar_type() == input.scalar_type(),
-          "nzcl's reduce_scatter: the input must have as many elements as all outputs, and their type");
+      check_pairs(outputs, inputs, "reduce_scatter_tensor_coalesced");
+      for (std::size_t i = 0; i < inputs.size(); ++i)
+        parts.push_back(scatter_of(outputs[i], inputs[i], options.reduceOp));
     });
-    const std::vector<std::uint64_t> counts(static_cast<std::size_t>(getSize()), count_of(output));
-    return reduce_scatter_flat(make_work(OpType::_REDUCE_SCATTER_BASE, {output}), output, input.reshape({-1}),
-                               counts, *how, timeout_of(options));
+    return reduce_scatter_all(make_work(OpType::_REDUCE_SCATTER_BASE, outputs), parts, timeout_of(options));
   }
 
   /// It is over when all earlier calls of this rank are.
@@ -271,7 +303,7 @@ class NzclGroup final : public GlooCalls {
     check([&] { check_dense(tensor, "average"); });
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
     return start(work, [=, this] {
-      add_dense_allreduce(work, tensor, nzcl::ReduceOp::avg, block_elems, std::chrono::nanoseconds(0));
+      add_dense_allreduce(work, tensor, nzcl::ReduceOp::avg, block_elems, timeout_.load());
     });
   }
 
@@ -286,8 +318,11 @@ class NzclGroup final : public GlooCalls {
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
     return start(work, [=, this, state = &state] {
       float* const data = used(*work, tensor).data_ptr<float>();
-      work->add(communicator_->allreduce_compressed(
-          {.state = state, .input = data, .output = data, .op = nzcl::ReduceOp::avg}));
+      work->add(communicator_->allreduce_compressed({.state = state,
+                                                     .input = data,
+                                                     .output = data,
+                                                     .op = nzcl::ReduceOp::avg,
+                                                     .timeout = timeout_.load()}));
     });
   }
 
@@ -305,6 +340,11 @@ class NzclGroup final : public GlooCalls {
  private:
   static constexpr nzcl::DataType kBytes = nzcl::DataType::uint8;  // are copied, whatever they stand for
   static constexpr std::uint64_t kBlockBytes = 1024;
+
+  std::chrono::nanoseconds timeout_of(const auto& options) const {
+    return options.timeout == c10d::kUnsetTimeout ? timeout_.load()
+                                                  : std::chrono::nanoseconds(options.timeout);
+  }
 
   void end() {
     if (!communicator_) return;
@@ -331,6 +371,17 @@ class NzclGroup final : public GlooCalls {
       }
     });
   }
+  static void check_pairs(const Tensors& outputs, const Tensors& inputs, const char* call) {
+    TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), "nzcl's ", call,
+                " takes as many outputs as inputs, and at least one; this call has ", outputs.size(), " and ",
+                inputs.size());
+  }
+  void check_allgather(const at::Tensor& output, const at::Tensor& input) const {
+    check_dense(output, "allgather");
+    check_dense(input, "allgather");
+    TORCH_CHECK(output.numel() == input.numel() * getSize() && output.scalar_type() == input.scalar_type(),
+                "nzcl's allgather: the output must have as many elements as all inputs, and their type");
+  }
   void check_list(const std::vector<Tensors>& lists, const char* call, const char* what) const {
     TORCH_CHECK(lists.size() == 1 && lists[0].size() == static_cast<std::size_t>(getSize()), "nzcl's ", call,
                 " takes one list of ", getSize(), " ", what, "s");
@@ -348,8 +399,14 @@ class NzclGroup final : public GlooCalls {
     return make_work(type, std::vector<Tensors>{outputs});
   }
   GroupWorkPtr make_work(OpType type, const std::vector<Tensors>& outputs, std::uint64_t number) {
-    return c10::make_intrusive<GroupWork>(getRank(), type, outputs, callbacks_,
-                                          [this, number] { outstanding_.end(number); });
+    const auto work = c10::make_intrusive<GroupWork>(getRank(), type, outputs, callbacks_,
+                                                     [this, number] { outstanding_.end(number); });
+    noted(work);
+    return work;
+  }
+  WorkPtr noted(const WorkPtr& work) override {
+    if (coalesced_) coalesced_->push_back(work);
+    return work;
   }
 
   /// Has the call's operations started in the order of the calls.
@@ -456,36 +513,74 @@ class NzclGroup final : public GlooCalls {
     add(work, "all_reduce", [&](Gloo& gloo) { return gloo.allreduce(data, options); });
   }
 
-  /// `input` has the ranks' chunks one behind the other, of `counts` elements.
-  WorkPtr reduce_scatter_flat(const GroupWorkPtr& work, const at::Tensor& output, const at::Tensor& input,
-                              const std::vector<std::uint64_t>& counts, const Reduction& how,
-                              std::chrono::nanoseconds timeout) {
-    const at::Tensor in = stand_in(input, how).tensor;
-    if (how.gloo) {  // has no reduce_scatter: the chunk is taken from the sum of all
-      std::int64_t before = 0;
-      for (int r = 0; r < getRank(); ++r)
-        before += static_cast<std::int64_t>(counts[static_cast<std::size_t>(r)]);
-      const at::Tensor all = in.is_alias_of(input) ? in.clone() : in;
-      work->at_last([=, output = output]() mutable {
-        output.copy_(all.narrow(0, before, output.numel()).view(output.sizes()));
-      });
-      c10d::AllreduceOptions options;
-      options.reduceOp = *how.gloo;
-      return start_gloo(work, "reduce_scatter", [&](Gloo& gloo) {
-        Tensors data{all};
-        return gloo.allreduce(data, options);
-      });
+  /// One reduce_scatter. `input` has the ranks' chunks one behind the other, of `counts` elements.
+  struct Scatter {
+    at::Tensor output, input;
+    std::vector<std::uint64_t> counts;
+    Reduction how;
+  };
+  Scatter scatter_of(const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op) {
+    check_dense(input, "reduce_scatter");
+    check_dense(output, "reduce_scatter");
+    const Reduction how = reduction(output, op);
+    TORCH_CHECK(input.numel() == output.numel() * getSize() && output.scalar_type() == input.scalar_type(),
+                "nzcl's reduce_scatter: the input must have as many elements as all outputs, and their type");
+    return {.output = output,
+            .input = input.reshape({-1}),
+            .counts = std::vector<std::uint64_t>(static_cast<std::size_t>(getSize()), count_of(output)),
+            .how = how};
+  }
+
+  WorkPtr reduce_scatter_all(const GroupWorkPtr& work, const std::vector<Scatter>& parts,
+                             std::chrono::nanoseconds timeout) {
+    std::vector<Scatter> own;
+    try {
+      for (const Scatter& part : parts) {
+        if (part.how.gloo)
+          add_gloo_scatter(work, part);
+        else
+          own.push_back(with_stand_ins(*work, part));
+      }
+    } catch (const std::exception& e) {
+      give_up(*work, e);
+      throw;
     }
-    at::Tensor out = output;
+    return start(work, [=, this] {
+      for (const Scatter& part : own)
+        add_reduce_scatter(*work, part.output, part.input.contiguous(), part.counts, part.how.op, timeout);
+    });
+  }
+
+  /// Gloo has no reduce_scatter: the chunk is taken from the sum of all.
+  void add_gloo_scatter(const GroupWorkPtr& work, const Scatter& part) {
+    const at::Tensor in = stand_in(part.input, part.how).tensor;
+    std::int64_t before = 0;
+    for (int r = 0; r < getRank(); ++r)
+      before += static_cast<std::int64_t>(part.counts[static_cast<std::size_t>(r)]);
+    const at::Tensor all = in.is_alias_of(part.input) ? in.clone() : in;
+    work->at_last([=, output = part.output]() mutable {
+      output.copy_(all.narrow(0, before, output.numel()).view(output.sizes()));
+    });
+    c10d::AllreduceOptions options;
+    options.reduceOp = *part.how.gloo;
+    add(work, "reduce_scatter", [&](Gloo& gloo) {
+      Tensors data{all};
+      return gloo.allreduce(data, options);
+    });
+  }
+
+  /// The same, with tensors of the type in which it is done.
+  static Scatter with_stand_ins(GroupWork& work, Scatter part) {
+    const at::Tensor output = part.output;
+    part.input = stand_in(part.input, part.how).tensor;
     if (output.scalar_type() == at::kBool) {
-      out = output.view(at::kByte);
-    } else if (output.scalar_type() != how.type) {
-      out = at::empty(output.sizes(), output.options().dtype(how.type));
-      work->at_last([=, output = output]() mutable { output.copy_(out); });
+      part.output = output.view(at::kByte);
+    } else if (output.scalar_type() != part.how.type) {
+      part.output = at::empty(output.sizes(), output.options().dtype(part.how.type));
+      work.at_last([out = part.output, output]() mutable { output.copy_(out); });
     }
-    if (how.odd) work->at_last([out]() mutable { out.bitwise_and_(1); });
-    return start(work,
-                 [=, this] { add_reduce_scatter(*work, out, in.contiguous(), counts, how.op, timeout); });
+    if (part.how.odd) work.at_last([out = part.output]() mutable { out.bitwise_and_(1); });
+    return part;
   }
 
   static void give_up(GroupWork& work, const std::exception& error) {  // nobody has it, but barriers count it
@@ -591,6 +686,9 @@ class NzclGroup final : public GlooCalls {
   }
 
   const AroundClose around_close_;
+  std::atomic<std::chrono::nanoseconds>
+      timeout_{};                                  // of operations that are given none; 0: the communicator's
+  std::optional<std::vector<WorkPtr>> coalesced_;  // since startCoalescing()
   const std::shared_ptr<CallbackThreads> callbacks_ = std::make_shared<CallbackThreads>();
   Outstanding outstanding_;
   CallOrder order_;
@@ -623,6 +721,10 @@ WorkPtr average(GroupBase& group, const at::Tensor& tensor, std::uint64_t block_
 }
 
 void abort(GroupBase& group, const std::string& reason) { nzcl_group(group).abort(reason); }
+
+void set_timeout(GroupBase& group, std::chrono::milliseconds timeout) {
+  nzcl_group(group).set_timeout(timeout);
+}
 
 void close(GroupBase& group) { nzcl_group(group).close(); }
 

@@ -4,12 +4,7 @@
 #include <ATen/ATen.h>
 #include <torch/version.h>
 
-// 1.13 has c10d::Backend already, though nothing of it takes one: with NZCL_TORCH_BACKEND set to 1 that form
-// is at least compiled.
-#ifndef NZCL_TORCH_BACKEND
-#define NZCL_TORCH_BACKEND (TORCH_VERSION_MAJOR >= 2)
-#endif
-#if NZCL_TORCH_BACKEND
+#if TORCH_VERSION_MAJOR >= 2
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #else
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -25,8 +20,8 @@
 
 namespace nzcl_torch {
 
-/// What libtorch lets plugins derive from. The virtual functions that nzcl implements are the same in both.
-#if NZCL_TORCH_BACKEND
+/// What libtorch lets plugins derive from: group_adapter.h has what differs.
+#if TORCH_VERSION_MAJOR >= 2
 using GroupBase = c10d::Backend;
 #else
 using GroupBase = c10d::ProcessGroup;
@@ -55,6 +50,8 @@ NZCL_API void abort(GroupBase& group, const std::string& reason);
 /// Closes the group's communicator, as destroying the group does. Later calls of it do nothing; those that
 /// start operations fail.
 NZCL_API void close(GroupBase& group);
+/// The timeout of operations that come later and are given none. The group was made with another one.
+NZCL_API void set_timeout(GroupBase& group, std::chrono::milliseconds timeout);
 /// Replaces the tensor by the average over all ranks of what their states send of it. `tensor` has
 /// state.elements() float32, one behind the other. The state belongs to nzcl until the work has completed.
 NZCL_API c10::intrusive_ptr<c10d::Work> average_compressed(GroupBase& group, nzcl::CompressorState& state,

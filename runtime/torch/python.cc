@@ -60,8 +60,8 @@ Groups& groups() {
   return all;
 }
 
-auto create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-            std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<GroupBase> create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                     std::chrono::milliseconds timeout) {
   const auto group = nzcl_torch::make_process_group(store, rank, size, timeout, without_lock);
   groups().add(group);
   return group;
@@ -135,6 +135,10 @@ void load_state_dict(BucketHook& hook, const py::dict& saved) {
   hook.restore(std::move(states), chosen);
 }
 
+void set_timeout(const c10::intrusive_ptr<GroupBase>& group, std::chrono::milliseconds timeout) {
+  nzcl_torch::set_timeout(*group, timeout);
+}
+
 py::dict statistics(const c10::intrusive_ptr<GroupBase>& group) {
   const nzcl::Statistics s = nzcl_torch::statistics(*group);
   return py::dict(py::arg("operations") = s.operations, py::arg("messages_sent") = s.messages_sent,
@@ -151,6 +155,7 @@ PYBIND11_MODULE(_C, module) {
              py::call_guard<py::gil_scoped_release>());
   module.def("close_all", &close_all, py::arg("failure"), py::call_guard<py::gil_scoped_release>());
   module.def("fallback_forbidden", [] { return !nzcl_torch::fallback_wanted(); });
+  module.def("set_timeout", &set_timeout, py::arg("group"), py::arg("timeout"));
   module.def("statistics", &statistics, py::arg("group"));
   module.def("register_hook", &register_hook, py::arg("reducer"), py::arg("group"), py::arg("parameters"),
              py::arg("compress"), py::arg("automatic"), py::arg("tries"), py::arg("more_steps"),

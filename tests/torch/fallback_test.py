@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 
-from ranks import expect_error, group, main, outcomes, run, start_ranks, wait_for_all
+from ranks import backend, expect_error, group, main, outcomes, run, start_ranks, wait_for_all
 
 
 def integers(torch, dtype, seed, n=1000):
@@ -126,7 +126,9 @@ def sparse_forms(torch, dist, rank, size):
         for d in dense[1:]:
             expected = fold(expected, d) if fold else expected + d
         t = make(rank)
-        dist.all_reduce(t, op)
+        options = dist.AllreduceOptions()
+        options.reduceOp = op
+        backend().allreduce([t], options).wait()
         assert t.layout == make(rank).layout and t.dtype == expected_type
         assert torch.equal(t.to_dense(), expected), (t, expected)
 

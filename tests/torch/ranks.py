@@ -21,7 +21,8 @@ def start_ranks(case, size, within=lambda rank: [], address="127.0.0.1", **extra
     ranks = []
     for rank in range(size):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=address, MASTER_PORT=str(port))
-        env |= {"GLOO_SOCKET_IFNAME": "lo"} | extra
+        # Debian's PyTorch 2 is built without libuv, which its own store asks for unless it is told not to.
+        env |= {"GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0"} | extra
         ranks.append(subprocess.Popen([*within(rank), sys.executable, os.path.abspath(sys.argv[0]), "--rank", case], env=env, stdout=subprocess.PIPE,
                                       stderr=subprocess.STDOUT, text=True))
     return ranks
@@ -57,6 +58,13 @@ def group():
     dist.init_process_group("nzcl")
     assert dist.get_backend() == "nzcl"
     return torch, dist, dist.get_rank(), dist.get_world_size()
+
+
+def backend():
+    """nzcl's own object of the default group. From PyTorch 2.0 on it stands behind one of PyTorch, which refuses some arguments itself."""
+    import nzcl_torch
+
+    return nzcl_torch._backend_of(None)
 
 
 def wait_for_all(dist, rank, size):

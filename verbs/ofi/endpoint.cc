@@ -17,6 +17,16 @@ std::size_t bytes_of(std::span<const Segment> segments) {
   return bytes;
 }
 
+// libfabric 2 deprecates wait sets. Only the provider `net` needs them, which went with libfabric 1.18.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+int open_wait_set(fid_fabric* fabric, fid_wait*& set) {
+  fi_wait_attr attributes{.wait_obj = FI_WAIT_FD, .flags = 0};
+  return fi_wait_open(fabric, &attributes, &set);
+}
+bool may_sleep_on(fid_wait* set) { return fi_wait(set, 0) == -FI_ETIMEDOUT; }
+#pragma GCC diagnostic pop
+
 }  // namespace
 
 OfiEndpoint::OfiEndpoint(fid_fabric* fabric, Domains::ForEndpoint domain, fi_info* info,
@@ -58,9 +68,8 @@ void OfiEndpoint::open_queue(std::size_t size) {
   if (provider_ == "net") {
     // With `net`, fi_trywait leaves the descriptor of a queue readable for ever (libfabric 1.17). The
     // descriptor of a wait set works.
-    fi_wait_attr wait_attr{.wait_obj = FI_WAIT_FD, .flags = 0};
     fid_wait* set = nullptr;
-    check(fi_wait_open(fabric_, &wait_attr, &set), device_name_ + ": opening a wait set");
+    check(open_wait_set(fabric_, set), device_name_ + ": opening a wait set");
     wait_set_.reset(set);
     attributes.wait_obj = FI_WAIT_SET;
     attributes.wait_set = set;
@@ -221,7 +230,7 @@ Completion OfiEndpoint::take_error() noexcept {
 
 bool OfiEndpoint::prepare_wait() noexcept {
   const auto lock = lock_keys();
-  if (wait_set_) return fi_wait(wait_set_.get(), 0) == -FI_ETIMEDOUT;
+  if (wait_set_) return may_sleep_on(wait_set_.get());
   fid* fids[] = {&queue_->fid};
   return fi_trywait(fabric_, fids, 1) == FI_SUCCESS;
 }

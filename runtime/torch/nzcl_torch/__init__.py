@@ -2,20 +2,57 @@
 
 >>> import torch.distributed, nzcl_torch
 >>> torch.distributed.init_process_group("nzcl")
+
+Where this package is installed, PyTorch from 2.5 on finds it by its entry points, and needs no import.
 """
 
-import atexit
-import functools
-import sys
+import importlib
 
-import torch.distributed
 
-from . import _C
-from ._C import BucketHook  # noqa: F401
+def register():
+    """Adds the backend "nzcl" to torch.distributed, unless that was done. PyTorch calls it by this package's entry points, the one of
+    "torch.backends" at the end of its own import, so it loads nothing of nzcl yet."""
+    import atexit
+    import inspect
+    import torch.distributed
+
+    c10d = torch.distributed.distributed_c10d
+    if "NZCL" in c10d.Backend._plugins:
+        return
+    # PyTorch 1.13 does not ask for devices.
+    asked = {"devices": ["cpu"]} if "devices" in inspect.signature(c10d.Backend.register_backend).parameters else {}
+    c10d.Backend.register_backend("nzcl", _create, **asked)
+    atexit.register(_close_groups)
+    for name, wrapper in {"monitored_barrier": _monitored_barrier_of, "_set_pg_timeout": _set_pg_timeout_of}.items():
+        if original := getattr(c10d, name, None):
+            wrapped = wrapper(original)
+            setattr(c10d, name, wrapped)
+            if hasattr(torch.distributed, name):
+                setattr(torch.distributed, name, wrapped)
+
+
+def __getattr__(name):
+    """The compiled part is loaded when it is first used."""
+    if name not in ("_C", "BucketHook"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    compiled = importlib.import_module("._C", __name__)
+    return compiled if name == "_C" else compiled.BucketHook
+
+
+def _compiled():
+    return importlib.import_module("._C", __name__)
 
 
 def _create(store, rank, size, timeout):
-    return _C.create(store=store, rank=rank, size=size, timeout=timeout)
+    return _compiled().create(store=store, rank=rank, size=size, timeout=timeout)
+
+
+def _backend_of(group):
+    """PyTorch's own object of a group (the default one if None) from 2.0 on has nzcl's group as its backend; before, it is nzcl's group."""
+    import torch.distributed
+
+    group = group or torch.distributed.distributed_c10d._get_default_group()
+    return group._get_backend(torch.device("cpu")) if hasattr(group, "_get_backend") else group
 
 
 def register_hook(model, compress="", *, automatic=False, tries=5, more_steps=1.5, start=1, min_bytes=4096, convolution_bin=50):
@@ -32,32 +69,52 @@ def register_hook(model, compress="", *, automatic=False, tries=5, more_steps=1.
     set_rate(lr) before each step says the learning rate, so that what is sent late counts with the rate of its own step. Give it wherever
     the rate falls.
     """
-    hook = _C.register_hook(reducer=model.reducer, group=model.process_group, parameters=list(model.module.parameters()),
-                            compress=compress, automatic=automatic, tries=tries, more_steps=more_steps, start=start,
-                            min_bytes=min_bytes, convolution_bin=convolution_bin)
+    hook = _compiled().register_hook(reducer=model.reducer, group=_backend_of(model.process_group), parameters=list(model.module.parameters()),
+                                     compress=compress, automatic=automatic, tries=tries, more_steps=more_steps, start=start,
+                                     min_bytes=min_bytes, convolution_bin=convolution_bin)
     model.logger._set_comm_hook_name("nzcl")
     return hook
 
 
 def statistics(group=None):
     """What a process group of nzcl has moved on this rank since it was made."""
-    return _C.statistics(group or torch.distributed.distributed_c10d._get_default_group())
+    return _compiled().statistics(_backend_of(group))
+
+
+def set_timeout(timeout, group=None):
+    """The timeout (a timedelta) of the group's operations that are called from now on, unless the call has one of its own."""
+    _compiled().set_timeout(_backend_of(group), timeout)
 
 
 def _close_groups():
     """At the end of the program: closes groups that were not destroyed. An exception that ended the program fails them, so that the other ranks
     learn of it at once and do not wait for this one."""
+    import sys
+
+    compiled = sys.modules.get(f"{__name__}._C")
+    if compiled is None:  # there were no groups
+        return
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    _C.close_all(failure="" if error is None else f"its program ended with {type(error).__name__}: {error}")
+    compiled.close_all(failure="" if error is None else f"its program ended with {type(error).__name__}: {error}")
+
+
+def _is_nzcl(group):
+    import torch.distributed
+
+    c10d = torch.distributed.distributed_c10d
+    return not c10d._rank_not_in_group(group) and c10d.get_backend(group) == "nzcl"
 
 
 def _monitored_barrier_of(original):
     """torch.distributed.monitored_barrier() refuses every backend but Gloo by its name. nzcl's group has Gloo do it."""
+    import functools
 
     @functools.wraps(original)
     def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        import torch.distributed
+
         c10d = torch.distributed.distributed_c10d
-        if c10d._rank_not_in_group(group) or c10d.get_backend(group) != "nzcl" or _C.fallback_forbidden():
+        if not _is_nzcl(group) or _compiled().fallback_forbidden():
             return original(group, timeout, wait_all_ranks)
         group = c10d._get_default_group() if group is None else group
         return group.monitored_barrier(c10d.default_pg_timeout if timeout is None else timeout, wait_all_ranks=wait_all_ranks)
@@ -65,8 +122,18 @@ def _monitored_barrier_of(original):
     return monitored_barrier
 
 
-if "NZCL" not in torch.distributed.Backend._plugins:
-    torch.distributed.Backend.register_backend("nzcl", _create)
-    atexit.register(_close_groups)
-    torch.distributed.monitored_barrier = _monitored_barrier_of(torch.distributed.monitored_barrier)
-    torch.distributed.distributed_c10d.monitored_barrier = torch.distributed.monitored_barrier
+def _set_pg_timeout_of(original):
+    """PyTorch 2.6 sets the timeout of Gloo's and NCCL's groups only, and warns of others."""
+    import functools
+
+    @functools.wraps(original)
+    def _set_pg_timeout(timeout, group=None):
+        if _is_nzcl(group):
+            set_timeout(timeout, group)
+        else:
+            original(timeout, group)
+
+    return _set_pg_timeout
+
+
+register()
