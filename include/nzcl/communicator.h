@@ -65,9 +65,10 @@ class NZCL_API RegisteredBuffer {
 /// An allreduce whose input and output have the shape of the dense tensor. Every rank passes the same count,
 /// type, op, block_elems and `dense`.
 struct AllreduceRequest {
-  const void* input = nullptr;  ///< count elements inside a registered buffer
-  void* output = nullptr;       ///< the same; may equal input (in place), but must not overlap it otherwise
-  std::uint64_t count = 0;      ///< elements; 0 is allowed (the call is then a barrier)
+  /// count elements inside a registered buffer: of the host, or both on the same GPU (nzcl/GPU.md)
+  const void* input = nullptr;
+  void* output = nullptr;   ///< the same; may equal input (in place), but must not overlap it otherwise
+  std::uint64_t count = 0;  ///< elements; 0 is allowed (the call is then a barrier)
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;  ///< elements per block, any from 1 up; the last block may be partial
@@ -97,6 +98,9 @@ struct AllreduceRequest {
   /// results are right whatever it says. If it differs between ranks, the communicator fails with
   /// ErrorCode::mismatch, because they could choose differently.
   double expected_density = 0;
+  /// For memory of a GPU: the stream (a CUstream, or a cudaStream_t) in whose order the input is read; null
+  /// is the default stream. For host memory it must be null. See nzcl/GPU.md.
+  void* stream = nullptr;
 };
 
 /// The largest block of a tensor whose values travel in a narrower type.
@@ -199,6 +203,11 @@ class NZCL_API Work {
   /// wait for operations, but it must not close or destroy its communicator. What it throws is logged.
   /// Callbacks of operations in flight are over when close() returns, or the destructor of the communicator.
   void on_complete(std::function<void(const Error* error)> callback);
+  /// For memory of a GPU: whatever is put into `stream` from now on waits until the operation has completed,
+  /// with success or without. The host does not wait, and learns of a failure by test() or wait() only.
+  /// Throws Error{invalid_usage} for an operation on host memory, and Error{system} with what the driver
+  /// says.
+  void enqueue_wait(void* stream);
   /// A set bit b says that block b is in the result. It may be called after success, and the bitmap is valid
   /// as long as a handle lives.
   [[nodiscard]] std::span<const std::uint64_t> union_bitmap() const;

@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/gpu/kernels/jobs.h"
 
@@ -28,6 +30,17 @@ struct PinnedMemory {
   }
 };
 
+/// A word that streams may wait for. Its value only grows, in the cyclic order of 32 bits, from use to use.
+struct Flag {
+  std::uint32_t* host = nullptr;
+  std::uint32_t* device = nullptr;
+  std::uint32_t value = 0;  // that of its last use
+  explicit operator bool() const { return host != nullptr; }
+  /// Sets the word, and looks at it, from the host.
+  void raise_here() const;
+  bool is_raised() const;
+};
+
 /// A GPU. All calls that take a stream return at once; what they ask for happens in the stream's order. Any
 /// thread may call. Every call but why_broken() throws Error: {system} with the driver's name for what is
 /// wrong, {invalid_argument} for a stream or memory that is not this GPU's.
@@ -45,6 +58,10 @@ class Gpu {
   /// Pages of zeros, which stay until unpin(). No work may use them then.
   virtual PinnedMemory pin(std::size_t bytes) = 0;
   virtual void unpin(const PinnedMemory& memory) noexcept = 0;
+  /// A flag for one more use, with the value that stands for this use. Flags are never freed: a stream may
+  /// look at one long after its use is over.
+  Flag take_flag();
+  void give_back(const Flag& flag);
 
   // --- Work, in the order of a stream.
   virtual Stream make_stream() = 0;
@@ -67,6 +84,10 @@ class Gpu {
   virtual void copy(Stream stream, void* to, const void* from, std::size_t bytes) = 0;
   /// Returns when the stream has done its work.
   virtual void synchronize(Stream stream) = 0;
+
+ private:
+  std::mutex flag_mutex_;
+  std::vector<Flag> flags_;  // that are not in use
 };
 
 }  // namespace nzcl::gpu

@@ -21,6 +21,7 @@
 #include "runtime/comm/communicator/lane_set.h"
 #include "runtime/comm/communicator/notifier.h"
 #include "runtime/comm/communicator/operation_table.h"
+#include "runtime/comm/gpu/staging_thread.h"
 #include "runtime/comm/join/join.h"
 #include "runtime/comm/join/splitter.h"
 #include "runtime/comm/request/recent_requests.h"
@@ -102,6 +103,9 @@ class CommunicatorCore {
   /// The same, but drives the lanes until the operation has finished or the deadline comes.
   bool wait(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
 
+  /// Makes a stream of the operation's GPU wait for it; see Work::enqueue_wait().
+  void enqueue_wait(engine::Operation& operation, void* stream);
+
   /// Calls `call` once, when the operation has finished; see Notifier.
   void on_complete(std::shared_ptr<engine::Operation> operation, std::function<void()> call);
 
@@ -147,6 +151,7 @@ class CommunicatorCore {
   void check_algorithm(const wire::OperationRecord& record) const;
   void refuse_sparse() const;
   void prepare_request(const Request& request, Prepared& p);
+  void stage(Prepared& p);
   std::shared_ptr<engine::Operation> launch(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
@@ -198,7 +203,8 @@ class CommunicatorCore {
   std::shared_ptr<bootstrap::ControlPlane> control_;
   std::shared_ptr<bootstrap::ControlPlane> shrunk_control_;  // of the communicator that this one replaces
   const std::unique_ptr<Hierarchy> hierarchy_;  // nullptr if the members' hosts have no use for it
-  EngineThreads threads_;                       // the last member, because the threads use all others
+  StagingThread staging_;
+  EngineThreads threads_;  // the last member, because the threads use all others
 };
 
 }  // namespace nzcl::comm

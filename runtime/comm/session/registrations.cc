@@ -60,6 +60,23 @@ std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, Mem
   return handle;
 }
 
+std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, std::shared_ptr<gpu::Gpu> gpu) {
+  auto handle = std::make_shared<Registration>(Registration{nullptr, bytes, std::move(gpu)});
+  remember(handle);
+  return handle;
+}
+
+std::shared_ptr<gpu::Gpu> Registrations::gpu_of(std::span<const std::byte> bytes) const {
+  std::shared_ptr<Registration> handle;  // released after the lock, as in find()
+  const std::scoped_lock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (!covers(entry.bytes, bytes)) continue;
+    handle = entry.handle.lock();
+    if (handle) return handle->gpu;
+  }
+  return nullptr;
+}
+
 SharedRegion Registrations::find(std::span<const std::byte> bytes) const {
   // Declared before the lock, so that it is released after it: it may have become the last reference, and
   // then deregisters the memory, which must not happen under the lock.

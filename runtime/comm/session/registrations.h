@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "nzcl/types.h"
+#include "runtime/gpu/gpu.h"
 #include "verbs/transport.h"
 
 namespace nzcl::comm {
@@ -17,8 +18,9 @@ using SharedRegion = std::shared_ptr<const verbs::MemoryRegion>;
 
 /// What a RegisteredBuffer holds. As long as it lives, the caller must keep the memory mapped.
 struct Registration {
-  SharedRegion region;
+  SharedRegion region;  // nullptr for memory of a GPU, which peers do not reach
   std::span<std::byte> bytes;
+  std::shared_ptr<gpu::Gpu> gpu = nullptr;
 };
 
 /// Registers memory, and finds the region of memory that is registered. A range is not registered again while
@@ -36,6 +38,10 @@ class Registrations {
   /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
   /// the device's Error.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
+  /// Makes a handle for memory of this GPU.
+  std::shared_ptr<Registration> add(std::span<std::byte> bytes, std::shared_ptr<gpu::Gpu> gpu);
+  /// Returns the GPU whose memory a living handle covers, or nullptr for all other memory.
+  std::shared_ptr<gpu::Gpu> gpu_of(std::span<const std::byte> bytes) const;
   /// Returns the region of a living handle that covers the range, or nullptr if there is none.
   SharedRegion find(std::span<const std::byte> bytes) const;
   /// Returns that handle, in a form that does not keep the memory registered.
