@@ -1,20 +1,27 @@
-// The kernels of a GPU, as an emulated one runs them: every unit, block size, cut and offset, against plain
-// loops over the same bytes.
+// The kernels of a GPU: every unit, block size, cut and offset, against plain loops over the same bytes. They
+// run on an emulated GPU, and with DEVICE_CHECK=1 in the environment on the first one of CUDA's
+// (scripts/device-check).
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
 
 #include "runtime/base/bitmap.h"
+#include "runtime/gpu/cuda/cuda_gpu.h"
 #include "runtime/gpu/emulated/emulated_gpu.h"
 
 namespace nzcl::gpu {
 namespace {
 
-/// Memory of the GPU and of the host that belongs together.
+std::shared_ptr<Gpu> tested_gpu() {
+  if (std::getenv("DEVICE_CHECK") != nullptr) return CudaGpu::number(CudaDriver::open(), 0);
+  return EmulatedGpu::make(7);
+}
+
 struct Fixture {
-  std::shared_ptr<EmulatedGpu> gpu = EmulatedGpu::make(7);
+  std::shared_ptr<Gpu> gpu = tested_gpu();
   Stream stream = gpu->make_stream();
 };
 

@@ -94,7 +94,8 @@ class CommunicatorCore {
   /// Throws the Error by which start(request) would refuse it now, as far as that can be told without the
   /// operations that other threads start meanwhile.
   void check(const Request& request);
-  /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
+  /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read, and
+  /// Error{unsupported} for memory of a GPU.
   void require_unwritten(std::span<const std::byte> input);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any

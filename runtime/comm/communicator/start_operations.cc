@@ -11,6 +11,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/plain_floats.h"
 #include "runtime/comm/communicator/communicator_core.h"
+#include "runtime/comm/request/request_checks.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/trace/trace.h"
@@ -114,6 +115,7 @@ void CommunicatorCore::check(const Request& request) {
 }
 
 void CommunicatorCore::require_unwritten(std::span<const std::byte> input) {
+  refuse_gpu_memory("allreduce", session_->registrations(), input, "input");
   const std::scoped_lock lock(operations_.mutex());
   operations_.check_conflicts("allreduce", input, {});
 }

@@ -147,13 +147,13 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
     check_overlap();
     prepare_on_gpu(r, bytes, std::move(input_gpu), output_gpu, p);
   } else {
-    if (r.stream != nullptr)
-      reject_allreduce("a stream is given, and the memory is not registered as that of a GPU");
     auto in = covered(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
     auto out = r.output == r.input
                    ? in
                    : covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
     check_overlap();
+    if (r.stream != nullptr)
+      reject_allreduce("a stream is given, and the memory is not registered as that of a GPU");
     take_buffers(r, std::move(in), std::move(out), p);
   }
   if (!r.bitmap.empty()) {

@@ -62,11 +62,13 @@ std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, Mem
 
 std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, std::shared_ptr<gpu::Gpu> gpu) {
   auto handle = std::make_shared<Registration>(Registration{nullptr, bytes, std::move(gpu)});
+  has_gpu_memory_.store(true, std::memory_order_relaxed);
   remember(handle);
   return handle;
 }
 
 std::shared_ptr<gpu::Gpu> Registrations::gpu_of(std::span<const std::byte> bytes) const {
+  if (!has_gpu_memory_.load(std::memory_order_relaxed)) return nullptr;
   std::shared_ptr<Registration> handle;  // released after the lock, as in find()
   const std::scoped_lock lock(mutex_);
   for (const Entry& entry : entries_) {

@@ -1,6 +1,7 @@
 // The buffers that are registered with one communicator.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -63,7 +64,8 @@ class Registrations {
 
   std::shared_ptr<verbs::Device> device_;
   mutable std::mutex mutex_;
-  std::vector<Entry> entries_;  // oldest first; some entries of destroyed handles are kept
+  std::atomic<bool> has_gpu_memory_{false};  // or has had some: without it nobody has to look for it
+  std::vector<Entry> entries_;               // oldest first; some entries of destroyed handles are kept
 };
 
 }  // namespace nzcl::comm

@@ -76,11 +76,15 @@ std::shared_ptr<CudaGpu> CudaGpu::number(const CudaDriver& driver, int ordinal) 
   return gpu;
 }
 
-std::vector<std::string> CudaGpu::describe_all(const CudaDriver& driver) {
+int CudaGpu::count(const CudaDriver& driver) {
   int count = 0;
   NZCL_CUDA_CALL(driver, cuDeviceGetCount, &count);
+  return count;
+}
+
+std::vector<std::string> CudaGpu::describe_all(const CudaDriver& driver) {
   std::vector<std::string> lines;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < count(driver); ++i) {
     const bool old = attribute(driver, device_number(driver, i), cuda::kComputeMajor) < kLeastComputeMajor;
     lines.push_back(describe(driver, i) + (old ? ", too old: 7.0 is needed" : ""));
   }

@@ -19,6 +19,7 @@ class CudaGpu final : public Gpu {
   /// GPU number `ordinal`, made at the first call: its kernels are compiled then. Throws Error{unsupported}
   /// if it is too old or this build has no kernels.
   static std::shared_ptr<CudaGpu> number(const CudaDriver& driver, int ordinal);
+  static int count(const CudaDriver& driver);
   static std::vector<std::string> describe_all(const CudaDriver& driver);
 
   std::string name() const override { return name_; }

@@ -224,6 +224,11 @@ std::optional<std::string> EmulatedGpu::why_broken(Stream) noexcept {
   return broken_.empty() ? std::nullopt : std::optional("emulated GPU: " + broken_);
 }
 
+std::size_t EmulatedGpu::pieces() {
+  const std::scoped_lock lock(mutex_);
+  return pieces_.size();
+}
+
 void EmulatedGpu::break_down(const std::string& why) {
   const std::scoped_lock lock(mutex_);
   broken_ = why;

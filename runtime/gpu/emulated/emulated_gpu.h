@@ -40,6 +40,8 @@ class EmulatedGpu final : public Gpu {
   void copy(Stream stream, void* to, const void* from, std::size_t bytes) override;
   void synchronize(Stream stream) override;
 
+  /// How many pieces of memory there are, pinned ones too.
+  std::size_t pieces();
   /// From now on it does nothing any more, as after an illegal access; `why` is what a driver would say.
   void break_down(const std::string& why);
 
