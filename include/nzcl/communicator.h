@@ -319,12 +319,12 @@ class NZCL_API Communicator {
   [[nodiscard]] const Options& options() const;  ///< the values in effect
   [[nodiscard]] std::string describe() const;    ///< for people: transport, aggregators, lanes, placement
 
-  /// Registers memory once, without a copy. While a handle of a range lives, registering that range or a part
-  /// of it again is nearly free. The memory must stay mapped as long as a handle lives (RegisteredBuffer says
-  /// what happens otherwise). Communicators have registrations of their own, but those that are split from
-  /// one another share them. A range that has an unmapped page is refused. Pages that are mapped but not
-  /// present yet are not touched, unless the transport pins them. Throws Error{system} with advice when the
-  /// operating system refuses, for example because of the limit of locked memory.
+  /// Registers memory once, without a copy. To register it again while a handle lives is nearly free. The
+  /// memory must stay mapped as long as a handle lives (see RegisteredBuffer). Communicators have
+  /// registrations of their own, but those that are split from one another share them. A range that has an
+  /// unmapped page is refused; pages that are not present yet are touched only if the transport pins them.
+  /// Throws Error{system} with advice when the system refuses, for example because of the limit of locked
+  /// memory. For memory of a GPU (nzcl/GPU.md): Error{unavailable} without a driver, {unsupported}.
   [[nodiscard]] RegisteredBuffer register_buffer(void* data, std::size_t bytes,
                                                  MemoryKind kind = MemoryKind::host);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -103,6 +104,7 @@ CudaGpu::CudaGpu(const CudaDriver& driver, int ordinal) : driver_(driver), name_
                 "this build of nzcl has no kernels for GPUs, because clang was missing; build it with clang");
   NZCL_CUDA_CALL(driver_, cuDevicePrimaryCtxRetain, &context_, device);
   load_kernels();
+  run_kernels_once();
 }
 
 void CudaGpu::load_kernels() {
@@ -122,6 +124,22 @@ void CudaGpu::load_kernels() {
     NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &place_[unit], module,
                    fmt::format("nzcl_place_{}", unit).c_str());
   }
+}
+
+/// Runs each kernel once, with nothing to do. A driver may load a kernel only when it is launched first, and
+/// may wait for all work of the GPU then; but that may already wait for the very operation that launches it.
+void CudaGpu::run_kernels_once() {
+  const PinnedMemory page = pin(sizeof(std::uint64_t));
+  const Stream stream = make_stream();
+  for (const std::size_t unit : {1, 2, 4, 8, 16}) {
+    PackJob pack{.flags = reinterpret_cast<std::uint32_t*>(page.device), .value = 1, .known = true};
+    PlaceJob place;
+    launch(pack_[unit], stream, pack.shape, sizeof(std::uint64_t), &pack);
+    launch(place_[unit], stream, place.shape, 0, &place);
+  }
+  synchronize(stream);
+  destroy_stream(stream);
+  unpin(page);
 }
 
 /// Ordinary pages that the driver pins, so that every transport can send from them too.
@@ -172,8 +190,9 @@ void CudaGpu::launch(cuda::Function kernel, gpu::Stream stream, const Shape& sha
                      void* job) {
   const InContext in_context(*this);
   std::array<void*, 1> arguments{job};
-  NZCL_CUDA_CALL(driver_, cuLaunchKernel, kernel, static_cast<unsigned>(shape.slices()), 1, 1, kThreads, 1, 1,
-                 shared_bytes, stream_of(stream), arguments.data(), nullptr);
+  const auto slices = static_cast<unsigned>(std::max<std::uint64_t>(shape.slices(), 1));
+  NZCL_CUDA_CALL(driver_, cuLaunchKernel, kernel, slices, 1, 1, kThreads, 1, 1, shared_bytes,
+                 stream_of(stream), arguments.data(), nullptr);
 }
 
 void CudaGpu::pack(gpu::Stream stream, const PackJob& job) {

@@ -41,6 +41,7 @@ class CudaGpu final : public Gpu {
   class InContext;
   CudaGpu(const CudaDriver& driver, int ordinal);
   void load_kernels();
+  void run_kernels_once();
   void launch(cuda::Function kernel, gpu::Stream stream, const Shape& shape, unsigned shared_bytes,
               void* job);
 

@@ -2,6 +2,7 @@
 // strict as the documentation allows: calls without a current context, without cuInit(), with memory that was
 // not allocated or registered, with misaligned or too large launches fail. Memory cannot be touched by the
 // host, streams are late, and launches run the kernels on the CPU.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -84,6 +85,7 @@ std::uintptr_t reach(std::uintptr_t at, std::size_t bytes) {
 
 template <typename T>
 bool make_reachable(T*& at, std::size_t bytes, unsigned unit) {
+  if (bytes == 0) return true;
   const auto address = reinterpret_cast<std::uintptr_t>(at);
   if (address % unit != 0) return false;
   at = reinterpret_cast<T*>(reach(address, bytes));
@@ -130,7 +132,8 @@ void run(const Job& job, unsigned unit) {
 
 int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
   const Shape& shape = job.shape;
-  if (grid != shape.slices() || shared < shape.words_per_slice() * 8 || shared > 48 << 10)
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shape.words_per_slice() * 8 ||
+      shared > 48 << 10)
     return kInvalidValue;
   if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.packed, shape.bytes, unit) ||
       !make_reachable(job.bits, shape.words() * 8, 8) || !make_reachable(job.flags, shape.slices() * 4, 4))
@@ -140,7 +143,7 @@ int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, Fake
 
 int launch_place(PlaceJob job, unsigned unit, unsigned grid, FakeStream stream) {
   const Shape& shape = job.shape;
-  if (grid != shape.slices()) return kInvalidValue;
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1)) return kInvalidValue;
   if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.staged, shape.bytes, unit) ||
       !make_reachable(job.bits, shape.words() * 8, 8))
     return kMisaligned;
