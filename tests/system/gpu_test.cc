@@ -173,6 +173,19 @@ TEST(Gpu, LargeTensorOfManySlices) {
   }
 }
 
+/// Slices of so many blocks that their bits do not fit the memory that threads of a GPU share.
+TEST(Gpu, HugeBitmapsAreMadeOnTheHost) {
+  const Problem p{
+      .type = DataType::uint8, .count = 3000007, .block = 1, .sparsity = Sparsity::random, .ranks = 1};
+  const Expected expected = make_expected(p);
+  const auto errors = run_ranks({.ranks = 1, .options = {}}, [&](Communicator& communicator) {
+    OnGpu on;
+    for (const Form form : {Form::in_place, Form::out_of_place, Form::with_bitmap, Form::dense_flag})
+      run_one_on_gpu(communicator, on, p, expected, form, false);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
 /// The rounding of floats in a message, and tiles of single elements, are exchanged as from the host.
 TEST(Gpu, NarrowerWireTypeIsTheSameAsFromTheHost) {
   const Problem p{.count = 70001, .block = 16, .ranks = 2};

@@ -132,8 +132,9 @@ void CudaGpu::run_kernels_once() {
   const PinnedMemory page = pin(sizeof(std::uint64_t));
   const Stream stream = make_stream();
   for (const std::size_t unit : {1, 2, 4, 8, 16}) {
-    PackJob pack{.flags = reinterpret_cast<std::uint32_t*>(page.device), .value = 1, .known = true};
-    PlaceJob place;
+    PackJob pack{
+        .shape = {}, .flags = reinterpret_cast<std::uint32_t*>(page.device), .value = 1, .known = true};
+    PlaceJob place{.shape = {}};
     launch(pack_[unit], stream, pack.shape, sizeof(std::uint64_t), &pack);
     launch(place_[unit], stream, place.shape, 0, &place);
   }
