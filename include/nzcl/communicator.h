@@ -65,9 +65,10 @@ class NZCL_API RegisteredBuffer {
 /// An allreduce whose input and output have the shape of the dense tensor. Every rank passes the same count,
 /// type, op, block_elems and `dense`.
 struct AllreduceRequest {
-  const void* input = nullptr;  ///< count elements inside a registered buffer
-  void* output = nullptr;       ///< the same; may equal input (in place), but must not overlap it otherwise
-  std::uint64_t count = 0;      ///< elements; 0 is allowed (the call is then a barrier)
+  /// count elements inside a registered buffer: of the host, or both on the same GPU (nzcl/GPU.md)
+  const void* input = nullptr;
+  void* output = nullptr;   ///< the same; may equal input (in place), but must not overlap it otherwise
+  std::uint64_t count = 0;  ///< elements; 0 is allowed (the call is then a barrier)
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block_elems = 256;  ///< elements per block, any from 1 up; the last block may be partial
@@ -97,6 +98,9 @@ struct AllreduceRequest {
   /// results are right whatever it says. If it differs between ranks, the communicator fails with
   /// ErrorCode::mismatch, because they could choose differently.
   double expected_density = 0;
+  /// For memory of a GPU: the stream (a CUstream, or a cudaStream_t) in whose order the input is read; null
+  /// is the default stream. For host memory it must be null. See nzcl/GPU.md.
+  void* stream = nullptr;
 };
 
 /// The largest block of a tensor whose values travel in a narrower type.
@@ -199,6 +203,11 @@ class NZCL_API Work {
   /// wait for operations, but it must not close or destroy its communicator. What it throws is logged.
   /// Callbacks of operations in flight are over when close() returns, or the destructor of the communicator.
   void on_complete(std::function<void(const Error* error)> callback);
+  /// For memory of a GPU: whatever is put into `stream` from now on waits until the operation has completed,
+  /// with success or without. The host does not wait, and learns of a failure by test() or wait() only.
+  /// Throws Error{invalid_usage} for an operation on host memory, and Error{system} with what the driver
+  /// says.
+  void enqueue_wait(void* stream);
   /// A set bit b says that block b is in the result. It may be called after success, and the bitmap is valid
   /// as long as a handle lives.
   [[nodiscard]] std::span<const std::uint64_t> union_bitmap() const;
@@ -322,12 +331,12 @@ class NZCL_API Communicator {
   [[nodiscard]] const Options& options() const;  ///< the values in effect
   [[nodiscard]] std::string describe() const;    ///< for people: transport, aggregators, lanes, placement
 
-  /// Registers memory once, without a copy. While a handle of a range lives, registering that range or a part
-  /// of it again is nearly free. The memory must stay mapped as long as a handle lives (RegisteredBuffer says
-  /// what happens otherwise). Communicators have registrations of their own, but those that are split from
-  /// one another share them. A range that has an unmapped page is refused. Pages that are mapped but not
-  /// present yet are not touched, unless the transport pins them. Throws Error{system} with advice when the
-  /// operating system refuses, for example because of the limit of locked memory.
+  /// Registers memory once, without a copy. To register it again while a handle lives is nearly free. The
+  /// memory must stay mapped as long as a handle lives (see RegisteredBuffer). Communicators have
+  /// registrations of their own, but those that are split from one another share them. A range that has an
+  /// unmapped page is refused; pages that are not present yet are touched only if the transport pins them.
+  /// Throws Error{system} with advice when the system refuses, for example because of the limit of locked
+  /// memory. For memory of a GPU (nzcl/GPU.md): Error{unavailable} without a driver, {unsupported}.
   [[nodiscard]] RegisteredBuffer register_buffer(void* data, std::size_t bytes,
                                                  MemoryKind kind = MemoryKind::host);
 

@@ -131,6 +131,9 @@ NZCL_C_API nzclResult_t nzclCommUserRank(nzclComm_t comm, int* rank);
  * cannot notice it, and a device would go on to use the old pages. An operation that is still running keeps
  * the registration. nzclCommDeregister takes a null buffer as free() does. */
 NZCL_C_API nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t bytes, nzclBuffer_t* buffer);
+/* The same for memory of a GPU of NVIDIA, which nzclAllReduceEx takes. Rules: nzcl/GPU.md */
+NZCL_C_API nzclResult_t nzclCommRegisterDevice(nzclComm_t comm, void* data, size_t bytes,
+                                               nzclBuffer_t* buffer);
 NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer);
 
 /* --- Operations. *work must be freed by nzclWorkFree, which does not cancel, and takes null. */
@@ -174,6 +177,8 @@ typedef struct {
   nzclAlgorithm_t algorithm;
   double expected_density; /* share of blocks that a rank expects not to be zero; 0: not known; equal on all
                               ranks. Rules: AllreduceRequest in nzcl/communicator.h */
+  void* stream; /* for memory of a GPU: its cudaStream_t or CUstream, NULL is the default one; for host memory
+                   NULL */
 } nzclAllReduceArgs;
 NZCL_C_API nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzclWork_t* work);
 
@@ -322,6 +327,9 @@ NZCL_C_API nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, 
 NZCL_C_API nzclResult_t nzclWorkTest(nzclWork_t work, int* done);
 /* A negative timeout_ns waits without a limit; the operation itself fails after the configured timeout. */
 NZCL_C_API nzclResult_t nzclWorkWait(nzclWork_t work, int64_t timeout_ns);
+/* For memory of a GPU: what is put into the stream from now on waits for the operation, and the host does
+ * not. Rules: Work::enqueue_wait() in nzcl/communicator.h */
+NZCL_C_API nzclResult_t nzclWorkEnqueueWait(nzclWork_t work, void* stream);
 NZCL_C_API nzclResult_t nzclWorkUnionBitmap(nzclWork_t work, const uint64_t** words, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkPackedIndices(nzclWork_t work, const int64_t** indices, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkFree(nzclWork_t work);

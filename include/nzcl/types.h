@@ -25,8 +25,7 @@ inline constexpr int kDataTypes = 7;
 enum class ReduceOp : std::uint8_t { sum, avg, min, max };
 inline constexpr int kReduceOps = 4;
 
-/// Where a buffer lives. Only host memory is implemented; device memory is refused with
-/// ErrorCode::unsupported.
+/// Where a buffer lives: in memory of the host, or of a GPU of NVIDIA. What takes the latter: nzcl/GPU.md
 enum class MemoryKind : std::uint8_t { host, device };
 
 /// Type of the indices of a sparse stream.

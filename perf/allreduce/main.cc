@@ -59,11 +59,13 @@ class Output {
     if (silent_) return;
     fmt::print("# {}\n", communicator.describe());
     fmt::print(
-        "# {}  ranks {}  aggregators {}  blocks of {}  overlap {}  input {}  output {}  iterations {} + {}\n",
+        "# {}  ranks {}  aggregators {}  blocks of {}  overlap {}  memory {}  input {}  output {}  "
+        "iterations {} "
+        "+ {}\n",
         name_of(settings.collective), ranks_,
         settings.aggregators ? std::to_string(settings.aggregators) : "colocated", settings.block,
-        name_of(settings.overlap), settings.input(), settings.output(), settings.warm_up,
-        settings.iterations);
+        name_of(settings.overlap), name_of(settings.memory), settings.input(), settings.output(),
+        settings.warm_up, settings.iterations);
     if (settings.link_gbits > 0) {
       fmt::print("# bound: wire, links of {:g} Gb/s each way, {} rank(s) on each\n", settings.link_gbits,
                  settings.host_ranks);
@@ -199,6 +201,7 @@ class Output {
             {"transport", transport_},
             {"in_place", r.in_place},
             {"algorithm", nzcl::name_of(m.algorithm)},
+            {"memory", name_of(settings_.memory)},
             {"input", settings_.input()},
             {"output", settings_.output()},
             {"time_us_min", m.seconds.front() * 1e6},

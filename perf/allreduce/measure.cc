@@ -35,6 +35,7 @@ Bench::Bench(nzcl::Communicator& communicator, const Settings& settings)
   for (auto* buffer : {&pristine_, &input_, &output_}) buffer->resize(bytes);
   registered_input_ = communicator.register_buffer(input_.data(), bytes);
   registered_output_ = communicator.register_buffer(output_.data(), bytes);
+  if (settings.memory != Memory::host) gpu_.emplace(communicator, settings.memory, bytes);
 }
 
 /// Makes this rank's input.
@@ -52,6 +53,20 @@ void Bench::prepare(const Problem& p) {
     std::memcpy(input_.data(), pristine_.data(), p.bytes());
   }
   std::memset(output_.data(), 0xff, output_.size());
+  if (gpu_) gpu_->write(gpu_->input(), std::span(input_).first(p.bytes()));
+}
+
+/// Gives the output what it has before an operation. One that is checked must not find the result of the one
+/// before.
+void Bench::reset_output(const Problem& p, bool in_place, bool checked) {
+  if (in_place) {
+    std::memcpy(output_.data(), pristine_.data(), p.bytes());
+  } else if (checked) {
+    std::memset(output_.data(), 0xff, output_.size());
+  } else {
+    return;
+  }
+  if (gpu_) gpu_->write(gpu_->output(), std::span(output_).first(p.bytes()));
 }
 
 /// The root is rank 0. A broadcast is always in place. Where each rank has a chunk, the problem's tensor is
@@ -117,8 +132,10 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
          .algorithm = settings_.request_algorithm(),
          .expected_density = expected});
   }
-  return communicator_.allreduce({.input = in_place ? output_.data() : input_.data(),
-                                  .output = output_.data(),
+  std::byte* const input = gpu_ ? gpu_->input() : input_.data();
+  std::byte* const output = gpu_ ? gpu_->output() : output_.data();
+  return communicator_.allreduce({.input = in_place ? output : input,
+                                  .output = output,
                                   .count = p.count,
                                   .type = p.type,
                                   .op = p.op,
@@ -127,7 +144,8 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
                                   .dense = settings_.dense,
                                   .wire_type = settings_.wire_type,
                                   .algorithm = settings_.request_algorithm(),
-                                  .expected_density = expected});
+                                  .expected_density = expected,
+                                  .stream = gpu_ ? gpu_->stream() : nullptr});
 }
 
 /// The number of wrong elements in the result of `work`.
@@ -162,11 +180,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
   double sent = 0, bad = 0, cpu = 0;
   const bool broadcast = settings_.collective == Collective::broadcast;
   for (int i = -settings_.warm_up; i < settings_.iterations; ++i) {
-    if (in_place || broadcast) {
-      std::memcpy(output_.data(), pristine_.data(), p.bytes());
-    } else if (i == 0) {  // the operation that is checked must not find the result of the one before
-      std::memset(output_.data(), 0xff, output_.size());
-    }
+    reset_output(p, in_place || broadcast, i == 0);
     communicator_.barrier();
     const double cpu_before = cpu_seconds();
     const auto bytes_before = communicator_.statistics().bytes_sent;
@@ -181,6 +195,7 @@ Measurement Bench::run(const Problem& p, bool in_place) {
     }
     communicator_.barrier();  // the rest must not take a core from ranks that still work
     m.algorithm = work.statistics().algorithm;
+    if (i == 0 && settings_.check && gpu_) gpu_->read(std::span(output_).first(p.bytes()), gpu_->output());
     if (i == 0 && settings_.check) bad = static_cast<double>(wrong(p, work, in_place));
   }
   std::vector<double> most = m.seconds;

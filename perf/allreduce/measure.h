@@ -1,8 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "nzcl/communicator.h"
+#include "perf/allreduce/gpu_memory.h"
 #include "perf/allreduce/problem.h"
 #include "perf/allreduce/totals.h"
 
@@ -33,6 +35,7 @@ class Bench {
 
  private:
   void prepare(const Problem& problem);
+  void reset_output(const Problem& problem, bool in_place, bool checked);
   nzcl::Work start(const Problem& problem, bool in_place);
   nzcl::Work start_collective(const Problem& problem, bool in_place);
   std::uint64_t wrong(const Problem& problem, const nzcl::Work& work, bool in_place);
@@ -47,6 +50,7 @@ class Bench {
   std::size_t index_count_ = 0;
   std::vector<std::byte> packed_indices_;  // of the result
   nzcl::RegisteredBuffer registered_input_, registered_output_;
+  std::optional<GpuMemory> gpu_;  // what is read and written, where `input_` and `output_` are copies
   Totals totals_;
 };
 

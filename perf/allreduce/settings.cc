@@ -70,6 +70,18 @@ const char* name_of(Overlap overlap) {
   return "?";
 }
 
+const char* name_of(Memory memory) {
+  switch (memory) {
+    case Memory::host:
+      return "host";
+    case Memory::cuda:
+      return "cuda";
+    case Memory::emulated:
+      return "emulated";
+  }
+  return "?";
+}
+
 const char* name_of(Collective collective) {
   switch (collective) {
     case Collective::allreduce:
@@ -109,7 +121,7 @@ namespace {
 struct Texts {
   std::vector<std::string> types{"float32"}, ops{"sum"};
   std::string aggregators = "colocated", overlap = "random", collective = "allreduce", input = "dense",
-              output = "dense", index_type = "int32", wire_type, format, algorithm;
+              output = "dense", memory = "host", index_type = "int32", wire_type, format, algorithm;
   int check = 1;
   bool ignored = false;
   int blocking = 0;
@@ -124,7 +136,7 @@ struct SingleValued {
   const char* why;
 };
 constexpr SingleValued kSingleValued[] = {
-    {"-g,--ngpus", "1", "a process is one rank, without GPUs: start more ranks by --ranks, mpirun or srun"},
+    {"-g,--ngpus", "1", "a process is one rank: start more ranks by --ranks, mpirun or srun"},
     {"-t,--nthreads", "1", "a process is one rank: start more ranks by --ranks, mpirun or srun"},
     {"-r,--root", "0", "the root of broadcasts and reduces is rank 0"},
     {"-m,--agg_iters", "1", "operations are timed one by one"},
@@ -210,6 +222,10 @@ void add_forms(CLI::App& app, Settings& s, Texts& t) {
   app.add_option("--output", t.output,
                  "dense: the whole tensor; packed: the blocks of the union, and their indices")
       ->check(CLI::IsMember({"dense", "packed"}));
+  app.add_option(
+         "--memory", t.memory,
+         "host; cuda: of GPUs, rank by rank; emulated: of a GPU in software, which is late on purpose")
+      ->check(CLI::IsMember({"host", "cuda", "emulated"}));
   app.add_option("--compress", s.compress,
                  "Compress dense gradients: adacomp:500, topk:0.01, qsgd:4 and others (nzcl/compress.h)");
   app.add_option("--index", t.index_type, "Type of the indices of a stream")
@@ -286,6 +302,8 @@ void understand(const CLI::App& app, const Texts& t, Settings& s) {
                 : t.wire_type == "float16"  ? nzcl::WireType::float16
                 : t.wire_type == "bfloat16" ? nzcl::WireType::bfloat16
                                             : nzcl::WireType::as_is;
+  for (const Memory m : {Memory::host, Memory::cuda, Memory::emulated})
+    if (t.memory == name_of(m)) s.memory = m;
   s.stream_input = t.input == "stream";
   s.packed_output = t.output == "packed";
   if (app.count("-e") == 0) s.max_bytes = s.min_bytes;
@@ -322,6 +340,9 @@ void check_together(const CLI::App& app, const Texts& t, const Settings& s) {
       (s.stream_input || s.bitmap || !t.wire_type.empty() || !s.compress.empty()))
     throw CLI::ValidationError(
         "--collective", t.collective + " excludes --bitmap, --input stream, --wire_type and --compress");
+  if (s.memory != Memory::host &&
+      (s.collective != Collective::allreduce || s.stream_input || !s.compress.empty()))
+    throw CLI::ValidationError("--memory", t.memory + " is for allreduces of whole tensors");
   if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
 }
 

@@ -13,6 +13,7 @@
 namespace perf::allreduce {
 
 enum class Overlap { random, all, none };
+enum class Memory { host, cuda, emulated };
 enum class Collective { allreduce, broadcast, reduce, reduce_scatter, allgather };
 
 struct Settings {
@@ -27,15 +28,16 @@ struct Settings {
   std::vector<double> densities{1.0};
   Overlap overlap = Overlap::random;
   std::uint64_t block = 256;
-  int ranks = 0;               // to start on this machine; 0: this process is a rank
-  int aggregators = 0;         // number of dedicated aggregators; 0: colocated
-  int serve = -1;              // 0 or more: this process is that aggregator, started by --ranks
-  bool bitmap = false;         // the caller knows which blocks are non-zero
-  bool dense = false;          // every block is sent
-  bool hint = false;           // nzcl is told the density
-  bool stream_input = false;   // values and the indices of their blocks, instead of the whole tensor
-  bool packed_output = false;  // the union's blocks and their indices, instead of the whole tensor
-  std::string compress;        // the compressor as text; empty: none
+  int ranks = 0;                 // to start on this machine; 0: this process is a rank
+  int aggregators = 0;           // number of dedicated aggregators; 0: colocated
+  int serve = -1;                // 0 or more: this process is that aggregator, started by --ranks
+  bool bitmap = false;           // the caller knows which blocks are non-zero
+  bool dense = false;            // every block is sent
+  bool hint = false;             // nzcl is told the density
+  bool stream_input = false;     // values and the indices of their blocks, instead of the whole tensor
+  bool packed_output = false;    // the union's blocks and their indices, instead of the whole tensor
+  Memory memory = Memory::host;  // that input and output are in
+  std::string compress;          // the compressor as text; empty: none
   nzcl::IndexType index_type = nzcl::IndexType::int32;  // of streams
   std::optional<nzcl::IndexFormat> format;              // none: the environment's
   nzcl::WireType wire_type = nzcl::WireType::by_option;
@@ -68,6 +70,7 @@ CommandLine parse_command_line(int argc, char** argv);
 /// The names of nccl-tests: "float", "half" and "double"; of other types nzcl's own, which are the same.
 std::string_view nccl_name_of(nzcl::DataType type);
 const char* name_of(Overlap overlap);
+const char* name_of(Memory memory);
 const char* name_of(Collective collective);
 
 }  // namespace perf::allreduce

@@ -78,6 +78,7 @@ nzclResult_t nzclAllReduceEx(const nzclAllReduceArgs* args, nzclComm_t comm, nzc
     r.wire_type = enumerator<nzcl::WireType>(kName, "wire_type", a.wire_type);
     r.algorithm = enumerator<nzcl::Algorithm>(kName, "algorithm", a.algorithm);
     r.expected_density = a.expected_density;
+    r.stream = a.stream;
     return r;
   });
 }

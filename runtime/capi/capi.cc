@@ -192,6 +192,13 @@ nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t bytes, nzclBuf
   });
 }
 
+nzclResult_t nzclCommRegisterDevice(nzclComm_t comm, void* data, size_t bytes, nzclBuffer_t* buffer) {
+  return guarded([&] {
+    require("nzclCommRegisterDevice", comm, data, buffer);
+    *buffer = new nzclBuffer{comm->communicator.register_buffer(data, bytes, nzcl::MemoryKind::device)};
+  });
+}
+
 nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer) {
   if (buffer == nullptr) return nzclSuccess;
   return guarded([&] {
@@ -225,6 +232,13 @@ nzclResult_t nzclWorkWait(nzclWork_t work, int64_t timeout_ns) {
     }
   });
   return result == nzclSuccess && !done ? nzclInProgress : result;
+}
+
+nzclResult_t nzclWorkEnqueueWait(nzclWork_t work, void* stream) {
+  return guarded([&] {
+    require("nzclWorkEnqueueWait", work);
+    work->work.enqueue_wait(stream);
+  });
 }
 
 nzclResult_t nzclWorkUnionBitmap(nzclWork_t work, const uint64_t** words, size_t* blocks) {

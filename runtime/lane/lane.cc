@@ -218,6 +218,7 @@ bool Lane::round() {
   moved |= n > 0;
   if (!submissions_.empty()) take_submissions(), moved = true;
   const bool prompted = moved || rung;
+  if (rung) awake_ = existing_;  // a small operation may have waited for what is ready now
   if (awake_ != 0 || !context_.outbox.empty()) moved |= work();
   moved_ = moved;
   unprompted_ = moved && !prompted;

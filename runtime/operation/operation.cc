@@ -154,19 +154,19 @@ void Operation::set_no_input() {
 }
 
 bool Operation::ensure_scanned(std::uint64_t slice) {
-  if (layout.tiled()) return ensure_made(slice);  // tiles are scanned when they are sent
+  if (layout.tiled() && !staged) return ensure_made(slice);  // tiles are scanned when they are sent
   if (try_scan(slice)) return true;
   std::uint8_t state = kScanning;
   scan_[slice].compare_exchange_strong(state, kAwaited, std::memory_order_acquire);
   return state == kScanned;
 }
 
-/// Returns false if another thread is scanning the slice.
+/// Returns false if another thread is scanning the slice, or it has not been staged.
 bool Operation::try_scan(std::uint64_t slice) {
   std::uint8_t state = scan_[slice].load(std::memory_order_acquire);
   if (state == kScanned) return true;
+  if (state != kUnscanned) return false;
   if (!layout.express()) {  // otherwise no other thread scans it
-    if (state != kUnscanned) return false;
     if (!scan_[slice].compare_exchange_strong(state, kScanning, std::memory_order_acquire))
       return state == kScanned;
   }
@@ -221,6 +221,8 @@ std::span<std::uint64_t> Operation::bits_of(Side side, std::uint64_t slice) {
 
 RunWalk Operation::input_walk(std::uint64_t slice) {
   const SliceView view = input_slice(slice);
+  if (input.packed_slices)
+    return {view, {.kind = BlockOrder::Kind::stream, .first = layout.first_block(slice)}};
   if (!input.sparse) return {view, {.base = input_offset(slice)}};
   if (input.order.empty()) return {view, {.kind = BlockOrder::Kind::stream, .first = blocks_before_[slice]}};
   return {view,
@@ -260,7 +262,7 @@ void Operation::keep_overflow(std::uint64_t offset, std::span<const std::byte> b
 }
 
 void Operation::zero_absent(std::uint64_t slice) {
-  if (output.packed || in_place(slice)) return;
+  if (output.packed || output.staged || in_place(slice)) return;
   const trace::Span span(trace::What::zero, epoch, slice);
   const SliceView view = union_slice(slice);
   std::byte* const base = output.base + output_offset(slice);
@@ -297,6 +299,40 @@ void Operation::finish() {
     const std::scoped_lock lock(failure_mutex_);
     if (rest_.failure && !failure_) set_failure(*rest_.failure);
   }
+  if (staged) return exchanged_.store(true, std::memory_order_release);
+  set_finished();  // last, because the operation may be deleted from here on
+}
+
+void Operation::await_staging() {
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) scan_[s].store(kScanning, std::memory_order_relaxed);
+}
+
+void Operation::slice_staged(std::uint64_t slice, std::span<const std::uint64_t> bits, bool scanned) {
+  if (!bits.empty()) {
+    std::copy(bits.begin(), bits.end(), bits_of(Side::input, slice).begin());
+    input_blocks.fetch_add(count_bits(bits), std::memory_order_relaxed);
+  }
+  const std::uint8_t state = scanned ? kScanned : kUnscanned;
+  if (scan_[slice].exchange(state, std::memory_order_acq_rel) == kAwaited) ring_lane_of(slice);
+}
+
+bool Operation::ensure_all_staged() {
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    if (!ensure_scanned(s)) return false;
+  }
+  return true;
+}
+
+std::span<const std::uint64_t> Operation::staged_union() {
+  if (tile_output_) return tile_output_->union_bitmap();
+  return {bits_of(Side::result, 0).data(), layout.slices() * layout.words_per_slice()};
+}
+
+void Operation::staging_done(const std::optional<Failure>& failure) {
+  if (failure) {
+    const std::scoped_lock lock(failure_mutex_);
+    if (!failure_) set_failure(*failure);
+  }
   set_finished();  // last, because the operation may be deleted from here on
 }
 
@@ -311,16 +347,17 @@ void Operation::fail(const Failure& failure) {
   wait_for_scans();
   {
     const std::scoped_lock lock(failure_mutex_);
-    if (finished()) return;
+    if (finished() || exchanged()) return;
     if (!failure_) set_failure(failure);  // a rank may have refused a part of it before
   }
+  if (staged) return exchanged_.store(true, std::memory_order_release);
   set_finished();  // last, because the operation may be deleted from here on
 }
 
 /// The input goes back to the caller. So no scan may start any more, and those that run must have ended. What
 /// makes tiles is no scan: a source belongs to others, and all else is read by the lanes.
 void Operation::wait_for_scans() noexcept {
-  if (layout.tiled()) return;
+  if (layout.tiled() || staged) return;
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
     std::uint8_t state = kUnscanned;
     while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {

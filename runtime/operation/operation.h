@@ -24,6 +24,7 @@
 #include "runtime/operation/packed_positions.h"
 #include "runtime/operation/result_coder.h"
 #include "runtime/operation/run_walk.h"
+#include "runtime/operation/staged_memory.h"
 #include "runtime/operation/tile_input.h"
 #include "runtime/operation/tile_output.h"
 #include "runtime/plan/slice_layout.h"
@@ -42,6 +43,8 @@ struct InputView {
   /// For sparse input: the i-th contributed block, in ascending order of the tensor's blocks, is the
   /// order[i]-th block of values. If it is empty, the values are in ascending order already.
   std::vector<std::uint64_t> order = {};
+  /// `base` holds the blocks of each slice one behind the other, from where the slice begins in the tensor.
+  bool packed_slices = false;
 };
 
 /// Where the result goes: into a whole tensor, or packed, which means only the union's blocks, one behind the
@@ -55,6 +58,8 @@ struct OutputView {
   /// Makes room for a packed result that is larger; see SparseAllreduceRequest::packed_grow.
   std::function<PackedMemory(std::uint64_t blocks)> grow = {};
   std::shared_ptr<SpareMemory> spare = nullptr;  // for what is noted about a packed result; may be null
+  /// `base` is only on the way to the output: blocks outside of the union are of no interest there.
+  bool staged = false;
 };
 
 /// One collective on one rank, shared by the caller and all lanes. The bitmaps of each slice begin at a word
@@ -86,6 +91,8 @@ class Operation {
   /// Sets the bells of this member's lanes, of which there are so many. They are rung when something is ready
   /// that a lane has asked for in vain.
   void ring_lanes(LaneBells* bells, int lanes);
+  /// Set if input and output are staged, with await_staging(), before the lanes see the operation.
+  std::shared_ptr<StagedMemory> staged;
   /// Set only with NZCL_CHECK=1.
   std::unique_ptr<const InputCheck> input_check;
   std::vector<std::uint64_t> chunk_begins;  // what `layout` refers to, if chunks differ in size
@@ -106,6 +113,22 @@ class Operation {
   void set_rest();
   /// For tiled operations whose results are coded: sets what codes those that this rank owns.
   void set_result_coder(std::shared_ptr<ResultCoder> coder) { result_coder_ = std::move(coder); }
+
+  // --- Of a staged operation. Its staging does not touch it any more after staging_done().
+  /// Makes the lanes wait for every slice of the input. What else sets the input comes before.
+  void await_staging();
+  /// Says that a slice of the input is there, and which blocks are in it; without `bits`, that is known
+  /// already, or a lane finds out by a scan (`scanned` is false).
+  void slice_staged(std::uint64_t slice, std::span<const std::uint64_t> bits, bool scanned);
+  /// For a lane that reads any of it at any time: ensure_scanned() of all slices.
+  bool ensure_all_staged();
+  /// Whether the lanes are done with the operation: its result is staged, or it has failed.
+  bool exchanged() const { return exchanged_.load(std::memory_order_acquire); }
+  /// Returns the union's bits, slice by slice, each from a word of its own; of a tiled operation without
+  /// gaps.
+  std::span<const std::uint64_t> staged_union();
+  /// Finishes the operation, with `failure` if there is one. Precondition: exchanged().
+  void staging_done(const std::optional<Failure>& failure);
 
   // --- This rank's part in a slice.
   /// Whether it may contribute blocks, and whether it receives the result.
@@ -203,7 +226,7 @@ class Operation {
   // --- Completion.
   bool finished() const { return finished_.load(std::memory_order_acquire); }
   /// Finishes the operation with a failure, unless it has finished already. Precondition: no lane touches it
-  /// any more.
+  /// any more. Its staging finishes one that is staged: soon, and with success if its result was there.
   void fail(const Failure& failure);
   std::optional<Failure> failure() const;
   /// Releases the regions of a finished operation, because nothing reads or writes through them any more. Any
@@ -274,6 +297,7 @@ class Operation {
   std::uint32_t lanes_ = 1;                // for which there are bells
   std::atomic<std::uint64_t> parts_left_;  // slices and local writes that are not done
   std::atomic<bool> finished_{false}, released_{false};
+  std::atomic<bool> exchanged_{false};  // of a staged operation
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;
   Rest rest_;

@@ -15,6 +15,7 @@
 #include "nzcl/nzcl.h"
 #include "runtime/bootstrap/factory.h"
 #include "runtime/bootstrap/random_secret.h"
+#include "runtime/gpu/find_gpu.h"
 #include "runtime/kernels/targets.h"
 #include "runtime/options/help.h"
 #include "runtime/options/resolve.h"
@@ -83,6 +84,11 @@ void print_kernel_switch() {
 #endif
   fmt::print("\nSums inside the kernel (XDP, for NZCL_ALGORITHM=switch)\n  {:<3} {}\n",
              possible.yes ? "yes" : "no", possible.detail);
+}
+
+void print_gpus() {
+  fmt::print("\nGPUs (for memory that is registered as a device's)\n");
+  for (const std::string& line : gpu::describe_gpus()) fmt::print("  {}\n", line);
 }
 
 void print_kernels() {
@@ -237,6 +243,7 @@ int run(int argc, char** argv) {
   print_link(resolved.options);
   print_kernel_switch();
   print_kernels();
+  print_gpus();
   print_placement(arguments, resolved.options, launch);
   if (arguments.topology.empty()) print_core_distance();
   print_bootstrap(resolved.options, launch);

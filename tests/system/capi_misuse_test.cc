@@ -135,6 +135,30 @@ TEST_F(CApiMisuseTest, TheExpectedDensityIsReadFromStructuresThatHaveIt) {
   NZCL_OK(nzclWorkFree(work));
 }
 
+TEST_F(CApiMisuseTest, TheStreamIsReadFromStructuresThatHaveIt) {
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  args.send = args.recv = data_.data();
+  args.count = data_.size();
+  args.stream = data_.data();
+  EXPECT_EQ(start(&args), nzclInvalidArgument);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("a stream is given"));
+  args.size = offsetof(nzclAllReduceArgs, stream);
+  EXPECT_EQ(start(&args), nzclSuccess) << nzclGetLastError();
+}
+
+TEST_F(CApiMisuseTest, MemoryOfTheHostIsNoDevicesAndItsOperationsHaveNoStream) {
+  nzclBuffer_t buffer = nullptr;
+  EXPECT_NE(nzclCommRegisterDevice(comm_, data_.data(), sizeof(float), &buffer), nzclSuccess);
+  EXPECT_THAT(nzclGetLastError(), HasSubstr("register_buffer: "));
+  nzclWork_t work = nullptr;
+  NZCL_OK(nzclAllReduce(data_.data(), data_.data(), data_.size(), nzclFloat32, nzclSum, comm_, &work));
+  EXPECT_EQ(nzclWorkEnqueueWait(work, nullptr), nzclInvalidUsage);
+  NZCL_OK(nzclWorkWait(work, -1));
+  NZCL_OK(nzclWorkFree(work));
+  EXPECT_EQ(nzclWorkEnqueueWait(nullptr, nullptr), nzclInvalidArgument);
+}
+
 TEST_F(CApiMisuseTest, ASizeThatIsNoneIsRefusedByName) {
   nzclAllReduceArgs args{};
   args.send = args.recv = data_.data();

@@ -12,6 +12,7 @@ namespace nzcl::test {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -72,8 +73,9 @@ TEST(ArgumentTest, EachBadArgumentIsNamedAndNothingIsStarted) {
     EXPECT_THAT(sparse(negative), is("block index -1"));
 
     EXPECT_THAT(error_of([&] { (void)c.register_buffer(nullptr, 5); }), is("the range is empty"));
-    EXPECT_EQ(error_of([&] { (void)c.register_buffer(foreign.data(), 4, MemoryKind::device); }).first,
-              static_cast<int>(ErrorCode::unsupported));
+    EXPECT_THAT(error_of([&] { (void)c.register_buffer(foreign.data(), 4, MemoryKind::device); }).first,
+                AnyOf(static_cast<int>(ErrorCode::unavailable),  // without a driver, and with one:
+                      static_cast<int>(ErrorCode::invalid_argument)));
 
     EXPECT_EQ(c.statistics().operations, 0u);
     c.allreduce(b.request()).wait();  // works before the failure

@@ -215,6 +215,8 @@ void Work::on_complete(std::function<void(const Error* error)> callback) {
   });
 }
 
+void Work::enqueue_wait(void* stream) { state().core->enqueue_wait(*state().operation, stream); }
+
 std::span<const std::uint64_t> Work::union_bitmap() const {
   state().require_success("union_bitmap");
   return state().operation->union_bitmap();

@@ -202,7 +202,10 @@ CommunicatorCore::CommunicatorCore(Introduction introduction, std::shared_ptr<Se
                   }},
              session_->device(), introduction_.placement.caller_spin),
       splitter_(introduction_),
-      hierarchy_(plan_hierarchy()) {}
+      hierarchy_(plan_hierarchy()),
+      staging_(session_->registrations(),
+               {.fail = [this](const Failure& failure) { control_->abort(failure); },
+                .ring = [this] { lanes_.ring(); }}) {}
 
 std::unique_ptr<Hierarchy> CommunicatorCore::plan_hierarchy() {
   if (introduction_.wing) return nullptr;
@@ -409,7 +412,7 @@ std::shared_ptr<Registration> CommunicatorCore::register_memory(void* data, std:
                                                                 MemoryKind kind) {
   require_own_process("register_buffer");
   auto registration = session_->register_memory(data, bytes, kind);
-  warn_of_far_memory({static_cast<const std::byte*>(data), bytes});
+  if (kind == MemoryKind::host) warn_of_far_memory({static_cast<const std::byte*>(data), bytes});
   return registration;
 }
 
@@ -460,6 +463,13 @@ bool CommunicatorCore::wait(Operation& operation, std::optional<verbs::Deadline>
   return true;
 }
 
+void CommunicatorCore::enqueue_wait(Operation& operation, void* stream) {
+  require_own_process("enqueue_wait");
+  if (!operation.staged)
+    throw Error(ErrorCode::invalid_usage, "enqueue_wait: the operation has no memory of a GPU; call wait()");
+  operation.staged->enqueue_wait(stream);
+}
+
 void CommunicatorCore::on_complete(std::shared_ptr<Operation> operation, std::function<void()> call) {
   require_own_process("on_complete");
   notifier_.add(std::move(operation), std::move(call));
@@ -497,6 +507,7 @@ void CommunicatorCore::end_operations() {
   log().debug("{}: communicator failed: {}", name(), failure.text);
   if (hierarchy_) hierarchy_->end(failure);
   operations_.fail_all(failure);
+  staging_.wait_for_all();  // it finishes those whose memory is on a GPU
   operations_.release_finished();
   end_.set_value();
 }
@@ -527,6 +538,7 @@ void CommunicatorCore::shut_down_lanes() {
 
 void CommunicatorCore::stop_threads() {
   if (!threads_.stop(lanes_, stuck_ ? std::chrono::seconds(0) : engine::kStuckTime)) take_for_stuck();
+  staging_.stop();
   notifier_.stop();
   try {
     trace::write();

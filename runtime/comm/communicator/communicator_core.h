@@ -21,6 +21,7 @@
 #include "runtime/comm/communicator/lane_set.h"
 #include "runtime/comm/communicator/notifier.h"
 #include "runtime/comm/communicator/operation_table.h"
+#include "runtime/comm/gpu/staging_thread.h"
 #include "runtime/comm/join/join.h"
 #include "runtime/comm/join/splitter.h"
 #include "runtime/comm/request/recent_requests.h"
@@ -96,7 +97,8 @@ class CommunicatorCore {
   /// Throws the Error by which start(request) would refuse it now, as far as that can be told without the
   /// operations that other threads start meanwhile.
   void check(const Request& request);
-  /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
+  /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read, and
+  /// Error{unsupported} for memory of a GPU.
   void require_unwritten(std::span<const std::byte> input);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
@@ -104,6 +106,9 @@ class CommunicatorCore {
   bool test(engine::Operation& operation);
   /// The same, but drives the lanes until the operation has finished or the deadline comes.
   bool wait(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
+
+  /// Makes a stream of the operation's GPU wait for it; see Work::enqueue_wait().
+  void enqueue_wait(engine::Operation& operation, void* stream);
 
   /// Calls `call` once, when the operation has finished; see Notifier.
   void on_complete(std::shared_ptr<engine::Operation> operation, std::function<void()> call);
@@ -157,6 +162,7 @@ class CommunicatorCore {
   void check_algorithm(const wire::OperationRecord& record) const;
   void refuse_sparse() const;
   void prepare_request(const Request& request, Prepared& p);
+  void stage(Prepared& p);
   std::shared_ptr<engine::Operation> launch(Prepared& prepared, std::optional<Error> refusal);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
@@ -208,7 +214,8 @@ class CommunicatorCore {
   std::shared_ptr<bootstrap::ControlPlane> control_;
   std::shared_ptr<bootstrap::ControlPlane> former_control_;  // of the communicator that this one replaces
   const std::unique_ptr<Hierarchy> hierarchy_;  // nullptr if the members' hosts have no use for it
-  EngineThreads threads_;                       // the last member, because the threads use all others
+  StagingThread staging_;
+  EngineThreads threads_;  // the last member, because the threads use all others
 };
 
 }  // namespace nzcl::comm

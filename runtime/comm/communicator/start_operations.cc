@@ -11,6 +11,7 @@
 #include "nzcl/error.h"
 #include "runtime/base/plain_floats.h"
 #include "runtime/comm/communicator/communicator_core.h"
+#include "runtime/comm/request/request_checks.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/trace/trace.h"
@@ -114,6 +115,7 @@ void CommunicatorCore::check(const Request& request) {
 }
 
 void CommunicatorCore::require_unwritten(std::span<const std::byte> input) {
+  refuse_gpu_memory("allreduce", session_->registrations(), input, "input");
   const std::scoped_lock lock(operations_.mutex());
   operations_.check_conflicts("allreduce", input, {});
 }
@@ -131,6 +133,27 @@ void CommunicatorCore::prepare_request(const Request& request, Prepared& p) {
   prepare(request, session_->registrations(), p);
   if (p.input.sparse) refuse_sparse();
   if (repeatable != nullptr) recent_.remember(**repeatable, session_->registrations(), p);
+  if (p.gpu) stage(p);
+}
+
+/// Gives a request whose memory is on a GPU the host memory that stands for it.
+void CommunicatorCore::stage(Prepared& p) {
+  if (introduction_.wing)
+    throw Error(ErrorCode::unsupported,
+                "allreduce: the switch exchange does not take memory of a GPU; set algorithm to another one");
+  if (p.record.algorithm == wire::Algorithm::hierarchy)
+    throw Error(ErrorCode::unsupported,
+                "allreduce: a hierarchy does not take memory of a GPU; set the request's algorithm to push");
+  if (!p.layout) p.layout = engine::layout_of(config_, 0, p.record);
+  p.staged = staging_.make(p.gpu, p.on_gpu, *p.layout);
+  p.input = p.staged->input();
+  p.output = p.staged->output();
+  p.regions = {p.staged->region(), p.staged->region()};
+  const auto& region = p.regions[1];
+  const auto remote =
+      region->remote().offset(static_cast<std::uint64_t>(p.output.base - region->bytes().data()));
+  p.record.output_address = remote.address;
+  p.record.output_key = remote.key;
 }
 
 /// Takes back that values are to travel in a narrower type if the tensor's blocks are too large for it.
@@ -177,6 +200,7 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
     try {
       operations_.check_conflicts(wire::name_of(p.record.collective), p.input_bytes, p.output_bytes);
       check = check_input(p);
+      if (p.staged) p.staged->pack(p.bitmap, p.known == Prepared::Input::all);
     } catch (const Error& e) {
       refusal = e;
     }
@@ -194,10 +218,12 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
   if (!refusal) count(operations_started_, 1);
   if (p.known == Prepared::Input::scan) {
     count(blocks_scanned_, operation->contributed_blocks());
-    if (!operation->layout.express() && !operation->layout.tiled()) threads_.scan_pool().submit(operation);
+    if (!operation->layout.express() && !operation->layout.tiled() && !operation->staged)
+      threads_.scan_pool().submit(operation);
   }
   if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
+  if (operation->staged) staging_.watch(std::move(p.staged), operation);
   lock.unlock();
   if (levels) levels->begin();
   lanes_.drive();  // sends at once what can be sent already
@@ -241,7 +267,7 @@ std::shared_ptr<TwoLevelSum> CommunicatorCore::add_to_hierarchy(Prepared& p,
 }
 
 std::unique_ptr<const engine::InputCheck> CommunicatorCore::check_input(const Prepared& p) const {
-  if (options().check == 0 || p.input_bytes.empty()) return nullptr;
+  if (options().check == 0 || p.input_bytes.empty() || p.gpu) return nullptr;
   engine::InputBlocks input = input_blocks_of(p);
   if (p.known == Prepared::Input::bitmap && !p.input.sparse) {
     if (const auto block = engine::first_hidden_block(input, p.bitmap)) {
@@ -336,6 +362,8 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
       operation->set_result_coder(std::move(p.result_coder));
       break;
   }
+  operation->staged = p.staged;
+  if (p.staged) operation->await_staging();
   return operation;
 }
 

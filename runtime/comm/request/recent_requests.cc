@@ -10,7 +10,8 @@ namespace {
 bool same_but_tag(const AllreduceRequest& a, const AllreduceRequest& b) {
   return a.input == b.input && a.output == b.output && a.count == b.count && a.type == b.type &&
          a.op == b.op && a.block_elems == b.block_elems && a.dense == b.dense && a.timeout == b.timeout &&
-         a.wire_type == b.wire_type && a.algorithm == b.algorithm && a.expected_density == b.expected_density;
+         a.stream == b.stream && a.wire_type == b.wire_type && a.algorithm == b.algorithm &&
+         a.expected_density == b.expected_density;
 }
 
 }  // namespace
@@ -39,7 +40,7 @@ bool RecentRequests::recall(const AllreduceRequest& request, Prepared& p) {
 
 void RecentRequests::remember(const AllreduceRequest& request, const Registrations& registrations,
                               Prepared& p) {
-  if (!request.bitmap.empty() || request.count == 0) return;
+  if (!request.bitmap.empty() || request.count == 0 || p.gpu) return;
   p.layout = engine::layout_of(config_, 0, p.record);
   if (!p.layout->express()) return;
   const std::unique_lock lock(lock_, std::try_to_lock);

@@ -70,6 +70,15 @@ std::vector<std::uint64_t> copy_bitmap(std::span<const std::uint64_t> bitmap, st
   return copy;
 }
 
+void refuse_gpu_memory(std::string_view call, const Registrations& registrations,
+                       std::span<const std::byte> range, const char* name) {
+  if (const auto gpu = registrations.gpu_of(range))
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}: {} is memory of {}, which only a dense allreduce takes so far; copy it to "
+                            "host memory",
+                            call, name, gpu->name()));
+}
+
 SharedRegion covered(std::string_view call, const Registrations& registrations, const void* data,
                      std::uint64_t bytes, std::size_t alignment, const char* name) {
   if (data == nullptr) reject_request(call, fmt::format("{} is null", name));
@@ -78,6 +87,7 @@ SharedRegion covered(std::string_view call, const Registrations& registrations, 
   const std::span range{static_cast<const std::byte*>(data), bytes};
   auto region = registrations.find(range);
   if (!region) {
+    refuse_gpu_memory(call, registrations, range, name);
     reject_request(call, fmt::format("{} ({} bytes at {}) is not inside a registered buffer{}", name, bytes,
                                      data, why_not_registered(registrations, range)));
   }

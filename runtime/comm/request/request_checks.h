@@ -31,6 +31,10 @@ void check_bitmap(std::string_view call, std::size_t words, std::uint64_t blocks
 /// whole words are easier to fill, are left out: nothing behind this point has to expect them.
 std::vector<std::uint64_t> copy_bitmap(std::span<const std::uint64_t> bitmap, std::uint64_t blocks);
 
+/// Throws Error{unsupported} if the range is registered memory of a GPU, for an argument that may not be.
+void refuse_gpu_memory(std::string_view call, const Registrations& registrations,
+                       std::span<const std::byte> range, const char* name);
+
 /// Returns the region that contains [data, data + bytes), or refuses the argument `name`.
 SharedRegion covered(std::string_view call, const Registrations& registrations, const void* data,
                      std::uint64_t bytes, std::size_t alignment, const char* name);

@@ -22,16 +22,16 @@ constexpr std::uint64_t kMostRefusedBlocks = std::uint64_t{1} << 32;
 /// What errors of requests begin with.
 constexpr std::string_view kCall = "allreduce";
 
-[[noreturn]] void reject(const std::string& text) { reject_request(kCall, text); }
+[[noreturn]] void reject_allreduce(const std::string& text) { reject_request(kCall, text); }
 
 /// Returns the rule that a call or the option asks for. What only the option asks for does not
 /// concern other types than float32.
 wire::ValueRule value_rule(WireType wire_type, DataType type, WireType by_option) {
   if (static_cast<int>(wire_type) >= kWireTypes)
-    reject(fmt::format("wire_type {} does not exist", static_cast<int>(wire_type)));
+    reject_allreduce(fmt::format("wire_type {} does not exist", static_cast<int>(wire_type)));
   const bool asked = wire_type != WireType::by_option && wire_type != WireType::as_is;
   if (asked && type != DataType::float32)
-    reject(fmt::format("wire_type is for float32, and the type is {}", name_of(type)));
+    reject_allreduce(fmt::format("wire_type is for float32, and the type is {}", name_of(type)));
   if (wire_type == WireType::by_option && type == DataType::float32) wire_type = by_option;
   return wire_type == WireType::float16    ? wire::ValueRule::float16
          : wire_type == WireType::bfloat16 ? wire::ValueRule::bfloat16
@@ -40,8 +40,8 @@ wire::ValueRule value_rule(WireType wire_type, DataType type, WireType by_option
 
 wire::Density density(double expected) {
   if (!(expected >= 0 && expected <= 1))  // also true for NaN
-    reject(fmt::format("expected_density is {:g}; it is a share from 0 to 1, and 0 if it is not known",
-                       expected));
+    reject_allreduce(fmt::format(
+        "expected_density is {:g}; it is a share from 0 to 1, and 0 if it is not known", expected));
   return wire::Density::of_share(expected);
 }
 
@@ -102,6 +102,32 @@ void take_buffers(const AllreduceRequest& r, SharedRegion in, SharedRegion out, 
   p.regions = {std::move(in), std::move(out)};
 }
 
+namespace {
+
+/// Checks a request of which input or output is memory of a GPU.
+void prepare_on_gpu(const AllreduceRequest& r, std::uint64_t bytes, std::shared_ptr<gpu::Gpu> input,
+                    const std::shared_ptr<gpu::Gpu>& output, Prepared& p) {
+  const auto where = [](const auto& gpu) { return gpu ? "memory of " + gpu->name() : "host memory"; };
+  if (input != output)
+    throw Error(ErrorCode::unsupported,
+                fmt::format("{}: input is {}, and output is {}; they must be on the same GPU", kCall,
+                            where(input), where(output)));
+  for (const void* const at : {r.input, static_cast<const void*>(r.output)}) {
+    if (reinterpret_cast<std::uintptr_t>(at) % element_bytes(r.type) != 0)
+      reject_allreduce(
+          fmt::format("memory at {} is not aligned to its element's {} bytes", at, element_bytes(r.type)));
+  }
+  p.gpu = std::move(input);
+  p.on_gpu = {.input = static_cast<const std::byte*>(r.input),
+              .output = static_cast<std::byte*>(r.output),
+              .stream = r.stream};
+  p.known = r.dense ? Prepared::Input::all : Prepared::Input::scan;
+  p.input_bytes = bytes_at(r.input, bytes);
+  p.output_bytes = bytes_at(r.output, bytes);
+}
+
+}  // namespace
+
 void prepare(const AllreduceRequest& r, const Registrations& registrations, Prepared& p) {
   const wire::OperationRecord& shape = p.record;
   const std::uint64_t bytes = shape.count * element_bytes(r.type);
@@ -111,13 +137,25 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
     p.known = Prepared::Input::all;
     return;
   }
-  auto in = covered(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
-  auto out = r.output == r.input
-                 ? in
-                 : covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
-  if (r.input != r.output && overlap(bytes_at(r.input, bytes), bytes_at(r.output, bytes)))
-    reject("input and output overlap without being the same");
-  take_buffers(r, std::move(in), std::move(out), p);
+  auto input_gpu = registrations.gpu_of(bytes_at(r.input, bytes));
+  const auto output_gpu = registrations.gpu_of(bytes_at(r.output, bytes));
+  const auto check_overlap = [&] {
+    if (r.input != r.output && overlap(bytes_at(r.input, bytes), bytes_at(r.output, bytes)))
+      reject_allreduce("input and output overlap without being the same");
+  };
+  if (input_gpu || output_gpu) {
+    check_overlap();
+    prepare_on_gpu(r, bytes, std::move(input_gpu), output_gpu, p);
+  } else {
+    auto in = covered(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
+    auto out = r.output == r.input
+                   ? in
+                   : covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
+    check_overlap();
+    if (r.stream != nullptr)
+      reject_allreduce("a stream is given, and the memory is not registered as that of a GPU");
+    take_buffers(r, std::move(in), std::move(out), p);
+  }
   if (!r.bitmap.empty()) {
     p.known = Prepared::Input::bitmap;
     p.bitmap = copy_bitmap(r.bitmap, ceil_div(r.count, r.block_elems));
@@ -131,17 +169,17 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
   const std::uint64_t blocks = ceil_div(r.count, r.block_elems);
   p.timeout = check_timeout(kCall, r.timeout);
   if (r.output != nullptr && r.packed_values != nullptr)
-    reject("output and packed_values exclude each other");
+    reject_allreduce("output and packed_values exclude each other");
   if (r.count > 0 && r.output == nullptr && r.packed_values == nullptr && !r.packed_grow)
-    reject(
+    reject_allreduce(
         "no memory is given for the result: set output for a dense result, or packed_values for a packed "
         "one");
 
   p.known = Prepared::Input::indices;
   p.input.sparse = true;
   if (r.indices.size() > wire::kMostBytes / block_bytes)
-    reject(fmt::format("{} indices are given, and their values are larger than memory can be",
-                       r.indices.size()));
+    reject_allreduce(fmt::format("{} indices are given, and their values are larger than memory can be",
+                                 r.indices.size()));
   if (!r.indices.empty()) {
     const std::uint64_t n = r.indices.size() * block_bytes;
     auto in = covered(kCall, registrations, r.values, n, element_bytes(r.type), "values");
@@ -161,13 +199,14 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
     p.output = {
         .packed = true, .capacity = r.packed_capacity, .indices = r.packed_indices, .grow = r.packed_grow};
     if (const auto wrong = engine::wrong_with_index_memory(r.packed_indices, blocks))
-      reject("packed_indices: " + *wrong);
+      reject_allreduce("packed_indices: " + *wrong);
     if (p.output.capacity > wire::kMostBytes / block_bytes)
-      reject("packed_capacity is larger than memory can be");
+      reject_allreduce("packed_capacity is larger than memory can be");
     if (p.output.capacity > 0) {
-      if (r.packed_values == nullptr) reject("packed_values is null, and packed_capacity is not 0");
+      if (r.packed_values == nullptr) reject_allreduce("packed_values is null, and packed_capacity is not 0");
       p.output.base = static_cast<std::byte*>(r.packed_values);
       p.output_bytes = bytes_at(r.packed_values, p.output.capacity * block_bytes);
+      refuse_gpu_memory(kCall, registrations, p.output_bytes, "packed_values");
     }
   } else if (r.count > 0) {
     auto out = covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
@@ -178,7 +217,7 @@ void prepare(const SparseAllreduceRequest& r, const Registrations& registrations
     p.record.output_key = remote.key;
     p.regions[1] = std::move(out);
   }
-  if (overlap(p.input_bytes, p.output_bytes)) reject("values and the result overlap");
+  if (overlap(p.input_bytes, p.output_bytes)) reject_allreduce("values and the result overlap");
 }
 
 void cut_indices(Prepared& p, const engine::SliceLayout& layout) {

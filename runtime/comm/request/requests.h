@@ -11,6 +11,7 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/error.h"
+#include "runtime/comm/gpu/staged_operation.h"
 #include "runtime/comm/request/index_list.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/operation/operation.h"
@@ -42,6 +43,11 @@ struct Prepared {
   std::span<const std::byte> input_bytes, output_bytes;  // to find conflicts with operations in flight
   std::array<SharedRegion, 2> regions;                   // those of input and output
   std::unique_ptr<const wire::Refusal> refusal;          // why the request was refused, if it was
+  /// Of a request whose memory is on a GPU: that, and what is there. `input`, `output` and `regions` are
+  /// those of `staged` then, which the communicator makes.
+  std::shared_ptr<gpu::Gpu> gpu;
+  GpuTensors on_gpu;
+  std::shared_ptr<StagedOperation> staged;
 };
 
 /// Returns true if two ranges have a byte in common.

@@ -72,10 +72,31 @@ std::vector<std::shared_ptr<Registration>> Registrations::living() const {
 /// The handles outlive the lock, and whoever adds to one of them holds it.
 void Registrations::add_to(Registrations& others) const {
   for (const auto& handle : living()) {
-    auto added = others.add(handle->bytes, handle->kind);
+    auto added =
+        handle->gpu ? others.add(handle->bytes, handle->gpu) : others.add(handle->bytes, handle->kind);
     const std::scoped_lock lock(mutex_);
     handle->elsewhere.push_back(std::move(added));
   }
+}
+
+std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, std::shared_ptr<gpu::Gpu> gpu) {
+  auto handle =
+      std::make_shared<Registration>(Registration{.region = nullptr, .bytes = bytes, .gpu = std::move(gpu)});
+  has_gpu_memory_.store(true, std::memory_order_relaxed);
+  remember(handle);
+  return handle;
+}
+
+std::shared_ptr<gpu::Gpu> Registrations::gpu_of(std::span<const std::byte> bytes) const {
+  if (!has_gpu_memory_.load(std::memory_order_relaxed)) return nullptr;
+  std::shared_ptr<Registration> handle;  // released after the lock, as in find()
+  const std::scoped_lock lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (!covers(entry.bytes, bytes)) continue;
+    handle = entry.handle.lock();
+    if (handle) return handle->gpu;
+  }
+  return nullptr;
 }
 
 SharedRegion Registrations::find(std::span<const std::byte> bytes) const {

@@ -1,12 +1,14 @@
 // The buffers that are registered with one communicator.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "nzcl/types.h"
+#include "runtime/gpu/gpu.h"
 #include "verbs/transport.h"
 
 namespace nzcl::comm {
@@ -17,11 +19,12 @@ using SharedRegion = std::shared_ptr<const verbs::MemoryRegion>;
 
 /// What a RegisteredBuffer holds. As long as it lives, the caller must keep the memory mapped.
 struct Registration {
-  SharedRegion region;
+  SharedRegion region;  // nullptr for memory of a GPU, which peers do not reach
   std::span<std::byte> bytes;
   MemoryKind kind = MemoryKind::host;
   /// Of the same memory, with other devices of this process (Registrations::add_to()).
   std::vector<std::shared_ptr<Registration>> elsewhere = {};
+  std::shared_ptr<gpu::Gpu> gpu = nullptr;
 };
 
 /// Registers memory, and finds the region of memory that is registered. A range is not registered again while
@@ -41,6 +44,10 @@ class Registrations {
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
   /// Registers there, as long as they are registered here, what living handles cover.
   void add_to(Registrations& others) const;
+  /// Makes a handle for memory of this GPU.
+  std::shared_ptr<Registration> add(std::span<std::byte> bytes, std::shared_ptr<gpu::Gpu> gpu);
+  /// Returns the GPU whose memory a living handle covers, or nullptr for all other memory.
+  std::shared_ptr<gpu::Gpu> gpu_of(std::span<const std::byte> bytes) const;
   /// Returns the region of a living handle that covers the range, or nullptr if there is none.
   SharedRegion find(std::span<const std::byte> bytes) const;
   /// Returns that handle, in a form that does not keep the memory registered.
@@ -64,7 +71,8 @@ class Registrations {
 
   std::shared_ptr<verbs::Device> device_;
   mutable std::mutex mutex_;
-  std::vector<Entry> entries_;  // oldest first; some entries of destroyed handles are kept
+  std::atomic<bool> has_gpu_memory_{false};  // or has had some: without it nobody has to look for it
+  std::vector<Entry> entries_;               // oldest first; some entries of destroyed handles are kept
 };
 
 }  // namespace nzcl::comm

@@ -6,6 +6,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/comm/session/mapped.h"
+#include "runtime/gpu/find_gpu.h"
 
 namespace nzcl::comm {
 
@@ -19,13 +20,14 @@ std::shared_ptr<Session> Session::onto(std::shared_ptr<verbs::Device> device,
 std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t bytes, MemoryKind kind) {
   if (data == nullptr || bytes == 0)
     throw Error(ErrorCode::invalid_argument, "register_buffer: the range is empty");
-  if (kind != MemoryKind::host) {
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format("register_buffer: {} memory is not supported yet; copy the gradient to host memory",
-                    name_of(kind)));
-  }
   const std::span<std::byte> range{static_cast<std::byte*>(data), bytes};
+  if (kind == MemoryKind::device) return register_gpu_memory(range);
+  if (gpu::is_gpu_memory(range)) {
+    throw Error(ErrorCode::invalid_argument,
+                fmt::format("register_buffer: {} bytes at {} are memory of a GPU; register them with "
+                            "MemoryKind::device",
+                            bytes, data));
+  }
   if (!is_mapped(range)) {
     throw Error(
         ErrorCode::invalid_argument,
@@ -34,6 +36,14 @@ std::shared_ptr<Registration> Session::register_memory(void* data, std::size_t b
                     bytes, data));
   }
   return registrations_.add(range, kind);
+}
+
+std::shared_ptr<Registration> Session::register_gpu_memory(std::span<std::byte> range) {
+  try {
+    return registrations_.add(range, gpu::find_gpu(range));
+  } catch (const Error& e) {
+    throw Error(e.code(), std::string("register_buffer: ") + e.what());
+  }
 }
 
 }  // namespace nzcl::comm

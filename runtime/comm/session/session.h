@@ -24,10 +24,13 @@ class Session {
   const std::optional<verbs::DeviceOptions>& options() const { return options_; }
   const std::shared_ptr<verbs::Device>& device() const { return device_; }
   const Registrations& registrations() const { return registrations_; }
-  /// Throws Error{invalid_argument, unsupported, system}.
+  Registrations& registrations() { return registrations_; }
+  /// Throws Error{invalid_argument, unsupported, unavailable, system}.
   std::shared_ptr<Registration> register_memory(void* data, std::size_t bytes, MemoryKind kind);
 
  private:
+  std::shared_ptr<Registration> register_gpu_memory(std::span<std::byte> range);
+
   const std::shared_ptr<verbs::Device> device_;
   const std::optional<verbs::DeviceOptions> options_;
   Registrations registrations_;

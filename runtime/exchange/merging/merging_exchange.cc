@@ -52,11 +52,22 @@ MergingExchange::MergingExchange(LaneContext& context)
 
 void MergingExchange::submit(Operation& operation) {
   if (!operation.layout.on_lane(operations_.lane, static_cast<std::uint32_t>(context_.config.lanes))) return;
-  operations_.latest[operations_.submitted++ % kMaxOperations] = &operation;
+  waiting_[waited_++ % kMaxOperations] = &operation;
+  admit();
+}
+
+/// Merging reads tiles wherever they are needed, so what is staged must be there before it begins.
+void MergingExchange::admit() {
+  for (; operations_.submitted < waited_; ++operations_.submitted) {
+    Operation* const operation = waiting_[operations_.submitted % kMaxOperations];
+    if (operation->staged && !operation->ensure_all_staged()) return;
+    operations_.latest[operations_.submitted % kMaxOperations] = operation;
+  }
 }
 
 bool MergingExchange::step() {
   bool any = false;
+  if (operations_.submitted < waited_) admit();
   for (MergingStep& step : steps_) any |= step.receive();
   any |= contribute();
   for (MergingStep& step : steps_) any |= merge(step);
@@ -66,7 +77,7 @@ bool MergingExchange::step() {
 }
 
 bool MergingExchange::idle() const {
-  bool idle = operations_.submitted == finished_ && (!result_ || result_->all_sent());
+  bool idle = waited_ == finished_ && (!result_ || result_->all_sent());
   for (const MergingStep& step : steps_)
     idle &= !step.has_messages() && (!step.sender || step.sender->all_sent());
   return idle;

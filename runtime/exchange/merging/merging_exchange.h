@@ -27,6 +27,7 @@ class MergingExchange final : public Exchange {
   using Next = TileQueue::Next;
 
   // Contributions leave, and partial sums are merged.
+  void admit();
   bool contribute();
   void contribute_tile(Operation& op, PartialSender& sender);
   bool merge(MergingStep& step);
@@ -52,6 +53,9 @@ class MergingExchange final : public Exchange {
   const bool gives_;  // this rank's contribution is handed to another one, which sends it the result
   const CodeRules rules_;
   MergedOperations operations_;
+  /// Operations by number, modulo kMaxOperations. Those from operations_.submitted on have not been admitted.
+  std::array<Operation*, kMaxOperations> waiting_{};
+  std::uint64_t waited_ = 0;
   std::vector<MergingStep> steps_;       // in their order
   std::optional<PartialSender> result_;  // to the rank that gave its contribution to this one
   TileWalk contributed_;

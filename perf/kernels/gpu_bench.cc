@@ -1,0 +1,122 @@
+// nzcl_gpu_bench: how long the kernels of a GPU take for 64 MiB, as a Markdown table.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <vector>
+
+#include "runtime/gpu/cuda/cuda_gpu.h"
+#include "runtime/gpu/emulated/emulated_gpu.h"
+
+namespace perf {
+namespace {
+
+using namespace nzcl::gpu;
+
+constexpr std::uint64_t kBytes = 64 << 20, kBlockBytes = 1024;  // 256 float32
+constexpr std::uint64_t kSliceBlocks = 512;
+/// Tensors that are used in turn, so that none of them is in a cache.
+constexpr std::size_t kTensors = 8;
+constexpr int kTimes = 40;
+
+struct Bench {
+  explicit Bench(std::shared_ptr<Gpu> on) : gpu(std::move(on)), stream(gpu->make_stream()) {
+    for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back(gpu->allocate(kBytes));
+    on_gpu = gpu->allocate(kBytes);
+    pinned = gpu->pin(kBytes);
+    bits = gpu->pin(shape.words() * sizeof(std::uint64_t));
+    flags = gpu->pin(shape.slices() * sizeof(std::uint32_t));
+  }
+
+  void fill(double density) {
+    std::mt19937 random(1);
+    std::vector<std::byte> tensor(kBytes);
+    auto* const words = reinterpret_cast<std::uint64_t*>(bits.host);
+    std::memset(words, 0, bits.bytes);
+    for (std::uint64_t b = 0; b < shape.blocks(); ++b) {
+      if (std::uniform_real_distribution()(random) >= density) continue;
+      std::memset(tensor.data() + b * kBlockBytes, 1, kBlockBytes);
+      words[b / 64] |= std::uint64_t{1} << b % 64;
+    }
+    for (std::byte* const to : tensors) gpu->copy(stream, to, tensor.data(), kBytes);
+    gpu->synchronize(stream);
+  }
+
+  /// Microseconds of one of many launches in a row.
+  double time(auto launch) {
+    launch(tensors[0]);
+    gpu->synchronize(stream);
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTimes; ++i) launch(tensors[static_cast<std::size_t>(i) % kTensors]);
+    gpu->synchronize(stream);
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
+    return took.count() / kTimes;
+  }
+  double time_pack(std::byte* to) {
+    return time([&](const std::byte* tensor) {
+      gpu->pack(stream, {.shape = shape,
+                         .tensor = tensor,
+                         .packed = to,
+                         .bits = reinterpret_cast<std::uint64_t*>(bits.device),
+                         .flags = reinterpret_cast<std::uint32_t*>(flags.device),
+                         .value = ++value});
+    });
+  }
+  double time_place(const std::byte* from) {
+    return time([&](std::byte* tensor) {
+      gpu->place(stream, {.shape = shape,
+                          .tensor = tensor,
+                          .staged = from,
+                          .bits = reinterpret_cast<std::uint64_t*>(bits.device),
+                          .fill = true});
+    });
+  }
+
+  std::shared_ptr<Gpu> gpu;
+  Stream stream;
+  Shape shape{.bytes = kBytes, .block_bytes = kBlockBytes, .slice_blocks = kSliceBlocks};
+  std::vector<std::byte*> tensors;
+  std::byte* on_gpu = nullptr;
+  PinnedMemory pinned, bits, flags;
+  std::uint32_t value = 0;
+};
+
+int run(std::string_view memory) {
+  if (memory != "cuda" && memory != "emulated") {
+    fmt::print("usage: nzcl_gpu_bench cuda|emulated\n");
+    return memory == "--help" ? 0 : 2;
+  }
+  std::shared_ptr<Gpu> gpu = EmulatedGpu::make();
+  if (memory == "cuda") gpu = CudaGpu::number(CudaDriver::open(), 0);
+  Bench bench(gpu);
+  fmt::print("{}: kernels for 64 MiB in blocks of 1 KiB, out of cache, in us\n\n", gpu->name());
+  fmt::print("| density | pack to the GPU's memory | pack to pinned memory | place from pinned memory |\n");
+  fmt::print("|---|---|---|---|\n");
+  for (const double density : {1.0, 0.1, 0.01}) {
+    bench.fill(density);
+    const double own = bench.time_pack(bench.on_gpu), pinned = bench.time_pack(bench.pinned.device);
+    bench.fill(density);  // packing has written the bits, but for what may be wrong with it
+    fmt::print("| {:g} | {:.1f} | {:.1f} | {:.1f} |\n", density, own, pinned,
+               bench.time_place(bench.pinned.device));
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace perf
+
+int main(int argc, char** argv) {
+  try {
+    return perf::run(argc == 2 ? argv[1] : "");
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "nzcl_gpu_bench: {}\n", e.what());
+    return 1;
+  }
+}

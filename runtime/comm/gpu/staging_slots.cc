@@ -1,0 +1,95 @@
+#include "runtime/comm/gpu/staging_slots.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace nzcl::comm {
+namespace {
+
+/// Parts of a slot begin at pages, so that kernels can read and write sixteen bytes at a time everywhere.
+constexpr std::uint64_t kPartBytes = 4096;
+
+std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kPartBytes - 1) / kPartBytes * kPartBytes; }
+std::uint64_t bitmap_bytes(const SlotSize& size) { return rounded(size.words * sizeof(std::uint64_t)); }
+
+std::size_t total_bytes(const SlotSize& size) {
+  return 2 * rounded(size.bytes) + 2 * bitmap_bytes(size) + rounded(size.flags * sizeof(std::uint32_t));
+}
+
+}  // namespace
+
+StagingSlot::StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrations, const SlotSize& size)
+    : gpu_(std::move(gpu)), size_(size), memory_(gpu_->pin(total_bytes(size))) {
+  try {
+    registration_ = registrations.add({memory_.host, memory_.bytes}, MemoryKind::host);
+  } catch (...) {
+    gpu_->unpin(memory_);
+    throw;
+  }
+}
+
+StagingSlot::~StagingSlot() {
+  registration_.reset();
+  gpu_->unpin(memory_);
+}
+
+std::byte* StagingSlot::output() const { return memory_.host + rounded(size_.bytes); }
+std::uint64_t* StagingSlot::input_bits() const {
+  return reinterpret_cast<std::uint64_t*>(output() + rounded(size_.bytes));
+}
+std::uint64_t* StagingSlot::output_bits() const {
+  return input_bits() + bitmap_bytes(size_) / sizeof(std::uint64_t);
+}
+std::uint32_t* StagingSlot::flags() const {
+  return reinterpret_cast<std::uint32_t*>(output_bits() + bitmap_bytes(size_) / sizeof(std::uint64_t));
+}
+
+std::uint32_t StagingSlot::use(std::uint64_t flags) {
+  used_flags_ = flags;
+  return ++use_;
+}
+
+bool StagingSlot::is_raised(std::uint64_t flag) const {
+  return std::atomic_ref(flags()[flag]).load(std::memory_order_acquire) == use_;
+}
+
+bool StagingSlot::is_quiet() const {
+  for (std::uint64_t flag = 0; flag < used_flags_; ++flag) {
+    if (!is_raised(flag)) return false;
+  }
+  return true;
+}
+
+StagingSlots::~StagingSlots() {
+  static auto* const kept = new std::vector<std::unique_ptr<StagingSlot>>;  // until the process ends
+  static auto* const mutex = new std::mutex;
+  for (auto& slot : slots_) {
+    if (slot->is_quiet()) continue;
+    const std::scoped_lock lock(*mutex);
+    kept->push_back(std::move(slot));
+  }
+}
+
+std::unique_ptr<StagingSlot> StagingSlots::take(const SlotSize& size) {
+  {
+    const std::scoped_lock lock(mutex_);
+    auto best = slots_.end();
+    for (auto slot = slots_.begin(); slot != slots_.end(); ++slot) {
+      if (!size.fits((*slot)->size()) || !(*slot)->is_quiet()) continue;
+      if (best == slots_.end() || (*slot)->size().bytes < (*best)->size().bytes) best = slot;
+    }
+    if (best != slots_.end()) {
+      auto found = std::move(*best);
+      slots_.erase(best);
+      return found;
+    }
+  }
+  return std::make_unique<StagingSlot>(gpu_, registrations_, size);
+}
+
+void StagingSlots::give_back(std::unique_ptr<StagingSlot> slot) {
+  const std::scoped_lock lock(mutex_);
+  slots_.push_back(std::move(slot));
+}
+
+}  // namespace nzcl::comm

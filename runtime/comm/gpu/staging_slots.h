@@ -1,0 +1,81 @@
+// Pinned host memory on the way between a GPU and the transport.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/comm/session/registrations.h"
+#include "runtime/gpu/gpu.h"
+
+namespace nzcl::comm {
+
+/// How much of everything an operation needs: bytes of its tensor, words of each of its two bitmaps, and
+/// flags.
+struct SlotSize {
+  std::uint64_t bytes = 0, words = 0, flags = 0;
+  bool fits(const SlotSize& room) const {
+    return bytes <= room.bytes && words <= room.words && flags <= room.flags;
+  }
+};
+
+/// Memory for one operation at a time, in one piece that is registered with the transport.
+class StagingSlot {
+ public:
+  /// Throws Error{system} if the memory cannot be pinned or registered.
+  StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrations, const SlotSize& size);
+  ~StagingSlot();
+  StagingSlot(const StagingSlot&) = delete;
+  StagingSlot& operator=(const StagingSlot&) = delete;
+
+  const SlotSize& size() const { return size_; }
+  const SharedRegion& region() const { return registration_->region; }
+  std::byte* input() const { return memory_.host; }
+  std::byte* output() const;
+  std::uint64_t* input_bits() const;
+  std::uint64_t* output_bits() const;
+  std::uint32_t* flags() const;
+  template <typename T>
+  T* seen(T* at) const {
+    return memory_.seen(at);
+  }
+
+  /// Begins a use in which the GPU raises the first `flags` flags. Returns the value that they get.
+  std::uint32_t use(std::uint64_t flags);
+  bool is_raised(std::uint64_t flag) const;
+  /// Whether the GPU has raised all flags of the present use, after which it does not write here any more.
+  bool is_quiet() const;
+
+ private:
+  const std::shared_ptr<gpu::Gpu> gpu_;
+  const SlotSize size_;
+  const gpu::PinnedMemory memory_;
+  std::shared_ptr<Registration> registration_;  // released before the memory is unpinned
+  std::uint32_t use_ = 0;
+  std::uint64_t used_flags_ = 0;
+};
+
+/// The slots of one GPU that are not in use. Thread-safe.
+class StagingSlots {
+ public:
+  StagingSlots(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrations)
+      : gpu_(std::move(gpu)), registrations_(registrations) {}
+  /// A slot to which the GPU may still write, because a stream has not come so far, is never freed.
+  ~StagingSlots();
+
+  const std::shared_ptr<gpu::Gpu>& gpu() const { return gpu_; }
+  /// Returns the smallest that is large enough and that the GPU does not write to, or a new one. Throws
+  /// Error{system}.
+  std::unique_ptr<StagingSlot> take(const SlotSize& size);
+  void give_back(std::unique_ptr<StagingSlot> slot);
+
+ private:
+  const std::shared_ptr<gpu::Gpu> gpu_;
+  Registrations& registrations_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<StagingSlot>> slots_;
+};
+
+}  // namespace nzcl::comm

@@ -1,0 +1,264 @@
+#include "runtime/gpu/cuda/cuda_gpu.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+
+#include "nzcl/error.h"
+#include "runtime/gpu/cuda/ptx.h"
+
+namespace nzcl::gpu {
+namespace {
+
+/// The instructions of the kernels, among them those of warps that name their lanes, begin with it.
+constexpr int kLeastComputeMajor = 7;
+/// Threads of a block: half of the most, so that two blocks share a multiprocessor.
+constexpr unsigned kThreads = 512;
+
+cuda::Device device_number(const CudaDriver& driver, int ordinal) {
+  cuda::Device device = 0;
+  NZCL_CUDA_CALL(driver, cuDeviceGet, &device, ordinal);
+  return device;
+}
+
+int attribute(const CudaDriver& driver, cuda::Device device, int which) {
+  int value = 0;
+  NZCL_CUDA_CALL(driver, cuDeviceGetAttribute, &value, which, device);
+  return value;
+}
+
+std::string describe(const CudaDriver& driver, int ordinal) {
+  const cuda::Device device = device_number(driver, ordinal);
+  std::array<char, 256> name{};
+  NZCL_CUDA_CALL(driver, cuDeviceGetName, name.data(), static_cast<int>(name.size()) - 1, device);
+  return fmt::format("GPU {}: {}, compute capability {}.{}", ordinal, name.data(),
+                     attribute(driver, device, cuda::kComputeMajor),
+                     attribute(driver, device, cuda::kComputeMinor));
+}
+
+cuda::Stream stream_of(Stream stream) { return static_cast<cuda::Stream>(stream); }
+
+template <typename T>
+cuda::DevicePointer pointer_of(T* at) {
+  return reinterpret_cast<cuda::DevicePointer>(at);
+}
+
+std::uint64_t number_of(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
+
+}  // namespace
+
+/// Makes the GPU's context the current one of this thread, for a while.
+class CudaGpu::InContext {
+ public:
+  explicit InContext(const CudaGpu& gpu) : driver_(gpu.driver_) {
+    NZCL_CUDA_CALL(driver_, cuCtxPushCurrent_v2, gpu.context_);
+  }
+  ~InContext() {
+    cuda::Context own = nullptr;
+    driver_.cuCtxPopCurrent_v2(&own);
+  }
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+
+ private:
+  const CudaDriver& driver_;
+};
+
+std::shared_ptr<CudaGpu> CudaGpu::number(const CudaDriver& driver, int ordinal) {
+  static auto* const mutex = new std::mutex;
+  static auto* const made = new std::map<int, std::shared_ptr<CudaGpu>>;  // as long as the process
+  const std::scoped_lock lock(*mutex);
+  auto& gpu = (*made)[ordinal];
+  if (!gpu) gpu.reset(new CudaGpu(driver, ordinal));
+  return gpu;
+}
+
+int CudaGpu::count(const CudaDriver& driver) {
+  int count = 0;
+  NZCL_CUDA_CALL(driver, cuDeviceGetCount, &count);
+  return count;
+}
+
+std::vector<std::string> CudaGpu::describe_all(const CudaDriver& driver) {
+  std::vector<std::string> lines;
+  for (int i = 0; i < count(driver); ++i) {
+    const bool old = attribute(driver, device_number(driver, i), cuda::kComputeMajor) < kLeastComputeMajor;
+    lines.push_back(describe(driver, i) + (old ? ", too old: 7.0 is needed" : ""));
+  }
+  if (lines.empty()) lines.emplace_back("none: the CUDA driver has none");
+  lines.push_back("driver for CUDA " + driver.version() +
+                  (*kPtx == '\0' ? "; but this build has no kernels for it, because clang was missing" : ""));
+  return lines;
+}
+
+CudaGpu::CudaGpu(const CudaDriver& driver, int ordinal) : driver_(driver), name_(describe(driver, ordinal)) {
+  const cuda::Device device = device_number(driver, ordinal);
+  if (attribute(driver, device, cuda::kComputeMajor) < kLeastComputeMajor)
+    throw Error(ErrorCode::unsupported, name_ + " is too old; nzcl needs compute capability 7.0");
+  if (*kPtx == '\0')
+    throw Error(ErrorCode::unsupported,
+                "this build of nzcl has no kernels for GPUs, because clang was missing; build it with clang");
+  NZCL_CUDA_CALL(driver_, cuDevicePrimaryCtxRetain, &context_, device);
+  load_kernels();
+  run_kernels_once();
+}
+
+void CudaGpu::load_kernels() {
+  const InContext in_context(*this);
+  std::array<char, 4096> log{};
+  std::array options{cuda::kJitErrorLog, cuda::kJitErrorLogBytes};
+  std::array<void*, 2> values{log.data(), reinterpret_cast<void*>(log.size() - 1)};
+  cuda::Module module = nullptr;
+  const cuda::Result result =
+      driver_.cuModuleLoadDataEx(&module, kPtx, options.size(), options.data(), values.data());
+  if (result != cuda::kSuccess)
+    throw Error(ErrorCode::system, fmt::format("{}: the driver does not compile the kernels: {}: {}", name_,
+                                               driver_.text_of(result), log.data()));
+  for (const std::size_t unit : {1, 2, 4, 8, 16}) {
+    NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &pack_[unit], module,
+                   fmt::format("nzcl_pack_{}", unit).c_str());
+    NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &place_[unit], module,
+                   fmt::format("nzcl_place_{}", unit).c_str());
+  }
+}
+
+/// Runs each kernel once, with nothing to do. A driver may load a kernel only when it is launched first, and
+/// may wait for all work of the GPU then; but that may already wait for the very operation that launches it.
+void CudaGpu::run_kernels_once() {
+  const PinnedMemory page = pin(sizeof(std::uint64_t));
+  const Stream stream = make_stream();
+  for (const std::size_t unit : {1, 2, 4, 8, 16}) {
+    PackJob pack{
+        .shape = {}, .flags = reinterpret_cast<std::uint32_t*>(page.device), .value = 1, .known = true};
+    PlaceJob place{.shape = {}};
+    launch(pack_[unit], stream, pack.shape, sizeof(std::uint64_t), &pack);
+    launch(place_[unit], stream, place.shape, 0, &place);
+  }
+  synchronize(stream);
+  destroy_stream(stream);
+  unpin(page);
+}
+
+/// Ordinary pages that the driver pins, so that every transport can send from them too.
+PinnedMemory CudaGpu::pin(std::size_t bytes) {
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED)
+    throw Error(ErrorCode::system,
+                fmt::format("no {} bytes to pin for a GPU: {}", bytes, std::strerror(errno)));
+  try {
+    const InContext in_context(*this);
+    NZCL_CUDA_CALL(driver_, cuMemHostRegister_v2, at, bytes,
+                   cuda::kHostRegisterPortable | cuda::kHostRegisterMapped);
+    cuda::DevicePointer seen = 0;
+    NZCL_CUDA_CALL(driver_, cuMemHostGetDevicePointer_v2, &seen, at, 0);
+    return {
+        .host = static_cast<std::byte*>(at), .device = reinterpret_cast<std::byte*>(seen), .bytes = bytes};
+  } catch (...) {
+    ::munmap(at, bytes);
+    throw;
+  }
+}
+
+void CudaGpu::unpin(const PinnedMemory& memory) noexcept {
+  try {
+    const InContext in_context(*this);
+    driver_.cuMemHostUnregister(memory.host);
+  } catch (const Error&) {  // the context is gone, and the pages are no more pinned
+  }
+  ::munmap(memory.host, memory.bytes);
+}
+
+gpu::Stream CudaGpu::make_stream() {
+  const InContext in_context(*this);
+  cuda::Stream stream = nullptr;
+  NZCL_CUDA_CALL(driver_, cuStreamCreate, &stream, cuda::kStreamNonBlocking);
+  return stream;
+}
+
+void CudaGpu::destroy_stream(gpu::Stream stream) noexcept {
+  try {
+    const InContext in_context(*this);
+    driver_.cuStreamDestroy_v2(stream_of(stream));
+  } catch (const Error&) {  // with its context the stream is gone too
+  }
+}
+
+void CudaGpu::launch(cuda::Function kernel, gpu::Stream stream, const Shape& shape, unsigned shared_bytes,
+                     void* job) {
+  const InContext in_context(*this);
+  std::array<void*, 1> arguments{job};
+  const auto slices = static_cast<unsigned>(std::max<std::uint64_t>(shape.slices(), 1));
+  NZCL_CUDA_CALL(driver_, cuLaunchKernel, kernel, slices, 1, 1, kThreads, 1, 1, shared_bytes,
+                 stream_of(stream), arguments.data(), nullptr);
+}
+
+void CudaGpu::pack(gpu::Stream stream, const PackJob& job) {
+  const Shape& shape = job.shape;
+  const unsigned unit =
+      unit_bytes(number_of(job.tensor), number_of(job.packed), shape.block_bytes, shape.bytes);
+  PackJob copy = job;
+  launch(pack_[unit], stream, shape, static_cast<unsigned>(shape.words_per_slice() * sizeof(std::uint64_t)),
+         &copy);
+}
+
+void CudaGpu::place(gpu::Stream stream, const PlaceJob& job) {
+  const Shape& shape = job.shape;
+  const unsigned unit =
+      unit_bytes(number_of(job.tensor), number_of(job.staged), shape.block_bytes, shape.bytes);
+  PlaceJob copy = job;
+  launch(place_[unit], stream, shape, 0, &copy);
+}
+
+void CudaGpu::raise(gpu::Stream stream, std::uint32_t* flag, std::uint32_t value) {
+  const InContext in_context(*this);
+  NZCL_CUDA_CALL(driver_, cuStreamWriteValue32_v2, stream_of(stream), pointer_of(flag), value,
+                 cuda::kWriteDefault);
+}
+
+void CudaGpu::await(gpu::Stream stream, std::uint32_t* flag, std::uint32_t value) {
+  const InContext in_context(*this);
+  NZCL_CUDA_CALL(driver_, cuStreamWaitValue32_v2, stream_of(stream), pointer_of(flag), value,
+                 cuda::kWaitForGreaterOrEqual);
+}
+
+std::optional<std::string> CudaGpu::why_broken(gpu::Stream stream) noexcept {
+  try {
+    const InContext in_context(*this);
+    const cuda::Result result = driver_.cuStreamQuery(stream_of(stream));
+    if (result == cuda::kSuccess || result == cuda::kNotReady) return std::nullopt;
+    return name_ + ": " + driver_.text_of(result);
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+std::byte* CudaGpu::allocate(std::size_t bytes) {
+  const InContext in_context(*this);
+  cuda::DevicePointer at = 0;
+  NZCL_CUDA_CALL(driver_, cuMemAlloc_v2, &at, bytes);
+  return reinterpret_cast<std::byte*>(at);
+}
+
+void CudaGpu::free(std::byte* memory) noexcept {
+  try {
+    const InContext in_context(*this);
+    driver_.cuMemFree_v2(pointer_of(memory));
+  } catch (const Error&) {  // with its context the memory is gone too
+  }
+}
+
+void CudaGpu::copy(gpu::Stream stream, void* to, const void* from, std::size_t bytes) {
+  const InContext in_context(*this);
+  NZCL_CUDA_CALL(driver_, cuMemcpyAsync, pointer_of(to), number_of(from), bytes, stream_of(stream));
+}
+
+void CudaGpu::synchronize(gpu::Stream stream) {
+  const InContext in_context(*this);
+  NZCL_CUDA_CALL(driver_, cuStreamSynchronize, stream_of(stream));
+}
+
+}  // namespace nzcl::gpu

@@ -1,0 +1,68 @@
+// A GPU in software, for tests and for engines whose CI has no GPU.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "runtime/gpu/emulated/emulated_stream.h"
+#include "runtime/gpu/emulated/two_mappings.h"
+#include "runtime/gpu/gpu.h"
+
+namespace nzcl::gpu {
+
+/// It does on the CPU what a GPU does, and nothing that a GPU does not do: the host cannot touch its memory,
+/// it reaches pinned memory at another address than the host, and everything that a stream is told happens
+/// later, on a thread of the stream's. It refuses work on memory that is not its own, as a GPU reports an
+/// illegal access. Thread-safe.
+class EmulatedGpu final : public Gpu {
+ public:
+  /// Registered memory is found to be this one's as long as it lives.
+  static std::shared_ptr<EmulatedGpu> make(unsigned seed = 1);
+  /// The emulated GPU that has any of these bytes, or nullptr. Throws Error{invalid_argument} if they are not
+  /// all in one piece of its memory.
+  static std::shared_ptr<EmulatedGpu> owner_of(std::span<const std::byte> range);
+  ~EmulatedGpu() override;
+
+  std::string name() const override { return "emulated GPU"; }
+  PinnedMemory pin(std::size_t bytes) override;
+  void unpin(const PinnedMemory& memory) noexcept override;
+  Stream make_stream() override;
+  void destroy_stream(Stream stream) noexcept override;
+  void pack(Stream stream, const PackJob& job) override;
+  void place(Stream stream, const PlaceJob& job) override;
+  void raise(Stream stream, std::uint32_t* flag, std::uint32_t value) override;
+  void await(Stream stream, std::uint32_t* flag, std::uint32_t value) override;
+  std::optional<std::string> why_broken(Stream stream) noexcept override;
+  std::byte* allocate(std::size_t bytes) override;
+  void free(std::byte* memory) noexcept override;
+  void copy(Stream stream, void* to, const void* from, std::size_t bytes) override;
+  void synchronize(Stream stream) override;
+
+  /// How many pieces of memory there are, pinned ones too.
+  std::size_t pieces();
+  /// From now on it does nothing any more, as after an illegal access; `why` is what a driver would say.
+  void break_down(const std::string& why);
+
+ private:
+  explicit EmulatedGpu(unsigned seed) : seed_(seed) {}
+  struct Piece {
+    std::unique_ptr<TwoMappings> pages;
+    bool pinned = false;
+  };
+  void add(Stream stream, std::function<void(EmulatedStream&)> work);
+  EmulatedStream& stream_of(Stream stream);
+  /// Where the GPU's threads have what a kernel is told to use.
+  template <typename T>
+  T* reach(T* at, std::size_t bytes);
+  const Piece* piece_with(const std::byte* at) const;
+
+  const unsigned seed_;
+  std::mutex mutex_;  // of all below
+  std::string broken_;
+  std::map<const std::byte*, Piece> pieces_;  // by the address at which work finds them
+  std::map<Stream, std::unique_ptr<EmulatedStream>> streams_;
+};
+
+}  // namespace nzcl::gpu

@@ -1,0 +1,371 @@
+// A CUDA driver in software, with the functions that nzcl uses, as a library of the driver's name. It is as
+// strict as the documentation allows: calls without a current context, without cuInit(), with memory that was
+// not allocated or registered, with misaligned or too large launches fail. Memory cannot be touched by the
+// host, streams are late, and launches run the kernels on the CPU.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/gpu/cuda/cuda_api.h"
+#include "runtime/gpu/emulated/emulated_stream.h"
+#include "runtime/gpu/emulated/two_mappings.h"
+#include "runtime/gpu/kernels/cpu_shim.h"
+
+#define FAKE extern "C" __attribute__((visibility("default"))) int
+
+using namespace nzcl::gpu;
+using cuda::Context;
+using cuda::Device;
+using cuda::DevicePointer;
+using cuda::Function;
+using cuda::Module;
+using FakeStream = cuda::Stream;
+
+namespace {
+
+constexpr int kSuccess = 0, kInvalidValue = 1, kNotInitialized = 3, kInvalidContext = 201,
+              kInvalidHandle = 400, kNotFound = 500, kMisaligned = 716;
+
+struct Kernel {
+  bool packs;
+  unsigned unit;
+};
+
+/// All of it lives until the process ends, as a driver does.
+struct State {
+  std::mutex mutex;
+  std::atomic<int> broken{kSuccess};
+  bool initialized = false;
+  std::string module;
+  std::map<std::uintptr_t, std::unique_ptr<TwoMappings>> memory;
+  std::map<std::uintptr_t, std::size_t> registered;
+  std::map<void*, std::unique_ptr<EmulatedStream>> streams;
+  std::vector<std::unique_ptr<Kernel>> kernels;
+};
+State& state() {
+  static auto* const s = new State;
+  return *s;
+}
+
+thread_local int contexts = 0;
+auto* const kPrimary = reinterpret_cast<Context>(0x1000);
+
+/// What every call but the first ones has to find.
+int ready(bool needs_context = true) {
+  if (const int broken = state().broken) return broken;
+  if (!state().initialized) return kNotInitialized;
+  return needs_context && contexts == 0 ? kInvalidContext : kSuccess;
+}
+
+template <typename Map>
+auto piece_of(Map& pieces, std::uintptr_t at) {
+  auto next = pieces.upper_bound(at);
+  return next == pieces.begin() ? pieces.end() : --next;
+}
+
+/// Where the fake GPU reaches memory, or 0 if it does not.
+std::uintptr_t reach(std::uintptr_t at, std::size_t bytes) {
+  State& s = state();
+  if (const auto found = piece_of(s.memory, at); found != s.memory.end()) {
+    const std::size_t offset = at - found->first;
+    if (offset + bytes <= found->second->bytes())
+      return reinterpret_cast<std::uintptr_t>(found->second->device()) + offset;
+  }
+  if (const auto found = piece_of(s.registered, at); found != s.registered.end())
+    return at - found->first + bytes <= found->second ? at : 0;
+  return 0;
+}
+
+template <typename T>
+bool make_reachable(T*& at, std::size_t bytes, unsigned unit) {
+  if (bytes == 0) return true;
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  if (address % unit != 0) return false;
+  at = reinterpret_cast<T*>(reach(address, bytes));
+  return at != nullptr;
+}
+
+EmulatedStream* stream_of(FakeStream stream) {
+  State& s = state();
+  auto found = s.streams.find(stream);
+  if (found == s.streams.end() && stream == nullptr)
+    found = s.streams.emplace(nullptr, std::make_unique<EmulatedStream>(1)).first;
+  return found == s.streams.end() ? nullptr : found->second.get();
+}
+
+int add(FakeStream stream, const std::function<void()>& work) {
+  EmulatedStream* const queue = stream_of(stream);
+  if (queue == nullptr) return kInvalidHandle;
+  queue->add([work] {
+    if (state().broken == kSuccess) work();
+  });
+  return kSuccess;
+}
+
+template <typename Job>
+void run(const Job& job, unsigned unit) {
+  std::vector<std::uint64_t> words(kMostSliceWords);
+  const auto each = [&](auto zero) {
+    using Unit = decltype(zero);
+    for (std::uint64_t slice = 0; slice < job.shape.slices(); ++slice) {
+      CpuBlock block(slice, words.data());
+      if constexpr (requires { job.flags; }) {
+        pack_slice<Unit>(block, job);
+      } else {
+        place_slice<Unit>(block, job);
+      }
+    }
+  };
+  if (unit == 16) return each(Unit16{});
+  if (unit == 8) return each(std::uint64_t{});
+  if (unit == 4) return each(std::uint32_t{});
+  if (unit == 2) return each(std::uint16_t{});
+  each(std::uint8_t{});
+}
+
+int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
+  const Shape& shape = job.shape;
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shape.words_per_slice() * 8 ||
+      shared > 48 << 10)
+    return kInvalidValue;
+  if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.packed, shape.bytes, unit) ||
+      !make_reachable(job.bits, shape.words() * 8, 8) || !make_reachable(job.flags, shape.slices() * 4, 4))
+    return kMisaligned;
+  return add(stream, [job, unit] { run(job, unit); });
+}
+
+int launch_place(PlaceJob job, unsigned unit, unsigned grid, FakeStream stream) {
+  const Shape& shape = job.shape;
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1)) return kInvalidValue;
+  if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.staged, shape.bytes, unit) ||
+      !make_reachable(job.bits, shape.words() * 8, 8))
+    return kMisaligned;
+  return add(stream, [job, unit] { run(job, unit); });
+}
+
+}  // namespace
+
+// --- What a test controls.
+
+/// From now on every call fails with this error.
+FAKE fakeCudaBreak(int error) {
+  state().broken = error;
+  return kSuccess;
+}
+/// How many pieces of the host's memory are registered.
+FAKE fakeCudaRegistered() {
+  const std::scoped_lock lock(state().mutex);
+  return static_cast<int>(state().registered.size());
+}
+
+// --- The driver.
+
+FAKE cuInit(unsigned) {
+  state().initialized = true;
+  return state().broken;
+}
+FAKE cuDriverGetVersion(int* version) {
+  *version = 12020;
+  return kSuccess;
+}
+FAKE cuGetErrorName(int error, const char** text) {
+  *text = error == 700             ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+          : error == kInvalidValue ? "CUDA_ERROR_INVALID_VALUE"
+                                   : nullptr;
+  return *text != nullptr ? kSuccess : kInvalidValue;
+}
+FAKE cuGetErrorString(int error, const char** text) {
+  *text = error == 700 ? "an illegal memory access was encountered" : nullptr;
+  return *text != nullptr ? kSuccess : kInvalidValue;
+}
+FAKE cuDeviceGetCount(int* count) {
+  *count = 1;
+  return ready(false);
+}
+FAKE cuDeviceGet(Device* device, int ordinal) {
+  *device = 40 + ordinal;
+  return ordinal == 0 ? ready(false) : kInvalidValue;
+}
+FAKE cuDeviceGetName(char* name, int bytes, Device device) {
+  std::strncpy(name, "Fake GPU", static_cast<std::size_t>(bytes));
+  return device == 40 ? ready(false) : kInvalidValue;
+}
+FAKE cuDeviceGetAttribute(int* value, int attribute, Device) {
+  *value = attribute == cuda::kComputeMajor ? 9 : 0;
+  return ready(false);
+}
+FAKE cuDevicePrimaryCtxRetain(Context* context, Device) {
+  *context = kPrimary;
+  return ready(false);
+}
+FAKE cuCtxPushCurrent_v2(Context context) {
+  if (context != kPrimary) return kInvalidContext;
+  if (const int wrong = ready(false)) return wrong;
+  ++contexts;
+  return kSuccess;
+}
+FAKE cuCtxPopCurrent_v2(Context* context) {
+  if (contexts == 0) return kInvalidContext;
+  --contexts;
+  *context = kPrimary;
+  return kSuccess;
+}
+FAKE cuPointerGetAttributes(unsigned count, int* attributes, void** values, DevicePointer pointer) {
+  if (const int wrong = ready(false)) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = piece_of(state().memory, pointer);
+  const bool there = found != state().memory.end() && pointer < found->first + found->second->bytes();
+  for (unsigned i = 0; i < count; ++i) {
+    switch (attributes[i]) {
+      case cuda::kAttributeContext:
+        *static_cast<Context*>(values[i]) = there ? kPrimary : nullptr;
+        break;
+      case cuda::kAttributeMemoryType:
+        *static_cast<unsigned*>(values[i]) = there ? cuda::kMemoryOfDevice : 0;
+        break;
+      case cuda::kAttributeIsManaged:
+        *static_cast<unsigned*>(values[i]) = 0;
+        break;
+      case cuda::kAttributeDeviceOrdinal:
+        *static_cast<int*>(values[i]) = there ? 0 : -2;
+        break;
+      default:
+        return kInvalidValue;
+    }
+  }
+  return kSuccess;
+}
+FAKE cuMemGetAddressRange_v2(DevicePointer* base, std::size_t* bytes, DevicePointer pointer) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = piece_of(state().memory, pointer);
+  if (found == state().memory.end()) return kNotFound;
+  *base = found->first;
+  *bytes = found->second->bytes();
+  return kSuccess;
+}
+FAKE cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
+  if (const int wrong = ready()) return wrong;
+  if (flags != (cuda::kHostRegisterPortable | cuda::kHostRegisterMapped)) return kInvalidValue;
+  const std::scoped_lock lock(state().mutex);
+  state().registered[reinterpret_cast<std::uintptr_t>(memory)] = bytes;
+  return kSuccess;
+}
+FAKE cuMemHostUnregister(void* memory) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  return state().registered.erase(reinterpret_cast<std::uintptr_t>(memory)) == 1 ? kSuccess : kInvalidValue;
+}
+FAKE cuMemHostGetDevicePointer_v2(DevicePointer* pointer, void* memory, unsigned) {
+  *pointer = reinterpret_cast<DevicePointer>(memory);
+  return ready();
+}
+FAKE cuModuleLoadDataEx(Module* module, const void* image, unsigned, int*, void**) {
+  if (const int wrong = ready()) return wrong;
+  state().module = static_cast<const char*>(image);
+  *module = reinterpret_cast<Module>(&state().module);
+  return state().module.find(".version 6.4") != std::string::npos ? kSuccess : kInvalidValue;
+}
+FAKE cuModuleGetFunction(Function* function, Module, const char* name) {
+  if (const int wrong = ready()) return wrong;
+  const std::string_view wanted(name);
+  if (state().module.find(".entry " + std::string(wanted) + "(") == std::string::npos) return kNotFound;
+  const unsigned unit = static_cast<unsigned>(std::stoul(std::string(wanted.substr(wanted.rfind('_') + 1))));
+  state().kernels.push_back(std::make_unique<Kernel>(Kernel{wanted.starts_with("nzcl_pack_"), unit}));
+  *function = reinterpret_cast<Function>(state().kernels.back().get());
+  return kSuccess;
+}
+FAKE cuLaunchKernel(Function function, unsigned grid, unsigned grid_y, unsigned grid_z, unsigned threads,
+                    unsigned threads_y, unsigned threads_z, unsigned shared, FakeStream stream,
+                    void** arguments, void** extra) {
+  if (const int wrong = ready()) return wrong;
+  if (grid_y != 1 || grid_z != 1 || threads_y != 1 || threads_z != 1 || threads > 1024 || threads % 32 != 0 ||
+      extra != nullptr)
+    return kInvalidValue;
+  const std::scoped_lock lock(state().mutex);
+  const auto* const kernel = reinterpret_cast<const Kernel*>(function);
+  return kernel->packs
+             ? launch_pack(*static_cast<const PackJob*>(arguments[0]), kernel->unit, grid, shared, stream)
+             : launch_place(*static_cast<const PlaceJob*>(arguments[0]), kernel->unit, grid, stream);
+}
+FAKE cuStreamCreate(FakeStream* stream, unsigned flags) {
+  if (const int wrong = ready()) return wrong;
+  if (flags != cuda::kStreamNonBlocking) return kInvalidValue;
+  auto made = std::make_unique<EmulatedStream>(2);
+  *stream = reinterpret_cast<FakeStream>(made.get());
+  const std::scoped_lock lock(state().mutex);
+  state().streams[*stream] = std::move(made);
+  return kSuccess;
+}
+FAKE cuStreamDestroy_v2(FakeStream stream) {
+  if (const int wrong = ready()) return wrong;
+  std::unique_ptr<EmulatedStream> ending;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().streams.find(stream);
+  if (found == state().streams.end()) return kInvalidHandle;
+  ending = std::move(found->second);
+  state().streams.erase(found);
+  return kSuccess;
+}
+FAKE cuStreamQuery(FakeStream stream) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  return stream_of(stream) != nullptr ? cuda::kNotReady : kInvalidHandle;
+}
+FAKE cuStreamSynchronize(FakeStream stream) {
+  if (const int wrong = ready()) return wrong;
+  EmulatedStream* queue = nullptr;
+  {
+    const std::scoped_lock lock(state().mutex);
+    queue = stream_of(stream);
+  }
+  if (queue == nullptr) return kInvalidHandle;
+  queue->synchronize();
+  return state().broken;
+}
+FAKE cuStreamWriteValue32_v2(FakeStream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  auto* const word = reinterpret_cast<std::uint32_t*>(reach(address, 4));
+  if (word == nullptr || flags != cuda::kWriteDefault) return kInvalidValue;
+  return add(stream, [word, value] { std::atomic_ref(*word).store(value); });
+}
+FAKE cuStreamWaitValue32_v2(FakeStream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto* const word = reinterpret_cast<const std::uint32_t*>(reach(address, 4));
+  EmulatedStream* const queue = stream_of(stream);
+  if (word == nullptr || queue == nullptr || flags != cuda::kWaitForGreaterOrEqual) return kInvalidValue;
+  queue->await(word, value);
+  return kSuccess;
+}
+FAKE cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
+  if (const int wrong = ready()) return wrong;
+  auto pages = std::make_unique<TwoMappings>(bytes, false);
+  const std::scoped_lock lock(state().mutex);
+  *pointer = reinterpret_cast<DevicePointer>(pages->host());
+  state().memory[*pointer] = std::move(pages);
+  return kSuccess;
+}
+FAKE cuMemFree_v2(DevicePointer pointer) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  return state().memory.erase(pointer) == 1 ? kSuccess : kInvalidValue;
+}
+FAKE cuMemcpyAsync(DevicePointer to, DevicePointer from, std::size_t bytes, FakeStream stream) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto at = [&](DevicePointer pointer) {
+    const std::uintptr_t reached = reach(pointer, bytes);
+    return reinterpret_cast<void*>(reached != 0 ? reached : pointer);  // ordinary memory of the host
+  };
+  void *const target = at(to), *const source = at(from);
+  return add(stream, [=] { std::memcpy(target, source, bytes); });
+}
