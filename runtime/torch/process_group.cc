@@ -50,15 +50,13 @@ std::uint64_t count_of(const at::Tensor& t) { return static_cast<std::uint64_t>(
 /// learn of it. What the communicator refuses, and what fails later, is the error of the work.
 class NzclGroup final : public GlooCalls {
  public:
-  NzclGroup(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+  NzclGroup(nzcl::Communicator communicator, const c10::intrusive_ptr<c10d::Store>& store,
             std::chrono::milliseconds timeout, AroundClose around_close)
-      : GlooCalls(rank, size), around_close_(std::move(around_close)) {
-    fallback_wanted();  // an error of its value comes before the ranks meet
-    const nzcl::Options options = options_for(timeout);
+      : GlooCalls(communicator.rank(), communicator.size()), around_close_(std::move(around_close)) {
+    const int rank = communicator.rank(), size = communicator.size();
+    communicator_.emplace(std::move(communicator));
+    const nzcl::Options& options = communicator_->options();
     const std::chrono::duration<double> for_meeting(options.bootstrap_timeout_s);
-    communicator_.emplace(
-        options, rank, size,
-        meeting_in(store, rank, size, std::chrono::duration_cast<std::chrono::milliseconds>(for_meeting)));
     buffers_.emplace(*communicator_);
     headers_.resize(static_cast<std::size_t>(size) + 1);
     headers_handle_ = communicator_->register_buffer(headers_.data(), headers_.size() * sizeof(SparseHeader));
@@ -117,6 +115,8 @@ class NzclGroup final : public GlooCalls {
     return c10::make_intrusive<CoalescedWork>(getRank(), std::move(parts));
   }
   bool supportsCoalescing() const { return true; }  // libtorch after 2.6 asks
+
+  nzcl::Communicator shrink() { return communicator_->shrink(); }
 
   void abort(const std::string& reason) {
     communicator_->abort(reason);
@@ -709,8 +709,23 @@ NzclGroup& nzcl_group(GroupBase& group) {
 c10::intrusive_ptr<GroupBase> make_process_group(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                  int size, std::chrono::milliseconds timeout,
                                                  AroundClose around_close) {
-  return c10::make_intrusive<NzclGroup>(store, rank, size, timeout, std::move(around_close));
+  fallback_wanted();  // an error of its value comes before the ranks meet
+  const nzcl::Options options = options_for(timeout);
+  const std::chrono::duration<double> for_meeting(options.bootstrap_timeout_s);
+  nzcl::Communicator communicator(
+      options, rank, size,
+      meeting_in(store, rank, size, std::chrono::duration_cast<std::chrono::milliseconds>(for_meeting)));
+  return make_process_group(std::move(communicator), store, timeout, std::move(around_close));
 }
+
+c10::intrusive_ptr<GroupBase> make_process_group(nzcl::Communicator communicator,
+                                                 const c10::intrusive_ptr<c10d::Store>& store,
+                                                 std::chrono::milliseconds timeout,
+                                                 AroundClose around_close) {
+  return c10::make_intrusive<NzclGroup>(std::move(communicator), store, timeout, std::move(around_close));
+}
+
+nzcl::Communicator shrink(GroupBase& group) { return nzcl_group(group).shrink(); }
 
 WorkPtr average_compressed(GroupBase& group, nzcl::CompressorState& state, const at::Tensor& tensor) {
   return nzcl_group(group).average_compressed(state, tensor);

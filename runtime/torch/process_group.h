@@ -43,6 +43,17 @@ NZCL_API c10::intrusive_ptr<GroupBase> make_process_group(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
     std::function<void(const std::function<void()>& close)> around_close = {});
 
+/// Collective over the ranks that are left of a group that has failed: makes a communicator of them, as
+/// nzcl::Communicator::shrink() does, whose timeout and errors it has. The group can only be closed or
+/// destroyed afterwards.
+NZCL_API nzcl::Communicator shrink(GroupBase& group);
+/// Collective: makes a group of the communicator's ranks. `store`, which must be another one than that of the
+/// group before or have another prefix, serves Gloo's part only.
+NZCL_API c10::intrusive_ptr<GroupBase> make_process_group(
+    nzcl::Communicator communicator, const c10::intrusive_ptr<c10d::Store>& store,
+    std::chrono::milliseconds timeout,
+    std::function<void(const std::function<void()>& close)> around_close = {});
+
 // ---- What nzcl's groups can do beyond the calls of c10d. `group` must be one of nzcl's.
 
 /// Fails the group on every rank: what is under way and what comes later fails with this reason.

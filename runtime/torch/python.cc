@@ -5,7 +5,9 @@
 
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -63,6 +65,36 @@ Groups& groups() {
 c10::intrusive_ptr<GroupBase> create(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                      std::chrono::milliseconds timeout) {
   const auto group = nzcl_torch::make_process_group(store, rank, size, timeout, without_lock);
+  groups().add(group);
+  return group;
+}
+
+/// The communicator of a group that is to be made, among ranks that have no store in common yet.
+struct Successor {
+  nzcl::Communicator communicator;
+
+  /// Collective: returns what rank 0 says, of at most kLongest bytes.
+  std::string first_says(std::string text) {
+    constexpr std::size_t kLongest = 4096;
+    if (text.size() > kLongest) throw std::length_error("rank 0 says too much");
+    text.resize(kLongest);
+    const auto registered = communicator.register_buffer(text.data(), text.size());
+    communicator
+        .broadcast({.data = text.data(), .count = text.size(), .type = nzcl::DataType::uint8, .root = 0})
+        .wait();
+    text.resize(text.find_last_not_of('\0') + 1);
+    return text;
+  }
+};
+
+std::shared_ptr<Successor> shrink(const c10::intrusive_ptr<GroupBase>& group) {
+  return std::make_shared<Successor>(Successor{nzcl_torch::shrink(*group)});
+}
+
+c10::intrusive_ptr<GroupBase> create_from(Successor& successor, const c10::intrusive_ptr<c10d::Store>& store,
+                                          std::chrono::milliseconds timeout) {
+  const auto group =
+      nzcl_torch::make_process_group(std::move(successor.communicator), store, timeout, without_lock);
   groups().add(group);
   return group;
 }
@@ -152,6 +184,13 @@ py::dict statistics(const c10::intrusive_ptr<GroupBase>& group) {
 PYBIND11_MODULE(_C, module) {
   py::module_::import("torch.distributed");  // where the classes of the arguments and the result are known
   module.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
+             py::call_guard<py::gil_scoped_release>());
+  py::class_<Successor, std::shared_ptr<Successor>>(module, "Successor")
+      .def("rank", [](const Successor& s) { return s.communicator.rank(); })
+      .def("size", [](const Successor& s) { return s.communicator.size(); })
+      .def("first_says", &Successor::first_says, py::arg("text"), py::call_guard<py::gil_scoped_release>());
+  module.def("shrink", &shrink, py::arg("group"), py::call_guard<py::gil_scoped_release>());
+  module.def("create_from", &create_from, py::arg("successor"), py::arg("store"), py::arg("timeout"),
              py::call_guard<py::gil_scoped_release>());
   module.def("close_all", &close_all, py::arg("failure"), py::call_guard<py::gil_scoped_release>());
   module.def("fallback_forbidden", [] { return !nzcl_torch::fallback_wanted(); });

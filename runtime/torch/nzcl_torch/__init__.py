@@ -43,7 +43,14 @@ def _compiled():
     return importlib.import_module("._C", __name__)
 
 
+_successor = None  # of the default group, while shrink() makes the next one
+
+
 def _create(store, rank, size, timeout):
+    global _successor
+    if _successor is not None:
+        made, _successor = _compiled().create_from(successor=_successor, store=store, timeout=timeout), None
+        return made
     return _compiled().create(store=store, rank=rank, size=size, timeout=timeout)
 
 
@@ -79,6 +86,59 @@ def register_hook(model, compress="", *, automatic=False, tries=5, more_steps=1.
 def statistics(group=None):
     """What a process group of nzcl has moved on this rank since it was made."""
     return _compiled().statistics(_backend_of(group))
+
+
+def shrink(timeout=None):
+    """Goes on without ranks that have died. To be called by all that are left, when a call of the default group has failed: makes a default
+    group of them, with ranks in the old order, whichever have died. Returns the new rank and the number of ranks.
+
+    Other groups and whatever holds the old default group, such as DistributedDataParallel, have to be made anew. What failed operations have
+    written is lost, and some ranks may have come further than others: begin again at a step that all have kept, as
+    include/nzcl/ELASTIC.md says. `timeout` (a timedelta) is the new group's; by default that of PyTorch.
+    """
+    import torch.distributed as dist
+
+    global _successor
+    successor = _compiled().shrink(_backend_of(None))
+    rank, size = successor.rank(), successor.size()
+    store = _common_store(successor, rank, size)
+    dist.destroy_process_group()
+    _successor = successor
+    try:
+        dist.init_process_group("nzcl", store=store, rank=rank, world_size=size, **({} if timeout is None else {"timeout": timeout}))
+    finally:
+        _successor = None
+    return rank, size
+
+
+def _common_store(successor, rank, size):
+    """A store of rank 0's: that of the job may have died with its rank 0. The new communicator tells where it is."""
+    import json
+    import socket
+    import torch.distributed as dist
+
+    def store(host, port, **more):
+        try:  # Debian's PyTorch 2 is built without libuv, which its store asks for by default
+            return dist.TCPStore(host, port, size, wait_for_workers=False, use_libuv=False, **more)
+        except TypeError:  # PyTorch 1.13 has no other one
+            return dist.TCPStore(host, port, size, wait_for_workers=False, **more)
+
+    if rank == 0:
+        mine = store("localhost", 0, is_master=True)
+        hosts = ["localhost", *sorted({info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)})]
+        successor.first_says(json.dumps({"name": socket.gethostname(), "hosts": hosts, "port": mine.port}))
+        return mine
+    place = json.loads(successor.first_says(""))
+    same_host = place["name"] == socket.gethostname()
+    for host in [place["name"], *place["hosts"]]:
+        if host == "localhost" and not same_host:
+            continue
+        try:
+            socket.create_connection((host, place["port"]), timeout=3).close()
+        except OSError:
+            continue
+        return store(host, place["port"], is_master=False)
+    raise RuntimeError(f"nzcl: the store of rank 0 was not reached at port {place['port']} of {place['name']}, {', '.join(place['hosts'])}")
 
 
 def set_timeout(timeout, group=None):
