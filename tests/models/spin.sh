@@ -4,7 +4,7 @@
 for tool in spin gcc; do command -v $tool >/dev/null || { echo "skipped: $tool is not installed" && exit 77; }; done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cd "$work"
+cd "$work" || exit 1
 
 # search KIND MODEL BOUNDS...: goes through all states, and writes what was found to ./found. KIND: SAFETY looks for wrong states and deadlocks,
 # NP for ways round for ever.
