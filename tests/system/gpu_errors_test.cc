@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -99,6 +100,8 @@ TEST(GpuErrors, DeadPeerReleasesTheStream) {
     options.bootstrap = Bootstrap::file;
     options.rendezvous_file = meeting;
     options.world_size = 2;
+    std::array<int, 2> word{};  // by which the child is told to die
+    ASSERT_EQ(::pipe(word.data()), 0);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -108,7 +111,9 @@ TEST(GpuErrors, DeadPeerReleasesTheStream) {
       OnGpu on;
       GpuFloats floats(communicator, on);
       communicator.allreduce(floats.request(on.stream())).wait();
-      ::raise(SIGKILL);
+      char told = 0;
+      if (::read(word[0], &told, 1) == 1) ::raise(SIGKILL);
+      ::_exit(1);
     }
     options.rank = 0;
     Communicator communicator(options);
@@ -117,9 +122,11 @@ TEST(GpuErrors, DeadPeerReleasesTheStream) {
     communicator.allreduce(floats.request(on.stream())).wait();
     Work work = communicator.allreduce(floats.request(on.stream()));
     work.enqueue_wait(on.stream());
+    EXPECT_EQ(::write(word[1], "!", 1), 1);
     EXPECT_TRUE(ends(on, on.stream())) << transport;
     EXPECT_THAT(error_of([&] { work.wait(); }).what(), HasSubstr("rank 1")) << transport;
     ::waitpid(child, nullptr, 0);
+    for (const int end : word) ::close(end);
     std::filesystem::remove(meeting);
   }
 }
