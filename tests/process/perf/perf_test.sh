@@ -163,7 +163,7 @@ signal.pause()")
     done
     "$allreduce" --ranks 2 --collective broadcast -b 4K -n 2 -w 0 --link 10 >"$work/rows" 2>&1 || fail "broadcast: status $?"
     [[ $(awk '!/^#/ { print $4, $5, $12 }' "$work/rows") == "none 0 N/A" ]] || fail "a broadcast has a root, no operation and one form"
-    refused '2 cannot be: a process is one rank, without GPUs: start more ranks by --ranks, mpirun or srun' -g 2
+    refused '2 cannot be: a process is one rank: start more ranks by --ranks, mpirun or srun' -g 2
     refused '4 cannot be: a process is one rank: start more ranks by --ranks, mpirun or srun' -t 4
     refused '1 cannot be: the root of broadcasts and reduces is rank 0' -r 1
     refused '1 cannot be: the time is that of the slowest rank' -a 1
