@@ -40,6 +40,7 @@ struct GpuFloats {
   GpuFloats(Communicator& communicator, OnGpu& on, std::uint64_t count = kCount)
       : ones(count, 1.0f), data(reinterpret_cast<float*>(on.allocate(count * sizeof(float)))) {
     on.gpu().copy(on.stream(), data, ones.data(), count * sizeof(float));
+    on.gpu().synchronize(on.stream());  // `ones` may end before the stream has come to the copy
     buffer = communicator.register_buffer(data, count * sizeof(float), MemoryKind::device);
   }
   AllreduceRequest request(void* stream) const {
@@ -157,6 +158,8 @@ TEST(GpuErrors, BrokenGpuFailsAllRanksInItsDriversWords) {
     OnGpu on;
     GpuFloats floats(communicator, on);
     communicator.allreduce(floats.request(on.stream())).wait();
+    communicator
+        .barrier();  // a failure of the next operation must not reach one that has not seen the end of this
     const gpu::Flag flag = on.gpu().take_flag();
     on.gpu().await(on.stream(), flag.device, flag.value);
     Work work = communicator.allreduce(floats.request(on.stream()));
