@@ -360,22 +360,27 @@ TEST_F(CApiTest, SplitByColourAndKey) {
   });
 }
 
+/// A sum over the communicator's `size` ranks, of which this one has `value`.
+void check_sum_of(nzclComm_t comm, int size, int value, int sum) {
+  int count = 0;
+  NZCL_OK(nzclCommCount(comm, &count));
+  EXPECT_EQ(count, size);
+  std::vector<float> data(kCount, static_cast<float>(value));
+  nzclBuffer_t buffer = nullptr;
+  NZCL_OK(nzclCommRegister(comm, data.data(), data.size() * sizeof(float), &buffer));
+  nzclWork_t work = nullptr;
+  NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, comm, &work));
+  wait_and_free(work);
+  EXPECT_EQ(data.front(), static_cast<float>(sum));
+  NZCL_OK(nzclCommDeregister(comm, buffer));
+}
+
 /// The ranks other than 1 shrink `comm` without it, and sum.
 void shrink_without_rank_1(nzclComm_t comm, int rank, int flags) {
   const int left_out = 1;
   nzclComm_t smaller = nullptr;
   NZCL_OK(nzclCommShrink(comm, &left_out, 1, &smaller, flags));
-  int count = 0;
-  NZCL_OK(nzclCommCount(smaller, &count));
-  EXPECT_EQ(count, kRanks - 1);
-  std::vector<float> data(kCount, static_cast<float>(rank));
-  nzclBuffer_t buffer = nullptr;
-  NZCL_OK(nzclCommRegister(smaller, data.data(), data.size() * sizeof(float), &buffer));
-  nzclWork_t work = nullptr;
-  NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, smaller, &work));
-  wait_and_free(work);
-  EXPECT_EQ(data.front(), static_cast<float>(kRanks * (kRanks - 1) / 2 - 1));
-  NZCL_OK(nzclCommDeregister(smaller, buffer));
+  check_sum_of(smaller, kRanks - 1, rank, kRanks * (kRanks - 1) / 2 - 1);
   NZCL_OK(nzclCommDestroy(smaller));
 }
 
@@ -404,21 +409,6 @@ TEST_F(CApiTest, ShrinkRefusesListsAndFlagsThatCannotBe) {
   });
 }
 
-/// A sum of the ranks' numbers.
-void check_ranks(nzclComm_t comm, int rank, int size) {
-  int count = 0;
-  NZCL_OK(nzclCommCount(comm, &count));
-  EXPECT_EQ(count, size);
-  std::vector<float> data(kCount, static_cast<float>(rank));
-  nzclBuffer_t buffer = nullptr;
-  NZCL_OK(nzclCommRegister(comm, data.data(), data.size() * sizeof(float), &buffer));
-  nzclWork_t work = nullptr;
-  NZCL_OK(nzclAllReduce(data.data(), data.data(), kCount, nzclFloat32, nzclSum, comm, &work));
-  wait_and_free(work);
-  EXPECT_EQ(data.front(), static_cast<float>(size * (size - 1) / 2));
-  NZCL_OK(nzclCommDeregister(comm, buffer));
-}
-
 TEST(CApiGrow, NewRanksComeByTheSameId) {
   nzclUniqueId id;
   NZCL_OK(nzclGetUniqueId(&id));
@@ -434,7 +424,7 @@ TEST(CApiGrow, NewRanksComeByTheSameId) {
       NZCL_OK(nzclCommGrow(comm, kRanks + 1, nullptr, &grown));
       NZCL_OK(nzclCommDestroy(comm));
     }
-    check_ranks(grown, rank, kRanks + 1);
+    check_sum_of(grown, kRanks + 1, rank, (kRanks + 1) * kRanks / 2);
     NZCL_OK(nzclCommDestroy(grown));
   });
 }
