@@ -96,6 +96,28 @@ class RegistrationTest : public testing::Test {
   }
 };
 
+TEST(SessionTest, WhatIsRegisteredOnceMoreEndsWithItsHandleAndWithItsSession) {
+  verbs::LoopbackNetwork network;
+  Counts here, there;
+  const auto first =
+      std::make_shared<comm::Session>(std::make_shared<CountingDevice>(network.device(), here));
+  std::vector<float> data(1000);
+  auto handle = first->register_memory(data.data(), data.size() * sizeof(float), MemoryKind::host);
+  const auto another = [&] {
+    return first->onto(std::make_shared<CountingDevice>(network.device(), there), verbs::DeviceOptions{});
+  };
+  auto second = another();
+  EXPECT_EQ(there.alive, 1);
+  second.reset();  // as when not all ranks could join
+  EXPECT_EQ(there.alive, 0);
+  EXPECT_EQ(here.alive, 1);
+  second = another();
+  EXPECT_EQ(there.alive, 1);
+  handle.reset();
+  EXPECT_EQ(there.alive, 0);
+  EXPECT_EQ(here.alive, 0);
+}
+
 TEST_F(RegistrationTest, AFinishedOperationHoldsNoMemory) {
   run([](Rank& rank) {
     auto handle = rank.add();

@@ -38,10 +38,17 @@ Registrations::Registrations(std::shared_ptr<verbs::Device> device) : device_(st
   everywhere.all.push_back(this);
 }
 
+/// What was adopted ends here, although the handles that it was made for may live on.
 Registrations::~Registrations() {
+  std::vector<std::shared_ptr<Registration>> released;  // after the lock
   Everywhere& everywhere = Everywhere::instance();
   const std::scoped_lock lock(everywhere.mutex);
   std::erase(everywhere.all, this);
+  for (const Adopted& adopted : adopted_) {
+    released.push_back(adopted.of.lock());
+    released.push_back(adopted.handle.lock());
+    if (released.end()[-2] && released.back()) std::erase(released.end()[-2]->elsewhere, released.back());
+  }
 }
 
 bool Registrations::is_covered_elsewhere(std::span<const std::byte> bytes) const {
@@ -69,12 +76,12 @@ std::vector<std::shared_ptr<Registration>> Registrations::living() const {
   return all;
 }
 
-/// The handles outlive the lock, and whoever adds to one of them holds it.
 void Registrations::add_to(Registrations& others) const {
   for (const auto& handle : living()) {
     auto added =
         handle->gpu ? others.add(handle->bytes, handle->gpu) : others.add(handle->bytes, handle->kind);
-    const std::scoped_lock lock(mutex_);
+    others.adopted_.push_back({handle, added});
+    const std::scoped_lock lock(Everywhere::instance().mutex);
     handle->elsewhere.push_back(std::move(added));
   }
 }

@@ -42,7 +42,7 @@ class Registrations {
   /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
   /// the device's Error.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
-  /// Registers there, as long as they are registered here, what living handles cover.
+  /// Registers there what living handles cover here, until either these handles or `others` end.
   void add_to(Registrations& others) const;
   /// Makes a handle for memory of this GPU.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, std::shared_ptr<gpu::Gpu> gpu);
@@ -67,9 +67,14 @@ class Registrations {
   SharedRegion make_region(std::span<std::byte> bytes, MemoryKind kind) const;
   void remember(const std::shared_ptr<Registration>& handle);
 
+  /// A handle that was made for one of another object.
+  struct Adopted {
+    std::weak_ptr<Registration> of, handle;
+  };
   std::vector<std::shared_ptr<Registration>> living() const;
 
   std::shared_ptr<verbs::Device> device_;
+  std::vector<Adopted> adopted_;
   mutable std::mutex mutex_;
   std::atomic<bool> has_gpu_memory_{false};  // or has had some: without it nobody has to look for it
   std::vector<Entry> entries_;               // oldest first; some entries of destroyed handles are kept
