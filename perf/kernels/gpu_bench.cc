@@ -71,6 +71,7 @@ struct Bench {
   double time_place(const std::byte* from) {
     return time([&](std::byte* tensor) {
       gpu->place(stream, {.shape = shape,
+                          .slices = shape.slices(),
                           .tensor = tensor,
                           .staged = from,
                           .bits = reinterpret_cast<std::uint64_t*>(bits.device),

@@ -323,9 +323,9 @@ bool Operation::ensure_all_staged() {
   return true;
 }
 
-std::span<const std::uint64_t> Operation::staged_union() {
-  if (tile_output_) return tile_output_->union_bitmap();
-  return {bits_of(Side::result, 0).data(), layout.slices() * layout.words_per_slice()};
+void Operation::stage_result(std::uint64_t slice) noexcept {
+  const bool valid = !failed_.load(std::memory_order_acquire);
+  staged->slice_over(slice, layout.tiled() ? std::span<std::uint64_t>() : union_bits(slice), valid);
 }
 
 void Operation::staging_done(const std::optional<Failure>& failure) {

@@ -124,9 +124,6 @@ class Operation {
   bool ensure_all_staged();
   /// Whether the lanes are done with the operation: its result is staged, or it has failed.
   bool exchanged() const { return exchanged_.load(std::memory_order_acquire); }
-  /// Returns the union's bits, slice by slice, each from a word of its own; of a tiled operation without
-  /// gaps.
-  std::span<const std::uint64_t> staged_union();
   /// Finishes the operation, with `failure` if there is one. Precondition: exchanged().
   void staging_done(const std::optional<Failure>& failure);
 
@@ -206,7 +203,11 @@ class Operation {
   /// Sets the blocks of the slice that no rank contributes to zero, if the output is dense and not also this
   /// rank's contribution. Precondition: the slice's union is known.
   void zero_absent(std::uint64_t slice);
-  void slice_done() { part_done(); }
+  /// Says that nothing of a slice moves any more. The operation may be deleted after its last one.
+  void slice_done(std::uint64_t slice) {
+    if (staged) stage_result(slice);
+    part_done();
+  }
   /// Counts a write that reads from input or output. The operation does not finish before local_write_done()
   /// has been called for it.
   void local_write_started() { add(parts_left_, 1); }
@@ -272,6 +273,7 @@ class Operation {
   /// The number of the slice's first block among those of this rank's input or result.
   std::uint64_t first_block(Side side, std::uint64_t slice) const;
   void part_done();
+  void stage_result(std::uint64_t slice) noexcept;
   bool try_scan(std::uint64_t slice);
   void scan_slice(std::uint64_t slice);
   bool ensure_made(std::uint64_t slice);

@@ -266,7 +266,7 @@ void OperationTensor::advanced(std::uint32_t slot, std::uint32_t position) {
     operation.zero_absent(slice);
     const bool last = ++slices_done_ == owned_;
     if (!last) count_behind();
-    operation.slice_done();  // the operation may be gone after the last of these
+    operation.slice_done(slice);  // the operation may be gone after the last of these
     if (last) return;
   }
 }

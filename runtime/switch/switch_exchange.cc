@@ -282,8 +282,9 @@ class WorkerExchange final : public SwitchExchange {
     for (std::uint32_t o = own_lane(); o < layout.owners(); o += lanes()) own += layout.owned(o);
     for (std::uint32_t o = own_lane(), owners = layout.owners(); done < own && o < owners; o += lanes()) {
       for (std::uint64_t k = 0, n = layout.owned(o); k < n; ++k) {
-        operation.slice_refused(layout.owned_slice(o, k), why);
-        operation.slice_done();  // the operation may be gone after the last of these
+        const std::uint64_t slice = layout.owned_slice(o, k);
+        operation.slice_refused(slice, why);
+        operation.slice_done(slice);  // the operation may be gone after the last of these
         if (++done == own) return;
       }
     }

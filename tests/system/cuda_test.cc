@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -31,6 +32,13 @@ void* fake() {
 }
 
 bool on_device() { return std::getenv("DEVICE_CHECK") != nullptr; }
+
+/// A rank that leaves early keeps nobody waiting.
+struct Leaving {
+  explicit Leaving(std::barrier<>& of) : barrier(of) {}
+  ~Leaving() { barrier.arrive_and_drop(); }
+  std::barrier<>& barrier;
+};
 
 class CudaTest : public testing::Test {
  protected:
@@ -90,30 +98,42 @@ TEST_F(CudaTest, AllreducesHaveTheBitsOfThePlainSum) {
         for (const bool in_place : {true, false}) {
           const Problem p{.type = type, .count = 100003, .block = block, .ranks = ranks};
           const Expected expected = make_expected(p);
+          // All ranks share the context of a GPU, and calls of its driver wait for all its work, or for calls
+          // that do. So each rank has what it needs before any of them waits for another one.
+          std::barrier<> ready(ranks), over(ranks);
           const auto errors = run_ranks({.ranks = ranks, .options = {}}, [&](Communicator& communicator) {
+            const Leaving leaves_ready(ready), leaves_over(over);
             const auto device = gpu();
             void* const stream = device->make_stream();
             const auto data = make_input(p, communicator.rank());
-            std::vector<std::byte> result(p.bytes());
+            const gpu::PinnedMemory result = device->pin(p.bytes());
             std::byte *const input = device->allocate(p.bytes()), *const other = device->allocate(p.bytes());
             const auto in = communicator.register_buffer(input, p.bytes(), MemoryKind::device);
             const auto out = communicator.register_buffer(other, p.bytes(), MemoryKind::device);
-            device->copy(stream, input, data.data(), p.bytes());
             std::byte* const output = in_place ? input : other;
-            Work work = communicator.allreduce({.input = input,
-                                                .output = output,
-                                                .count = p.count,
-                                                .type = p.type,
-                                                .block_elems = block,
-                                                .stream = stream});
+            const auto start = [&] {
+              device->copy(stream, input, data.data(), p.bytes());
+              return communicator.allreduce({.input = input,
+                                             .output = output,
+                                             .count = p.count,
+                                             .type = p.type,
+                                             .block_elems = block,
+                                             .stream = stream});
+            };
+            start().wait();  // pins memory
+            ready.arrive_and_wait();
+            Work work = start();
             work.enqueue_wait(stream);
-            device->copy(stream, result.data(), output, p.bytes());
+            device->copy(stream, result.host, output, p.bytes());
             device->synchronize(stream);
-            EXPECT_EQ(first_difference(result, expected.data), -1) << p.text();
+            EXPECT_EQ(first_difference({result.host, result.host + p.bytes()}, expected.data), -1)
+                << p.text();
             work.wait();
+            over.arrive_and_wait();
             device->destroy_stream(stream);
             device->free(input);
             device->free(other);
+            device->unpin(result);
           });
           for (const std::string& error : errors) EXPECT_EQ(error, "");
         }
@@ -125,7 +145,9 @@ TEST_F(CudaTest, AllreducesHaveTheBitsOfThePlainSum) {
 /// The last test: the driver does not recover, as after an illegal access.
 TEST_F(CudaTest, ZGpuThatBreaksFailsTheOperation) {
   if (on_device()) GTEST_SKIP() << "only the driver in software breaks when it is told to";
+  std::barrier<> begun(2);
   const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& communicator) {
+    const Leaving leaves(begun);
     const auto device = gpu();
     float* const data = reinterpret_cast<float*>(device->allocate(400000));
     const auto buffer = communicator.register_buffer(data, 400000, MemoryKind::device);
@@ -133,6 +155,7 @@ TEST_F(CudaTest, ZGpuThatBreaksFailsTheOperation) {
     const gpu::Flag flag = device->take_flag();
     device->await(stream, flag.device, flag.value);
     Work work = communicator.allreduce({.input = data, .output = data, .count = 100000, .stream = stream});
+    begun.arrive_and_wait();
     if (communicator.rank() == 0) reinterpret_cast<int (*)(int)>(::dlsym(fake(), "fakeCudaBreak"))(700);
     try {
       work.wait();

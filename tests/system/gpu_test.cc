@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 #include <tuple>
 
 #include "tests/system/on_gpu.h"
@@ -273,6 +276,34 @@ TEST(Gpu, SeveralOperationsOnSeveralStreamsAreInFlight) {
       for (Work& work : works) EXPECT_TRUE(work.wait(std::chrono::seconds(10)));
       for (void* stream : streams) on.gpu().destroy_stream(stream);
     }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+/// Freeing memory waits for all that a GPU has to do, and nothing can be started on it meanwhile.
+TEST(Gpu, MemoryIsFreedWhileAnOperationIsInFlight) {
+  const Problem p{.count = 100003, .block = 256, .ranks = 2};
+  const Expected expected = make_expected(p);
+  std::atomic<bool> freeing{false};
+  const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& communicator) {
+    OnGpu on;
+    GpuTensor tensor(on, make_input(p, communicator.rank()));
+    const auto buffer = communicator.register_buffer(tensor.data(), tensor.bytes(), MemoryKind::device);
+    std::byte* const other = on.allocate(1000);
+    if (communicator.rank() == 1) {
+      while (!freeing) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    Work work = communicator.allreduce({.input = tensor.data(),
+                                        .output = tensor.data(),
+                                        .count = p.count,
+                                        .block_elems = p.block,
+                                        .stream = on.stream()});
+    work.enqueue_wait(on.stream());
+    freeing = true;
+    on.gpu().free(other);
+    EXPECT_EQ(first_difference(tensor.read(), expected.data), -1) << "rank " << communicator.rank();
+    work.wait();
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }

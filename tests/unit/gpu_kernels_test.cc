@@ -150,6 +150,7 @@ TEST(GpuKernels, PlacesWhatTheBitsSayAndFillsTheRest) {
       }
     }
     f.gpu->place(f.stream, {.shape = c.shape,
+                            .slices = c.shape.slices(),
                             .tensor = memory + c.offset,
                             .staged = staged.device,
                             .bits = bits.seen(words),

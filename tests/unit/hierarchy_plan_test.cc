@@ -257,7 +257,7 @@ TEST(OperationEnd, AnOperationOfWhichAPartWasRefusedEndsWithItsCommunicator) {
   Operation op(layout, record, {}, {}, 1);
   op.set_no_input();
   op.slice_refused(0, wire::Refusal(1, static_cast<std::uint16_t>(ErrorCode::invalid_argument), "no"));
-  op.slice_done();
+  op.slice_done(0);
   EXPECT_FALSE(op.finished());
   op.fail({ErrorCode::peer_failed, "rank 1 died"});
   EXPECT_TRUE(op.finished());
@@ -282,9 +282,9 @@ TEST(OperationEnd, AnOperationWithARestEndsWhenBothAreOver) {
       if (rest_first) {
         op.rest_done({.bits = {0x205}, .blocks = 3, .failure = failure});
         EXPECT_FALSE(op.finished());
-        op.slice_done();
+        op.slice_done(0);
       } else {
-        op.slice_done();
+        op.slice_done(0);
         EXPECT_FALSE(op.finished());
         op.rest_done({.bits = {0x205}, .blocks = 3, .failure = failure});
       }

@@ -200,7 +200,7 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
     try {
       operations_.check_conflicts(wire::name_of(p.record.collective), p.input_bytes, p.output_bytes);
       check = check_input(p);
-      if (p.staged) p.staged->pack(p.bitmap, p.known == Prepared::Input::all);
+      if (p.staged) p.staged->begin(p.bitmap, p.known == Prepared::Input::all);
     } catch (const Error& e) {
       refusal = e;
     }

@@ -13,7 +13,8 @@ std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kPartBytes - 1) / k
 std::uint64_t bitmap_bytes(const SlotSize& size) { return rounded(size.words * sizeof(std::uint64_t)); }
 
 std::size_t total_bytes(const SlotSize& size) {
-  return 2 * rounded(size.bytes) + 2 * bitmap_bytes(size) + rounded(size.flags * sizeof(std::uint32_t));
+  return 2 * rounded(size.bytes) + 2 * bitmap_bytes(size) +
+         rounded((size.flags + StagingSlot::kMostGroups) * sizeof(std::uint32_t));
 }
 
 }  // namespace
@@ -21,8 +22,10 @@ std::size_t total_bytes(const SlotSize& size) {
 StagingSlot::StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrations, const SlotSize& size)
     : gpu_(std::move(gpu)), size_(size), memory_(gpu_->pin(total_bytes(size))) {
   try {
+    stream_ = gpu_->make_stream();
     registration_ = registrations.add({memory_.host, memory_.bytes}, MemoryKind::host);
   } catch (...) {
+    if (stream_ != nullptr) gpu_->destroy_stream(stream_);
     gpu_->unpin(memory_);
     throw;
   }
@@ -30,6 +33,7 @@ StagingSlot::StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrat
 
 StagingSlot::~StagingSlot() {
   registration_.reset();
+  gpu_->destroy_stream(stream_);
   gpu_->unpin(memory_);
 }
 
@@ -44,9 +48,16 @@ std::uint32_t* StagingSlot::flags() const {
   return reinterpret_cast<std::uint32_t*>(output_bits() + bitmap_bytes(size_) / sizeof(std::uint64_t));
 }
 
-std::uint32_t StagingSlot::use(std::uint64_t flags) {
+std::uint32_t* StagingSlot::ready(std::uint64_t group) const { return flags() + size_.flags + group; }
+
+void StagingSlot::set_ready(std::uint64_t group, bool valid) const {
+  std::atomic_ref(*ready(group))
+      .store(valid ? value_of_valid() : value_of_invalid(), std::memory_order_release);
+}
+
+void StagingSlot::begin_use(std::uint64_t flags) {
   used_flags_ = flags;
-  return ++use_;
+  ++use_;
 }
 
 bool StagingSlot::is_raised(std::uint64_t flag) const {

@@ -21,7 +21,8 @@ struct SlotSize {
   }
 };
 
-/// Memory for one operation at a time, in one piece that is registered with the transport.
+/// Memory for one operation at a time, in one piece that is registered with the transport, and the stream on
+/// which its result is placed. The result is placed in groups of slices, and the stream waits for each.
 class StagingSlot {
  public:
   /// Throws Error{system} if the memory cannot be pinned or registered.
@@ -30,6 +31,8 @@ class StagingSlot {
   StagingSlot(const StagingSlot&) = delete;
   StagingSlot& operator=(const StagingSlot&) = delete;
 
+  static constexpr std::uint64_t kMostGroups = 16;
+
   const SlotSize& size() const { return size_; }
   const SharedRegion& region() const { return registration_->region; }
   std::byte* input() const { return memory_.host; }
@@ -37,13 +40,20 @@ class StagingSlot {
   std::uint64_t* input_bits() const;
   std::uint64_t* output_bits() const;
   std::uint32_t* flags() const;
+  /// The word for which the stream waits before it places a group, and what it is set to.
+  std::uint32_t* ready(std::uint64_t group) const;
+  std::uint32_t value_of_valid() const { return 2 * use_; }
+  std::uint32_t value_of_invalid() const { return 2 * use_ + 1; }
+  void set_ready(std::uint64_t group, bool valid) const;
+  gpu::Stream stream() const { return stream_; }
   template <typename T>
   T* seen(T* at) const {
     return memory_.seen(at);
   }
 
-  /// Begins a use in which the GPU raises the first `flags` flags. Returns the value that they get.
-  std::uint32_t use(std::uint64_t flags);
+  /// Begins a use in which the GPU raises the first `flags` flags, to use().
+  void begin_use(std::uint64_t flags);
+  std::uint32_t use() const { return use_; }
   bool is_raised(std::uint64_t flag) const;
   /// Whether the GPU has raised all flags of the present use, after which it does not write here any more.
   bool is_quiet() const;
@@ -52,6 +62,7 @@ class StagingSlot {
   const std::shared_ptr<gpu::Gpu> gpu_;
   const SlotSize size_;
   const gpu::PinnedMemory memory_;
+  gpu::Stream stream_ = nullptr;
   std::shared_ptr<Registration> registration_;  // released before the memory is unpinned
   std::uint32_t use_ = 0;
   std::uint64_t used_flags_ = 0;

@@ -24,12 +24,11 @@ constexpr std::chrono::milliseconds kBetweenQuestions{5};
 
 }  // namespace
 
-StagingThread::Place& StagingThread::place_of(const std::shared_ptr<gpu::Gpu>& gpu) {
+std::shared_ptr<StagingSlots> StagingThread::slots_of(const std::shared_ptr<gpu::Gpu>& gpu) {
   const auto found =
-      std::find_if(places_.begin(), places_.end(), [&](const Place& p) { return p.slots->gpu() == gpu; });
-  if (found != places_.end()) return *found;
-  places_.push_back({std::make_shared<StagingSlots>(gpu, registrations_), gpu->make_stream()});
-  return places_.back();
+      std::find_if(slots_.begin(), slots_.end(), [&](const auto& s) { return s->gpu() == gpu; });
+  if (found != slots_.end()) return *found;
+  return slots_.emplace_back(std::make_shared<StagingSlots>(gpu, registrations_));
 }
 
 std::shared_ptr<StagedOperation> StagingThread::make(const std::shared_ptr<gpu::Gpu>& gpu,
@@ -38,9 +37,9 @@ std::shared_ptr<StagedOperation> StagingThread::make(const std::shared_ptr<gpu::
   std::unique_lock lock(mutex_);
   if (!thread_.joinable() && !stopping_)
     thread_ = start_thread("nzcl-gpu", [this] { return std::thread([this] { run(); }); });
-  const Place place = place_of(gpu);
+  const auto slots = slots_of(gpu);
   lock.unlock();  // new memory takes its time
-  return std::make_shared<StagedOperation>(place.slots, place.stream, tensors, layout);
+  return std::make_shared<StagedOperation>(slots, tensors, layout);
 }
 
 void StagingThread::watch(std::shared_ptr<StagedOperation> staged, std::shared_ptr<Operation> operation) {
@@ -65,8 +64,7 @@ void StagingThread::stop() {
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (const Place& place : places_) place.slots->gpu()->destroy_stream(place.stream);
-  places_.clear();
+  slots_.clear();
 }
 
 void StagingThread::run() {
@@ -113,15 +111,8 @@ StagingThread::Step StagingThread::step(Entry& entry) {
   StagedOperation& staged = *entry.staged;
   if (!entry.operation->exchanged())
     return !staged.all_published() && staged.publish(*entry.operation) ? Step::moved : Step::waits;
-  if (!staged.is_placing() && !entry.operation->failure()) {
-    try {
-      staged.place(*entry.operation);
-      return Step::moved;
-    } catch (const Error& e) {
-      entry.broken = Failure{e.code(), fmt::format("operation {}: {}", entry.operation->epoch, e.what())};
-    }
-  }
-  if (staged.is_placing() && !staged.is_placed() && !entry.broken) return Step::waits;
+  staged.give_up_rest();
+  if (!staged.is_placed() && !entry.broken) return Step::waits;
   end(entry);
   return Step::over;
 }
@@ -131,13 +122,13 @@ StagingThread::Step StagingThread::step(Entry& entry) {
 void StagingThread::look_for_trouble(Entry& entry) const {
   const Operation& operation = *entry.operation;
   const auto why = entry.staged->why_broken();
-  if (entry.staged->is_placing()) {
+  if (operation.exchanged()) {
     // The result never comes, and no other rank has to know that.
     if (why)
       entry.broken = Failure{ErrorCode::system, fmt::format("operation {}: {}", operation.epoch, *why)};
     return;
   }
-  if (entry.told || entry.staged->all_published() || operation.exchanged()) return;
+  if (entry.told || entry.staged->all_published()) return;
   if (why) {
     entry.told = true;
     parent_.fail({ErrorCode::system, fmt::format("operation {}: {}", operation.epoch, *why)});

@@ -32,7 +32,7 @@ class StagingThread {
   /// Makes what an operation of this layout needs. Starts the thread at the first call. Throws Error{system}.
   std::shared_ptr<StagedOperation> make(const std::shared_ptr<gpu::Gpu>& gpu, const GpuTensors& tensors,
                                         const engine::SliceLayout& layout);
-  /// Takes an operation that was packed to its end.
+  /// Takes an operation that has begun to its end.
   void watch(std::shared_ptr<StagedOperation> staged, std::shared_ptr<engine::Operation> operation);
   /// Returns when no operation is left. Precondition: all have been exchanged, or have failed.
   void wait_for_all();
@@ -47,13 +47,9 @@ class StagingThread {
     bool told = false;                             // the communicator was failed for this one
     std::optional<Failure> broken = std::nullopt;  // why its result cannot be placed
   };
-  struct Place {
-    std::shared_ptr<StagingSlots> slots;
-    gpu::Stream stream;
-  };
   enum class Step { waits, moved, over };
 
-  Place& place_of(const std::shared_ptr<gpu::Gpu>& gpu);
+  std::shared_ptr<StagingSlots> slots_of(const std::shared_ptr<gpu::Gpu>& gpu);
   void run();
   Step step(Entry& entry);
   void look_for_trouble(Entry& entry) const;
@@ -63,7 +59,7 @@ class StagingThread {
   const Parent parent_;
   std::mutex mutex_;  // of all below
   std::condition_variable changed_;
-  std::vector<Place> places_;
+  std::vector<std::shared_ptr<StagingSlots>> slots_;  // one for each GPU
   std::vector<Entry> new_entries_;
   std::size_t in_flight_ = 0;
   bool stopping_ = false;

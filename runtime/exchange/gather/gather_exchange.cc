@@ -230,7 +230,7 @@ void GatherExchange::sum_oldest() {
   arrivals_.release(sequence);
   context_.pool(priority_).release(run.staging);
   ++finished_;
-  op.slice_done();  // last, because the operation may be deleted from here on
+  op.slice_done(0);  // last, because the operation may be deleted from here on
 }
 
 // --- Failures and stalls

@@ -307,9 +307,10 @@ bool MergingExchange::contributed(const TilePlace& place, Next next, std::uint64
 
 /// Ends the slice on this rank, and the operation with its last one, which may be deleted from then on.
 void MergingExchange::end_slice(MergingStep& step, Operation& op) {
+  const std::uint64_t slice = step.merged.place().slice;
   step.merged.next_slice();
   finished_ = step.merged.over();
-  op.slice_done();
+  op.slice_done(slice);
 }
 
 bool MergingExchange::send() {

@@ -248,9 +248,10 @@ void ResultTaker::finish_if_complete(Uplink& uplink, Transfer& t) {
     return;
   }
   if (!t.complete()) return;
+  const std::uint64_t slice = t.up.slice;
   uplink.finish(t);
   ++finished_;
-  op.slice_done();  // last, because the operation may be deleted from here on
+  op.slice_done(slice);  // last, because the operation may be deleted from here on
 }
 
 }  // namespace nzcl::engine

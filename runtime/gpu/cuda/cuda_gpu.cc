@@ -16,8 +16,6 @@ namespace {
 
 /// The instructions of the kernels, among them those of warps that name their lanes, begin with it.
 constexpr int kLeastComputeMajor = 7;
-/// Threads of a block: half of the most, so that two blocks share a multiprocessor.
-constexpr unsigned kThreads = 512;
 
 cuda::Device device_number(const CudaDriver& driver, int ordinal) {
   cuda::Device device = 0;
@@ -135,8 +133,8 @@ void CudaGpu::run_kernels_once() {
     PackJob pack{
         .shape = {}, .flags = reinterpret_cast<std::uint32_t*>(page.device), .value = 1, .known = true};
     PlaceJob place{.shape = {}};
-    launch(pack_[unit], stream, pack.shape, sizeof(std::uint64_t), &pack);
-    launch(place_[unit], stream, place.shape, 0, &place);
+    launch(pack_[unit], stream, 1, 1, &pack);
+    launch(place_[unit], stream, 1, 1, &place);
   }
   synchronize(stream);
   destroy_stream(stream);
@@ -187,13 +185,13 @@ void CudaGpu::destroy_stream(gpu::Stream stream) noexcept {
   }
 }
 
-void CudaGpu::launch(cuda::Function kernel, gpu::Stream stream, const Shape& shape, unsigned shared_bytes,
+void CudaGpu::launch(cuda::Function kernel, gpu::Stream stream, std::uint64_t slices, std::uint64_t words,
                      void* job) {
   const InContext in_context(*this);
   std::array<void*, 1> arguments{job};
-  const auto slices = static_cast<unsigned>(std::max<std::uint64_t>(shape.slices(), 1));
-  NZCL_CUDA_CALL(driver_, cuLaunchKernel, kernel, slices, 1, 1, kThreads, 1, 1, shared_bytes,
-                 stream_of(stream), arguments.data(), nullptr);
+  const auto grid = static_cast<unsigned>(std::max<std::uint64_t>(slices, 1));
+  NZCL_CUDA_CALL(driver_, cuLaunchKernel, kernel, grid, 1, 1, kThreads, 1, 1,
+                 static_cast<unsigned>(shared_bytes(words)), stream_of(stream), arguments.data(), nullptr);
 }
 
 void CudaGpu::pack(gpu::Stream stream, const PackJob& job) {
@@ -201,8 +199,7 @@ void CudaGpu::pack(gpu::Stream stream, const PackJob& job) {
   const unsigned unit =
       unit_bytes(number_of(job.tensor), number_of(job.packed), shape.block_bytes, shape.bytes);
   PackJob copy = job;
-  launch(pack_[unit], stream, shape, static_cast<unsigned>(shape.words_per_slice() * sizeof(std::uint64_t)),
-         &copy);
+  launch(pack_[unit], stream, shape.slices(), shape.words_per_slice(), &copy);
 }
 
 void CudaGpu::place(gpu::Stream stream, const PlaceJob& job) {
@@ -210,7 +207,8 @@ void CudaGpu::place(gpu::Stream stream, const PlaceJob& job) {
   const unsigned unit =
       unit_bytes(number_of(job.tensor), number_of(job.staged), shape.block_bytes, shape.bytes);
   PlaceJob copy = job;
-  launch(place_[unit], stream, shape, 0, &copy);
+  const std::uint64_t words = shape.words_per_slice();
+  launch(place_[unit], stream, job.slices, words <= kMostSliceWords ? words : 0, &copy);
 }
 
 void CudaGpu::raise(gpu::Stream stream, std::uint32_t* flag, std::uint32_t value) {

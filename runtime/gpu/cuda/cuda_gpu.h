@@ -42,7 +42,8 @@ class CudaGpu final : public Gpu {
   CudaGpu(const CudaDriver& driver, int ordinal);
   void load_kernels();
   void run_kernels_once();
-  void launch(cuda::Function kernel, gpu::Stream stream, const Shape& shape, unsigned shared_bytes,
+  /// `words` of bits have room in the memory that the threads of a block share.
+  void launch(cuda::Function kernel, gpu::Stream stream, std::uint64_t slices, std::uint64_t words,
               void* job);
 
   const CudaDriver& driver_;

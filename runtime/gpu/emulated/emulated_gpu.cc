@@ -43,7 +43,7 @@ std::uint64_t number(const void* at) { return reinterpret_cast<std::uintptr_t>(a
 
 /// Calls f for each slice: first for every other one, because blocks of threads end in no particular order.
 void each_slice(EmulatedStream& stream, std::uint64_t slices, auto f) {
-  std::vector<std::uint64_t> words(kMostSliceWords);
+  std::vector<std::uint64_t> words(shared_bytes(kMostSliceWords) / sizeof(std::uint64_t));
   constexpr std::uint64_t kBetweenPauses = 16;
   for (std::uint64_t first : {1, 0}) {
     for (std::uint64_t s = first; s < slices; s += 2) {
@@ -132,8 +132,10 @@ std::byte* EmulatedGpu::allocate(std::size_t bytes) {
   return at;
 }
 
-/// As cuMemFree() does, it waits for what streams have to do, because that may use the memory.
+/// As cuMemFree() does, it waits for what streams have to do, because that may use the memory, and nobody can
+/// launch anything meanwhile.
 void EmulatedGpu::free(std::byte* memory) noexcept {
+  const std::unique_lock frees(launch_mutex_);
   std::vector<EmulatedStream*> streams;
   {
     const std::scoped_lock lock(mutex_);
@@ -173,6 +175,11 @@ EmulatedStream& EmulatedGpu::stream_of(Stream stream) {
   return *found->second;
 }
 
+void EmulatedGpu::launch(Stream stream, std::function<void(EmulatedStream&)> work) {
+  const std::shared_lock launches(launch_mutex_);
+  add(stream, std::move(work));
+}
+
 void EmulatedGpu::add(Stream stream, std::function<void(EmulatedStream&)> work) {
   EmulatedStream& queue = stream_of(stream);
   queue.add([this, &queue, work = std::move(work)] {
@@ -188,7 +195,7 @@ void EmulatedGpu::pack(Stream stream, const PackJob& asked) {
   job.packed = reach(job.packed, shape.bytes);
   job.bits = reach(job.bits, shape.words() * sizeof(std::uint64_t));
   job.flags = reach(job.flags, shape.slices() * sizeof(std::uint32_t));
-  add(stream, [job, unit](EmulatedStream& queue) {
+  launch(stream, [job, unit](EmulatedStream& queue) {
     with_unit(unit, [&](auto u) {
       each_slice(queue, job.shape.slices(), [&](CpuBlock& block) { pack_slice<decltype(u)>(block, job); });
     });
@@ -202,9 +209,10 @@ void EmulatedGpu::place(Stream stream, const PlaceJob& asked) {
   job.tensor = reach(job.tensor, shape.bytes);
   job.staged = reach(job.staged, shape.bytes);
   job.bits = reach(job.bits, shape.words() * sizeof(std::uint64_t));
-  add(stream, [job, unit](EmulatedStream& queue) {
+  if (job.go != nullptr) job.go = reach(job.go, sizeof *job.go);
+  launch(stream, [job, unit](EmulatedStream& queue) {
     with_unit(unit, [&](auto u) {
-      each_slice(queue, job.shape.slices(), [&](CpuBlock& block) { place_slice<decltype(u)>(block, job); });
+      each_slice(queue, job.slices, [&](CpuBlock& block) { place_slice<decltype(u)>(block, job); });
     });
   });
 }
@@ -241,7 +249,7 @@ void EmulatedGpu::copy(Stream stream, void* to, const void* from, std::size_t by
   };
   void* const target = here(to) ? reach(static_cast<std::byte*>(to), bytes) : to;
   const void* const source = here(from) ? reach(static_cast<const std::byte*>(from), bytes) : from;
-  add(stream, [=](EmulatedStream&) { std::memcpy(target, source, bytes); });
+  launch(stream, [=](EmulatedStream&) { std::memcpy(target, source, bytes); });
 }
 
 void EmulatedGpu::synchronize(Stream stream) { stream_of(stream).synchronize(); }

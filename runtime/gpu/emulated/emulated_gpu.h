@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "runtime/gpu/emulated/emulated_stream.h"
@@ -52,6 +53,8 @@ class EmulatedGpu final : public Gpu {
     bool pinned = false;
   };
   void add(Stream stream, std::function<void(EmulatedStream&)> work);
+  /// The same for work that cannot be added while another thread frees memory.
+  void launch(Stream stream, std::function<void(EmulatedStream&)> work);
   EmulatedStream& stream_of(Stream stream);
   /// Where the GPU's threads have what a kernel is told to use.
   template <typename T>
@@ -59,7 +62,8 @@ class EmulatedGpu final : public Gpu {
   const Piece* piece_with(const std::byte* at) const;
 
   const unsigned seed_;
-  std::mutex mutex_;  // of all below
+  std::shared_mutex launch_mutex_;  // taken before the other one
+  std::mutex mutex_;                // of all below
   std::string broken_;
   std::map<const std::byte*, Piece> pieces_;  // by the address at which work finds them
   std::map<Stream, std::unique_ptr<EmulatedStream>> streams_;

@@ -5,12 +5,11 @@
 //   index()            the number of the slice
 //   each(n, f)         f(i) for i below n, spread over all threads; then a barrier
 //   each_warp(f)       f(warp) once for each warp; then a barrier
-//   words()            kMostSliceWords words that the threads share
+//   words()            shared_bytes() of memory that the threads share
 //   set(word, bits)    sets bits of one of them, atomically
 //   raise(flag, value) what all threads have written becomes visible to the host, and then the flag does
 // and a warp has index(), count(), and
-//   any(f)             whether f(lane) is true for any lane; the same answer for all
-//   sum(f)             the sum of f(lane) over all lanes
+//   any<N>(f)          the lowest N bits of f(lane), or-ed over all lanes; the same answer for all
 //   each_lane(f)       f(lane) for each lane
 //   once(f)            f() by one lane
 #pragma once
@@ -18,9 +17,12 @@
 #include "runtime/gpu/kernels/jobs.h"
 
 #if defined(__CUDA__)
-#define NZCL_ON_GPU __attribute__((device))
+#define NZCL_ON_GPU __attribute__((device, always_inline))
+// What such a loop counts through stays in registers.
+#define NZCL_UNROLL _Pragma("unroll")
 #else
 #define NZCL_ON_GPU
+#define NZCL_UNROLL
 #endif
 
 namespace nzcl::gpu {
@@ -57,106 +59,181 @@ NZCL_ON_GPU inline void store(std::byte* at, Unit16 unit) {
   *reinterpret_cast<Unit16::Pair*>(at) = unit.pair;  // the compiler would make two writes of a copy
 }
 
-/// The pieces of a slice's blocks. A piece has whole units, because blocks and tensors have.
+/// A part of a block, which one warp works on.
+struct Piece {
+  std::uint64_t position = 0;  // in the tensor
+  std::uint32_t block = 0;     // counted within the slice
+  std::uint32_t offset = 0;    // in its block
+  std::uint32_t bytes = 0;     // whole units, because blocks and tensors have whole ones
+};
+
+/// The pieces of a slice's blocks.
 class Pieces {
  public:
   NZCL_ON_GPU Pieces(const Shape& shape, std::uint64_t slice)
-      : shape_(shape),
+      : bytes_(shape.bytes),
+        block_bytes_(shape.block_bytes),
         first_block_(slice * shape.slice_blocks),
-        blocks_(least(shape.slice_blocks, shape.blocks() - first_block_)),
-        in_block_((shape.block_bytes + kPieceBytes - 1) / kPieceBytes) {}
+        blocks_(static_cast<std::uint32_t>(least(shape.slice_blocks, shape.blocks() - first_block_))),
+        in_block_(static_cast<std::uint32_t>((shape.block_bytes + kPieceBytes - 1) / kPieceBytes)) {}
 
   NZCL_ON_GPU std::uint64_t first_block() const { return first_block_; }
-  NZCL_ON_GPU std::uint64_t blocks() const { return blocks_; }
-  NZCL_ON_GPU std::uint64_t count() const { return blocks_ * in_block_; }
-  /// The piece's block, counted within the slice.
-  NZCL_ON_GPU std::uint64_t block(std::uint64_t piece) const { return piece / in_block_; }
-  /// Where the piece begins in its block, and how many bytes it has.
-  NZCL_ON_GPU std::uint64_t offset(std::uint64_t piece) const { return piece % in_block_ * kPieceBytes; }
-  NZCL_ON_GPU std::uint64_t bytes(std::uint64_t piece) const {
-    const std::uint64_t begin = (first_block_ + block(piece)) * shape_.block_bytes;
-    const std::uint64_t end = least(begin + shape_.block_bytes, shape_.bytes);
-    const std::uint64_t at = begin + offset(piece);
-    return at < end ? least(kPieceBytes, end - at) : 0;
-  }
-  /// Where the piece lies in the tensor.
-  NZCL_ON_GPU std::uint64_t position(std::uint64_t piece) const {
-    return (first_block_ + block(piece)) * shape_.block_bytes + offset(piece);
+  NZCL_ON_GPU std::uint32_t blocks() const { return blocks_; }
+  NZCL_ON_GPU std::uint32_t count() const { return blocks_ * in_block_; }
+  /// A piece beyond the last one has no bytes.
+  NZCL_ON_GPU Piece at(std::uint32_t piece) const {
+    // A division takes as long as reading a block, and most blocks are of one piece.
+    const std::uint32_t block = in_block_ == 1 ? piece : piece / in_block_;
+    const std::uint64_t offset = (piece - block * in_block_) * kPieceBytes;
+    const std::uint64_t begin = (first_block_ + block) * block_bytes_;
+    const std::uint64_t end = least(begin + block_bytes_, bytes_), at = begin + offset;
+    return {
+        .position = at,
+        .block = block,
+        .offset = static_cast<std::uint32_t>(offset),
+        .bytes = static_cast<std::uint32_t>(block < blocks_ && at < end ? least(kPieceBytes, end - at) : 0)};
   }
 
  private:
   NZCL_ON_GPU static std::uint64_t least(std::uint64_t a, std::uint64_t b) { return a < b ? a : b; }
-  Shape shape_;
-  std::uint64_t first_block_, blocks_, in_block_;
+  std::uint64_t bytes_, block_bytes_, first_block_;
+  std::uint32_t blocks_, in_block_;
 };
 
+/// Memory answers late, so every lane asks for several units before it looks at the first.
 template <typename Unit, typename Warp>
-NZCL_ON_GPU inline void copy_piece(Warp& warp, std::byte* to, const std::byte* from, std::uint64_t bytes) {
+NZCL_ON_GPU inline void copy_piece(Warp& warp, std::byte* to, const std::byte* from, std::uint32_t bytes) {
+  constexpr std::uint32_t kRow = kLanes * sizeof(Unit);
   warp.each_lane([&](unsigned lane) {
-    for (std::uint64_t at = lane * sizeof(Unit); at < bytes; at += kLanes * sizeof(Unit))
-      store<Unit>(to + at, load<Unit>(from + at));
+    std::uint32_t at = lane * static_cast<std::uint32_t>(sizeof(Unit));
+    for (; at + 3 * kRow < bytes; at += 4 * kRow) {
+      const Unit a = load<Unit>(from + at), b = load<Unit>(from + at + kRow),
+                 c = load<Unit>(from + at + 2 * kRow), d = load<Unit>(from + at + 3 * kRow);
+      store<Unit>(to + at, a);
+      store<Unit>(to + at + kRow, b);
+      store<Unit>(to + at + 2 * kRow, c);
+      store<Unit>(to + at + 3 * kRow, d);
+    }
+    for (; at + kRow < bytes; at += 2 * kRow) {
+      const Unit a = load<Unit>(from + at), b = load<Unit>(from + at + kRow);
+      store<Unit>(to + at, a);
+      store<Unit>(to + at + kRow, b);
+    }
+    if (at < bytes) store<Unit>(to + at, load<Unit>(from + at));
   });
 }
 
 template <typename Unit, typename Block>
-NZCL_ON_GPU inline void scan_slice(Block& block, const PackJob& job, const Pieces& pieces) {
+NZCL_ON_GPU inline void scan_slice(Block& block, const std::byte* tensor, const Pieces& pieces) {
+  constexpr std::uint32_t kAtOnce = 4, kRows = 2, kRow = kLanes * sizeof(Unit);
   block.each_warp([&](auto& warp) {
-    for (std::uint64_t piece = warp.index(); piece < pieces.count(); piece += warp.count()) {
-      const std::byte* const from = job.tensor + pieces.position(piece);
-      const std::uint64_t bytes = pieces.bytes(piece);
-      const bool any = warp.any([&](unsigned lane) {
-        bool found = false;
-        for (std::uint64_t at = lane * sizeof(Unit); at < bytes; at += kLanes * sizeof(Unit))
-          found |= any_bit(load<Unit>(from + at));
-        return found;
+    for (std::uint32_t first = warp.index() * kAtOnce; first < pieces.count();
+         first += warp.count() * kAtOnce) {
+      Piece of[kAtOnce];
+      std::uint32_t longest = 0;
+      NZCL_UNROLL for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+        of[i] = pieces.at(first + i);
+        if (of[i].bytes > longest) longest = of[i].bytes;
+      }
+      const unsigned found = warp.template any<kAtOnce>([&](unsigned lane) {
+        unsigned bits = 0;
+        for (std::uint32_t at = lane * static_cast<std::uint32_t>(sizeof(Unit)); at < longest;
+             at += kRows * kRow) {
+          Unit units[kAtOnce][kRows];
+          NZCL_UNROLL for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+            NZCL_UNROLL for (std::uint32_t r = 0; r < kRows; ++r) {
+              const std::uint32_t here = at + r * kRow;
+              units[i][r] = here < of[i].bytes ? load<Unit>(tensor + of[i].position + here) : Unit{};
+            }
+          }
+          NZCL_UNROLL for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+            NZCL_UNROLL for (std::uint32_t r = 0; r < kRows; ++r) bits |= any_bit(units[i][r]) ? 1U << i : 0U;
+          }
+        }
+        return bits;
       });
-      const std::uint64_t b = pieces.block(piece);
-      if (any) warp.once([&] { block.set(b / 64, std::uint64_t{1} << b % 64); });
+      warp.once([&] {
+        NZCL_UNROLL for (std::uint32_t i = 0; i < kAtOnce; ++i) {
+          const std::uint32_t b = of[i].block;
+          if ((found >> i & 1) != 0) block.set(b / 64, std::uint64_t{1} << b % 64);
+        }
+      });
     }
   });
+}
+
+NZCL_ON_GPU inline std::uint32_t ones(std::uint64_t word) {
+  return static_cast<std::uint32_t>(__builtin_popcountll(word));
+}
+
+/// Counts the bits before each of so many words. Returns where the counts are.
+template <typename Block>
+NZCL_ON_GPU inline const std::uint32_t* count_before(Block& block, const std::uint64_t* bits,
+                                                     std::uint32_t words) {
+  auto* const before = reinterpret_cast<std::uint32_t*>(block.words() + words);
+  std::uint32_t* const in_group = before + words;
+  const auto sum = [&](std::uint32_t from, std::uint32_t to) {
+    std::uint32_t count = 0;
+    for (std::uint32_t w = from; w < to; ++w) count += ones(bits[w]);
+    return count;
+  };
+  constexpr auto kGroup = static_cast<std::uint32_t>(kGroupWords);
+  block.each(words / kGroup, [&](std::uint32_t g) { in_group[g] = sum(g * kGroup, (g + 1) * kGroup); });
+  block.each(words, [&](std::uint32_t w) {
+    std::uint32_t count = sum(w / kGroup * kGroup, w);
+    for (std::uint32_t g = 0; g < w / kGroup; ++g) count += in_group[g];
+    before[w] = count;
+  });
+  return before;
 }
 
 template <typename Unit, typename Block>
 NZCL_ON_GPU inline void pack_slice(Block& block, const PackJob& job) {
   const Pieces pieces(job.shape, block.index());
   std::uint64_t* const bits = job.bits + block.index() * job.shape.words_per_slice();
-  const std::uint64_t words = (pieces.blocks() + 63) / 64;
+  const std::uint32_t words = (pieces.blocks() + 63) / 64;
   std::uint64_t* const shared = block.words();
-  block.each(words, [&](std::uint64_t w) { shared[w] = job.known ? bits[w] : 0; });
-  if (!job.known) scan_slice<Unit>(block, job, pieces);
+  block.each(words, [&](std::uint32_t w) { shared[w] = job.known ? bits[w] : 0; });
+  if (!job.known) scan_slice<Unit>(block, job.tensor, pieces);
+  const std::uint32_t* const before = count_before(block, shared, words);
   std::byte* const packed = job.packed + pieces.first_block() * job.shape.block_bytes;
   block.each_warp([&](auto& warp) {
-    for (std::uint64_t piece = warp.index(); piece < pieces.count(); piece += warp.count()) {
-      const std::uint64_t b = pieces.block(piece), word = b / 64, bit = std::uint64_t{1} << b % 64;
-      if ((shared[word] & bit) == 0) continue;
-      const std::uint64_t before = warp.sum([&](unsigned lane) {
-        std::uint64_t count = 0;
-        for (std::uint64_t w = lane; w < word; w += kLanes)
-          count += static_cast<std::uint64_t>(__builtin_popcountll(shared[w]));
-        return lane == 0 ? count + static_cast<std::uint64_t>(__builtin_popcountll(shared[word] & (bit - 1)))
-                         : count;
-      });
-      copy_piece<Unit>(warp, packed + before * job.shape.block_bytes + pieces.offset(piece),
-                       job.tensor + pieces.position(piece), pieces.bytes(piece));
+    for (std::uint32_t i = warp.index(); i < pieces.count(); i += warp.count()) {
+      const Piece piece = pieces.at(i);
+      const std::uint64_t word = shared[piece.block / 64], bit = std::uint64_t{1} << piece.block % 64;
+      if ((word & bit) == 0) continue;
+      const std::uint64_t rank = before[piece.block / 64] + ones(word & (bit - 1));
+      copy_piece<Unit>(warp, packed + rank * job.shape.block_bytes + piece.offset,
+                       job.tensor + piece.position, piece.bytes);
     }
   });
-  if (!job.known) block.each(words, [&](std::uint64_t w) { bits[w] = shared[w]; });
+  if (!job.known) block.each(words, [&](std::uint32_t w) { bits[w] = shared[w]; });
   block.raise(job.flags + block.index(), job.value);
 }
 
 template <typename Unit, typename Block>
 NZCL_ON_GPU inline void place_slice(Block& block, const PlaceJob& job) {
-  const Pieces pieces(job.shape, block.index());
-  const std::uint64_t* const bits = job.bits + block.index() * job.shape.words_per_slice();
+  if (job.go != nullptr && load<std::uint32_t>(reinterpret_cast<const std::byte*>(job.go)) != job.go_value)
+    return;
+  const std::uint64_t slice = job.first_slice + block.index();
+  const Pieces pieces(job.shape, slice);
+  const std::uint64_t* bits = job.bits + slice * job.shape.words_per_slice();
+  const std::uint32_t words = (pieces.blocks() + 63) / 64;
+  if (words <= kMostSliceWords) {  // once over the bus, not once for each warp
+    std::uint64_t* const shared = block.words();
+    block.each(words, [&](std::uint32_t w) { shared[w] = bits[w]; });
+    bits = shared;
+  }
   block.each_warp([&](auto& warp) {
-    for (std::uint64_t piece = warp.index(); piece < pieces.count(); piece += warp.count()) {
-      const std::uint64_t b = pieces.block(piece), at = pieces.position(piece), bytes = pieces.bytes(piece);
-      if ((bits[b / 64] >> b % 64 & 1) != 0) {
-        copy_piece<Unit>(warp, job.tensor + at, job.staged + at, bytes);
+    for (std::uint32_t i = warp.index(); i < pieces.count(); i += warp.count()) {
+      const Piece piece = pieces.at(i);
+      std::byte* const to = job.tensor + piece.position;
+      if ((bits[piece.block / 64] >> piece.block % 64 & 1) != 0) {
+        copy_piece<Unit>(warp, to, job.staged + piece.position, piece.bytes);
       } else if (job.fill) {
         warp.each_lane([&](unsigned lane) {
-          for (std::uint64_t i = lane * sizeof(Unit); i < bytes; i += kLanes * sizeof(Unit))
-            store<Unit>(job.tensor + at + i, Unit{});
+          for (std::uint64_t at = lane * sizeof(Unit); at < piece.bytes; at += kLanes * sizeof(Unit))
+            store<Unit>(to + at, Unit{});
         });
       }
     }

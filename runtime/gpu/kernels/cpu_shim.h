@@ -14,15 +14,11 @@ class CpuWarp {
   CpuWarp(unsigned index, unsigned count) : index_(index), count_(count) {}
   unsigned index() const { return index_; }
   unsigned count() const { return count_; }
-  bool any(auto f) {
-    bool found = false;
+  template <unsigned kBits>
+  unsigned any(auto f) {
+    unsigned found = 0;
     for (unsigned lane = 0; lane < kLanes; ++lane) found |= f(lane);
     return found;
-  }
-  std::uint64_t sum(auto f) {
-    std::uint64_t total = 0;
-    for (unsigned lane = 0; lane < kLanes; ++lane) total += f(lane);
-    return total;
   }
   void each_lane(auto f) {
     for (unsigned lane = 0; lane < kLanes; ++lane) f(lane);
@@ -35,12 +31,12 @@ class CpuWarp {
 
 class CpuBlock {
  public:
-  /// `words` has kMostSliceWords words.
+  /// `words` has shared_bytes().
   CpuBlock(std::uint64_t index, std::uint64_t* words) : index_(index), words_(words) {}
   std::uint64_t index() const { return index_; }
   std::uint64_t* words() const { return words_; }
-  void each(std::uint64_t n, auto f) {
-    for (std::uint64_t i = 0; i < n; ++i) f(i);
+  void each(std::uint32_t n, auto f) {
+    for (std::uint32_t i = 0; i < n; ++i) f(i);
   }
   void each_warp(auto f) {
     constexpr unsigned kWarps = 4;  // several, so that a warp that takes another one's work is found

@@ -16,17 +16,13 @@ class GpuWarp {
       : index_(index), count_(count), lane_(lane) {}
   NZCL_ON_GPU unsigned index() const { return index_; }
   NZCL_ON_GPU unsigned count() const { return count_; }
-  template <typename F>
-  NZCL_ON_GPU bool any(F f) {
-    return __nvvm_vote_any_sync(kAllLanes, f(lane_));
-  }
-  template <typename F>
-  NZCL_ON_GPU std::uint64_t sum(F f) {
-    // Counts of blocks in a slice fit 32 bits: a slice has at most 64 * kMostSliceWords.
-    int total = static_cast<int>(f(lane_));
-    for (int step = kLanes / 2; step > 0; step /= 2)
-      total += __nvvm_shfl_sync_bfly_i32(kAllLanes, total, step, 0x1f);
-    return static_cast<std::uint64_t>(total);
+  template <unsigned kBits, typename F>
+  NZCL_ON_GPU unsigned any(F f) {
+    const unsigned own = f(lane_);
+    unsigned found = 0;
+    for (unsigned bit = 0; bit < kBits; ++bit)
+      found |= __nvvm_vote_any_sync(kAllLanes, (own >> bit & 1) != 0) ? 1U << bit : 0U;
+    return found;
   }
   template <typename F>
   NZCL_ON_GPU void each_lane(F f) {
@@ -48,8 +44,8 @@ class GpuBlock {
   NZCL_ON_GPU std::uint64_t index() const { return __nvvm_read_ptx_sreg_ctaid_x(); }
   NZCL_ON_GPU std::uint64_t* words() const { return shared_words; }
   template <typename F>
-  NZCL_ON_GPU void each(std::uint64_t n, F f) {
-    for (std::uint64_t i = __nvvm_read_ptx_sreg_tid_x(); i < n; i += __nvvm_read_ptx_sreg_ntid_x()) f(i);
+  NZCL_ON_GPU void each(std::uint32_t n, F f) {
+    for (std::uint32_t i = __nvvm_read_ptx_sreg_tid_x(); i < n; i += __nvvm_read_ptx_sreg_ntid_x()) f(i);
     __syncthreads();
   }
   template <typename F>

@@ -7,6 +7,9 @@
 
 namespace nzcl::gpu {
 
+/// Threads of a block.
+inline constexpr unsigned kThreads = 512;
+
 /// How a tensor is cut: slices of whole blocks, of which the last one of each kind may be shorter. The bits
 /// of each slice begin at a word of their own.
 struct Shape {
@@ -32,18 +35,33 @@ struct PackJob {
   bool known = false;              // `bits` say already which blocks are to be packed
 };
 
-/// Copies the blocks whose bits are set to their places in a tensor, from the same places in `staged`.
+/// Copies the blocks of some slices whose bits are set to their places in a tensor, from the same places in
+/// `staged`.
 struct PlaceJob {
   Shape shape;
+  std::uint64_t first_slice = 0;
+  std::uint64_t slices = 0;
   std::byte* tensor = nullptr;
   const std::byte* staged = nullptr;
   const std::uint64_t* bits = nullptr;
   bool fill = false;  // sets all other blocks to zero
+  /// The kernel does nothing if this word has another value when it begins. There is none if it is null.
+  const std::uint32_t* go = nullptr;
+  std::uint32_t go_value = 0;
 };
 
 /// The most words of bits that a slice may have where they are not known: they lie in the memory that the
 /// threads of a block share, of which every GPU has at least 48 KiB.
-inline constexpr std::uint64_t kMostSliceWords = 4096;
+inline constexpr std::uint64_t kMostSliceWords = 2048;
+/// Words of a slice's bits are counted in groups.
+inline constexpr std::uint64_t kGroupWords = 64;
+
+/// What the threads of a block share: the bits of a slice, and how many blocks are set before each word and
+/// in each group of words.
+constexpr std::uint64_t shared_bytes(std::uint64_t words) {
+  const std::uint64_t groups = (words + kGroupWords - 1) / kGroupWords;
+  return words * sizeof(std::uint64_t) + (words + groups) * sizeof(std::uint32_t);
+}
 
 /// The widest unit, in bytes, by which memory can be read and written that begins and ends at these numbers
 /// of bytes: 16, 8, 4, 2 or 1.

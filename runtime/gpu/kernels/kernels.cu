@@ -19,7 +19,8 @@ NZCL_ON_GPU void place(const PlaceJob& job) {
 }  // namespace
 }  // namespace nzcl::gpu
 
-#define NZCL_KERNEL extern "C" __attribute__((global)) void
+// Two blocks of threads have to fit a multiprocessor, so that one reads while the other waits at a barrier.
+#define NZCL_KERNEL extern "C" __attribute__((global, launch_bounds(nzcl::gpu::kThreads, 2))) void
 
 NZCL_KERNEL nzcl_pack_16(nzcl::gpu::PackJob job) { nzcl::gpu::pack<nzcl::gpu::Unit16>(job); }
 NZCL_KERNEL nzcl_pack_8(nzcl::gpu::PackJob job) { nzcl::gpu::pack<std::uint64_t>(job); }

@@ -111,10 +111,12 @@ int add(FakeStream stream, const std::function<void()>& work) {
 
 template <typename Job>
 void run(const Job& job, unsigned unit) {
-  std::vector<std::uint64_t> words(kMostSliceWords);
+  std::vector<std::uint64_t> words(shared_bytes(kMostSliceWords) / sizeof(std::uint64_t));
   const auto each = [&](auto zero) {
     using Unit = decltype(zero);
-    for (std::uint64_t slice = 0; slice < job.shape.slices(); ++slice) {
+    std::uint64_t slices = job.shape.slices();
+    if constexpr (requires { job.go; }) slices = job.slices;
+    for (std::uint64_t slice = 0; slice < slices; ++slice) {
       CpuBlock block(slice, words.data());
       if constexpr (requires { job.flags; }) {
         pack_slice<Unit>(block, job);
@@ -132,7 +134,7 @@ void run(const Job& job, unsigned unit) {
 
 int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
   const Shape& shape = job.shape;
-  if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shape.words_per_slice() * 8 ||
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shared_bytes(shape.words_per_slice()) ||
       shared > 48 << 10)
     return kInvalidValue;
   if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.packed, shape.bytes, unit) ||
@@ -141,11 +143,15 @@ int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, Fake
   return add(stream, [job, unit] { run(job, unit); });
 }
 
-int launch_place(PlaceJob job, unsigned unit, unsigned grid, FakeStream stream) {
+int launch_place(PlaceJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
   const Shape& shape = job.shape;
-  if (grid != std::max<std::uint64_t>(shape.slices(), 1)) return kInvalidValue;
+  const std::uint64_t words = shape.words_per_slice();
+  if (grid != std::max<std::uint64_t>(job.slices, 1) || job.first_slice + job.slices > shape.slices() ||
+      (words <= kMostSliceWords && shared < shared_bytes(words)))
+    return kInvalidValue;
   if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.staged, shape.bytes, unit) ||
-      !make_reachable(job.bits, shape.words() * 8, 8))
+      !make_reachable(job.bits, shape.words() * 8, 8) ||
+      (job.go != nullptr && !make_reachable(job.go, sizeof *job.go, sizeof *job.go)))
     return kMisaligned;
   return add(stream, [job, unit] { run(job, unit); });
 }
@@ -293,7 +299,7 @@ FAKE cuLaunchKernel(Function function, unsigned grid, unsigned grid_y, unsigned 
   const auto* const kernel = reinterpret_cast<const Kernel*>(function);
   return kernel->packs
              ? launch_pack(*static_cast<const PackJob*>(arguments[0]), kernel->unit, grid, shared, stream)
-             : launch_place(*static_cast<const PlaceJob*>(arguments[0]), kernel->unit, grid, stream);
+             : launch_place(*static_cast<const PlaceJob*>(arguments[0]), kernel->unit, grid, shared, stream);
 }
 FAKE cuStreamCreate(FakeStream* stream, unsigned flags) {
   if (const int wrong = ready()) return wrong;
