@@ -139,7 +139,10 @@ struct Options {
   double bootstrap_timeout_s = 60;      ///< Time for all ranks to meet.
   double close_timeout_s = 10;          ///< Time for all ranks to leave.
   LogLevel log_level = LogLevel::warn;  ///< off: nothing is logged.
-  int check = 0;      ///< 1: look for misuse of buffers, at the cost of two more passes over every input.
+  int check = 0;  ///< 1: look for misuse of buffers, at the cost of two more passes over every input.
+  /// 1: every message that this member sends carries a CRC32C of all its bytes, and its receiver fails the
+  /// communicator if they differ. Members may have different values.
+  int checksum = 0;
   std::string trace;  ///< A file for a timeline of what every thread did (Trace Event Format); "" = none.
 };
 

@@ -11,8 +11,11 @@
 #include <span>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "runtime/base/failure.h"
 #include "runtime/channel/channel.h"
+#include "runtime/channel/checksum.h"
 #include "runtime/channel/outbox.h"
 #include "runtime/channel/staging.h"
 #include "runtime/channel/staging_banks.h"
@@ -95,7 +98,7 @@ struct LaneContext {
         outbox(config.is_mixed()),
         staging_ways(static_cast<std::size_t>(config.members.count()), StagingWay(config.staging)),
         staging_seen(static_cast<std::size_t>(config.members.count())),
-        seal_secrets(static_cast<std::size_t>(config.members.count())) {}
+        sealings(static_cast<std::size_t>(config.members.count())) {}
 
   const EngineConfig config;
   std::array<KnownOperation, kMaxOperations> operations;  // by epoch, from contributions
@@ -106,10 +109,10 @@ struct LaneContext {
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
   std::vector<StagingWay> staging_ways;                                 // by member, of bulk messages
   std::vector<StagingSeen> staging_seen;                                // of each, for any thread
-  verbs::Segment announcement_source;       // the byte that announcements of lent messages send
-  std::vector<CreditWords> credits;         // by member
-  std::uint64_t seal_secret = 0;            // of this lane's messages; drawn at random, told to members only
-  std::vector<std::uint64_t> seal_secrets;  // by member: of the messages of its lane
+  verbs::Segment announcement_source;   // the byte that announcements of lent messages send
+  std::vector<CreditWords> credits;     // by member
+  std::uint64_t seal_secret = 0;        // of this lane's messages; drawn at random, told to members only
+  std::vector<wire::Sealing> sealings;  // by member: of the messages of its lane
   LaneStatistics statistics;
   std::optional<Failure> failure;  // the first one; the lane reports it and stops
 
@@ -216,13 +219,37 @@ struct LaneContext {
     // What was composed last may end in the buffer. Otherwise the seal comes from the memory behind it.
     const bool in_buffer = last.region == pool(p).region() && last.data >= begin && last.data < tail;
     std::byte* const at = in_buffer ? begin + (last.data - begin) + last.bytes : tail;
-    wire::put_seal(wire::seal_of(seal_secret, begin, bytes), at);
+    std::uint64_t seal = wire::seal_of(seal_secret, begin, bytes);
+    if (config.checksum) seal = checksummed(seal, segments, at);
+    wire::put_seal(seal, at);
     if (in_buffer) {
       last.bytes += static_cast<std::uint32_t>(wire::kSealBytes);
     } else {
       sealed[entries++] = {at, static_cast<std::uint32_t>(wire::kSealBytes), pool(p).region()};
     }
     return entries;
+  }
+  /// The seal with the checksum of a message, whose seal is to lie at `at`.
+  static std::uint64_t checksummed(std::uint64_t seal, std::span<const verbs::Segment> segments,
+                                   const std::byte* at) {
+    // A message in one piece may go to several members. For all but the first one, the seal is there.
+    std::uint64_t there = 0;
+    std::memcpy(&there, at, sizeof there);
+    if (segments.size() == 1 && wire::same_but_checksum(there, seal)) return there;
+    Checksum sum;
+    for (const verbs::Segment& s : segments) sum.add({s.data, s.bytes});
+    return wire::with_checksum(seal, sum.value());
+  }
+  /// Fails because a message is not what its sender has sealed.
+  void damaged(int member, const std::byte* message) {
+    wire::Header header;
+    std::memcpy(&header, message, sizeof header);
+    fail(
+        ErrorCode::transport,
+        fmt::format("{} received a message of {} about operation {}, slice {}, whose bytes do not have the "
+                    "CRC32C that {} sent with them; they were changed on the way, or the sender's tensor was "
+                    "written to meanwhile",
+                    name(self()), name(member), header.epoch, header.slice, name(member)));
   }
   /// Takes the announcement of a message. Returns what is wrong with it, as a part of a sentence, or nullptr.
   const char* message_announced(const wire::ChannelId& from, std::uint16_t value) {
@@ -231,9 +258,11 @@ struct LaneContext {
     if (message == nullptr)
       return "announced a message in a slot that its channel does not have, or that is taken";
     const auto seal =
-        wire::find_seal(seal_secrets[from.member], message, slot_bytes(from.priority), from.direction);
+        wire::find_seal(sealings[from.member], message, slot_bytes(from.priority), from.direction);
     if (!seal) return "announced a message that is not there";
-    channel.break_seal(value, *seal);
+    if (seal->checksum && checksum_of({message, seal->at}) != *seal->checksum)
+      return damaged(from.member, message), nullptr;
+    channel.break_seal(value, seal->at);
     channel.arrived(value);
     return nullptr;
   }

@@ -29,28 +29,31 @@ namespace {
 constexpr std::array kPrioritiesInOrder{Priority::express, Priority::doubling, Priority::merging,
                                         Priority::bulk};
 
-/// What a member tells the others about a lane: where its memory is, the secret of its messages' seals, the
+/// What a member tells the others about a lane: where its memory is, how its messages are sealed, the
 /// addresses of the exchanges that have a port of their own, and the endpoint's.
 struct LaneAddress {
   verbs::RemoteMemory memory;
-  std::uint64_t seal_secret = 0;
+  wire::Sealing sealing;
   std::array<std::string, wire::kPriorities> exchanges;  // each shorter than 256 bytes
   std::string endpoint;
 
+  static constexpr std::size_t kFixed = sizeof memory + sizeof sealing.secret + 1;
+
   std::string encode() const {
-    std::string text(sizeof memory + sizeof seal_secret, '\0');
+    std::string text(kFixed, '\0');
     std::memcpy(text.data(), &memory, sizeof memory);
-    std::memcpy(text.data() + sizeof memory, &seal_secret, sizeof seal_secret);
+    std::memcpy(text.data() + sizeof memory, &sealing.secret, sizeof sealing.secret);
+    text.back() = sealing.checksum ? 1 : 0;
     for (const std::string& exchange : exchanges) text += static_cast<char>(exchange.size()) + exchange;
     return text + endpoint;
   }
   /// Returns nothing for a text that is too short.
   static std::optional<LaneAddress> decode(std::string_view text) {
     LaneAddress address;
-    constexpr std::size_t kFixed = sizeof address.memory + sizeof address.seal_secret;
     if (text.size() < kFixed) return std::nullopt;
     std::memcpy(&address.memory, text.data(), sizeof address.memory);
-    std::memcpy(&address.seal_secret, text.data() + sizeof address.memory, sizeof address.seal_secret);
+    std::memcpy(&address.sealing.secret, text.data() + sizeof address.memory, sizeof address.sealing.secret);
+    address.sealing.checksum = text[kFixed - 1] != 0;
     text.remove_prefix(kFixed);
     for (std::string& exchange : address.exchanges) {
       const std::size_t bytes = text.empty() ? 0 : static_cast<unsigned char>(text.front());
@@ -120,7 +123,7 @@ Lane::~Lane() = default;
 
 std::string Lane::address_for(int peer) {
   LaneAddress address{memory_.remote(context_.config.link(peer).level),
-                      context_.seal_secret,
+                      {.secret = context_.seal_secret, .checksum = context_.config.checksum},
                       {},
                       endpoint_->address_for(static_cast<verbs::PeerId>(peer))};
   for (std::size_t p = 0; p < exchanges_.size(); ++p) {
@@ -149,7 +152,7 @@ void Lane::connect(std::span<const std::string> addresses, verbs::Deadline deadl
                             : members.is_worker(members.self);
     if (!needed) continue;
     memory_.attach_peer(context_, member, address->memory);
-    context_.seal_secrets[static_cast<std::size_t>(member)] = address->seal_secret;
+    context_.sealings[static_cast<std::size_t>(member)] = address->sealing;
     lenders.emplace_back(member, address->memory);
     endpoints[static_cast<std::size_t>(member)] = address->endpoint;
   }

@@ -104,6 +104,9 @@ constexpr std::array kSettings = {
     Setting{"check", &Options::check, SettingKind::number, 0, 1, "",
             "1: look for bitmaps that hide blocks and for inputs that change while an operation reads them; "
             "costs two more passes over every input"},
+    Setting{"checksum", &Options::checksum, SettingKind::number, 0, 1, "",
+            "1: messages carry a CRC32C of their bitmaps, indices and values, which their receivers compare; "
+            "results travel in messages then, and are not written in place"},
     Setting{"trace", &Options::trace, SettingKind::text, 0, kInfinity, "",
             "A file for a timeline of what every thread did, for Perfetto; empty: none"},
 };

@@ -27,6 +27,9 @@ namespace nzcl::engine {
 class Exchange;
 struct LaneContext;
 
+/// EngineConfig::direct_bytes of a member that writes no results in place.
+inline constexpr std::uint64_t kNeverDirect = std::uint64_t{1} << 40;
+
 /// The memory behind each slot and each staging buffer. A message's seal may lie there, so that it takes no
 /// room of the message (runtime/wire/seal.h). It is a whole cache line, so that slots begin with one.
 inline constexpr std::uint64_t kSlotTail = 64;
@@ -90,6 +93,7 @@ struct EngineConfig {
   std::size_t max_segments = 1;  // entries of a write's gather list, 1 .. verbs::kMaxSegments
   /// Results whose runs have at least this size on average are written in place.
   std::uint64_t direct_bytes = 16384;
+  bool checksum = false;          // messages of this member carry the checksum of their bytes
   std::uint64_t slice_bytes = 0;  // dense bytes of a slice; 0: chosen from the tensor's size
   /// How many bytes of a worker's cache its incomplete slices may take, divided evenly between the owners.
   /// With 0, only kWindow bounds them.

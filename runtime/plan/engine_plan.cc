@@ -183,6 +183,8 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const D
   if (o.tune.max_segments > 0)
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.tune.max_segments));
   config.direct_bytes = o.tune.direct_bytes ? o.tune.direct_bytes : plan_direct(membership, limits, forms);
+  config.checksum = o.checksum != 0;
+  if (config.checksum) config.direct_bytes = kNeverDirect;  // what is written in place has no checksum
   config.slice_bytes = o.tune.slice_bytes;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
   // The pieces of the switch exchange hold whole blocks, or parts of one.

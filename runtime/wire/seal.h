@@ -33,6 +33,13 @@ inline std::uint64_t seal_of(std::uint64_t secret, const std::byte* message, std
   return sum ^ sum >> 32;
 }
 
+/// The seal of a message that carries a checksum of its bytes: half of it is that, and the other half shows
+/// that the message is there.
+inline std::uint64_t with_checksum(std::uint64_t seal, std::uint32_t checksum) {
+  return seal >> 32 << 32 | checksum;
+}
+inline bool same_but_checksum(std::uint64_t a, std::uint64_t b) { return a >> 32 == b >> 32; }
+
 /// Returns where the message in a slot of `slot_bytes` ends, as its headers say, or nothing if they lead
 /// beyond the slot. It checks nothing else.
 inline std::optional<std::uint64_t> message_end(const std::byte* slot, std::uint64_t slot_bytes,
@@ -61,15 +68,31 @@ inline void put_seal(std::uint64_t seal, std::byte* at) {
   if (there != seal) std::memcpy(at, &seal, sizeof seal);
 }
 
-/// Returns where the seal lies in a slot of `slot_bytes`, with kSealBytes behind it, or nothing if the slot
-/// does not hold a whole message of the lane with this secret.
-inline std::optional<std::uint64_t> find_seal(std::uint64_t secret, const std::byte* slot,
-                                              std::uint64_t slot_bytes, Direction direction) {
+/// What a member's messages are sealed with.
+struct Sealing {
+  std::uint64_t secret = 0;
+  bool checksum = false;  // they carry one
+};
+
+/// Where a message's seal lies in its slot, with kSealBytes behind it, and the checksum that it carries.
+struct FoundSeal {
+  std::uint64_t at = 0;
+  std::optional<std::uint32_t> checksum;
+};
+
+/// Returns nothing if a slot of `slot_bytes` does not hold a whole message of a lane that seals so. Whether
+/// its bytes have their checksum is left to the caller.
+inline std::optional<FoundSeal> find_seal(const Sealing& sealing, const std::byte* slot,
+                                          std::uint64_t slot_bytes, Direction direction) {
   const auto end = message_end(slot, slot_bytes, direction);
   if (!end) return std::nullopt;
   std::uint64_t seal = 0;
   std::memcpy(&seal, slot + *end, sizeof seal);
-  return seal == seal_of(secret, slot, *end) ? end : std::nullopt;
+  const std::uint64_t expected = seal_of(sealing.secret, slot, *end);
+  if (!sealing.checksum)
+    return seal == expected ? std::optional(FoundSeal{*end, std::nullopt}) : std::nullopt;
+  if (!same_but_checksum(seal, expected)) return std::nullopt;
+  return FoundSeal{*end, static_cast<std::uint32_t>(seal)};
 }
 
 }  // namespace nzcl::wire

@@ -423,7 +423,7 @@ TEST(HostileAggregator, AResultBeforeAllWasSentIsRefused) {
 /// A lane of rank 0, and a bare endpoint by which the test acts as rank 1.
 class HostilePeer : public testing::Test {
  protected:
-  HostilePeer() : ours_(network_.device()), theirs_(network_.device()) {
+  explicit HostilePeer(bool with_checksums = false) : ours_(network_.device()), theirs_(network_.device()) {
     engine::LaneOptions options{.config = {}, .timeout = std::chrono::hours(1), .spin = {}, .on_failure = {}};
     options.on_failure = [this](const Failure& f) { failure_ = f.text; };
     options.config.members = {.self = 0, .workers = 2, .dedicated = 0};
@@ -434,12 +434,13 @@ class HostilePeer : public testing::Test {
     endpoint_ = theirs_->open_endpoint({.self = 1, .peers = 2, .arrivals = 64});
     byte_ = theirs_->register_memory(std::as_writable_bytes(std::span(bytes_)), MemoryKind::host);
     const std::string lane = lane_->address_for(1);
-    // In front of the endpoint's address: where memory is, the seals' secret, and an empty address of each
-    // exchange.
+    // In front of the endpoint's address: where memory is, the seals' secret, whether they have checksums,
+    // and an empty address of each exchange.
     constexpr std::size_t kBeforeEndpoint =
-        sizeof(verbs::RemoteMemory) + sizeof(std::uint64_t) + wire::kPriorities;
+        sizeof(verbs::RemoteMemory) + sizeof(std::uint64_t) + 1 + wire::kPriorities;
     std::string here(kBeforeEndpoint, '\0');
     std::memcpy(here.data() + sizeof(verbs::RemoteMemory), &kSecret, sizeof kSecret);
+    here[sizeof(verbs::RemoteMemory) + sizeof kSecret] = with_checksums ? 1 : 0;
     here += endpoint_->address_for(0);
     lane_->connect(std::vector<std::string>{"", here}, verbs::Clock::now());
     std::memcpy(&memory_, lane.data(), sizeof memory_);
@@ -453,8 +454,9 @@ class HostilePeer : public testing::Test {
     write(engine::LaneLayout(lane_config_).ring_offset(0, {1, Direction::up, Priority::bulk}), sizeof header);
   }
   /// Writes the seal behind it, of a lane with this secret.
-  void seal(std::uint64_t secret) {
+  void seal(std::uint64_t secret, std::optional<std::uint32_t> checksum = std::nullopt) {
     seal_ = wire::seal_of(secret, bytes_.data(), sizeof(wire::Header));
+    if (checksum) seal_ = wire::with_checksum(seal_, *checksum);
     std::memcpy(bytes_.data(), &seal_, sizeof seal_);
     write(engine::LaneLayout(lane_config_).ring_offset(0, {1, Direction::up, Priority::bulk}) +
               sizeof(wire::Header),
@@ -526,6 +528,35 @@ TEST_F(HostilePeer, AWholeMessageIsTaken) {
   EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
               HasSubstr("does not begin with nzcl's magic number"));
 }
+/// A peer whose messages carry checksums.
+class ChecksummedPeer : public HostilePeer {
+ protected:
+  ChecksummedPeer() : HostilePeer(true) {}
+  std::uint32_t checksum() const {
+    return engine::checksum_of(std::span(bytes_).first(sizeof(wire::Header)));
+  }
+};
+
+TEST_F(ChecksummedPeer, AMessageWithItsChecksumIsTaken) {
+  put_message();
+  seal(kSecret, checksum());
+  EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
+              HasSubstr("does not begin with nzcl's magic number"));
+}
+TEST_F(ChecksummedPeer, AMessageWithAnotherChecksum) {
+  put_message();
+  seal(kSecret, checksum() ^ 0x100);
+  EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
+              StartsWith("rank 0 received a message of rank 1 about operation 0, slice 0, whose bytes do not "
+                         "have the CRC32C"));
+}
+TEST_F(ChecksummedPeer, AMessageWithoutItsLastBytes) {
+  put_message();
+  seal(~kSecret, checksum());
+  EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),
+              StartsWith("rank 1 announced a message that is not there"));
+}
+
 TEST_F(HostilePeer, AMessageThatWasTakenAlready) {
   put_message();
   seal(kSecret);

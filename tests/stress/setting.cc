@@ -34,6 +34,7 @@ test::Setting draw_setting(Draw& draw) {
   o.sum_order = draw.pick({SumOrder::rank, SumOrder::any});
   o.tune.packed_density = draw.pick({0.001, 0.01, 0.5});
   o.check = draw.chance(0.25) ? 1 : 0;
+  o.checksum = draw.chance(0.25) ? 1 : 0;
   if (s.dedicated == 0)
     o.algorithm = draw.pick({Algorithm::automatic, Algorithm::automatic, Algorithm::automatic,
                              Algorithm::push, Algorithm::doubling, Algorithm::merging});

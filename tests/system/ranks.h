@@ -41,6 +41,7 @@ struct Setting {
   int dedicated =
       0;  // loopback only: dedicated aggregators of other transports are processes (tests/process)
   Options options;
+  std::function<void(int rank, Options& options)> change = nullptr;  // what is another one's
 };
 
 /// Runs `body` on every rank, and then closes all communicators together. Returns the text of each rank's
@@ -62,6 +63,7 @@ inline std::vector<std::string> run_ranks(const Setting& setting,
     threads.emplace_back([&, r] {
       guarded(r, [&] {
         Options options = setting.options;
+        if (setting.change) setting.change(r, options);
         if (setting.transport == "loopback") {
           Communicator communicator(group, r, options);
           body(communicator);

@@ -366,7 +366,7 @@ struct SealedSlot {
     put_seal(seal_of(kSecret, bytes.data(), end), bytes.data() + end);
   }
   bool sealed(std::uint64_t secret = kSecret) const {
-    return find_seal(secret, bytes.data(), kSlot, Direction::up).has_value();
+    return find_seal({.secret = secret}, bytes.data(), kSlot, Direction::up).has_value();
   }
 };
 
@@ -391,6 +391,20 @@ TEST(Seal, IsNotThereBeforeTheLastByteIs) {
     std::fill(slot.bytes.begin() + static_cast<std::ptrdiff_t>(landed), slot.bytes.end(), std::byte{0});
     EXPECT_FALSE(slot.sealed()) << "only " << landed << " bytes have landed in an empty slot";
   }
+}
+
+TEST(Seal, CarriesAChecksumWhereItsLaneSaysSo) {
+  SealedSlot slot;
+  const Sealing sealing{.secret = kSecret, .checksum = true};
+  const std::uint64_t seal = with_checksum(seal_of(kSecret, slot.bytes.data(), slot.end), 0x12345678);
+  put_seal(seal, slot.bytes.data() + slot.end);
+  const auto found = find_seal(sealing, slot.bytes.data(), kSlot, Direction::up);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->at, slot.end);
+  EXPECT_EQ(found->checksum, 0x12345678u);
+  EXPECT_FALSE(slot.sealed()) << "of a lane whose messages carry none";
+  slot.bytes[slot.end + 7] ^= std::byte{1};
+  EXPECT_FALSE(find_seal(sealing, slot.bytes.data(), kSlot, Direction::up)) << "it is not all there";
 }
 
 TEST(Seal, IsNotLookedForBehindTheSlot) {
