@@ -186,13 +186,14 @@ struct LaneContext {
   /// staging buffer `buffer`, and one reference to that buffer passes to this function. If the message is not
   /// lent, parts of it may be gathered from elsewhere, with at most config.message_segments() entries. Then
   /// `gathers_from` is the table index of the operation whose memory they come from, and that operation gets
-  /// its local_write_done() when the write is over. Precondition: the channel is ready() and the outbox has
-  /// room.
+  /// its local_write_done() when the write is over. `sealed_before` says that the same message was pushed
+  /// before, for another member, so that its seal is there. Precondition: the channel is ready() and the
+  /// outbox has room.
   void push_message(wire::Priority p, wire::Direction direction, std::uint16_t member,
                     StagingPool::Index buffer, std::span<const verbs::Segment> segments,
-                    std::optional<std::uint32_t> gathers_from = std::nullopt) {
+                    std::optional<std::uint32_t> gathers_from = std::nullopt, bool sealed_before = false) {
     std::array<verbs::Segment, verbs::kMaxSegments> sealed;
-    const std::size_t entries = seal(p, buffer, segments, sealed);
+    const std::size_t entries = seal(p, buffer, segments, sealed, sealed_before);
     assert(segments.size() > 1 ||
            wire::message_end(segments.front().data, slot_bytes(p), direction) == segments.front().bytes);
     SendChannel& channel = channels(p, member).send(direction);
@@ -208,7 +209,7 @@ struct LaneContext {
   }
   /// Writes a message's seal, and its gather list with the seal into `sealed`. Returns the list's length.
   std::size_t seal(wire::Priority p, StagingPool::Index buffer, std::span<const verbs::Segment> segments,
-                   std::span<verbs::Segment> sealed) {
+                   std::span<verbs::Segment> sealed, bool sealed_before) {
     std::uint64_t bytes = 0;
     for (const verbs::Segment& s : segments) bytes += s.bytes;
     std::size_t entries =
@@ -219,9 +220,10 @@ struct LaneContext {
     // What was composed last may end in the buffer. Otherwise the seal comes from the memory behind it.
     const bool in_buffer = last.region == pool(p).region() && last.data >= begin && last.data < tail;
     std::byte* const at = in_buffer ? begin + (last.data - begin) + last.bytes : tail;
-    std::uint64_t seal = wire::seal_of(seal_secret, begin, bytes);
-    if (config.checksum) seal = checksummed(seal, segments, at);
-    wire::put_seal(seal, at);
+    if (!sealed_before) {
+      const std::uint64_t seal = wire::seal_of(seal_secret, begin, bytes);
+      wire::put_seal(config.checksum ? checksummed(seal, segments) : seal, at);
+    }
     if (in_buffer) {
       last.bytes += static_cast<std::uint32_t>(wire::kSealBytes);
     } else {
@@ -229,13 +231,7 @@ struct LaneContext {
     }
     return entries;
   }
-  /// The seal with the checksum of a message, whose seal is to lie at `at`.
-  static std::uint64_t checksummed(std::uint64_t seal, std::span<const verbs::Segment> segments,
-                                   const std::byte* at) {
-    // A message in one piece may go to several members. For all but the first one, the seal is there.
-    std::uint64_t there = 0;
-    std::memcpy(&there, at, sizeof there);
-    if (segments.size() == 1 && wire::same_but_checksum(there, seal)) return there;
+  static std::uint64_t checksummed(std::uint64_t seal, std::span<const verbs::Segment> segments) {
     Checksum sum;
     for (const verbs::Segment& s : segments) sum.add({s.data, s.bytes});
     return wire::with_checksum(seal, sum.value());

@@ -23,6 +23,7 @@ class ResultQueue {
     std::uint64_t epoch = 0;
     wire::Audience audience = {};
     bool placed = false;  // what the local worker gets is in its output already
+    bool sealed = false;  // it was sent to one of them, so its seal is there
   };
 
   /// `receivers` are the ranks that may be in an audience. Below they are numbered by their place in it.
@@ -38,7 +39,7 @@ class ResultQueue {
     entries_[end_++ % entries_.size()] = {result, wanted_by};
   }
   /// Returns the result that the receiver takes next, or nullptr if it has taken all of them.
-  const Result* next(std::size_t receiver) const {
+  Result* next(std::size_t receiver) {
     const std::uint64_t at = skip(receiver);
     return at == end_ ? nullptr : &entries_[at % entries_.size()].result;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/list_text.h"
 #include "runtime/exchange/contributions/agreement.h"
@@ -389,11 +390,12 @@ bool ResultSender::deliver_to(std::size_t receiver) {
   const SendChannel& channel = context_.channels(priority_, rank).send_down;
   StagingPool& pool = context_.pool(priority_);
   bool any = false;
-  while (const ResultQueue::Result* next = results_.next(receiver)) {
+  while (ResultQueue::Result* const next = results_.next(receiver)) {
     if (!channel.ready() || context_.outbox.room() == 0) break;
     const verbs::Segment message{pool.buffer(next->staging), next->bytes, pool.region()};
     pool.add_reference(next->staging);
-    context_.push_message(priority_, Direction::down, rank, next->staging, {&message, 1});
+    context_.push_message(priority_, Direction::down, rank, next->staging, {&message, 1}, std::nullopt,
+                          std::exchange(next->sealed, true));
     taken(receiver, next->staging);
     any = true;
   }
