@@ -31,14 +31,14 @@ bool Intake::refuse(ErrorCode code, std::string text) {
   return false;
 }
 
-std::uint64_t* Intake::bits_at(std::uint64_t sequence, int rank) const {
-  const std::uint64_t index =
-      sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
-  return bitmaps_.get() + index * max_words_;
+/// The bitmaps of a slice lie together, so that they take what they have, and not what they might.
+std::uint64_t* Intake::bits_at(const IncomingSlice& s, int rank) const {
+  const std::uint64_t place = s.sequence % kWindow * static_cast<std::uint64_t>(ranks_) * max_words_;
+  return bitmaps_.get() + place + static_cast<std::uint64_t>(rank) * s.words();
 }
 
 std::span<const std::uint64_t> Intake::bits(const IncomingSlice& s, int rank) const {
-  return {bits_at(s.sequence, rank), s.words()};
+  return {bits_at(s, rank), s.words()};
 }
 
 // --- Messages arrive
@@ -118,7 +118,7 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
 /// which the peer could still change.
 bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap) {
   const SliceView view = s.view(bits(s, rank));
-  if (!view.bits().empty()) std::memcpy(bits_at(s.sequence, rank), bitmap, view.bits().size_bytes());
+  if (!view.bits().empty()) std::memcpy(bits_at(s, rank), bitmap, view.bits().size_bytes());
   if (!view.well_formed()) {
     return refuse(
         ErrorCode::transport,
@@ -179,7 +179,7 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
   IncomingSlice* s = window_.enter(rank, header, operation->record_of(slice), operation->refusal.get());
   if (s == nullptr) return;
-  if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
+  if (!bits.empty()) std::memcpy(bits_at(*s, rank), bits.data(), bits.size_bytes());
   s->local = operation;
   if (!tiled) s->local_walk = operation->input_walk(slice);
 }

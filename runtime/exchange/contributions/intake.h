@@ -109,7 +109,7 @@ class Intake {
   void pop_section(int rank);
   static const char* wrong_with_tile(const IncomingSlice& s, const Source& source, const wire::Tile& tile);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
-  std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
+  std::uint64_t* bits_at(const IncomingSlice& s, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }
   const Source& source_of(int rank) const { return sources_[static_cast<std::size_t>(rank)]; }
   bool refuse(ErrorCode code, std::string text);
@@ -120,7 +120,8 @@ class Intake {
   const std::uint64_t max_words_;  // in the bitmap of one slice
   SliceWindow window_;
   std::vector<Source> sources_;  // by rank
-  /// By sequence modulo kWindow, then rank. Pages that are never touched cost nothing.
+  /// By sequence modulo kWindow, then rank. Each sequence has room for `ranks_` bitmaps of max_words_. Pages
+  /// that are never touched cost nothing.
   std::unique_ptr<std::uint64_t[]> bitmaps_;
 };
 

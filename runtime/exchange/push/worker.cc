@@ -37,12 +37,13 @@ Worker::Worker(LaneContext& context, Priority priority)
       tile_writer_(context, priority),
       taker_(context, priority) {
   const Members& members = context.config.members;
+  uplinks_.reserve(static_cast<std::size_t>(members.aggregators()));
   for (int i = 0; i < members.aggregators(); ++i) {
     // Every worker begins with another aggregator, so that not all of them send to the same one at once.
     const int aggregator = (members.self + i) % members.aggregators();
-    uplinks_.emplace_back(
-        static_cast<std::uint16_t>(members.aggregator_member(aggregator)),
-        static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane));
+    uplinks_.emplace_back(static_cast<std::uint16_t>(members.aggregator_member(aggregator)),
+                          static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane),
+                          context.config.worker_window);
   }
 }
 
