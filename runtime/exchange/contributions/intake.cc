@@ -20,6 +20,7 @@ Intake::Intake(LaneContext& context, Priority priority)
       max_words_(context.slot_bytes(priority) / 2 / 8 + 1),
       window_(context, priority),
       sources_(static_cast<std::size_t>(ranks_)),
+      credits_due_(static_cast<std::size_t>(ranks_)),
       bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]) {
   for (Source& source : sources_)
     source.sections =
@@ -45,9 +46,11 @@ std::span<const std::uint64_t> Intake::bits(const IncomingSlice& s, int rank) co
 
 bool Intake::receive() {
   bool any = false;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!context_.is_self(rank)) any |= receive_from(rank);
-  }
+  ReadySet& arrived = context_.arrived_from(priority_, Direction::up);
+  arrived.for_each([&](std::size_t rank) {
+    any |= receive_from(static_cast<int>(rank));
+    arrived.erase(rank);
+  });
   return any;
 }
 
@@ -78,7 +81,7 @@ bool Intake::take(int rank, const ReceiveChannel::Received& message) {
   if (sections_held.size() > before) {
     sections_held.back().last_in_slot = true;
   } else {
-    context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(message.slot);
+    release(rank, message.slot);
   }
   return true;
 }
@@ -214,10 +217,15 @@ void Intake::consume(IncomingSlice& s, int rank, std::uint64_t bytes) {
 void Intake::pop_section(int rank) {
   Source& source = source_of(rank);
   const Section& section = source.sections.front();
-  if (section.last_in_slot)
-    context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(section.slot);
+  if (section.last_in_slot) release(rank, section.slot);
   source.sections.pop_front();
   source.used = source.used_tiles = source.used_listed = 0;
+}
+
+void Intake::release(int rank, std::uint32_t slot) {
+  ReceiveChannel& channel = context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up;
+  channel.release(slot);
+  if (channel.credit_due()) credits_due_.insert(static_cast<std::size_t>(rank));
 }
 
 bool Intake::has_tile(const IncomingSlice& s, int rank) {
@@ -288,10 +296,11 @@ bool Intake::drop_tiles(const IncomingSlice& s) {
 }
 
 void Intake::return_credits() {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!context_.is_self(rank))
-      context_.return_credit(priority_, Direction::up, static_cast<std::uint16_t>(rank));
-  }
+  credits_due_.for_each([&](std::size_t rank) {
+    const auto member = static_cast<std::uint16_t>(rank);
+    context_.return_credit(priority_, Direction::up, member);
+    if (!context_.channels(priority_, member).receive_up.credit_due()) credits_due_.erase(rank);
+  });
 }
 
 // --- Texts for error messages

@@ -69,6 +69,8 @@ class Uplink {
   Transfer* find_short(std::uint16_t sequence);
   bool any_started() const { return started_ > oldest_; }
   const Transfer& oldest() const { return at(oldest_); }
+  /// Returns true if there is nothing to start, and nothing to send.
+  bool idle() const { return !has_next() && all_sent(); }
   /// Returns true if all slices that were started have been sent.
   bool all_sent() const { return sending_ == started_; }
   /// Returns the oldest slice that has not been sent completely. Precondition: !all_sent().
