@@ -186,7 +186,9 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const D
     config.max_segments = std::min(config.max_segments, static_cast<std::size_t>(o.tune.max_segments));
   config.direct_bytes = o.tune.direct_bytes ? o.tune.direct_bytes : plan_direct(membership, limits, forms);
   config.slice_bytes = o.tune.slice_bytes;
-  config.worker_window = are_many(members) ? kWorkerWindowOfMany : kWorkerWindow;
+  // A worker has a window for each owner, of whom there are few if they are dedicated.
+  const bool many_owners = are_many({.workers = members.aggregators()});
+  config.worker_window = many_owners ? kWorkerWindowOfMany : kWorkerWindow;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
   // The pieces of the switch exchange hold whole blocks, or parts of one.
   config.tile_block_bytes = config.algorithm == Algorithm::switch_ ? 0 : kTileBlockBytes;
