@@ -17,6 +17,7 @@
 #include "runtime/channel/channel.h"
 #include "runtime/channel/checksum.h"
 #include "runtime/channel/outbox.h"
+#include "runtime/channel/ready_set.h"
 #include "runtime/channel/staging.h"
 #include "runtime/channel/staging_banks.h"
 #include "runtime/channel/staging_way.h"
@@ -96,6 +97,8 @@ struct LaneContext {
   explicit LaneContext(const EngineConfig& engine_config)
       : config(engine_config),
         outbox(config.is_mixed()),
+        arrivals(2 * std::size_t{wire::kPriorities},
+                 ReadySet(static_cast<std::size_t>(config.members.count()))),
         staging_ways(static_cast<std::size_t>(config.members.count()), StagingWay(config.staging)),
         staging_seen(static_cast<std::size_t>(config.members.count())),
         sealings(static_cast<std::size_t>(config.members.count())) {}
@@ -107,12 +110,13 @@ struct LaneContext {
   std::array<StagingPool, wire::kPriorities> staging;
   std::array<StagingChoice, wire::kPriorities> staging_choices;         // by priority
   std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
-  std::vector<StagingWay> staging_ways;                                 // by member, of bulk messages
-  std::vector<StagingSeen> staging_seen;                                // of each, for any thread
-  verbs::Segment announcement_source;   // the byte that announcements of lent messages send
-  std::vector<CreditWords> credits;     // by member
-  std::uint64_t seal_secret = 0;        // of this lane's messages; drawn at random, told to members only
-  std::vector<wire::Sealing> sealings;  // by member: of the messages of its lane
+  std::vector<ReadySet> arrivals;         // by priority, then direction: see arrived_from()
+  std::vector<StagingWay> staging_ways;   // by member, of bulk messages
+  std::vector<StagingSeen> staging_seen;  // of each, for any thread
+  verbs::Segment announcement_source;     // the byte that announcements of lent messages send
+  std::vector<CreditWords> credits;       // by member
+  std::uint64_t seal_secret = 0;          // of this lane's messages; drawn at random, told to members only
+  std::vector<wire::Sealing> sealings;    // by member: of the messages of its lane
   LaneStatistics statistics;
   std::optional<Failure> failure;  // the first one; the lane reports it and stops
 
@@ -126,6 +130,12 @@ struct LaneContext {
   }
   ChannelSet& channels(wire::Priority p, std::uint16_t member) {
     return channel_sets[static_cast<std::size_t>(p)][member];
+  }
+  /// The members from whom messages have arrived in the channels of this priority and direction. Whoever pops
+  /// all of a member's messages erases it. The ways in which every member has few partners look at all of
+  /// their channels instead.
+  ReadySet& arrived_from(wire::Priority p, wire::Direction d) {
+    return arrivals[2 * static_cast<std::size_t>(p) + static_cast<std::size_t>(d)];
   }
   std::uint64_t slot_bytes(wire::Priority p) const { return config.channel(p).slot_bytes; }
   std::uint16_t self() const { return static_cast<std::uint16_t>(config.members.self); }
@@ -259,8 +269,15 @@ struct LaneContext {
     if (seal->checksum && checksum_of({message, seal->at}) != *seal->checksum)
       return damaged(from.member, message), nullptr;
     channel.break_seal(value, seal->at);
-    channel.arrived(value);
+    arrived(from, value);
     return nullptr;
+  }
+  /// Puts a message into its place in the channel. Returns false if there is no such place, or if it is
+  /// taken.
+  bool arrived(const wire::ChannelId& from, std::uint16_t value) {
+    if (!channels(from.priority, from.member).receive(from.direction).arrived(value)) return false;
+    arrived_from(from.priority, from.direction).insert(from.member);
+    return true;
   }
   /// Called when a message of a peer says how many slots of this member's channel it has released. Returns
   /// false if that number is impossible.

@@ -116,11 +116,11 @@ constexpr std::array kTunings = {
             "Threads that look for non-zero blocks beside the lanes; -1: from the cores"},
     Setting{"slot_bytes", &Tuning::slot_bytes, SettingKind::bytes, kLeastSlot, kMostSlot, "",
             "Largest message, and size of a channel's slots; 0: 272K, or with many members, or over several "
-            "networks (hosts), 136K, and there with dedicated aggregators 68K",
+            "networks (hosts), 136K, and there with dedicated aggregators 68K; less with hundreds of ranks",
             true},
     Setting{"channel_slots", &Tuning::channel_slots, SettingKind::number, 0, 1024, "",
             "Slots per channel: the credits of its sender; 0: 8, or over several networks (hosts) up to 32, "
-            "with dedicated aggregators 16"},
+            "with dedicated aggregators 16; down to 2 with more than 64 ranks"},
     Setting{"max_segments", &Tuning::max_segments, SettingKind::number, 0, 16, "",
             "Entries of a gather list; 0: as many as the transport grants"},
     Setting{"slice_bytes", &Tuning::slice_bytes, SettingKind::bytes, 0, 1ull << 40, "",

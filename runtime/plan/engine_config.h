@@ -95,8 +95,11 @@ struct EngineConfig {
   std::uint64_t direct_bytes = 16384;
   bool checksum = false;          // messages of this member carry the checksum of their bytes
   std::uint64_t slice_bytes = 0;  // dense bytes of a slice; 0: chosen from the tensor's size
+  /// The most slices that this worker may have started with one owner and not seen complete, at most
+  /// kWorkerWindow.
+  std::uint64_t worker_window = kWorkerWindow;
   /// How many bytes of a worker's cache its incomplete slices may take, divided evenly between the owners.
-  /// With 0, only kWindow bounds them.
+  /// With 0, only `worker_window` bounds them.
   std::uint64_t ahead_bytes = 0;
   /// Tensors whose blocks have fewer bytes are exchanged as tiles. All members have the same. 0: none are.
   std::uint64_t tile_block_bytes = 0;

@@ -82,10 +82,12 @@ ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_netwo
   return bulk;
 }
 
-ChannelConfig plan_express(const Options& o, std::uint64_t bulk_slot_bytes, bool one_hop) {
+ChannelConfig plan_express(const Options& o, const Members& members, std::uint64_t bulk_slot_bytes,
+                           bool one_hop) {
   ChannelConfig express;
-  express.slot_bytes = std::min(bulk_slot_bytes, kExpressSlotBytes);
-  express.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kLeastSlots;
+  express.slot_bytes = std::min(bulk_slot_bytes, express_slot_bytes(members));
+  express.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots)
+                                       : express_slots(members, express.slot_bytes);
   // No results go the other way that could carry credits. Credits come in writes of their own, each for half
   // a ring, so the ring must be larger.
   if (one_hop) express.slots *= kOneHopSlots;
@@ -174,7 +176,7 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const D
   const ChannelConfig bulk = plan_bulk(o, members, one_network, forms);
   config.channels[static_cast<std::size_t>(wire::Priority::bulk)] = bulk;
   config.channels[static_cast<std::size_t>(wire::Priority::express)] =
-      plan_express(o, bulk.slot_bytes, config.one_hop);
+      plan_express(o, members, bulk.slot_bytes, config.one_hop);
   config.channels[static_cast<std::size_t>(wire::Priority::doubling)] =
       plan_doubling(o, bulk.slot_bytes, members);
   config.channels[static_cast<std::size_t>(wire::Priority::merging)] = plan_merging(o, bulk, members);
@@ -186,6 +188,9 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const D
   config.checksum = o.checksum != 0;
   if (config.checksum) config.direct_bytes = kNeverDirect;  // what is written in place has no checksum
   config.slice_bytes = o.tune.slice_bytes;
+  // A worker has a window for each owner, of whom there are few if they are dedicated.
+  const bool many_owners = are_many({.workers = members.aggregators()});
+  config.worker_window = many_owners ? kWorkerWindowOfMany : kWorkerWindow;
   config.ahead_bytes = ahead_bytes(one_network, membership.cache_bytes);
   // The pieces of the switch exchange hold whole blocks, or parts of one.
   config.tile_block_bytes = config.algorithm == Algorithm::switch_ ? 0 : kTileBlockBytes;

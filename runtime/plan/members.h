@@ -20,6 +20,7 @@ struct Members {
   int count() const { return workers + dedicated; }
   int aggregators() const { return dedicated ? dedicated : workers; }
   int aggregator_member(int aggregator) const { return dedicated ? workers + aggregator : aggregator; }
+  int aggregator_of(int member) const { return dedicated ? member - workers : member; }
   bool is_worker(int member) const { return member < workers; }
   bool is_aggregator(int member) const { return dedicated ? member >= workers : true; }
 

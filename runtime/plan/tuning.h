@@ -33,6 +33,8 @@ static_assert(65536 % kWindow == 0, "immediates of direct writes name a slice by
 /// The most slices that a worker may have started with one owner and not seen complete. It is one less,
 /// because an owner may tell some ranks that a slice is over a moment before it has told all and goes on.
 inline constexpr std::uint64_t kWorkerWindow = kWindow - 1;
+/// The same among many members (kManyRings), where a worker has much under way with all owners together.
+inline constexpr std::uint64_t kWorkerWindowOfMany = 3;
 /// The window is never smaller than this, whatever `ahead_bytes` says, so that one slice is sent while
 /// another one is summed.
 inline constexpr std::uint64_t kLeastWindow = 2;
@@ -179,7 +181,7 @@ inline constexpr std::uint32_t kMergingSlots = 8;
 
 // --- Memory of a lane
 
-/// Number of slots of an express channel, and the fewest that a bulk channel has.
+/// Number of slots of an express channel, and the fewest that a bulk channel has where members are not many.
 inline constexpr std::uint32_t kLeastSlots = 8;
 /// The most slots of a bulk channel between hosts. So many are useful because a credit comes back only behind
 /// everything that is queued the other way.
@@ -197,6 +199,18 @@ inline constexpr std::uint32_t kOneHopSlots = 4;
 inline constexpr std::uint32_t kDoublingSlots = 16;
 /// The most memory that a lane's rings take, unless kLeastSlots slots for each channel take more.
 inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
+/// With more bulk rings than those of 64 ranks a member is one of *many*: channels get fewer slots than
+/// kLeastSlots, and then smaller ones, so that what a rank keeps does not grow with their number.
+inline constexpr std::uint64_t kManyRings = 2 * (64 - 1);
+/// The most memory that a lane's bulk rings take among many members, and its express rings. The second has
+/// room for two slots for each of 1,024 ranks.
+inline constexpr std::uint64_t kBulkRingBytesOfMany = std::uint64_t{80} << 20;
+inline constexpr std::uint64_t kExpressRingBytesOfMany = std::uint64_t{34} << 20;
+/// The fewest slots of a channel among many members. With two bulk slots, one is filled while the other one
+/// is summed. An express message rarely follows another one to the same member, because owners take turns.
+inline constexpr std::uint32_t kFewestBulkSlots = 2, kFewestExpressSlots = 1;
+/// No slot is smaller than this, whatever that takes.
+inline constexpr std::uint64_t kLeastSlotBytes = 4 << 10;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy
 /// meanwhile, and few enough to stay in cache.
 inline constexpr std::uint32_t kStagingBuffers = 16;

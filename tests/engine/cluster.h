@@ -23,6 +23,8 @@ struct ClusterOptions {
   std::uint64_t slot_bytes = 4096;
   std::uint64_t express_slot_bytes = 1024;
   std::uint32_t slots = 4;
+  std::uint32_t express_slots = 0;  // 0: as many as `slots`
+  std::uint64_t worker_window = engine::kWorkerWindow;
   std::uint64_t slice_bytes = 0;
   std::uint64_t ahead_bytes = 0;
   std::uint64_t gather_bytes = 512;
@@ -61,7 +63,9 @@ class Cluster {
     config.members = {.self = 0, .workers = options.workers, .dedicated = options.dedicated};
     config.lanes = options.lanes;
     config.channels = {engine::ChannelConfig{options.slot_bytes, options.slots, options.lent},
-                       engine::ChannelConfig{options.express_slot_bytes, options.slots, options.lent}};
+                       engine::ChannelConfig{
+                           options.express_slot_bytes,
+                           options.express_slots > 0 ? options.express_slots : options.slots, options.lent}};
     if (options.doubling_slot_bytes > 0)
       config.channels[static_cast<std::size_t>(wire::Priority::doubling)] = {options.doubling_slot_bytes,
                                                                              options.slots};
@@ -74,6 +78,7 @@ class Cluster {
       config.nodes.push_back(options.nodes[static_cast<std::size_t>(member) % options.nodes.size()]);
     config.direct_bytes = options.direct_bytes;
     config.slice_bytes = options.slice_bytes;
+    config.worker_window = options.worker_window;
     config.ahead_bytes = options.ahead_bytes;
     config.tile_block_bytes = options.tile_block_bytes;
     config.short_codes = options.short_codes;

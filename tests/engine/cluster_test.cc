@@ -126,6 +126,12 @@ const auto kTight = [](ClusterOptions& o) {
   o.loopback.limits.max_segments = 1;
   o.loopback.limits.max_posted = 2;
 };
+/// The channels and the window of one of many ranks.
+const auto kOfMany = [](ClusterOptions& o) {
+  o.slots = 2;
+  o.express_slots = 1;
+  o.worker_window = engine::kWorkerWindowOfMany;
+};
 const auto kOrdered = [](ClusterOptions& o) {
   o.loopback.limits.ordered = true;
   o.loopback.faults.delay_polls = 5;
@@ -225,6 +231,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"tight", with(options(3), kTight), 5001, 16, 0.4, true},
         Case{"tight_dense", with(options(3), kTight), 5001, 16, 1, true},
         Case{"tight_reordered", with(with(options(3), kTight), kReorder), 5001, 16, 0.4, false},
+        Case{"of_many", with(options(20), kOfMany), 50001, 16, 0.3, true},
+        Case{"of_many_dense", with(options(17), kOfMany), 50001, 64, 1, false},
+        Case{"of_many_slices", with(with(options(9), kOfMany), kSmallSlices), 50001, 16, 0.3, true},
+        Case{"of_many_slices_late", with(with(with(options(9), kOfMany), kSmallSlices), kReorder), 50001, 16,
+             0.6, true},
+        Case{"of_many_express", with(options(24), kOfMany), 100, 8, 0.5, true},
+        Case{"of_many_express_late", with(with(options(12), kOfMany), kReorder), 100, 8, 0.5, false},
+        Case{"of_many_lent", with(with(options(12), kOfMany), kLent), 50001, 16, 0.3, true},
+        Case{"of_many_merging", with(with(options(11), kOfMany), kMerging), 20001, 1, 0.3, true},
+        Case{"of_70", with(options(70), kOfMany), 9001, 16, 0.3, true},
         Case{"ordered", with(options(4), kOrdered), 50001, 16, 1, true},
         Case{"lent", with(options(4), kLent), 50001, 16, 0.2, true},
         Case{"lent_express", with(options(3), kLent), 100, 8, 0.5, false},

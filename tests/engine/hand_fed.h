@@ -97,23 +97,19 @@ class HandFed {
       if (!m.bitmap.empty()) append(m.bitmap.data(), m.bitmap.size() * 8);
       if (!m.payload.empty()) append(m.payload.data(), m.payload.size() * 4);
     }
-    auto& link = context_.channels(c, static_cast<std::uint16_t>(member));
-    (direction == wire::Direction::up ? link.receive_up : link.receive_down)
-        .arrived(static_cast<std::uint16_t>(slot));
+    context_.arrived({static_cast<std::uint16_t>(member), direction, c}, static_cast<std::uint16_t>(slot));
   }
 
   /// Puts any bytes at the beginning of a channel's next slot, leaves what lay behind them, and announces the
   /// slot. Where the engine still holds that slot, the announcement is ignored.
   void feed_bytes(int member, wire::Direction direction, wire::Priority c,
                   std::span<const std::uint8_t> bytes) {
-    auto& link = context_.channels(c, static_cast<std::uint16_t>(member));
-    auto& channel = direction == wire::Direction::up ? link.receive_up : link.receive_down;
     const wire::ChannelId id{static_cast<std::uint16_t>(member), direction, c};
     std::uint32_t& used = bytes_fed_[wire::encode({.kind = {}, .channel = id, .value = 0})];
     const std::uint32_t slot = used % context_.config.channel(c).slots;
     const std::size_t n = std::min<std::size_t>(bytes.size(), context_.config.channel(c).slot_bytes);
     if (n > 0) std::memcpy(slot_of(member, direction, c, slot), bytes.data(), n);
-    if (channel.arrived(static_cast<std::uint16_t>(slot))) ++used;
+    if (context_.arrived(id, static_cast<std::uint16_t>(slot))) ++used;
   }
   /// Empties the outbox, and gives the staging buffers back as the writes' completions would.
   void drop_sent() {

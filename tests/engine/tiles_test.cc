@@ -250,6 +250,12 @@ const auto kTight = [](ClusterOptions& o) {
   o.loopback.limits.max_segments = 1;
   o.loopback.limits.max_posted = 2;
 };
+/// The channels and the window of one of many ranks.
+const auto kOfMany = [](ClusterOptions& o) {
+  o.slots = 2;
+  o.express_slots = 1;
+  o.worker_window = engine::kWorkerWindowOfMany;
+};
 const auto kLent = [](ClusterOptions& o) {
   o.lent = true;
   o.loopback.limits.ordered = o.loopback.limits.readable = true;
@@ -390,6 +396,8 @@ std::vector<Case> pushed_cases() {
       {"reordered_dedicated", with(options(3, 2), kReorder)},
       {"tight", with(options(3), kTight)},
       {"tight_reordered", with(with(options(3), kTight), kReorder)},
+      {"of_many", with(options(12), kOfMany)},
+      {"of_many_reordered", with(with(options(9), kOfMany), kReorder)},
       {"lent", with(options(4), kLent)},
       {"lent_lanes", with(options(3, 0, 2), kLent)},
       {"lent_tight", with(with(options(3), kTight), kLent)},

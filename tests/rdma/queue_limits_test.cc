@@ -35,7 +35,7 @@ class QueueLimits : public testing::Test {
       GTEST_SKIP() << e.what();
     }
     for (PeerId i = 0; i < 2; ++i) {
-      endpoints_.push_back(devices_[i]->open_endpoint({.self = i, .peers = 2, .arrivals = 1}));
+      endpoints_.push_back(devices_[i]->open_endpoint({.self = i, .peers = 2, .arrivals = arrivals_}));
       regions_.push_back(devices_[i]->register_memory(bytes_[i], MemoryKind::host));
     }
     const std::array addresses{endpoints_[0]->address_for(1), endpoints_[1]->address_for(0)};
@@ -71,6 +71,7 @@ class QueueLimits : public testing::Test {
     }
   }
 
+  std::size_t arrivals_ = 1;
   std::array<std::vector<std::byte>, 2> bytes_{std::vector<std::byte>(4096), std::vector<std::byte>(4096)};
   std::vector<std::shared_ptr<Device>> devices_;
   std::vector<std::unique_ptr<MemoryRegion>> regions_;
@@ -98,6 +99,40 @@ TEST_F(QueueLimits, AnImmediateWithoutAReceiveRequestFailsAndSaysSo) {
   ASSERT_EQ(failed, 1);
   EXPECT_THAT(endpoints_[0]->failure(), HasSubstr("write to peer 1"));
   EXPECT_THAT(endpoints_[0]->failure(), HasSubstr("RNR retry counter exceeded"));
+}
+
+/// Endpoints of which more is expected than any queue holds.
+class ManyArrivals : public QueueLimits {
+ protected:
+  ManyArrivals() { arrivals_ = 1 << 20; }
+};
+
+TEST_F(ManyArrivals, WaitForARequestUntilTheReceiverPolls) {
+  constexpr int kMany = 5000;  // more than there are requests
+  int sent = 0, written = 0, failed = 0;
+  // The receiver does not poll while the sender posts all that it can. What finds no request stays in the
+  // sender's queue.
+  const auto later = Clock::now() + seconds(5);
+  poll_until([&] {
+    sent += post(kMany - sent);
+    std::array<Completion, 32> completions;
+    for (std::size_t i = endpoints_[0]->poll(completions); i-- > 0;) {
+      written += completions[i].kind == Completion::Kind::written ? 1 : 0;
+      failed += completions[i].kind == Completion::Kind::failed ? 1 : 0;
+    }
+    return Clock::now() > later || failed > 0;
+  });
+  EXPECT_EQ(failed, 0) << endpoints_[0]->failure();
+  EXPECT_LT(written, kMany) << "there was a request for each";
+  int arrived = 0;
+  poll_until([&] {
+    sent += post(kMany - sent);
+    written += poll(0, Completion::Kind::written);
+    arrived += poll(1, Completion::Kind::arrived);
+    return written == kMany && arrived == kMany;
+  });
+  EXPECT_EQ(written, kMany);
+  EXPECT_EQ(arrived, kMany);
 }
 
 TEST_F(QueueLimits, PostingStopsAtTheQueuesDepth) {

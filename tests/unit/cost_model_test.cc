@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "runtime/plan/engine_config.h"
 #include "verbs/cma/costs.h"
 
 namespace nzcl::engine {
@@ -71,10 +72,42 @@ TEST(CostModel, SlotsAcrossHostsFitTheirMemory) {
   EXPECT_EQ(slots(1, 0), 32u);
   EXPECT_EQ(slots(8, 0), 32u);
   EXPECT_EQ(slots(32, 0), 15u) << "62 rings";
-  EXPECT_EQ(slots(1000, 0), 8u) << "never fewer, whatever they take";
+  EXPECT_EQ(slots(64, 0), 8u) << "never fewer where members are not many";
+  EXPECT_EQ(slots(65, 0), 4u) << "many members";
+  EXPECT_EQ(slots(1000, 0), 2u) << "never fewer, whatever they take";
   EXPECT_EQ(slots(16, 4), 16u) << "dedicated: links are full one way";
   EXPECT_EQ(slots(100, 4), 9u) << "an aggregator has a ring of every worker";
   EXPECT_EQ(slots(2, 100), 9u) << "a worker one of every aggregator";
+}
+
+TEST(CostModel, RingsOfManyMembersStayWithinTheirMemory) {
+  for (const bool one_network : {false, true}) {
+    for (const int workers : {65, 100, 128, 200, 256, 500, 1000, 1024, 2048, 4096}) {
+      const Members members{.self = 0, .workers = workers, .dedicated = 0};
+      const std::uint64_t rings = 2 * (static_cast<std::uint64_t>(workers) - 1);
+      const std::uint64_t bulk = bulk_slot_bytes(members, one_network);
+      EXPECT_GE(bulk, kLeastSlotBytes) << workers;
+      EXPECT_EQ(bulk % 64, 0u) << workers;
+      EXPECT_LE(rings * bulk_slots(members, one_network, bulk) * (bulk + kSlotTail), kBulkRingBytesOfMany)
+          << workers;
+      const std::uint64_t express = express_slot_bytes(members);
+      EXPECT_GE(express, kLeastSlotBytes) << workers;
+      EXPECT_EQ(express % 64, 0u) << workers;
+      EXPECT_LE(rings * express_slots(members, express) * (express + kSlotTail), kExpressRingBytesOfMany)
+          << workers;
+    }
+  }
+}
+
+TEST(CostModel, UpTo64RanksNothingIsMadeSmaller) {
+  for (const int workers : {2, 8, 31, 64}) {
+    const Members members{.self = 0, .workers = workers, .dedicated = 0};
+    EXPECT_EQ(bulk_slot_bytes(members, false), kBulkSlotBytes) << workers;
+    EXPECT_GE(bulk_slots(members, false, kBulkSlotBytes), kLeastSlots) << workers;
+    EXPECT_EQ(bulk_slots(members, true, kBulkSlotBytes), kLeastSlots) << workers;
+    EXPECT_EQ(express_slot_bytes(members), kExpressSlotBytes) << workers;
+    EXPECT_EQ(express_slots(members, kExpressSlotBytes), kLeastSlots) << workers;
+  }
 }
 
 TEST(CostModel, OneHopIsForFewRanks) {

@@ -52,6 +52,12 @@ TEST(EnginePlan, FewRanksTakeOneHopAndItsChannelsHaveMoreSlots) {
   EXPECT_EQ(two.channel(Priority::bulk).slots, kLeastSlots) << "only express operations take one hop";
 }
 
+TEST(EnginePlan, AWindowForEachOfManyOwnersIsSmall) {
+  EXPECT_EQ(plan(members_on(std::string(64, 'a'))).worker_window, kWorkerWindow);
+  EXPECT_EQ(plan(members_on(std::string(65, 'a'))).worker_window, kWorkerWindowOfMany);
+  EXPECT_EQ(plan(members_on(std::string(204, 'a'), 4)).worker_window, kWorkerWindow) << "four owners";
+}
+
 TEST(EnginePlan, MergingHasChannelsBetweenRanksAlone) {
   EXPECT_EQ(plan(members_on("aab")).channel(Priority::merging).slots, kMergingSlots);
   EXPECT_EQ(plan(members_on("aab")).channel(Priority::merging).slot_bytes, kBulkSlotBytes);

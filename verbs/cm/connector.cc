@@ -271,7 +271,7 @@ rdma_conn_param Connector::parameters(PeerId peer, const Greeting& greeting) con
   p.private_data = greeting.bytes().data();
   p.private_data_len = static_cast<std::uint8_t>(greeting.bytes().size());
   p.retry_count = ibv::kRetries;
-  p.rnr_retry_count = ibv::kReceiverRetries;
+  p.rnr_retry_count = options_.receiver_retries;
   p.srq = 1;
   p.qp_num = peers_[peer].queue->qp_num;
   return p;

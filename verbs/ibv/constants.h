@@ -34,12 +34,18 @@ inline constexpr std::uint32_t kInlineBytes = 256;
 /// devices.
 inline constexpr std::uint32_t kRefillBatch = 64;
 
+/// The most receive requests of an endpoint, for all of its peers, so that neither the device's limits nor
+/// its memory bound the number of peers. Where more immediates may be on their way, a packet that finds no
+/// request is sent again until there is one.
+inline constexpr std::uint32_t kMostReceives = 4096 - kRefillBatch;
+
 /// Times that a packet is sent again before its queue pair fails. The largest value is 7, but that means "for
 /// ever" on Soft-RoCE.
 inline constexpr std::uint8_t kRetries = 6;
-/// The same for packets that found no receive request at the receiver. The credits make sure that there
-/// always is one, so this happens only after a bug. 7 means "for ever" by definition.
-inline constexpr std::uint8_t kReceiverRetries = 6;
+/// The same for packets that found no receive request at the receiver. Where there are requests for all
+/// immediates that credits allow, this happens only after a bug. Otherwise the receiver has to poll first,
+/// and who does not is noticed by an operation's timeout. 7 means "for ever" by definition.
+inline constexpr std::uint8_t kReceiverRetries = 6, kReceiverRetriesForEver = 7;
 /// The pause before such a packet is sent again: 0.96 ms (code 14 of table 45 of the InfiniBand
 /// specification).
 inline constexpr std::uint8_t kReceiverPause = 14;

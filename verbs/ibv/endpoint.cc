@@ -25,20 +25,31 @@ const char* opcode_name(const ibv_wc& wc) {
   return "write";
 }
 
+/// How many receive requests an endpoint has.
+std::uint32_t receives_for(const EndpointOptions& options) {
+  return static_cast<std::uint32_t>(std::min<std::size_t>(options.arrivals + kRefillBatch, kMostReceives));
+}
+
+/// All members have about as many arrivals, so what this endpoint cannot hold its peers cannot either.
+ConnectionOptions connection_for(const EndpointOptions& options, ConnectionOptions connection) {
+  if (options.arrivals + kRefillBatch > kMostReceives) connection.receiver_retries = kReceiverRetriesForEver;
+  return connection;
+}
+
 }  // namespace
 
 IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
     : device_(device),
       options_(options),
-      connector_(device.connection().rdma_cm
-                     ? std::make_unique<cm::Connector>(device.port(), device.connection(), options.self,
-                                                       options.peers)
-                     : nullptr),
+      connection_(connection_for(options, device.connection())),
+      connector_(connection_.rdma_cm ? std::make_unique<cm::Connector>(device.port(), connection_,
+                                                                       options.self, options.peers)
+                                     : nullptr),
       peers_(options.peers),
       inline_bytes_(device.connection().inline_bytes) {
   const ibv_device_attr& limits = device.attributes();
   const std::string& name = device.port().device;
-  const auto receives = static_cast<std::uint32_t>(options.arrivals) + kRefillBatch;
+  const std::uint32_t receives = receives_for(options);
   const std::uint32_t entries = kMaxPosted + receives;
   if (static_cast<int>(receives) > limits.max_srq_wr || static_cast<int>(entries) > limits.max_cqe) {
     throw Error(ErrorCode::unsupported,
@@ -99,7 +110,7 @@ void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline deadl
     if (connector_) continue;
     try {
       ibv::connect(peers_[i].queue.get(), device_.port(), peers_[i].first_packet,
-                   QueuePairAddress::decode(addresses[i]), device_.connection());
+                   QueuePairAddress::decode(addresses[i]), connection_);
     } catch (const Error& e) {
       throw Error(e.code(), fmt::format("{} (connecting to peer {})", e.what(), i));
     }

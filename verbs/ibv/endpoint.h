@@ -31,7 +31,8 @@ namespace nzcl::verbs::ibv {
 ///
 /// Invariants: a queue pair never has more than kSendDepth writes in flight, and the endpoint never more than
 /// kMaxPosted. Every list ends with a signalled write, so that the completion of each write comes even if no
-/// other write is posted after it. At least EndpointOptions::arrivals receive requests are posted.
+/// other write is posted after it. At least EndpointOptions::arrivals receive requests are posted, or
+/// kMostReceives if that is less; then packets that find none are sent again.
 class IbvEndpoint final : public Endpoint {
  public:
   IbvEndpoint(IbvDevice& device, const EndpointOptions& options);
@@ -68,6 +69,7 @@ class IbvEndpoint final : public Endpoint {
 
   IbvDevice& device_;
   const EndpointOptions options_;
+  const ConnectionOptions connection_;
   Handle<ibv_comp_channel> channel_;
   Handle<ibv_cq> completions_;
   Handle<ibv_srq> receives_;

@@ -100,7 +100,7 @@ void connect(ibv_qp* qp, const Port& port, std::uint32_t first_packet, const Que
   rts.qp_state = IBV_QPS_RTS;
   rts.timeout = options.ack_timeout;
   rts.retry_cnt = kRetries;
-  rts.rnr_retry = kReceiverRetries;
+  rts.rnr_retry = options.receiver_retries;
   rts.sq_psn = first_packet;
   rts.max_rd_atomic = 0;
   step(rts,

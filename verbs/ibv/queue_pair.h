@@ -31,6 +31,7 @@ struct ConnectionOptions {
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
   std::uint8_t ack_timeout = 18;  // wait for an acknowledgement: 4.096 us * 2^n
+  std::uint8_t receiver_retries = kReceiverRetries;
   std::uint32_t inline_bytes = kInlineBytes;
   bool rdma_cm = false;  // connect by verbs/cm instead of the runtime's own bootstrap
 };

@@ -20,6 +20,7 @@ Intake::Intake(LaneContext& context, Priority priority)
       max_words_(context.slot_bytes(priority) / 2 / 8 + 1),
       window_(context, priority),
       sources_(static_cast<std::size_t>(ranks_)),
+      credits_due_(static_cast<std::size_t>(ranks_)),
       bitmaps_(new std::uint64_t[kWindow * static_cast<std::uint64_t>(ranks_) * max_words_]) {
   for (Source& source : sources_)
     source.sections =
@@ -31,23 +32,25 @@ bool Intake::refuse(ErrorCode code, std::string text) {
   return false;
 }
 
-std::uint64_t* Intake::bits_at(std::uint64_t sequence, int rank) const {
-  const std::uint64_t index =
-      sequence % kWindow * static_cast<std::uint64_t>(ranks_) + static_cast<std::uint64_t>(rank);
-  return bitmaps_.get() + index * max_words_;
+/// The bitmaps of a slice lie together, so that they take what they have, and not what they might.
+std::uint64_t* Intake::bits_at(const IncomingSlice& s, int rank) const {
+  const std::uint64_t place = s.sequence % kWindow * static_cast<std::uint64_t>(ranks_) * max_words_;
+  return bitmaps_.get() + place + static_cast<std::uint64_t>(rank) * s.words();
 }
 
 std::span<const std::uint64_t> Intake::bits(const IncomingSlice& s, int rank) const {
-  return {bits_at(s.sequence, rank), s.words()};
+  return {bits_at(s, rank), s.words()};
 }
 
 // --- Messages arrive
 
 bool Intake::receive() {
   bool any = false;
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!context_.is_self(rank)) any |= receive_from(rank);
-  }
+  ReadySet& arrived = context_.arrived_from(priority_, Direction::up);
+  arrived.for_each([&](std::size_t rank) {
+    any |= receive_from(static_cast<int>(rank));
+    arrived.erase(rank);
+  });
   return any;
 }
 
@@ -78,7 +81,7 @@ bool Intake::take(int rank, const ReceiveChannel::Received& message) {
   if (sections_held.size() > before) {
     sections_held.back().last_in_slot = true;
   } else {
-    context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(message.slot);
+    release(rank, message.slot);
   }
   return true;
 }
@@ -118,7 +121,7 @@ bool Intake::take_section(int rank, std::uint32_t slot, const wire::Section& sec
 /// which the peer could still change.
 bool Intake::take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap) {
   const SliceView view = s.view(bits(s, rank));
-  if (!view.bits().empty()) std::memcpy(bits_at(s.sequence, rank), bitmap, view.bits().size_bytes());
+  if (!view.bits().empty()) std::memcpy(bits_at(s, rank), bitmap, view.bits().size_bytes());
   if (!view.well_formed()) {
     return refuse(
         ErrorCode::transport,
@@ -179,7 +182,7 @@ void Intake::offer_local(std::uint64_t sequence, Operation* operation, std::uint
   header.bitmap_bytes = static_cast<std::uint32_t>(bits.size_bytes());
   IncomingSlice* s = window_.enter(rank, header, operation->record_of(slice), operation->refusal.get());
   if (s == nullptr) return;
-  if (!bits.empty()) std::memcpy(bits_at(sequence, rank), bits.data(), bits.size_bytes());
+  if (!bits.empty()) std::memcpy(bits_at(*s, rank), bits.data(), bits.size_bytes());
   s->local = operation;
   if (!tiled) s->local_walk = operation->input_walk(slice);
 }
@@ -214,10 +217,15 @@ void Intake::consume(IncomingSlice& s, int rank, std::uint64_t bytes) {
 void Intake::pop_section(int rank) {
   Source& source = source_of(rank);
   const Section& section = source.sections.front();
-  if (section.last_in_slot)
-    context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up.release(section.slot);
+  if (section.last_in_slot) release(rank, section.slot);
   source.sections.pop_front();
   source.used = source.used_tiles = source.used_listed = 0;
+}
+
+void Intake::release(int rank, std::uint32_t slot) {
+  ReceiveChannel& channel = context_.channels(priority_, static_cast<std::uint16_t>(rank)).receive_up;
+  channel.release(slot);
+  if (channel.credit_due()) credits_due_.insert(static_cast<std::size_t>(rank));
 }
 
 bool Intake::has_tile(const IncomingSlice& s, int rank) {
@@ -288,10 +296,11 @@ bool Intake::drop_tiles(const IncomingSlice& s) {
 }
 
 void Intake::return_credits() {
-  for (int rank = 0; rank < ranks_; ++rank) {
-    if (!context_.is_self(rank))
-      context_.return_credit(priority_, Direction::up, static_cast<std::uint16_t>(rank));
-  }
+  credits_due_.for_each([&](std::size_t rank) {
+    const auto member = static_cast<std::uint16_t>(rank);
+    context_.return_credit(priority_, Direction::up, member);
+    if (!context_.channels(priority_, member).receive_up.credit_due()) credits_due_.erase(rank);
+  });
 }
 
 // --- Texts for error messages

@@ -11,6 +11,7 @@
 
 #include "runtime/channel/fixed_queue.h"
 #include "runtime/channel/lane_context.h"
+#include "runtime/channel/ready_set.h"
 #include "runtime/exchange/contributions/slice_window.h"
 #include "runtime/wire/section.h"
 
@@ -107,9 +108,10 @@ class Intake {
   bool take_bitmap(int rank, const IncomingSlice& s, const std::byte* bitmap);
   bool expects(int rank, const wire::Header& header);
   void pop_section(int rank);
+  void release(int rank, std::uint32_t slot);
   static const char* wrong_with_tile(const IncomingSlice& s, const Source& source, const wire::Tile& tile);
   std::optional<wire::Refusal> refusal_in(int rank, const wire::Section& section);
-  std::uint64_t* bits_at(std::uint64_t sequence, int rank) const;
+  std::uint64_t* bits_at(const IncomingSlice& s, int rank) const;
   Source& source_of(int rank) { return sources_[static_cast<std::size_t>(rank)]; }
   const Source& source_of(int rank) const { return sources_[static_cast<std::size_t>(rank)]; }
   bool refuse(ErrorCode code, std::string text);
@@ -120,7 +122,9 @@ class Intake {
   const std::uint64_t max_words_;  // in the bitmap of one slice
   SliceWindow window_;
   std::vector<Source> sources_;  // by rank
-  /// By sequence modulo kWindow, then rank. Pages that are never touched cost nothing.
+  ReadySet credits_due_;         // ranks
+  /// By sequence modulo kWindow, then rank. Each sequence has room for `ranks_` bitmaps of max_words_. Pages
+  /// that are never touched cost nothing.
   std::unique_ptr<std::uint64_t[]> bitmaps_;
 };
 

@@ -37,6 +37,7 @@ void TileSum::start(IncomingSlice& s) {
   coder_ = wire::has_coded_results(rule()) ? s.local->result_coder() : nullptr;
   assert(coder_ != nullptr || !wire::has_coded_results(rule()));  // a rank that asks for it brings one
   ready_ = false;
+  here_ = 0;
 }
 
 bool TileSum::drop() {
@@ -47,8 +48,9 @@ bool TileSum::drop() {
 
 bool TileSum::ready() {
   if (ready_) return true;
-  for (const int rank : ranks_) {
-    if (!intake_.has_tile(*slice_, rank)) return false;
+  // A tile that is here stays here until it is summed, so only the others are looked for again.
+  for (; here_ < ranks_.size(); ++here_) {
+    if (!intake_.has_tile(*slice_, ranks_[here_])) return false;
   }
   number_ = slice_->layout->tile_number(slice_->slice, summed_);
   shape_ = slice_->layout->shape_of_tile(number_);
@@ -231,6 +233,7 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   }
   summed_ += tiles;
   ready_ = false;
+  here_ = 0;
 }
 
 /// Writes the sums of the elements in the union, in the code of the result. Those of a coder are summed in

@@ -79,6 +79,7 @@ class TileSum {
   ResultCoder* coder_ = nullptr;  // of a slice whose results are coded with what this rank keeps
   // What is known of the next tile:
   bool ready_ = false;
+  std::size_t here_ = 0;  // the next tiles of so many of ranks_ are here
   std::uint64_t number_ = 0;
   std::uint64_t empty_ = 0;   // how many tiles from it on are empty on all ranks, as far as they say so
   std::uint64_t listed_ = 0;  // how many tiles from it on are summed as lists, all at once

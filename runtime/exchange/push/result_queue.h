@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/channel/ready_set.h"
 #include "runtime/channel/staging.h"
 #include "runtime/wire/collective.h"
 
@@ -28,14 +29,21 @@ class ResultQueue {
 
   /// `receivers` are the ranks that may be in an audience. Below they are numbered by their place in it.
   ResultQueue(std::size_t capacity, std::vector<std::uint16_t> receivers)
-      : entries_(capacity), receivers_(std::move(receivers)), taken_(receivers_.size(), 0) {}
+      : entries_(capacity),
+        receivers_(std::move(receivers)),
+        taken_(receivers_.size(), 0),
+        waiting_(receivers_.size()) {}
 
   bool empty() const { return oldest_ == end_; }
   std::size_t room() const { return entries_.size() - (end_ - oldest_); }
   /// Preconditions: the queue has room, and at least one receiver is in the audience.
   void push_back(const Result& result) {
     std::size_t wanted_by = 0;
-    for (const std::uint16_t rank : receivers_) wanted_by += result.audience.has(rank) ? 1 : 0;
+    for (std::size_t i = 0; i < receivers_.size(); ++i) {
+      if (!result.audience.has(receivers_[i])) continue;
+      ++wanted_by;
+      waiting_.insert(i);
+    }
     entries_[end_++ % entries_.size()] = {result, wanted_by};
   }
   /// Returns the result that the receiver takes next, or nullptr if it has taken all of them.
@@ -43,11 +51,17 @@ class ResultQueue {
     const std::uint64_t at = skip(receiver);
     return at == end_ ? nullptr : &entries_[at % entries_.size()].result;
   }
+  /// Calls visit(receiver) for all receivers that have not taken all of their results, in ascending order.
+  template <typename Visit>
+  void for_each_waiting(Visit visit) const {
+    waiting_.for_each(visit);
+  }
   /// Marks the receiver's next result as taken. Returns true if this was the last receiver to take it. Then
   /// the queue's reference to the staging buffer passes to the caller.
   bool take(std::size_t receiver) {
     const std::uint64_t at = skip(receiver);
     taken_[receiver] = at + 1;
+    if (skip(receiver) == end_) waiting_.erase(receiver);
     if (--entries_[at % entries_.size()].wanted_by > 0) return false;
     while (oldest_ < end_ && entries_[oldest_ % entries_.size()].wanted_by == 0) ++oldest_;
     return true;
@@ -69,6 +83,7 @@ class ResultQueue {
   std::vector<Entry> entries_;
   std::vector<std::uint16_t> receivers_;
   std::vector<std::uint64_t> taken_;  // by receiver
+  ReadySet waiting_;                  // receivers that have not taken all of their results
   std::uint64_t oldest_ = 0, end_ = 0;
 };
 

@@ -380,8 +380,13 @@ void ResultSender::send_messages() {
 bool ResultSender::deliver() {
   if (results_.empty()) return false;
   bool any = false;
-  for (std::size_t i = 0; i < receivers_.size(); ++i) any |= deliver_to(i);
-  if (local_ != nullptr) any |= deliver_local();
+  results_.for_each_waiting([&](std::size_t i) {
+    if (i < receivers_.size()) {
+      any |= deliver_to(i);
+    } else if (local_ != nullptr) {
+      any |= deliver_local();
+    }
+  });
   return any;
 }
 

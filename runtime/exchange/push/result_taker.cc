@@ -45,6 +45,11 @@ bool ResultTaker::pull(Uplink& uplink) {
   return any;
 }
 
+bool ResultTaker::has_more(const Uplink& uplink) const {
+  return uplink.held.data != nullptr ||
+         context_.channels(priority_, uplink.member()).receive_down.credit_due();
+}
+
 /// Takes all sections of the held message. Returns false if one of them cannot be placed yet or was refused;
 /// the message is kept then.
 bool ResultTaker::consume_held(Uplink& uplink) {

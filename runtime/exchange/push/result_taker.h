@@ -20,6 +20,9 @@ class ResultTaker {
 
   /// Takes what has arrived from an owner, as far as it can be placed. Returns true if that was anything.
   bool pull(Uplink& uplink);
+  /// Returns true if pull() has left something to do with this owner: a message that could not be placed yet,
+  /// or credits for which there was no room in the outbox.
+  bool has_more(const Uplink& uplink) const;
   /// Takes one section of a result. Returns false if it cannot be placed yet, or was refused. If it is
   /// `placed`, its payload is in the output already.
   bool consume(Uplink& uplink, const wire::Section& section, bool placed);

@@ -14,7 +14,7 @@ std::uint64_t Uplink::submit(Operation& operation, std::uint64_t owned) {
 bool Uplink::may_start(std::uint64_t ahead_bytes) const {
   if (!has_next() || started_ - sending_ > kBitmapsAhead) return false;
   const std::uint64_t incomplete = started_ - oldest_;
-  if (incomplete >= kWorkerWindow) return false;
+  if (incomplete >= window_) return false;
   return ahead_bytes == 0 || incomplete < kLeastWindow || weight_ < ahead_bytes;
 }
 
@@ -23,7 +23,7 @@ Transfer& Uplink::start() {
   Operation& op = *pending.operation;
   const std::uint64_t slice = pending.slice;
   const std::uint64_t sequence = started_++;
-  Transfer& t = transfers_[sequence % kWindow];
+  Transfer& t = at(sequence);
   t = {};
   t.active = true;
   t.up = Contribution(op, slice, sequence);
@@ -40,7 +40,7 @@ Transfer& Uplink::start() {
 
 Transfer* Uplink::find(std::uint64_t sequence) {
   if (sequence < oldest_ || sequence >= started_) return nullptr;
-  Transfer& t = transfers_[sequence % kWindow];
+  Transfer& t = at(sequence);
   return t.active ? &t : nullptr;
 }
 
@@ -51,13 +51,13 @@ Transfer* Uplink::find_short(std::uint16_t sequence) {
 }
 
 void Uplink::skip_sent() {
-  while (sending_ < started_ && transfers_[sending_ % kWindow].up.sent()) ++sending_;
+  while (sending_ < started_ && at(sending_).up.sent()) ++sending_;
 }
 
 void Uplink::finish(Transfer& transfer) {
   transfer.active = false;
   weight_ -= transfer.weight;
-  while (oldest_ < started_ && !transfers_[oldest_ % kWindow].active) ++oldest_;
+  while (oldest_ < started_ && !at(oldest_).active) ++oldest_;
 }
 
 }  // namespace nzcl::engine

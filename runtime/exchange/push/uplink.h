@@ -2,8 +2,10 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "runtime/channel/channel.h"
 #include "runtime/exchange/contributions/section_writer.h"
@@ -35,11 +37,12 @@ struct Transfer {
 };
 
 /// Keeps track of the slices of one owner; the worker sends them. Slices are numbered by their *sequence*,
-/// over all operations. They are started in this order, at most kWorkerWindow ahead of the oldest slice that
-/// is not complete.
+/// over all operations. They are started in this order, at most `window` ahead of the oldest slice that is
+/// not complete.
 class Uplink {
  public:
-  Uplink(std::uint16_t member, std::uint32_t owner) : member_(member), owner_(owner) {}
+  Uplink(std::uint16_t member, std::uint32_t owner, std::uint64_t window)
+      : member_(member), owner_(owner), window_(window), transfers_(std::bit_ceil(window)) {}
 
   std::uint16_t member() const { return member_; }
   std::uint32_t owner() const { return owner_; }
@@ -65,11 +68,13 @@ class Uplink {
   Transfer* find(std::uint64_t sequence);
   Transfer* find_short(std::uint16_t sequence);
   bool any_started() const { return started_ > oldest_; }
-  const Transfer& oldest() const { return transfers_[oldest_ % kWindow]; }
+  const Transfer& oldest() const { return at(oldest_); }
+  /// Returns true if there is nothing to start, and nothing to send.
+  bool idle() const { return !has_next() && all_sent(); }
   /// Returns true if all slices that were started have been sent.
   bool all_sent() const { return sending_ == started_; }
   /// Returns the oldest slice that has not been sent completely. Precondition: !all_sent().
-  Transfer& sending() { return transfers_[sending_ % kWindow]; }
+  Transfer& sending() { return at(sending_); }
   /// Must be called after something was sent: moves sending() on to the next slice if this one has been sent.
   void skip_sent();
   /// Ends a transfer that is complete, and moves the window on if it was the oldest.
@@ -87,15 +92,19 @@ class Uplink {
     std::uint64_t next = 0, owned = 0, slice = 0;
   };
 
+  Transfer& at(std::uint64_t sequence) { return transfers_[sequence & (transfers_.size() - 1)]; }
+  const Transfer& at(std::uint64_t sequence) const { return transfers_[sequence & (transfers_.size() - 1)]; }
+
   std::uint16_t member_;
   std::uint32_t owner_;
+  std::uint64_t window_;
   std::array<Pending, kMaxOperations> pending_;
   std::uint32_t first_pending_ = 0, pending_count_ = 0;
-  std::array<Transfer, kWindow> transfers_;  // by sequence modulo kWindow
-  std::uint64_t oldest_ = 0;                 // the lowest sequence that is not complete
-  std::uint64_t sending_ = 0;                // the lowest sequence that has not been sent completely
-  std::uint64_t started_ = 0;                // the sequence that is started next
-  std::uint64_t weight_ = 0;                 // of all transfers that are not complete
+  std::vector<Transfer> transfers_;  // by sequence modulo their number, a power of two
+  std::uint64_t oldest_ = 0;         // the lowest sequence that is not complete
+  std::uint64_t sending_ = 0;        // the lowest sequence that has not been sent completely
+  std::uint64_t started_ = 0;        // the sequence that is started next
+  std::uint64_t weight_ = 0;         // of all transfers that are not complete
 };
 
 }  // namespace nzcl::engine

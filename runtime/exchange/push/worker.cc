@@ -34,38 +34,65 @@ Worker::Worker(LaneContext& context, Priority priority)
     : context_(context),
       priority_(priority),
       ahead_bytes_(share_of_cache(context.config)),
+      busy_(static_cast<std::size_t>(context.config.members.aggregators())),
       tile_writer_(context, priority),
       taker_(context, priority) {
   const Members& members = context.config.members;
+  uplinks_.reserve(static_cast<std::size_t>(members.aggregators()));
   for (int i = 0; i < members.aggregators(); ++i) {
     // Every worker begins with another aggregator, so that not all of them send to the same one at once.
     const int aggregator = (members.self + i) % members.aggregators();
-    uplinks_.emplace_back(
-        static_cast<std::uint16_t>(members.aggregator_member(aggregator)),
-        static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane));
+    uplinks_.emplace_back(static_cast<std::uint16_t>(members.aggregator_member(aggregator)),
+                          static_cast<std::uint32_t>(aggregator * context.config.lanes + context.config.lane),
+                          context.config.worker_window);
   }
+}
+
+/// Returns the place of an aggregator's uplink.
+std::size_t Worker::uplink_to(int aggregator) const {
+  const int aggregators = context_.config.members.aggregators();
+  return static_cast<std::size_t>((aggregator + aggregators - context_.config.members.self % aggregators) %
+                                  aggregators);
+}
+
+void Worker::add(std::size_t uplink, Operation& operation, std::uint64_t owned) {
+  if (owned == 0) return;
+  submitted_slices_ += uplinks_[uplink].submit(operation, owned);
+  busy_.insert(uplink);
 }
 
 void Worker::submit(Operation* operation) {
   const SliceLayout& layout = operation->layout;
   if (layout.slices() > 1) {
-    for (Uplink& uplink : uplinks_)
-      submitted_slices_ += uplink.submit(*operation, layout.owned(uplink.owner()));
+    for (std::size_t i = 0; i < uplinks_.size(); ++i) add(i, *operation, layout.owned(uplinks_[i].owner()));
     return;
   }
   // A small operation has one slice, whose owner is found once instead of asking for every owner.
-  const std::uint32_t owner = layout.owner(0);
-  for (Uplink& uplink : uplinks_) {
-    if (uplink.owner() == owner) submitted_slices_ += uplink.submit(*operation, 1);
-  }
+  const std::size_t uplink = uplink_to(static_cast<int>(layout.owner(0)) / context_.config.lanes);
+  if (uplinks_[uplink].owner() == layout.owner(0)) add(uplink, *operation, 1);
 }
 
 bool Worker::step() {
-  bool any = false;
-  for (Uplink& uplink : uplinks_) any |= taker_.pull(uplink);
+  bool any = pull_arrived();
   // At most one message for each owner, so that all owners get their share of the wire. Composing more would
   // delay them, because the lane posts messages only after this step, and scans on the way may take long.
-  for (Uplink& uplink : uplinks_) any |= context_.is_self(uplink.member()) ? offer(uplink) : push(uplink);
+  busy_.for_each([&](std::size_t i) {
+    Uplink& uplink = uplinks_[i];
+    any |= context_.is_self(uplink.member()) ? offer(uplink) : push(uplink);
+    if (uplink.idle()) busy_.erase(i);
+  });
+  return any;
+}
+
+/// Takes what has arrived, in the order of the uplinks.
+bool Worker::pull_arrived() {
+  bool any = false;
+  ReadySet& arrived = context_.arrived_from(priority_, Direction::down);
+  arrived.for_each_from(uplinks_.front().member(), [&](std::size_t member) {
+    Uplink& uplink = uplinks_[uplink_to(context_.config.members.aggregator_of(static_cast<int>(member)))];
+    any |= taker_.pull(uplink);
+    if (!taker_.has_more(uplink)) arrived.erase(member);
+  });
   return any;
 }
 
@@ -227,8 +254,9 @@ bool Worker::add_section(Uplink& uplink, MessageBuilder& message, Transfer& t, S
 }
 
 void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
-  const auto uplink = std::ranges::find(uplinks_, member, &Uplink::member);
-  if (uplink != uplinks_.end() && !context_.is_self(member)) return taker_.on_direct(*uplink, sequence);
+  const Members& members = context_.config.members;
+  if (members.is_aggregator(member) && !context_.is_self(member))
+    return taker_.on_direct(uplinks_[uplink_to(members.aggregator_of(member))], sequence);
   context_.fail(
       ErrorCode::transport,
       fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/channel/lane_context.h"
+#include "runtime/channel/ready_set.h"
 #include "runtime/exchange/contributions/tile_writer.h"
 #include "runtime/exchange/push/result_taker.h"
 #include "runtime/exchange/push/uplink.h"
@@ -52,6 +53,9 @@ class Worker {
   std::string waiting_for() const;
 
  private:
+  void add(std::size_t uplink, Operation& operation, std::uint64_t owned);
+  std::size_t uplink_to(int aggregator) const;
+  bool pull_arrived();
   bool offer(Uplink& uplink);
   bool push(Uplink& uplink);
   bool start_slices(Uplink& uplink);
@@ -74,6 +78,7 @@ class Worker {
   const std::uint64_t ahead_bytes_;  // see Uplink::may_start()
   Aggregator* local_ = nullptr;
   std::vector<Uplink> uplinks_;  // one for each aggregator; the local one's is the first
+  ReadySet busy_;                // uplinks that are not idle
   std::uint64_t submitted_slices_ = 0;
   TileWriter tile_writer_;
   ResultTaker taker_;
