@@ -1,13 +1,16 @@
 /* A model, for Spin, of a lane's lock, its doorbell, and how its thread sleeps (runtime/lane/ORDERING.md), in weak memory
    (memory.pml). There are three threads: that of the lane, a caller that submits an operation, makes one round and then drives no
-   longer, and a scan thread that makes something ready and rings the lane. Besides, a message arrives once.
+   longer, and a scan thread that makes something ready and rings the lane. WAY 1 has a message that arrives in place of the scan
+   thread. Its second step needs a further round.
 
-   Three pieces of work are to be done: the operation, what the scan thread makes ready, and the message, whose second step needs
-   a further round. A round does what it finds, with the lane's state, which is plain memory.
+   So two pieces of work are to be done. A round does what it finds, with the lane's state, which is plain memory.
 
    What is checked: no two rounds race, and the lane's thread never sleeps for ever while there is work (Spin's invalid end
    states). The sleeps of the program also end by the clock; here they do not, but for the one after which it tries the lock once
    more. lane_model.sh takes each order away in turn and expects an error. */
+#ifndef WAY
+#define WAY 0
+#endif
 
 /* The orders in the program. */
 #ifndef LOCK
@@ -60,8 +63,8 @@
 #include "memory.pml"
 
 bit taken, second, made, moved; /* the state; its accesses are checked as those of STATE */
-bit arrives = 1, arrived;       /* whether the message still comes, and whether it is there: the descriptor is readable then */
-#define ALL_DONE (taken && made && !arrives && !arrived && !second)
+bit arrives = WAY, arrived;       /* whether the message still comes, and whether it is there: the descriptor is readable then */
+#define ALL_DONE (taken && (made || WAY) && !arrives && !arrived && !second)
 
 /* The load before the exchange is left out: it can only make the lock fail once more. */
 #define TRY_LOCK(t, has) \
@@ -168,7 +171,11 @@ init {
     BEGIN_MEMORY;
     run lane();
     run caller();
+#if WAY == 0
     run scan()
+#endif
   }
+#if WAY == 1
   atomic { arrives = 0; arrived = 1 }
+#endif
 }
