@@ -28,7 +28,7 @@ using compress::Rule;
 using compress::Selected;
 using compress::SliceData;
 
-using Floats = hn::CappedTag<float, 16>;
+using Floats = PackTag<float>;  // what is selected is packed
 using SingleFloat = hn::CappedTag<float, 1>;
 
 template <class D>

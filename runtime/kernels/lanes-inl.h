@@ -94,7 +94,9 @@ HWY_INLINE hn::Vec<D> divide(D d, hn::Vec<D> v, int ranks) {
     // There is no SIMD division of integers. For 32-bit integers float64 gives the same quotients, and the
     // compiler vectorises it.
     using Quotient = std::conditional_t<sizeof(Lane) <= sizeof(std::int32_t), double, Lane>;
-    HWY_ALIGN Lane lanes[hn::MaxLanes(d)];
+    // As large as a whole vector: for a part of one, such as Rebind makes, MaxLanes() of Highway 1.0 says
+    // less than Lanes() on SVE.
+    HWY_ALIGN Lane lanes[HWY_LANES(Lane)];
     hn::Store(v, d, lanes);
     for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
       lanes[i] = static_cast<Lane>(static_cast<Quotient>(lanes[i]) / static_cast<Quotient>(ranks));

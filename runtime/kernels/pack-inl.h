@@ -139,6 +139,7 @@ HWY_INLINE std::uint64_t nonzero_bits(const T* p) {
 /// packing, but gcc builds its table on the stack, anew for every vector.
 template <class D>
 HWY_INLINE hn::Vec<D> look_up_lanes(D d, hn::Vec<D> v, const std::uint8_t* row) {
+  static_assert(hn::MaxLanes(D()) <= 8, "the rows of the tables have 8 lanes; see PackTag");
   const hn::RebindToUnsigned<D> du;
   const auto bytes = hn::LoadU(hn::Rebind<std::uint8_t, D>(), row);
   if constexpr (sizeof(hn::TFromD<D>) == 8) {

@@ -214,8 +214,8 @@ bool Lane::round() {
   bool moved = false;
   const std::size_t n = endpoint_->poll(completions_);
   // The lane may have been halted while this thread was stuck in the transport; its operations may be gone
-  // then.
-  if (halted_.load(std::memory_order_relaxed)) return false;
+  // then. Nothing of them is read before this load.
+  if (halted_.load(std::memory_order_acquire)) return false;
   for (std::size_t i = 0; i < n; ++i) prefetch(completions_[i]);
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
   moved |= n > 0;

@@ -9,9 +9,14 @@ namespace nzcl::engine {
 /// Rung by whichever thread finishes an operation, without a lock, and only if somebody listens. Thread-safe.
 class CompletionBell {
  public:
-  /// While somebody listens, finished() rings. Both are sequentially consistent with the operation's own
-  /// flag: either the listener sees that the operation has finished, or the bell is rung.
-  void listen() noexcept { listeners_.fetch_add(1, std::memory_order_seq_cst); }
+  /// While somebody listens, finished() rings. The operation's own flag is set before finished() looks for
+  /// listeners, and the listener looks at that flag after this; all but that last look are sequentially
+  /// consistent, and the fence makes up for it: either the listener sees that the operation has finished, or
+  /// the bell is rung.
+  void listen() noexcept {
+    listeners_.fetch_add(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
   void stop_listening() noexcept { listeners_.fetch_sub(1, std::memory_order_relaxed); }
   void finished() noexcept {
     if (listeners_.load(std::memory_order_seq_cst) > 0) ring();

@@ -116,7 +116,9 @@ class Addresses {
     std::memcpy(name.data() + 4, &number, sizeof number);
     const std::uint64_t port = random_();
     std::memcpy(name.data() + 2, &port, 2);
-    return start(random_place(), random_()) + "tcp;ofi_rxm" + std::string(1, '\0') + name;
+    const std::uint64_t key =
+        random_();  // first, because compilers differ in which argument they compute first
+    return start(random_place(), key) + "tcp;ofi_rxm" + std::string(1, '\0') + name;
   }
 
  private:

@@ -26,12 +26,16 @@ class NextWrite {
 
 /// Asks for the right to write to these lines. While this endpoint waits for the peer's answer they come over
 /// from its core, which has read the message before in them; otherwise the next message would wait for that.
-/// It is only a hint to the processor, and gcc's own hint asks only for the right to read unless a newer
-/// instruction set is chosen.
-inline void own_lines([[maybe_unused]] std::byte* begin, [[maybe_unused]] std::size_t bytes) noexcept {
+/// It is only a hint to the processor. On x86-64 gcc's own hint asks only for the right to read unless a
+/// newer instruction set is chosen.
+[[gnu::always_inline]] inline void own_lines(std::byte* begin, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; i += kLine) {
 #ifdef __x86_64__
-  for (std::size_t i = 0; i < bytes; i += kLine) asm volatile("prefetchw %0" ::"m"(begin[i]));
+    asm volatile("prefetchw %0" ::"m"(begin[i]));
+#else
+    __builtin_prefetch(begin + i, 1);
 #endif
+  }
 }
 
 }  // namespace nzcl::verbs::segment
