@@ -47,9 +47,13 @@ class ResultQueue {
     entries_[end_++ % entries_.size()] = {result, wanted_by};
   }
   /// Returns the result that the receiver takes next, or nullptr if it has taken all of them.
-  Result* next(std::size_t receiver) {
+  const Result* next(std::size_t receiver) const {
     const std::uint64_t at = skip(receiver);
     return at == end_ ? nullptr : &entries_[at % entries_.size()].result;
+  }
+  /// Notes that the receiver's next result has its seal from now on. Returns whether it had it before.
+  bool seal_next(std::size_t receiver) {
+    return std::exchange(entries_[skip(receiver) % entries_.size()].result.sealed, true);
   }
   /// Calls visit(receiver) for all receivers that have not taken all of their results, in ascending order.
   template <typename Visit>

@@ -395,12 +395,12 @@ bool ResultSender::deliver_to(std::size_t receiver) {
   const SendChannel& channel = context_.channels(priority_, rank).send_down;
   StagingPool& pool = context_.pool(priority_);
   bool any = false;
-  while (ResultQueue::Result* const next = results_.next(receiver)) {
+  while (const ResultQueue::Result* next = results_.next(receiver)) {
     if (!channel.ready() || context_.outbox.room() == 0) break;
     const verbs::Segment message{pool.buffer(next->staging), next->bytes, pool.region()};
     pool.add_reference(next->staging);
     context_.push_message(priority_, Direction::down, rank, next->staging, {&message, 1}, std::nullopt,
-                          std::exchange(next->sealed, true));
+                          results_.seal_next(receiver));
     taken(receiver, next->staging);
     any = true;
   }
