@@ -26,7 +26,7 @@ engine::LaneOptions options() {
 /// What a lane's address has in front of that of its endpoint: where its memory is, a secret, and an empty
 /// address of each exchange.
 constexpr std::size_t kBeforeEndpoint =
-    sizeof(verbs::RemoteMemory) + sizeof(std::uint64_t) + wire::kPriorities;
+    sizeof(verbs::RemoteMemory) + sizeof(std::uint64_t) + 1 + wire::kPriorities;
 
 void run(FuzzInput input) {
   verbs::LoopbackNetwork network;

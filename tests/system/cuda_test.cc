@@ -43,6 +43,8 @@ struct Leaving {
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
+    // Streams of a process share 8 queues otherwise, and here those of one rank would wait for another one's.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if (!on_device()) {
       ASSERT_NE(fake(), nullptr) << ::dlerror();
     }

@@ -116,7 +116,7 @@ void StagedOperation::start_packing() {
 /// do not begin before, so nobody else writes the bits.
 void StagedOperation::start_placing() {
   gpu::Gpu& gpu = *slots_->gpu();
-  const gpu::Stream stream = slot_->stream();
+  const gpu::Stream stream = slots_->stream();
   const bool whole = layout_.tiled();
   if (whole) std::fill_n(slot_->output_bits(), slices_, 1);
   for (std::uint64_t first = 0; first < slices_; first += group_slices_) {

@@ -53,7 +53,7 @@ class StagedOperation final : public engine::StagedMemory {
   void give_up_rest();
   bool is_placed() const { return done_.is_raised(); }
   /// Why the GPU does no more work, if that is so.
-  std::optional<std::string> why_broken() const { return slots_->gpu()->why_broken(slot_->stream()); }
+  std::optional<std::string> why_broken() const { return slots_->gpu()->why_broken(slots_->stream()); }
   /// The last step: lets all streams go on that wait for the operation, whatever has become of it, and gives
   /// its memory to others.
   void release();

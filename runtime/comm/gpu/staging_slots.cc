@@ -22,10 +22,8 @@ std::size_t total_bytes(const SlotSize& size) {
 StagingSlot::StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrations, const SlotSize& size)
     : gpu_(std::move(gpu)), size_(size), memory_(gpu_->pin(total_bytes(size))) {
   try {
-    stream_ = gpu_->make_stream();
     registration_ = registrations.add({memory_.host, memory_.bytes}, MemoryKind::host);
   } catch (...) {
-    if (stream_ != nullptr) gpu_->destroy_stream(stream_);
     gpu_->unpin(memory_);
     throw;
   }
@@ -33,7 +31,6 @@ StagingSlot::StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrat
 
 StagingSlot::~StagingSlot() {
   registration_.reset();
-  gpu_->destroy_stream(stream_);
   gpu_->unpin(memory_);
 }
 
@@ -72,6 +69,7 @@ bool StagingSlot::is_quiet() const {
 }
 
 StagingSlots::~StagingSlots() {
+  gpu_->destroy_stream(stream_);
   static auto* const kept = new std::vector<std::unique_ptr<StagingSlot>>;  // until the process ends
   static auto* const mutex = new std::mutex;
   for (auto& slot : slots_) {

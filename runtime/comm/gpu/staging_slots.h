@@ -21,8 +21,8 @@ struct SlotSize {
   }
 };
 
-/// Memory for one operation at a time, in one piece that is registered with the transport, and the stream on
-/// which its result is placed. The result is placed in groups of slices, and the stream waits for each.
+/// Memory for one operation at a time, in one piece that is registered with the transport. Its result is
+/// placed in groups of slices, and the GPU waits for each.
 class StagingSlot {
  public:
   /// Throws Error{system} if the memory cannot be pinned or registered.
@@ -40,12 +40,11 @@ class StagingSlot {
   std::uint64_t* input_bits() const;
   std::uint64_t* output_bits() const;
   std::uint32_t* flags() const;
-  /// The word for which the stream waits before it places a group, and what it is set to.
+  /// The word for which the GPU waits before it places a group, and what it is set to.
   std::uint32_t* ready(std::uint64_t group) const;
   std::uint32_t value_of_valid() const { return 2 * use_; }
   std::uint32_t value_of_invalid() const { return 2 * use_ + 1; }
   void set_ready(std::uint64_t group, bool valid) const;
-  gpu::Stream stream() const { return stream_; }
   template <typename T>
   T* seen(T* at) const {
     return memory_.seen(at);
@@ -62,21 +61,24 @@ class StagingSlot {
   const std::shared_ptr<gpu::Gpu> gpu_;
   const SlotSize size_;
   const gpu::PinnedMemory memory_;
-  gpu::Stream stream_ = nullptr;
   std::shared_ptr<Registration> registration_;  // released before the memory is unpinned
   std::uint32_t use_ = 0;
   std::uint64_t used_flags_ = 0;
 };
 
-/// The slots of one GPU that are not in use. Thread-safe.
+/// The slots of one GPU that are not in use, and the stream on which results are placed. It is one for all
+/// operations, because a GPU has few queues: streams that share one wait for each other, and those of the
+/// caller should not wait for results of which they know nothing. Thread-safe.
 class StagingSlots {
  public:
+  /// Throws Error{system}.
   StagingSlots(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrations)
-      : gpu_(std::move(gpu)), registrations_(registrations) {}
+      : gpu_(std::move(gpu)), registrations_(registrations), stream_(gpu_->make_stream()) {}
   /// A slot to which the GPU may still write, because a stream has not come so far, is never freed.
   ~StagingSlots();
 
   const std::shared_ptr<gpu::Gpu>& gpu() const { return gpu_; }
+  gpu::Stream stream() const { return stream_; }
   /// Returns the smallest that is large enough and that the GPU does not write to, or a new one. Throws
   /// Error{system}.
   std::unique_ptr<StagingSlot> take(const SlotSize& size);
@@ -85,6 +87,7 @@ class StagingSlots {
  private:
   const std::shared_ptr<gpu::Gpu> gpu_;
   Registrations& registrations_;
+  const gpu::Stream stream_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<StagingSlot>> slots_;
 };
