@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "runtime/plan/engine_config.h"
 #include "runtime/plan/tuning.h"
@@ -94,8 +93,7 @@ std::uint64_t direct_from(const verbs::Costs& between, int ranks_between, const 
   const double foreign = ranks_between * between.foreign_byte + ranks_within * within.foreign_byte;
   const double saved = copies - foreign;  // per byte of the run
   const double bytes = (ranks_between * between.write + ranks_within * within.write) / saved;
-  return saved > 0 && bytes < 1e18 ? static_cast<std::uint64_t>(std::ceil(bytes))
-                                   : std::numeric_limits<std::uint64_t>::max();
+  return saved > 0 && bytes < 1e18 ? static_cast<std::uint64_t>(std::ceil(bytes)) : kNeverDirect;
 }
 
 }  // namespace nzcl::engine

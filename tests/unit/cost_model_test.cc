@@ -2,15 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "runtime/plan/engine_config.h"
 #include "verbs/cma/costs.h"
 
 namespace nzcl::engine {
 namespace {
 
-constexpr auto kNever = std::numeric_limits<std::uint64_t>::max();
+constexpr auto kNever = kNeverDirect;
 
 TEST(CostModel, AnEntryIsWorthTheCopyThatItSaves) {
   EXPECT_EQ(gather_from({.segment = 799.5}), 800u);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/rank_names.h"
+
 namespace nzcl::bootstrap {
 namespace {
 
@@ -13,12 +15,6 @@ using testing::IsEmpty;
 using testing::SizeIs;
 using Stage = RegroupState::Stage;
 using Kind = RegroupVerdict::Kind;
-
-std::vector<std::string> names(std::size_t count) {
-  std::vector<std::string> all;
-  for (std::size_t i = 0; i < count; ++i) all.push_back("rank " + std::to_string(i));
-  return all;
-}
 
 class RegroupBoardTest : public testing::Test {
  protected:
@@ -41,7 +37,7 @@ class RegroupBoardTest : public testing::Test {
     if (stage == Stage::failed) state.failure = {ErrorCode::system, "no memory"};
     return state;
   }
-  RegroupBoard board{names(4), {}};
+  RegroupBoard board{test::rank_names(4), {}};
 };
 
 TEST_F(RegroupBoardTest, WaitsForAllThatLiveAndCommitsWhenAllHaveJoined) {
@@ -308,7 +304,7 @@ TEST_F(GrowBoardTest, ADeathBeforeTheAttemptOrInItEndsTheCalls) {
   board.gone(2, true);
   board.said(0, grows(6));
   expect_refused(board.decide(), ErrorCode::peer_failed, {0}, "rank 2");
-  board = RegroupBoard(names(4), {});
+  board = RegroupBoard(test::rank_names(4), {});
   all_begin();
   for (const std::size_t i : {0u, 1u}) board.said(i, grown(Stage::built, 1));
   board.gone(3, true);

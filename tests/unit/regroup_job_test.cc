@@ -10,18 +10,13 @@
 
 #include "runtime/bootstrap/regroup_board.h"
 #include "runtime/bootstrap/regroup_member.h"
+#include "tests/unit/rank_names.h"
 
 namespace nzcl::bootstrap {
 namespace {
 
 using Stage = RegroupState::Stage;
 using Kind = RegroupVerdict::Kind;
-std::vector<std::string> names(std::size_t count) {
-  std::vector<std::string> all;
-  for (std::size_t i = 0; i < count; ++i) all.push_back("rank " + std::to_string(i));
-  return all;
-}
-
 /// Members around a hub. Between every two, messages keep their order. When a member dies, what it sent last
 /// may be lost; whoever is connected with it learns of its death after what has arrived.
 class Job {
@@ -29,7 +24,7 @@ class Job {
   /// `wish` is the same on all. If it is to grow, an attempt may also fail because a new rank does not come.
   Job(std::size_t count, unsigned seed, int deaths, RegroupWish wish)
       : random_(seed), deaths_(deaths), wish_(std::move(wish)), members_(count), queues_(count * count) {
-    for (Member& m : members_) m.board = RegroupBoard(names(count), {});
+    for (Member& m : members_) m.board = RegroupBoard(test::rank_names(count), {});
   }
 
   void run() {
