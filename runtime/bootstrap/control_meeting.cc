@@ -31,8 +31,7 @@ std::vector<std::string> names_of(const MeetingSettings& settings) {
 }
 
 void throw_if_over(const Meeting& meeting) {
-  if (meeting.is_over())
-    throw Error(ErrorCode::aborted, fmt::format("the meeting at {} is over", meeting.settings().point_name));
+  if (const auto failure = meeting.ended_by()) throw Error(failure->code, failure->text);
 }
 
 /// The address of this host on a connection, or "" if it leads to this host itself.
@@ -104,7 +103,7 @@ void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
   Reception& reception = *reception_;
   reception.open(deadline);
   const auto is_decided = [&] {
-    return reception.all_have_come() || reception.failure() || is_failed() || meeting.is_over();
+    return reception.all_have_come() || reception.failure() || is_failed() || meeting.ended_by();
   };
   const bool over = run_until(is_decided, deadline);
   throw_if_over(meeting);
@@ -131,7 +130,7 @@ void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
     stream = std::move(found);
     over = true;
   });
-  run_until([&] { return over || meeting.is_over(); }, deadline + kGrace);
+  run_until([&] { return over || meeting.ended_by(); }, deadline + kGrace);
   if (!over) {
     const Error late = search.late();  // before the connection is closed, which changes it
     search.stop();
@@ -143,7 +142,7 @@ void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
   local_address_ = address_on(*stream);
   connect(0, std::move(stream));
   const bool answered =
-      run_until([&] { return context_ || is_failed() || meeting.is_over(); }, deadline + kGrace);
+      run_until([&] { return context_ || is_failed() || meeting.ended_by(); }, deadline + kGrace);
   throw_failure();
   throw_if_over(meeting);
   if (!answered)

@@ -22,8 +22,11 @@ constexpr int kRounds = 2;
 
 class ExchangeMeeting final : public Meeting {
  public:
-  ExchangeMeeting(MeetingSettings settings, Allgather allgather)
-      : Meeting(std::move(settings)), allgather_(std::move(allgather)) {}
+  ExchangeMeeting(MeetingSettings settings, Allgather allgather,
+                  std::function<std::optional<Failure>()> ended_by)
+      : Meeting(std::move(settings)), allgather_(std::move(allgather)), ended_by_(std::move(ended_by)) {}
+
+  std::optional<Failure> ended_by() const override { return ended_by_ ? ended_by_() : std::nullopt; }
 
   std::variant<HubPlace, NotYet> place(Deadline deadline) override {
     if (place_.secret.empty()) {
@@ -46,6 +49,7 @@ class ExchangeMeeting final : public Meeting {
                                              " told where it listens in a way that this version does not "
                                              "understand");
     }
+    if (const auto failure = ended_by()) throw Error(failure->code, failure->text);
     return *point_;
   }
   bool secret_is_sure() const override { return true; }
@@ -79,6 +83,7 @@ class ExchangeMeeting final : public Meeting {
   }
 
   const Allgather allgather_;
+  const std::function<std::optional<Failure>()> ended_by_;  // or none
   HubPlace place_;                     // without a secret until the members' hosts are known
   std::optional<MeetingPoint> point_;  // once member 0 has told it
   int rounds_ = 0;                     // that have ended well
@@ -87,8 +92,9 @@ class ExchangeMeeting final : public Meeting {
 
 }  // namespace
 
-std::unique_ptr<Meeting> make_exchange_meeting(MeetingSettings settings, Allgather allgather) {
-  return std::make_unique<ExchangeMeeting>(std::move(settings), std::move(allgather));
+std::unique_ptr<Meeting> make_exchange_meeting(MeetingSettings settings, Allgather allgather,
+                                               std::function<std::optional<Failure>()> ended_by) {
+  return std::make_unique<ExchangeMeeting>(std::move(settings), std::move(allgather), std::move(ended_by));
 }
 
 }  // namespace nzcl::bootstrap

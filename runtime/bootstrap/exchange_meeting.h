@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,10 @@ using Allgather = std::function<std::vector<std::string>(std::string_view mine, 
 /// A meeting in two rounds of an allgather, whose channel must be trusted: all tell on which host they are,
 /// so that member 0 listens for other hosts only if there are some, and then member 0 tells where it listens,
 /// and a secret for this meeting. A member that gives up takes part in the next round and says why.
-std::unique_ptr<Meeting> make_exchange_meeting(MeetingSettings settings, Allgather allgather);
+///
+/// `ended_by`, if given, is Meeting::ended_by(): a member that dies on its way to the hub is missed by
+/// whoever carries the bytes, and not by the meeting.
+std::unique_ptr<Meeting> make_exchange_meeting(MeetingSettings settings, Allgather allgather,
+                                               std::function<std::optional<Failure>()> ended_by = {});
 
 }  // namespace nzcl::bootstrap

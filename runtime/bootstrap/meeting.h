@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -63,8 +64,8 @@ class Meeting {
   int rank() const { return settings_.position; }  // this member's position, 0 .. size() - 1
   int size() const { return settings_.size; }
 
-  /// Whether this meeting cannot end well any more. Asked again and again by all members.
-  virtual bool is_over() const { return false; }
+  /// Why this meeting cannot end well any more, if so. Asked again and again by all members.
+  virtual std::optional<Failure> ended_by() const { return std::nullopt; }
 
   // --- On member 0
   /// Where to listen. Called before every attempt.

@@ -124,7 +124,7 @@ void RegroupBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
   const std::vector<int> members = members_of(attempt);
   Positions lost;  // who died, or whose calls are over
   bool late = false, all_built = true;
-  const Member* failed = nullptr;
+  std::optional<std::size_t> failed;
   Positions unheard;  // who live, and have not said yet whether they could join
   for (const int position : members) {
     const auto i = static_cast<std::size_t>(position);
@@ -134,15 +134,15 @@ void RegroupBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
     if (!m.lives || elsewhere) lost.push_back(i);
     all_built &= here && m.state.stage == Stage::built;
     late |= here && m.lives && m.state.late;
-    if (here && m.state.stage == Stage::failed && failed == nullptr) failed = &m;
+    if (here && m.state.stage == Stage::failed && !failed) failed = i;
     if (m.lives && m.state.stage != Stage::built && m.state.stage != Stage::failed) unheard.push_back(i);
   }
   const auto in = all_that([attempt](const Member& m) { return m.lives && takes_part(m.state, attempt); });
   if (lost.empty() && all_built) {
     follow_commit(attempt, orders);
-  } else if (lost.empty() && failed != nullptr && inexplicable_ == attempt) {
+  } else if (lost.empty() && failed && inexplicable_ == attempt) {
     closed_ = attempt;
-    refuse(in, failed->state.failure, orders);
+    refuse(in, failure_of(*failed), orders);
   } else if ((!lost.empty() || late) && grow_of(attempt) > 0) {
     closed_ = attempt;
     // Those who are ready were to be told of the attempt by a hub that died before.
@@ -161,6 +161,15 @@ void RegroupBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
   } else {
     tell_place(attempt, orders);
   }
+}
+
+/// Why a member could not join. What it was told by another one begins with that one's name already.
+Failure RegroupBoard::failure_of(std::size_t member) const {
+  Failure failure = members_[member].state.failure;
+  const bool named = std::any_of(names_.begin(), names_.end(),
+                                 [&](const std::string& name) { return failure.text.starts_with(name); });
+  if (!named) failure.text = names_[member] + ": " + failure.text;
+  return failure;
 }
 
 void RegroupBoard::tell_place(std::uint64_t attempt, std::vector<Order>& orders) {

@@ -87,6 +87,7 @@ class RegroupBoard {
   const std::vector<int>& members_of(std::uint64_t attempt) const;
   int grow_of(std::uint64_t attempt) const;
   void follow_commit(std::uint64_t attempt, std::vector<Order>& orders);
+  Failure failure_of(std::size_t member) const;
   void tell_place(std::uint64_t attempt, std::vector<Order>& orders);
   void go_on(std::uint64_t attempt, std::vector<Order>& orders);
   void again(const Positions& in, std::uint64_t attempt, std::vector<Order>& orders);

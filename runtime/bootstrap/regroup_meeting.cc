@@ -17,7 +17,10 @@ class RegroupMeeting : public Meeting {
   RegroupMeeting(MeetingSettings settings, Regrouping& regrouping, std::uint64_t attempt, bool one_host)
       : Meeting(std::move(settings)), regrouping_(regrouping), attempt_(attempt), one_host_(one_host) {}
 
-  bool is_over() const override { return !regrouping_.is_open(attempt_); }
+  std::optional<Failure> ended_by() const override {
+    if (regrouping_.is_open(attempt_)) return std::nullopt;
+    return Failure{ErrorCode::aborted, "the attempt to replace the communicator is over"};
+  }
 
   std::variant<HubPlace, NotYet> place(Deadline) override {
     HubPlace place{.addresses = {}, .port = 0, .secret = secret_, .for_this_user = false};
@@ -29,7 +32,7 @@ class RegroupMeeting : public Meeting {
   std::variant<MeetingPoint, NotYet> find(Deadline deadline) override {
     const auto place = regrouping_.place(attempt_, deadline);
     if (!place) {
-      if (is_over()) throw Error(ErrorCode::aborted, "the attempt to replace the communicator is over");
+      if (const auto failure = ended_by()) throw Error(failure->code, failure->text);
       return NotYet{.why = settings().name(0) + " has not told yet where it listens", .for_long = false};
     }
     auto point = parse_point(*place);

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <deque>
+#include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +21,7 @@
 
 #include "nzcl/communicator.h"
 #include "perf/cpu_seconds.h"
+#include "tests/process/scribbler.h"
 
 namespace {
 
@@ -36,6 +39,7 @@ struct Arguments {
   int late_rank = -1, late_ms = 0;
   int idle_seconds = 0;
   bool not_dumpable = false;
+  bool busy = false, scribble = false;
   std::string digest;  // "": compare with a plain sum; otherwise the type whose results are digested
   int every = 1;       // of a digest: how many blocks there are for each that is not zero
 };
@@ -47,11 +51,24 @@ bool holds(int rank, int round, std::size_t block) {
 
 float value(int rank, std::size_t i) { return static_cast<float>(rank + 1) + static_cast<float>(i % 5); }
 
+/// What may happen beside the sums: registers a buffer, and uses a part of the ranks for a moment.
+void run_beside(nzcl::Communicator& comm) {
+  nzcl::Communicator half = comm.split(comm.rank() % 2);
+  std::vector<float> data(1000, static_cast<float>(half.rank()));
+  const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
+  half.allreduce({.input = data.data(), .output = data.data(), .count = data.size()}).wait();
+  const auto sum = static_cast<float>(half.size() * (half.size() - 1) / 2);
+  if (data.front() == sum && data.back() == sum) return;
+  std::fprintf(stderr, "rank %d of the half: %g, not %g\n", half.rank(), data.front(), sum);
+  std::exit(4);
+}
+
 void run(nzcl::Communicator& comm, const Arguments& a) {
   std::vector<float> data(a.count);
   const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
   for (int round = 0; round < a.rounds; ++round) {
     if (comm.rank() == a.die_rank && round == a.die_at) ::kill(::getpid(), SIGKILL);
+    if (a.busy && round % 4 == 3) run_beside(comm);
     if (comm.rank() == a.late_rank) std::this_thread::sleep_for(std::chrono::milliseconds(a.late_ms));
     for (std::size_t i = 0; i < a.count; ++i)
       data[i] = holds(comm.rank(), round, i / kBlock) ? value(comm.rank(), i) : 0.0f;
@@ -142,6 +159,12 @@ void grow(nzcl::Communicator& comm, int size) {
   std::printf("grown to rank %d of %d in %.0f ms\n", comm.rank(), comm.size(), took.count());
 }
 
+/// Whether another rank has said why it cannot go on. It ends, and those that are left can shrink without it.
+bool is_about_another(const nzcl::Error& error) {
+  const std::string text = error.what();
+  return text.starts_with("rank ") && text.find("(pid " + std::to_string(::getpid())) == text.npos;
+}
+
 /// Runs the rounds. If a rank dies meanwhile, those that are left run ten more on a smaller communicator, and
 /// so on. Prints how long it took from the failure to the next sum. Buffers stay registered. If new ranks are
 /// to come, they are waited for once when the rounds are over, and ten more follow.
@@ -161,17 +184,22 @@ void run_shrinking(nzcl::Communicator comm, Arguments a) {
       continue;
     } catch (const nzcl::Error& e) {
       std::printf("failed: %s\n", e.what());
+      // This process lacks something, and would again. The others go on without it.
+      if (e.code() == nzcl::ErrorCode::system && !is_about_another(e)) throw;
     }
     const auto before = std::chrono::steady_clock::now();
     while (true) {
-      comm = comm.shrink();
+      bool shrunk = false;
       try {
+        comm = comm.shrink();
+        shrunk = true;
         const float mine = static_cast<float>(comm.rank());
         std::fill(data.begin(), data.end(), mine);
         comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size()}).wait();
         break;
       } catch (const nzcl::Error& e) {
         std::printf("failed: %s\n", e.what());
+        if (!shrunk && !is_about_another(e)) throw;
       }
     }
     const auto sum = static_cast<float>(comm.size() * (comm.size() - 1) / 2);
@@ -205,11 +233,15 @@ int main(int argc, char** argv) {
   app.add_option("--late-ms", a.late_ms, "by this time");
   app.add_option("--idle", a.idle_seconds, "Seconds to do nothing, and print the CPU time that they took");
   app.add_flag("--not-dumpable", a.not_dumpable, "Let no other process write this one's memory");
+  app.add_flag("--busy", a.busy, "Split the communicator and register buffers between the rounds");
+  app.add_flag("--scribble", a.scribble, "On SIGUSR1, write random bytes where the other ranks read");
   app.add_option("--digest", a.digest, "Sum awkward values of this type, and print a digest of the results")
       ->check(CLI::IsMember({"int32", "float32"}));
   app.add_option("--every", a.every, "of which one in so many blocks is not zero on each rank");
   CLI11_PARSE(app, argc, argv);
   if (a.not_dumpable) ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  std::optional<Scribbler> scribbler;
+  if (a.scribble) scribbler.emplace();
   try {
     std::deque<nzcl::Communicator> all;
     for (int i = 0; i < a.communicators; ++i) {
@@ -239,6 +271,9 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const nzcl::Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
+    return 3;
+  } catch (const std::bad_alloc&) {
+    std::fputs("out of memory\n", stderr);
     return 3;
   }
 }

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <asio.hpp>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +26,7 @@
 #include "runtime/bootstrap/local.h"
 #include "runtime/bootstrap/secure_stream.h"
 #include "runtime/bootstrap/socket_meeting.h"
+#include "runtime/bootstrap/star_control.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/system/meeting.h"
 
@@ -410,6 +413,46 @@ TEST(ExchangeMeeting, TheOthersLearnAtTheNextRoundWhyOneGivesUp) {
     });
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(errors[static_cast<std::size_t>(rank)], rank == who ? "" : "no memory \uFFFD");
+    }
+  }
+}
+
+/// A member that has died on its way to the hub, or the hub before others have connected, is missed by
+/// whoever carries the bytes, as the control plane of a communicator that is split. Nobody waits for the
+/// deadline then.
+TEST(ExchangeMeeting, EndsWithWhatCarriesIt) {
+  for (const int missing : {0, 2}) {
+    const auto local = std::make_shared<LocalMeeting>(3);
+    std::atomic<int> away{0};
+    std::vector<std::string> errors(3);
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto ended_by = [&]() -> std::optional<Failure> {
+          if (away == 0) return std::nullopt;
+          return Failure{ErrorCode::peer_failed, "the missing one died"};
+        };
+        const auto meeting = make_exchange_meeting(settings(rank, 3), local_allgather(local, rank), ended_by);
+        if (rank == missing) {  // tells the others what they need to begin, and is gone
+          if (rank == 0) {
+            meeting->place(in(kLong));
+            meeting->publish(1, in(kLong));  // where nobody answers
+          } else {
+            meeting->find(in(kLong));
+          }
+          away = 1;
+          return;
+        }
+        try {
+          StarControl(meeting->settings()).meet(*meeting, in(kLong));
+        } catch (const Error& e) {
+          errors[static_cast<std::size_t>(rank)] = e.what();
+        }
+      });
+    }
+    threads.clear();
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(errors[static_cast<std::size_t>(rank)], rank == missing ? "" : "the missing one died");
     }
   }
 }

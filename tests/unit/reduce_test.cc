@@ -8,6 +8,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "any_values.h"
 #include "each_target.h"
@@ -290,7 +291,11 @@ TEST(ReduceByHand, NanHasOneFormUnlessCopied) {
 }
 
 TEST(KernelTargets, BestComesFirstAndIsActive) {
-  const auto names = kernel_targets();
+  auto names = kernel_targets();
+  // Highway 1.0 lists these two on CPUs with vectors of their length, and chooses SVE2 all the same.
+  std::erase_if(names, [](const std::string& name) {
+    return active_kernel_target() == "SVE2" && (name == "SVE2_128" || name == "SVE_256");
+  });
   ASSERT_FALSE(names.empty());
   EXPECT_EQ(active_kernel_target(), names.front());
 }

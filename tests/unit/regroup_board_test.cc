@@ -104,7 +104,7 @@ TEST_F(RegroupBoardTest, AFailureThatNoDeathExplainsIsOneForAll) {
   ASSERT_THAT(refused, SizeIs(1));
   EXPECT_EQ(refused[0].frame.verdict.kind, Kind::refuse);
   EXPECT_THAT(refused[0].to, ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(refused[0].frame.verdict.failure.text, "no memory");
+  EXPECT_EQ(refused[0].frame.verdict.failure.text, "rank 2: no memory");
   EXPECT_EQ(board.unexplained(), std::nullopt);
 }
 

@@ -73,7 +73,8 @@ Part Splitter::join(ControlPlane& control, const SplitGroup& group, const std::s
                                                           part.introduction.membership.members.self);
   part.meeting = bootstrap::make_exchange_meeting(
       meeting_of_part(part.introduction, "the control plane of their parent"),
-      [rounds](std::string_view mine, Deadline until) { return rounds->allgather(mine, until); });
+      [rounds](std::string_view mine, Deadline until) { return rounds->allgather(mine, until); },
+      [&control] { return control.failed() ? control.failure() : std::nullopt; });
   return part;
 }
 
