@@ -13,7 +13,7 @@ import time
 import fault_plans
 
 SHM = "/dev/shm"
-TIMEOUT_S, BOOTSTRAP_S = 2, 6  # of the ranks; a rank that is stopped for longer is left out
+TIMEOUT_S, BOOTSTRAP_S = 2, 12  # of the ranks; a rank that is stopped for longer is left out
 WELL, REFUSED, WRONG = 0, 3, 4  # how a rank ends: with right sums, with an error of nzcl's, with a wrong sum
 
 

@@ -163,11 +163,13 @@ void RegroupBoard::go_on(std::uint64_t attempt, std::vector<Order>& orders) {
   }
 }
 
-/// Why a member could not join. What it was told by another one begins with that one's name already.
+/// Why a member could not join. What another one has told it begins with a name already, which has a number
+/// of the communicator that they tried to make: "rank 3 (pid 17 on host)".
 Failure RegroupBoard::failure_of(std::size_t member) const {
   Failure failure = members_[member].state.failure;
-  const bool named = std::any_of(names_.begin(), names_.end(),
-                                 [&](const std::string& name) { return failure.text.starts_with(name); });
+  const bool named = std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
+    return failure.text.starts_with(name.substr(0, name.find(' ') + 1));
+  });
   if (!named) failure.text = names_[member] + ": " + failure.text;
   return failure;
 }
