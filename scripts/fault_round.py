@@ -207,7 +207,7 @@ class Round:
         """What the others may say and end, or "". A job whose ranks have not all come cannot go on without one."""
         if self.plan.from_start:
             names = "|".join(str(i) for i in (*self.killed, *self.stopped, *self.lacking))
-            return rf"\brank ({names})\b|/dev/shm"
+            return rf"\brank ({names})\b|\bpeer(\(s\))? (\d+, )*({names})\b|/dev/shm"
         return "/dev/shm" if self.plan.kind.startswith("no more /dev/shm") else ""
 
     def took(self):
