@@ -33,7 +33,7 @@ class Rank:
         env.update(RANK=str(number), WORLD_SIZE=str(round_.size), LOCAL_RANK="0" if hosts else str(number),
                    MASTER_ADDR=hosts.address(0) if hosts else "127.0.0.1", MASTER_PORT=str(round_.port),
                    NZCL_SECRET="secret-of-the-faults", NZCL_TRANSPORT=round_.transport, NZCL_TIMEOUT_S=str(TIMEOUT_S),
-                   NZCL_BOOTSTRAP_TIMEOUT_S=str(BOOTSTRAP_S))
+                   NZCL_BOOTSTRAP_TIMEOUT_S=str(BOOTSTRAP_S), NZCL_CLOSE_TIMEOUT_S=str(2 * TIMEOUT_S))
         if round_.plan.scribbler >= 0:
             env["NZCL_CHECKSUM"] = "1"  # otherwise a sum may be of what was scribbled
         if round_.plan.clocks:

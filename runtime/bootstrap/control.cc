@@ -33,7 +33,7 @@ StarControl::~StarControl() {
     shut_ = true;
     if (reception_) reception_->close();
     listener_.reset();
-    for (auto* timer : {&suspicion_, &verdict_, &reason_time_, &patience_time_}) {
+    for (auto* timer : {&suspicion_, &verdict_, &abort_time_, &reason_time_, &patience_time_}) {
       if (*timer) (*timer)->cancel();
     }
     asio::error_code ignored;

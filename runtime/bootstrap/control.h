@@ -3,6 +3,7 @@
 // tells every member about the first failure, notices members that die, and lets all leave together.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -70,6 +71,9 @@ class ControlPlane {
 
   /// Reports a failure to the hub. Only the first failure of a communicator counts. Does not block.
   virtual void abort(Failure failure) = 0;
+  /// Does so after this time, unless do_not_abort() is called before. Neither blocks.
+  virtual void abort_after(std::chrono::nanoseconds time, Failure failure) = 0;
+  virtual void do_not_abort() = 0;
   virtual bool failed() const noexcept = 0;  // costs one atomic load
   virtual std::optional<Failure> failure() const = 0;
 

@@ -28,6 +28,22 @@ void StarControl::abort(Failure failure) {
   });
 }
 
+void StarControl::abort_after(std::chrono::nanoseconds time, Failure failure) {
+  asio::post(io_, [this, time, failure = std::move(failure)] {
+    if (shut_ || abort_time_) return;
+    abort_time_.emplace(io_, time);
+    abort_time_->async_wait([this, failure](const asio::error_code& error) {
+      if (!error && !shut_) abort(failure);
+    });
+  });
+}
+
+void StarControl::do_not_abort() {
+  asio::post(io_, [this] {
+    if (abort_time_) abort_time_->cancel();
+  });
+}
+
 std::optional<Failure> StarControl::failure() const {
   const std::scoped_lock lock(mutex_);
   return failure_;

@@ -18,6 +18,10 @@ constexpr std::chrono::milliseconds kLookPause{100};
 // How long a new hub waits for members that live and have not come to it, before it decides without them who
 // is left.
 constexpr std::chrono::seconds kPatience{3};
+// The same if a hub before it was silent: each member waits for that until its own deadline, which is as much
+// later as it has called later, for instance because it first closed another communicator, which may take 10
+// s.
+constexpr std::chrono::seconds kPatienceAfterSilence{15};
 
 }  // namespace
 
@@ -74,9 +78,11 @@ asio::awaitable<void> StarControl::look(std::size_t position) {
 
 /// Members before this one have died, and those behind it will come, unless they have died as well.
 void StarControl::take_over() {
+  bool silent = false;
   for (int before = 0; before < self_; ++before) {
     const auto i = static_cast<std::size_t>(before);
     mark_gone(i, members_[i].dead);
+    silent |= !members_[i].dead;
   }
   hub_ = self_;
   regroup_board_.took_over();
@@ -84,7 +90,7 @@ void StarControl::take_over() {
   for (std::size_t i = static_cast<std::size_t>(self_) + 1; i < members_.size(); ++i)
     asio::co_spawn(io_, look_after(i), asio::detached);
   check_all();
-  patience_time_.emplace(io_, kPatience);
+  patience_time_.emplace(io_, silent ? kPatienceAfterSilence : kPatience);
   patience_time_->async_wait([this](const asio::error_code& error) {
     if (error || shut_) return;
     regroup_board_.patience_is_over();

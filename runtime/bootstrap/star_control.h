@@ -34,6 +34,8 @@ class StarControl final : public ControlPlane {
   void unwatch() override;
   const std::string& local_address() const override { return local_address_; }
   void abort(Failure failure) override;
+  void abort_after(std::chrono::nanoseconds time, Failure failure) override;
+  void do_not_abort() override;
   bool failed() const noexcept override { return failed_.load(std::memory_order_acquire); }
   std::optional<Failure> failure() const override;
   void quiesced() override;
@@ -161,6 +163,7 @@ class StarControl final : public ControlPlane {
   Regrouping regrouping_;
   bool replaced_ = false;       // this hub fails the communicator because another one takes its place
   RegroupBoard regroup_board_;  // only on the hub
+  std::optional<asio::steady_timer> abort_time_;     // of abort_after()
   std::optional<asio::steady_timer> reason_time_;    // only on the hub
   std::optional<asio::steady_timer> patience_time_;  // only on a hub that has taken another one's place
   bool looking_for_hub_ = false;

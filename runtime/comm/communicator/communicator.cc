@@ -1,5 +1,7 @@
 #include "nzcl/communicator.h"
 
+#include <system_error>
+
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
 #include "runtime/bootstrap/factory.h"
@@ -74,6 +76,16 @@ class WorkState {
   }
 };
 
+/// Returns what `make` returns. What the system refuses becomes an Error that says which call it was in.
+template <typename Make>
+auto telling(const char* call, Make make) {
+  try {
+    return make();
+  } catch (const std::system_error& e) {
+    throw Error(ErrorCode::system, std::string(call) + ": " + e.what());
+  }
+}
+
 /// Gives the public classes access to a CommunicatorCore, and to each other's private members.
 class CommunicatorState {
  public:
@@ -83,7 +95,9 @@ class CommunicatorState {
   static std::unique_ptr<CommunicatorState> join(const Options& given,
                                                  std::unique_ptr<bootstrap::Meeting> meeting,
                                                  comm::Identity identity) {
-    return std::make_unique<CommunicatorState>(CommunicatorCore::join(given, std::move(meeting), identity));
+    return std::make_unique<CommunicatorState>(telling("joining the communicator", [&] {
+      return CommunicatorCore::join(given, std::move(meeting), std::move(identity));
+    }));
   }
   static std::shared_ptr<CommunicatorCore> join_local(const LocalGroup& group, Role role, int index,
                                                       Options options) {
@@ -302,19 +316,20 @@ void Communicator::refuse(std::string_view reason) {
   comm::refuse_unknown(*this, Error(ErrorCode::invalid_argument, std::string(reason)));
 }
 Communicator Communicator::split(int color, int key) {
-  auto core = state().core->split(color, key);
+  auto core = telling("split", [&] { return state().core->split(color, key); });
   return Communicator(core ? std::make_unique<CommunicatorState>(std::move(core)) : nullptr);
 }
 Communicator Communicator::shrink(const ShrinkOptions& options) {
   comm::CommunicatorCore& core = *state().core;
   const auto deadline = deadline_of("shrink", options.timeout, core.options());
-  return Communicator(
-      std::make_unique<CommunicatorState>(core.shrink(options.leave_out, options.minority, deadline)));
+  return Communicator(std::make_unique<CommunicatorState>(
+      telling("shrink", [&] { return core.shrink(options.leave_out, options.minority, deadline); })));
 }
 Communicator Communicator::grow(const GrowOptions& options) {
   comm::CommunicatorCore& core = *state().core;
   const auto deadline = deadline_of("grow", options.timeout, core.options());
-  return Communicator(std::make_unique<CommunicatorState>(core.grow(options.size, options.place, deadline)));
+  return Communicator(std::make_unique<CommunicatorState>(
+      telling("grow", [&] { return core.grow(options.size, options.place, deadline); })));
 }
 Statistics Communicator::statistics() const { return state().core->statistics(); }
 

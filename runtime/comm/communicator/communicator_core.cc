@@ -212,7 +212,7 @@ std::unique_ptr<Hierarchy> CommunicatorCore::plan_hierarchy() {
   auto plan = engine::HierarchyPlan::of(introduction_.membership, options().tune.host_ranks);
   if (!plan) return nullptr;
   const auto join = [this](const SplitGroup& group, const std::string& part) {
-    return join_part(splitter_.part(*control_, group, part), meeting_deadline());
+    return join_child(splitter_.part(*control_, group, part), meeting_deadline());
   };
   return std::make_unique<Hierarchy>(
       std::move(*plan),
@@ -226,13 +226,14 @@ std::unique_ptr<Hierarchy> CommunicatorCore::plan_hierarchy() {
                             }});
 }
 
-void CommunicatorCore::begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
+void CommunicatorCore::begin(std::shared_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
                              verbs::Deadline deadline) {
   control_ = std::move(control);
   control_->watch([this] { return operations_.progress(); },
                   [this] {
                     lanes_.halt();
                     threads_.fail();
+                    children_.fail(control_->failure().value());
                   });
   const engine::Membership& membership = introduction_.membership;
   try {
@@ -258,26 +259,34 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::split(int color, int key) {
   const auto deadline = meeting_deadline();
   try {
     auto split = splitter_.split(*control_, turn, {.color = color, .key = key}, deadline);
-    return split ? join_part(std::move(*split), deadline) : nullptr;
+    return split ? join_child(std::move(*split), deadline) : nullptr;
   } catch (const Error& e) {
     told({e.code(), e.what()});
     throw;
   }
 }
 
-std::shared_ptr<CommunicatorCore> CommunicatorCore::join_part(Part part, verbs::Deadline deadline) const {
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join_child(Part part, verbs::Deadline deadline) {
+  return join_part(std::move(part), deadline, &children_);
+}
+
+/// `children` is where the new communicator waits for its members, if it is a child of this one.
+std::shared_ptr<CommunicatorCore> CommunicatorCore::join_part(Part part, verbs::Deadline deadline,
+                                                              JoiningChildren* children) const {
   const PlainFloats floats;
   const engine::Membership& membership = part.introduction.membership;
   const int rank = part.meeting->rank(), size = part.meeting->size();
   const std::string name = membership.names[static_cast<std::size_t>(rank)];
-  std::unique_ptr<bootstrap::ControlPlane> control;
+  std::shared_ptr<bootstrap::ControlPlane> control;
   try {
     make_room_for_lanes(membership, *session_->device());
     control = bootstrap::ControlPlane::join(*part.meeting, deadline);
+    std::optional<JoiningChildren::Place> place;
+    if (children != nullptr) place.emplace(*children, control);
     bootstrap::Rounds rounds(*control, "part", size, rank);
     settle(*control, membership, deadline);
     const auto core = make(std::move(part.introduction), session_);
-    core->begin(std::move(control), rounds, deadline);
+    core->begin(control, rounds, deadline);
     log().log(core->members().known_as ? spdlog::level::debug : spdlog::level::info, "{}", core->describe());
     return core;
   } catch (const std::exception& e) {
@@ -513,7 +522,7 @@ void CommunicatorCore::serve() {
     for (Part& split : *splits) {
       // A std::function must be copyable, and a Part is not.
       const auto child = std::make_shared<Part>(std::move(split));
-      children.start([this, child] { join_part(std::move(*child), meeting_deadline())->serve(); });
+      children.start([this, child] { join_child(std::move(*child), meeting_deadline())->serve(); });
     }
   }
   const bool together = control_->leave(verbs::Deadline::max());

@@ -23,6 +23,7 @@
 #include "runtime/comm/communicator/operation_table.h"
 #include "runtime/comm/gpu/staging_thread.h"
 #include "runtime/comm/join/join.h"
+#include "runtime/comm/join/joining_children.h"
 #include "runtime/comm/join/splitter.h"
 #include "runtime/comm/request/recent_requests.h"
 #include "runtime/comm/request/request.h"
@@ -143,7 +144,7 @@ class CommunicatorCore {
                                                         bootstrap::Rounds& rounds,
                                                         std::shared_ptr<Session> session,
                                                         verbs::Deadline deadline);
-  void begin(std::unique_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
+  void begin(std::shared_ptr<bootstrap::ControlPlane> control, bootstrap::Rounds& rounds,
              verbs::Deadline deadline);
   /// `place` is GrowOptions::place.
   std::shared_ptr<CommunicatorCore> regroup(const bootstrap::RegroupWish& wish, const std::string& place,
@@ -153,7 +154,9 @@ class CommunicatorCore {
   std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Regrouping::Attempt& attempt,
                                                 const std::string& place, verbs::Deadline deadline);
   void discard();
-  std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline) const;
+  std::shared_ptr<CommunicatorCore> join_child(Part part, verbs::Deadline deadline);
+  std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline,
+                                              JoiningChildren* children = nullptr) const;
   std::unique_ptr<Hierarchy> plan_hierarchy();
   verbs::Deadline meeting_deadline() const;
   bool is_worker() const { return members().is_worker(members().self); }
@@ -203,6 +206,7 @@ class CommunicatorCore {
   LaneSet lanes_;
   OperationTable operations_;
   Splitter splitter_;
+  JoiningChildren children_;  // before control_, whose thread fails them
   std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
   std::atomic<bool> told_{false}, warned_of_far_memory_{false};
   std::atomic<bool> stuck_{false};  // a thread has not come back from the transport
