@@ -127,8 +127,12 @@ struct Limits {
   /// Writes land and complete even while the receiver does not poll.
   bool autonomous = false;
   double link_gbps = 0;  // of the device's link, one way, as the system says; 0: it has none or does not say
-  /// How many descriptors an endpoint keeps open: by itself, and for each other member.
+  /// How many descriptors an endpoint keeps open: by itself, and for each peer that is connected.
   std::size_t endpoint_descriptors = 1, peer_descriptors = 0;
+  /// For how many peers an endpoint must be able to have descriptors at a time. Those of more peers either
+  /// take turns, which takes time (EndpointOptions::peer_descriptors), or come when a peer is first needed.
+  std::size_t least_peers = ~std::size_t{0};
+  bool take_turns = false;  // the descriptors of peers do
   Costs costs;
 };
 
@@ -179,6 +183,9 @@ struct EndpointOptions {
   /// may use one device, so without this the peers would also be told of memory that its owner may release
   /// while they connect. Empty: all that the device has allocated.
   std::span<const std::byte> allocated = {};
+  /// How many descriptors the endpoint may keep for its peers, where these can take turns. 0: as many as it
+  /// wants.
+  std::size_t peer_descriptors = 0;
   /// By peer, for devices that join two others: where each is. Empty: on other hosts.
   std::vector<Level> levels = {};
   /// At which level this endpoint is used, which says which of a region's descriptors it reads.

@@ -7,19 +7,22 @@
 #include "runtime/bootstrap/numbers.h"
 
 // Each entry of a list begins with a number:
-//   2 r + 1   the string before comes r more times; before the first string there is an empty one
-//   2 n       a string of n bytes, made of pieces until it has them all
-// A piece takes bytes from the string before, from a place that begins at its front and moves on with what is
-// taken:
-//   s         so many bytes are taken
-//   2 f + x   then f new bytes follow; the place moves on by f as well if x is 0, and by the next number if
-//             it is 1
+//   4 r + 1   the string before comes r more times; before the first string there is an empty one
+//   4 c + 3   a string as long as the one before, with c changes; what follows the last of them is as before
+//   2 n       another string, of n bytes
+// A change is
+//   s         so many bytes are as before
+//   f         so many are new
 //   f bytes
+// and another string is
+//   a         so many bytes are those at the front of the string before
+//   b         and so many, after the new ones, those at its back
+//   n - a - b bytes
 
 namespace nzcl::bootstrap {
 namespace {
 
-/// A piece of its own takes two bytes, so that fewer equal bytes are not worth one.
+/// A change of its own takes two bytes, so that fewer equal bytes are not worth one.
 constexpr std::size_t kLeastSame = 3;
 
 [[noreturn]] void reject(const char* why) {
@@ -38,7 +41,7 @@ std::size_t common_back(std::string_view a, std::string_view b) {
   return n;
 }
 
-/// How many of the bytes at the beginning are new, up to equal ones that are worth a piece.
+/// How many of the bytes at the beginning are new, up to equal ones that are worth another change.
 std::size_t new_front(std::string_view before, std::string_view now) {
   for (std::size_t at = 0; at < now.size();) {
     const std::size_t same = common_front(before.substr(at), now.substr(at));
@@ -48,31 +51,34 @@ std::size_t new_front(std::string_view before, std::string_view now) {
   return now.size();
 }
 
-/// The pieces of a string that is as long as the one before.
+/// A string that is as long as the one before.
 void put_changes(std::string& text, std::string_view before, std::string_view now) {
-  while (!now.empty()) {
+  std::string changes;
+  std::uint64_t count = 0;
+  const auto skip = [&](std::size_t bytes) { before.remove_prefix(bytes), now.remove_prefix(bytes); };
+  while (true) {
     const std::size_t same = common_front(before, now);
-    before.remove_prefix(same), now.remove_prefix(same);
+    skip(same);
+    if (now.empty()) break;
     const std::size_t fresh = new_front(before, now);
-    put_number(text, same);
-    put_number(text, 2 * fresh);
-    text += now.substr(0, fresh);
-    before.remove_prefix(fresh), now.remove_prefix(fresh);
+    put_number(changes, same);
+    put_number(changes, fresh);
+    changes += now.substr(0, fresh);
+    skip(fresh);
+    ++count;
   }
+  put_number(text, 4 * count + 3);
+  text += changes;
 }
 
-/// The pieces of a string of another length: what is equal at both ends, and what is new between them.
-void put_middle(std::string& text, std::string_view before, std::string_view now) {
+/// A string of another length: what is equal at both ends, and what is new between them.
+void put_other(std::string& text, std::string_view before, std::string_view now) {
   const std::size_t front = common_front(before, now);
   const std::size_t back = common_back(before.substr(front), now.substr(front));
-  const std::string_view fresh = now.substr(front, now.size() - front - back);
+  put_number(text, 2 * now.size());
   put_number(text, front);
-  put_number(text, 2 * fresh.size() + 1);
-  put_number(text, before.size() - front - back);
-  text += fresh;
-  if (back == 0) return;
   put_number(text, back);
-  put_number(text, 0);
+  text += now.substr(front, now.size() - front - back);
 }
 
 std::size_t take_length(std::string_view& text) {
@@ -81,24 +87,38 @@ std::size_t take_length(std::string_view& text) {
   return *number;
 }
 
-/// Appends one piece to a string that is to have `bytes` bytes. `before` begins at the place from which bytes
-/// are taken.
-void take_piece(std::string_view& text, std::string_view& before, std::string& now, std::size_t bytes) {
-  const std::size_t same = take_length(text), head = take_length(text), fresh = head / 2;
-  const std::size_t skipped = head % 2 == 0 ? fresh : take_length(text);
-  if (same > before.size()) reject("repeats more than there is");
-  if (same + fresh + skipped == 0 || same + fresh > bytes - now.size())
-    reject("has a piece that does not fit");
-  if (fresh > text.size()) reject("ends too early");
-  now.append(before.substr(0, same)).append(text.substr(0, fresh));
-  before.remove_prefix(std::min(before.size(), same + skipped));
-  text.remove_prefix(fresh);
+void take_fresh(std::string_view& text, std::size_t bytes, std::string& now) {
+  if (bytes > text.size()) reject("ends too early");
+  now += text.substr(0, bytes);
+  text.remove_prefix(bytes);
+}
+
+std::string take_changes(std::string_view& text, std::string_view before, std::size_t count) {
+  std::string now;
+  for (; count > 0; --count) {
+    const std::size_t same = take_length(text), fresh = take_length(text);
+    if (same > before.size()) reject("repeats more than there is");
+    if (fresh == 0 || fresh > before.size() - same) reject("has a change that does not fit");
+    now += before.substr(0, same);
+    take_fresh(text, fresh, now);
+    before.remove_prefix(same + fresh);
+  }
+  return now.append(before);
+}
+
+std::string take_other(std::string_view& text, std::string_view before, std::size_t bytes) {
+  const std::size_t front = take_length(text), back = take_length(text);
+  if (front > before.size() || back > before.size() - front) reject("repeats more than there is");
+  if (front + back > bytes) reject("has two ends that do not fit");
+  std::string now(before.substr(0, front));
+  take_fresh(text, bytes - front - back, now);
+  return now.append(before.substr(before.size() - back));
 }
 
 }  // namespace
 
 void SimilarWriter::write_repeats() {
-  if (repeats_ > 0) put_number(text_, 2 * std::exchange(repeats_, 0) + 1);
+  if (repeats_ > 0) put_number(text_, 4 * std::exchange(repeats_, 0) + 1);
 }
 
 void SimilarWriter::add(std::string_view string) {
@@ -107,11 +127,10 @@ void SimilarWriter::add(std::string_view string) {
     return;
   }
   write_repeats();
-  put_number(text_, 2 * string.size());
   if (string.size() == before_.size()) {
     put_changes(text_, before_, string);
-  } else if (!string.empty()) {
-    put_middle(text_, before_, string);
+  } else {
+    put_other(text_, before_, string);
   }
   before_ = string;
 }
@@ -139,15 +158,16 @@ std::vector<std::string> decode_similar(std::string_view text, std::size_t most_
   while (!text.empty()) {
     const std::string before = strings.empty() ? std::string() : strings.back();
     const std::size_t head = take_length(text);
-    if (head % 2 == 1) {
-      make_room(head / 2, before.size());
-      strings.insert(strings.end(), head / 2, before);
-      continue;
+    if (head % 4 == 1) {
+      make_room(head / 4, before.size());
+      strings.insert(strings.end(), head / 4, before);
+    } else if (head % 4 == 3) {
+      make_room(1, before.size());
+      strings.push_back(take_changes(text, before, head / 4));
+    } else {
+      make_room(1, head / 2);
+      strings.push_back(take_other(text, before, head / 2));
     }
-    make_room(1, head / 2);
-    std::string now;
-    for (std::string_view place = before; now.size() < head / 2;) take_piece(text, place, now, head / 2);
-    strings.push_back(std::move(now));
   }
   return strings;
 }

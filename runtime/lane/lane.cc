@@ -104,6 +104,7 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
                                         .peers = static_cast<std::size_t>(options.config.members.count()),
                                         .arrivals = immediates_bound(options.config),
                                         .allocated = memory_.bytes(),
+                                        .peer_descriptors = options.peer_descriptors,
                                         .levels = levels_of(options.config)})) {
   context_.seal_secret = verbs::random_number();
   memory_.attach(context_);

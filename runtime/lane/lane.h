@@ -35,7 +35,8 @@ struct LaneOptions {
   /// Applies while only other members' operations are under way. An operation of this member has a timeout of
   /// its own.
   std::chrono::nanoseconds timeout{};
-  std::chrono::nanoseconds spin{};  // how long the lane's thread polls before it yields its core
+  std::chrono::nanoseconds spin{};   // how long the lane's thread polls before it yields its core
+  std::size_t peer_descriptors = 0;  // as in verbs::EndpointOptions
   /// Called once, by the driver. It must not block.
   std::function<void(const Failure&)> on_failure;
   /// Called often, by the lane's own thread, while the lane has nothing to do or callers drive it. The thread

@@ -26,4 +26,9 @@ inline TopologyHandle make_topology() {
   return TopologyHandle(raw);
 }
 
+/// The machine's topology, or nullptr if hwloc cannot read it. It is loaded once, because hwloc takes some
+/// milliseconds for it, most of which it looks for its plugins, and what is read of it does not change.
+/// Thread-safe.
+hwloc_topology_t machine();
+
 }  // namespace nzcl::placement

@@ -6,22 +6,21 @@
 #include "runtime/placement/hwloc_handles.h"
 
 namespace nzcl::placement {
-namespace {
-
-/// How many bytes of a range node_of() looks at. The kernel takes time for every page that it is asked about.
-constexpr std::size_t kLookAt = 64 << 10;
-
-/// The machine's topology, or nullptr if hwloc cannot read it. It is loaded once, because only the numbers of
-/// its nodes are used, and these do not change.
 hwloc_topology_t machine() {
   static const TopologyHandle loaded = [] {
     TopologyHandle t = make_topology();
+    // Without this flag, hwloc may change the affinity of the calling thread while it looks at the machine.
     hwloc_topology_set_flags(t.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
     if (hwloc_topology_load(t.get()) != 0) t.reset();
     return t;
   }();
   return loaded.get();
 }
+
+namespace {
+
+/// How many bytes of a range node_of() looks at. The kernel takes time for every page that it is asked about.
+constexpr std::size_t kLookAt = 64 << 10;
 
 bool several_nodes() {
   return machine() != nullptr && hwloc_get_nbobjs_by_type(machine(), HWLOC_OBJ_NUMANODE) > 1;

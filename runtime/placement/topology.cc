@@ -68,11 +68,10 @@ Topology topology_from_hwloc(hwloc_topology_t t) {
 }  // namespace
 
 Topology read_topology() {
-  const TopologyHandle handle = make_topology();
-  // Without this flag, hwloc may change the affinity of the calling thread while it looks at the machine.
-  hwloc_topology_set_flags(handle.get(), HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
-  if (hwloc_topology_load(handle.get()) != 0)
+  hwloc_topology_t copy = nullptr;
+  if (machine() == nullptr || hwloc_topology_dup(&copy, machine()) != 0)
     throw Error(ErrorCode::system, "hwloc could not read the machine's topology");
+  const TopologyHandle handle(copy);
   const BitmapHandle bound(hwloc_bitmap_alloc());
   if (hwloc_get_cpubind(handle.get(), bound.get(), HWLOC_CPUBIND_PROCESS) == 0 &&
       !hwloc_bitmap_iszero(bound.get())) {

@@ -159,6 +159,46 @@ case $case_name in
     expect 3 '4 members and 6 lane\(s\) need about [0-9]+ descriptors in this process, which has [0-9]+ open; its hard limit is 48 \(RLIMIT_NOFILE\)'
     for r in 0 1 3; do says "$r" '^rank 2 \(pid'; done
     ;;
+  few_descriptors_for_peers)
+    # Descriptors of all 15 peers do not fit below the hard limit. Those of cma take turns then.
+    hard=$(ulimit -Hn)
+    [[ $hard == unlimited ]] || ((hard >= 1024)) || skip "the hard limit is $hard"
+    [[ $cma == yes ]] || skip "cma is forbidden here"
+    new_job 16
+    for r in {0..15}; do
+      # shellcheck disable=SC2016 # the inner shell expands it
+      start "$r" NZCL_TRANSPORT=cma NZCL_LANES=1 bash -c 'ulimit -n 48 && exec "$@"' -- "$rank"
+    done
+    expect 0 '16 members and 1 lane\(s\): [0-9]+ of 30 descriptors of peers are kept at a time'
+    # One that dies is named all the same.
+    new_job 16
+    for r in {0..15}; do
+      # shellcheck disable=SC2016 # the inner shell expands it
+      start "$r" NZCL_TRANSPORT=cma NZCL_LANES=1 bash -c 'ulimit -n 48 && exec "$@"' -- "$rank" --rounds 100000 --die-rank 7 --die-at 5
+    done
+    for r in {0..15}; do wait "${pids[r]}" || true; done
+    for r in {0..6} {8..15}; do says "$r" 'rank 7 \(pid .*\) died'; done
+    ;;
+  few_descriptors_over_tcp)
+    # One rank may have connections to some of the others, but not to all of them. It says so when it joins. Small operations
+    # go among few, and a large one fails on all ranks with the limit of that one.
+    hard=$(ulimit -Hn)
+    [[ $hard == unlimited ]] || ((hard >= 1024)) || skip "the hard limit is $hard"
+    # job COUNT: 48 ranks sum so many elements, and rank 3 may have 66 descriptors
+    job() {
+      local r
+      new_job 48
+      for ((r = 0; r < 48; r++)); do
+        # shellcheck disable=SC2016 # the inner shell expands it
+        start "$r" NZCL_TRANSPORT=tcp NZCL_LANES=1 bash -c 'ulimit -n "$0" && exec "$@"' "$((r == 3 ? 66 : 512))" "$rank" --rounds 1 --count "$1"
+      done
+    }
+    job 1000
+    expect 0
+    says 3 '48 members and 1 lane\(s\): connections to all of them would take about [0-9]+ descriptors in this process, but its hard limit is 66'
+    job 1000000
+    expect 3 'rank 3 lost rank [0-9]+: .*Too many open files \(this process may have 66 descriptors open'
+    ;;
   few_descriptors_to_meet)
     # Member 0 has a connection to each of the others. It says so at once, and does not wait for them.
     hard=$(ulimit -Hn)

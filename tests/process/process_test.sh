@@ -360,11 +360,13 @@ case $case_name in
     expect rank1 137
     for r in 0 2; do expect rank$r 3 "rank 1 \(pid .*\) died"; done
     ;;
-  killed_rank | killed_first_rank)
-    dead=2
-    [[ $case_name == killed_rank ]] || dead=0
+  killed_rank | killed_first_rank | killed_before_all)
+    # Before all: the rank has joined, but nobody has written to it yet. Over TCP it is not connected then.
+    dead=2 at=20
+    [[ $case_name != killed_first_rank ]] || dead=0
+    [[ $case_name != killed_before_all ]] || at=0
     for transport in "${transports[@]}"; do
-      start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --rounds 100000 --die-rank $dead --die-at 20
+      start_ranks 4 "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100 -- --rounds 100000 --die-rank $dead --die-at $at
       for r in 0 1 2 3; do
         if ((r == dead)); then expect rank$r 137; else expect rank$r 3 "rank $dead \(pid .*\) died" && expect_quiet rank$r; fi
       done

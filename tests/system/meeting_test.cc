@@ -29,6 +29,7 @@
 #include "runtime/bootstrap/star_control.h"
 #include "runtime/bootstrap/string_list.h"
 #include "tests/system/meeting.h"
+#include "verbs/descriptors.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -82,6 +83,23 @@ TEST(StarMeeting, GathersEverybodysBytesInOrder) {
   EXPECT_THAT(run({{2}, {0}, {1}}, free_port(), kLong, three_rounds), Each(""));
 }
 
+TEST(StarMeeting, MoreMembersThanMayBeUnprovedAtATimeComeAtOnce) {
+  constexpr int kMembers = static_cast<int>(kUnprovedLimit) + 44;
+  verbs::make_room_for_descriptors(8 * kMembers);  // all of them are in this process
+  const auto said = [](int from, int to) { return std::to_string(from) + " to " + std::to_string(to); };
+  std::vector<Member> members;
+  for (int i = 0; i < kMembers; ++i) members.push_back({.position = i, .size = kMembers});
+  const auto tell = [&](Rounds& b, Deadline deadline) {
+    std::vector<std::string> mine, expected;
+    for (int peer = 0; peer < kMembers; ++peer) {
+      mine.push_back(said(b.rank(), peer));
+      expected.push_back(said(peer, b.rank()));
+    }
+    EXPECT_EQ(b.tell_each(mine, deadline), expected);
+  };
+  EXPECT_THAT(run(members, free_port(), std::chrono::minutes(2), tell), Each(""));
+}
+
 TEST(StarMeeting, NamesWhoIsMissingToEverybodyThatCame) {
   EXPECT_THAT(run({{0}, {1}}, free_port(), kShort, three_rounds), Each(HasSubstr("rank 2 did not come")));
 }
@@ -131,7 +149,7 @@ TEST(StarMeeting, AnotherVersionIsRefusedByName) {
       asio::detached);
   io.run();
   hub.join();
-  EXPECT_THAT(errors, Each(HasSubstr("rank 2 of old meets in version 1, and this one in 5")));
+  EXPECT_THAT(errors, Each(HasSubstr("rank 2 of old meets in version 1, and this one in 6")));
 }
 
 TEST(StarMeeting, NamesMayBeOfBytesThatAreNotText) {

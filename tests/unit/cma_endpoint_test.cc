@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 
 #include "nzcl/error.h"
 #include "verbs/cma/address.h"
+#include "verbs/descriptors.h"
 
 namespace nzcl::verbs::cma {
 namespace {
@@ -83,6 +85,11 @@ TEST_F(CmaEndpointTest, TellsOnlyOfItsOwnMemorySoThatAnothersMayBeReleasedMeanwh
   EXPECT_EQ(connect(address), "");
 }
 
+bool is_awake(const Endpoint& endpoint) {
+  pollfd event{.fd = endpoint.wait_fd(), .events = POLLIN, .revents = 0};
+  return ::poll(&event, 1, 0) == 1;
+}
+
 std::size_t segment_bytes(Endpoint& endpoint, std::size_t reached) {
   return Address::decode(endpoint.address_for(0), reached).start.segment_bytes;
 }
@@ -114,9 +121,18 @@ TEST_F(CmaEndpointTest, RingsForEachPeerFollowItsShareOfAllArrivals) {
   EXPECT_LE(bytes_for_each(1024), bytes_for_each(2));
 }
 
-TEST_F(CmaEndpointTest, PeersOfAHostAgreeAboutTheirRings) {
+/// Members 8 to 15 of 20, each of which writes each of the others through the kernel and wakes it. By the
+/// argument, they keep descriptors of all peers, of some, or of one at a time.
+class CmaHostTest : public CmaEndpointTest, public testing::WithParamInterface<std::size_t> {};
+
+TEST_P(CmaHostTest, PeersAgreeAboutTheirRingsHoweverFewDescriptorsTheyMayKeep) {
   std::vector<std::unique_ptr<Endpoint>> endpoints;  // of members 8 to 15
-  for (PeerId self = 8; self < 16; ++self) endpoints.push_back(device->open_endpoint(one_of_eight(20, self)));
+  for (PeerId self = 8; self < 16; ++self) {
+    EndpointOptions options = one_of_eight(20, self);
+    options.peer_descriptors = GetParam();
+    endpoints.push_back(device->open_endpoint(options));
+  }
+  const std::uint64_t before = read_descriptors().open;
   for (PeerId self = 8; self < 16; ++self) {
     std::vector<std::string> addresses(20);
     for (PeerId mate = 8; mate < 16; ++mate) {
@@ -124,57 +140,60 @@ TEST_F(CmaEndpointTest, PeersOfAHostAgreeAboutTheirRings) {
     }
     endpoints[self - 8]->connect(addresses, Clock::now());
   }
+  const std::uint64_t kept = GetParam() == 0 ? 2 * 7 : GetParam();
+  EXPECT_EQ(read_descriptors().open, before + 8 * kept);
   std::uint64_t word = 1, landed = 0;
   const auto region = device->register_memory(std::as_writable_bytes(std::span(&word, 1)), MemoryKind::host);
   const verbs::Segment segment{reinterpret_cast<const std::byte*>(&word), 8, region.get()};
   for (PeerId from = 8; from < 16; ++from) {
     for (PeerId to = 8; to < 16; ++to) {
       if (from == to) continue;
+      Endpoint& receiver = *endpoints[to - 8];
+      std::array<Completion, 8> completions;
+      receiver.poll(completions);  // its own writes have been written
+      ASSERT_TRUE(receiver.prepare_wait());
       const Write write{.peer = to,
                         .segments = {&segment, 1},
                         .target = {reinterpret_cast<std::uint64_t>(&landed), 0},
                         .immediate = from};
       EXPECT_EQ(endpoints[from - 8]->post({&write, 1}), 1u);
+      EXPECT_TRUE(is_awake(receiver));
+      ASSERT_EQ(receiver.poll(completions), 1u);
+      EXPECT_EQ(completions[0].kind, Completion::Kind::arrived);
+      EXPECT_EQ(completions[0].immediate, from);
     }
   }
-  for (PeerId self = 8; self < 16; ++self) {
-    std::array<Completion, 32> completions;
-    std::vector<std::uint32_t> arrived;
-    const std::size_t n = endpoints[self - 8]->poll(completions);
-    for (const Completion& c : std::span(completions).first(n)) {
-      if (c.kind == Completion::Kind::arrived) arrived.push_back(c.immediate);
-    }
-    std::vector<std::uint32_t> others;
-    for (PeerId mate = 8; mate < 16; ++mate) {
-      if (mate != self) others.push_back(mate);
-    }
-    EXPECT_THAT(arrived, testing::UnorderedElementsAreArray(others)) << self;
-  }
+  EXPECT_EQ(read_descriptors().open, before + 8 * kept);
   EXPECT_EQ(landed, 1u);
 }
 
-/// A peer in a child process, which is killed after the connection was made.
-class DeadPeerTest : public CmaEndpointTest {
+INSTANTIATE_TEST_SUITE_P(Verbs, CmaHostTest, testing::Values(0, 2, 6, 14));
+
+/// A peer in a child process, which is killed after the connection was made. If the argument is 2, the
+/// endpoint may keep descriptors of one peer at a time, and these are another one's then.
+class DeadPeerTest : public CmaEndpointTest, public testing::WithParamInterface<std::size_t> {
  protected:
   void SetUp() override {
     CmaEndpointTest::SetUp();
     if (IsSkipped()) return;
+    own = device->open_endpoint({.self = 0, .peers = 3, .arrivals = 64, .peer_descriptors = GetParam()});
+    peer = device->open_endpoint({.self = 2, .peers = 3, .arrivals = 64});
     int ends[2];
     ASSERT_EQ(::pipe(ends), 0);
     child = ::fork();
     if (child == 0) {
       CmaDevice childs_device;
       childs_device.allocate(4096);
-      const auto endpoint = childs_device.open_endpoint({.self = 1, .peers = 2, .arrivals = 64});
-      const std::string address = endpoint->address_for(0);
-      if (::write(ends[1], address.data(), address.size()) < 0) ::_exit(1);
+      const auto endpoint = childs_device.open_endpoint({.self = 1, .peers = 3, .arrivals = 64});
+      const std::string mine = endpoint->address_for(0);
+      if (!endpoint->prepare_wait() || ::write(ends[1], mine.data(), mine.size()) < 0) ::_exit(1);
       while (true) ::pause();
     }
-    std::string address(sizeof(AddressStart) + sizeof(SharedMemory), '\0');
+    address.resize(sizeof(AddressStart) + sizeof(SharedMemory));
     ASSERT_EQ(::read(ends[0], address.data(), address.size()), static_cast<ssize_t>(address.size()));
     ::close(ends[0]);
     ::close(ends[1]);
-    ASSERT_EQ(connect(address), "");
+    own->connect(std::vector<std::string>{"", address, peer->address_for(0)}, Clock::now());
     std::memcpy(&shared, address.data() + sizeof(AddressStart), sizeof shared);
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);  // from here on another process may get its id
@@ -196,18 +215,27 @@ class DeadPeerTest : public CmaEndpointTest {
     return "no failure";
   }
   pid_t child = -1;
+  std::string address;  // the child's
   SharedMemory shared;
 };
 
-TEST_F(DeadPeerTest, IsNotWrittenThroughTheKernel) {
+TEST_P(DeadPeerTest, IsNotWrittenThroughTheKernel) {
   EXPECT_THAT(failure(std::nullopt, {.address = 4096, .key = 0}),
               AllOf(HasSubstr("to peer 1"), HasSubstr("has ended")));
 }
 
-TEST_F(DeadPeerTest, IsNoticedWhenItsRingIsFull) {
+TEST_P(DeadPeerTest, IsNoticedWhenItsRingIsFull) {
   // The target is memory that both processes map: such writes succeed, but nobody takes their immediates.
   EXPECT_THAT(failure(7, {.address = shared.address, .key = 0}), HasSubstr("has ended"));
 }
+
+TEST_P(DeadPeerTest, IsNamedByWhoConnectsToIt) {
+  own = device->open_endpoint({.self = 0, .peers = 3, .arrivals = 64, .peer_descriptors = GetParam()});
+  EXPECT_THAT(connect(address), AllOf(HasSubstr("process " + std::to_string(child)), HasSubstr("has ended"),
+                                      HasSubstr("connecting to peer 1")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Verbs, DeadPeerTest, testing::Values(0, 2));
 
 }  // namespace
 }  // namespace nzcl::verbs::cma

@@ -5,20 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <random>
 
 #include "nzcl/error.h"
+#include "perf/meeting/said.h"
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/gather_board.h"
 #include "runtime/bootstrap/string_list.h"
-#include "runtime/comm/join/hello.h"
-#include "runtime/comm/join/lane_addresses.h"
-#include "verbs/cma/address.h"
 
 namespace nzcl::bootstrap {
 namespace {
 
+using perf::meeting::Between;
+using perf::meeting::Job;
 using testing::HasSubstr;
 using Strings = std::vector<std::string>;
 
@@ -95,102 +93,61 @@ class CountedMeeting {
   std::size_t gathers_ = 0, received_ = 0, sent_ = 0, most_told_ = 0;
 };
 
-/// The addresses that lanes have, with random numbers where these have some.
-class Addresses {
- public:
-  std::string cma(std::size_t member) {
-    const std::uint64_t memory = random_place();
-    verbs::cma::Address address;
-    address.start = {.pid = static_cast<std::int32_t>(1000 + member),
-                     .segment_fd = 17,
-                     .event_fd = 18,
-                     .entries = 8192,
-                     .segment_bytes = 1 << 20,
-                     .nonce = random_()};
-    address.memories = {{.address = memory, .bytes = 1 << 24, .fd = 16, .reserved = 0}};
-    return start(memory, 0) + address.encode();
-  }
-  std::string tcp(std::size_t member) {
-    std::string name(16, '\0');
-    const auto number = static_cast<std::uint32_t>(member / 8);
-    std::memcpy(name.data() + 4, &number, sizeof number);
-    const std::uint64_t port = random_();
-    std::memcpy(name.data() + 2, &port, 2);
-    const std::uint64_t key =
-        random_();  // first, because compilers differ in which argument they compute first
-    return start(random_place(), key) + "tcp;ofi_rxm" + std::string(1, '\0') + name;
-  }
-
- private:
-  std::uint64_t random_place() { return 0x7f0000000000 + (random_() >> 24 << 12); }
-  std::string start(std::uint64_t address, std::uint64_t key) {
-    std::string text(28, '\0');
-    const std::uint64_t secret = random_();
-    std::memcpy(text.data(), &address, sizeof address);
-    std::memcpy(text.data() + 8, &key, sizeof key);
-    std::memcpy(text.data() + 16, &secret, sizeof secret);
-    return text;
-  }
-  std::mt19937_64 random_{7};
-};
-
-std::string hello(std::size_t member, std::size_t per_host) {
-  comm::Hello h = comm::make_hello({}, comm::Role::worker, static_cast<int>(member));
-  h.host_name = h.host = h.network = h.process_space = "node" + std::to_string(1000 + member / per_host);
-  h.pid = static_cast<int>(20000 + member * 7 % 10000);
-  return h.encode();
+/// Lets members introduce themselves, say where they listen, try each other within hosts, and tell each other
+/// the addresses of their lanes.
+void meet(CountedMeeting& meeting, const Job& job) {
+  using Kind = GatherFrame::Kind;
+  meeting.gather(Kind::part, [&](std::size_t member) { return perf::meeting::hello(job, member); });
+  meeting.gather(Kind::part, [&](std::size_t member) {
+    return R"({"host_id":"0123456789abcdef","hosts":["10.0.0.)" +
+           std::to_string(member / job.per_host % 256) + R"("],"port":)" +
+           std::to_string(32768 + member * 7919 % 28000) + "}";
+  });
+  meeting.gather(Kind::row,
+                 [&](std::size_t member) { return Row(perf::meeting::offers(job, member)).encode(); });
+  meeting.gather(Kind::part, [](std::size_t) { return encode_strings({"0", ""}); });
+  meeting.gather(Kind::part, [](std::size_t) { return perf::meeting::node_and_link(); });
+  meeting.gather(Kind::row, [&](std::size_t member) {
+    return Row(perf::meeting::lane_addresses(job, member)).encode();
+  });
+  meeting.gather(Kind::part, [](std::size_t) { return std::string("ready"); });
 }
 
-/// Lets members introduce themselves, say where they listen, and tell each other the addresses of their
-/// lanes, which are those of cma within a host.
-void meet(CountedMeeting& meeting, std::size_t members, std::size_t per_host) {
-  meeting.gather(GatherFrame::Kind::part, [&](std::size_t member) { return hello(member, per_host); });
-  meeting.gather(GatherFrame::Kind::part, [](std::size_t member) {
-    return R"({"host_id":"0123456789abcdef","hosts":["10.0.0.)" + std::to_string(member / 8 % 256) +
-           R"("],"port":)" + std::to_string(32768 + member * 7919 % 28000) + "}";
-  });
-  Addresses addresses;
-  meeting.gather(GatherFrame::Kind::row, [&](std::size_t member) {  // the offers of a trial
-    const std::string offer = encode_strings({"", addresses.cma(member).substr(0, 32)});
-    Strings told;
-    for (std::size_t peer = 0; peer < members; ++peer)
-      told.push_back(peer / per_host == member / per_host ? offer : encode_strings({"", ""}));
-    return Row(told).encode();
-  });
-  meeting.gather(GatherFrame::Kind::part, [](std::size_t) { return encode_strings({"0", ""}); });
-  meeting.gather(GatherFrame::Kind::part, [](std::size_t) {
-    return std::string(R"({"gbps":100,"node":0,"scan_streams":0,"source":1})");
-  });
-  meeting.gather(GatherFrame::Kind::row, [&](std::size_t member) {
-    const std::string within = addresses.cma(member), between = addresses.tcp(member);
-    Strings of_lane;
-    for (std::size_t peer = 0; peer < members; ++peer)
-      of_lane.push_back(peer / per_host == member / per_host ? within : between);
-    comm::LaneAddresses lanes;
-    lanes.add(of_lane);
-    Strings told;
-    for (std::size_t peer = 0; peer < members; ++peer) told.push_back(lanes.told(peer));
-    return Row(told).encode();
-  });
-  meeting.gather(GatherFrame::Kind::part, [](std::size_t) { return std::string("ready"); });
+class MeetingBytesTest : public testing::TestWithParam<Job> {};
+
+TEST_P(MeetingBytesTest, OfAThousandAreLessThanSixtyFourMebibytesAtTheHubWithOneLane) {
+  Job job = GetParam();
+  job.members = 1024;
+  CountedMeeting meeting(job.members);
+  meet(meeting, job);
+  EXPECT_LT(meeting.sent() + meeting.received(), (64 + (job.lanes - 1) * 25) << 20);
 }
 
-TEST(MeetingBytes, OfAThousandAreLessThanSixtyFourMebibytesAtTheHub) {
-  CountedMeeting meeting(1024);
-  meet(meeting, 1024, 8);
-  EXPECT_LT(meeting.sent() + meeting.received(), 64u << 20);
-}
-
-TEST(MeetingBytes, AreSoManyForEachOtherMemberHoweverManyThereAre) {
+TEST_P(MeetingBytesTest, AreSoManyForEachOtherMemberHoweverManyThereAre) {
+  Job job = GetParam();
   std::vector<double> for_each;
-  for (const std::size_t members : {std::size_t{256}, std::size_t{1024}}) {
-    CountedMeeting meeting(members);
-    meet(meeting, members, 8);
-    for_each.push_back(double(meeting.most_told()) / double(members));
+  for (job.members = 256; job.members <= 1024; job.members *= 4) {
+    CountedMeeting meeting(job.members);
+    meet(meeting, job);
+    for_each.push_back(double(meeting.most_told()) / double(job.members));
   }
-  EXPECT_LT(for_each[0], 80);
+  EXPECT_LT(for_each[0], 80 + 25 * double(job.lanes - 1));
   EXPECT_LT(for_each[1], 1.1 * for_each[0]);
 }
+
+TEST_P(MeetingBytesTest, OfTenThousandMeetNoLimit) {
+  Job job = GetParam();
+  job.members = 10000;
+  const Row row(perf::meeting::lane_addresses(job, 7));
+  EXPECT_LT(row.encode().size(), kPartLimit);
+  EXPECT_LT(row.longest() * job.members, kGatherLimit);
+  EXPECT_LT(perf::meeting::hello(job, 7).size() * job.members, kGatherLimit);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bootstrap, MeetingBytesTest,
+                         testing::Values(Job{.lanes = 1, .between = Between::tcp},
+                                         Job{.lanes = 4, .between = Between::tcp},
+                                         Job{.lanes = 1, .between = Between::ibverbs}));
 
 }  // namespace
 }  // namespace nzcl::bootstrap

@@ -74,22 +74,36 @@ std::string refusal(const std::string& text, std::size_t strings = kMany, std::s
 }
 
 TEST(SimilarList, WhatNobodyWroteIsRefused) {
-  EXPECT_THAT(refusal(list_of({2 * 3, 1, 2 * 2}, "ab")), HasSubstr("repeats more than there is"));
-  EXPECT_THAT(refusal(list_of({2 * 2, 0, 2 * 2}, "a")), HasSubstr("ends too early"));
+  const std::string ab = list_of({2 * 2, 0, 0}, "ab");
+  EXPECT_EQ(refusal(ab), "");
+  EXPECT_THAT(refusal(list_of({2 * 3, 1, 0}, "ab")), HasSubstr("repeats more than there is"));
+  EXPECT_THAT(refusal(ab + list_of({2 * 3, 2, 1}, "c")), HasSubstr("repeats more than there is"));
+  EXPECT_THAT(refusal(ab + list_of({2 * 1, 1, 1})), HasSubstr("two ends that do not fit"));
+  EXPECT_EQ(refusal(ab + list_of({2 * 3, 1, 1}, "c")), "");
+  EXPECT_THAT(refusal(list_of({2 * 2, 0, 0}, "a")), HasSubstr("ends too early"));
   EXPECT_THAT(refusal(list_of({2 * 2})), HasSubstr("a number that ends too early"));
-  EXPECT_THAT(refusal(list_of({2 * 2, 0, 0})), HasSubstr("a piece that does not fit"));
-  EXPECT_THAT(refusal(list_of({2 * 2, 0, 2 * 3}, "abc")), HasSubstr("a piece that does not fit"));
   EXPECT_THAT(refusal("\xff\xff\xff\xff\xff\xff"), HasSubstr("too large"));
-  EXPECT_EQ(refusal(list_of({2 * 2, 0, 2 * 2}, "ab")), "");
+}
+
+TEST(SimilarList, ChangesThatNobodyMadeAreRefused) {
+  const std::string ab = list_of({2 * 2, 0, 0}, "ab");
+  EXPECT_EQ(decode_similar(ab + list_of({4 + 3, 1, 1}, "c"), kMany, kMuch), (Strings{"ab", "ac"}));
+  EXPECT_EQ(decode_similar(ab + list_of({3}), kMany, kMuch), (Strings{"ab", "ab"}));
+  EXPECT_THAT(refusal(ab + list_of({4 + 3, 3, 1}, "c")), HasSubstr("repeats more than there is"));
+  EXPECT_THAT(refusal(ab + list_of({4 + 3, 1, 2}, "cd")), HasSubstr("a change that does not fit"));
+  EXPECT_THAT(refusal(ab + list_of({4 + 3, 1, 0})), HasSubstr("a change that does not fit"));
+  EXPECT_THAT(refusal(ab + list_of({4 + 3, 0, 2}, "c")), HasSubstr("ends too early"));
+  EXPECT_THAT(refusal(ab + list_of({4 * (1ull << 32) + 3})), HasSubstr("a number that ends too early"));
 }
 
 TEST(SimilarList, FewBytesDoNotBecomeMany) {
   const std::string hundred = encode_similar(Strings{std::string(100, 'x')});
-  EXPECT_EQ(refusal(hundred + list_of({2 * 9 + 1})), "");
-  EXPECT_THAT(refusal(hundred + list_of({2 * 10 + 1})), HasSubstr("more bytes than are allowed"));
+  EXPECT_EQ(refusal(hundred + list_of({4 * 9 + 1})), "");
+  EXPECT_THAT(refusal(hundred + list_of({4 * 10 + 1})), HasSubstr("more bytes than are allowed"));
+  EXPECT_THAT(refusal(hundred + list_of({4 * 9 + 1, 3})), HasSubstr("more bytes than are allowed"));
   EXPECT_THAT(refusal(list_of({2 * 1001})), HasSubstr("more bytes than are allowed"));
-  EXPECT_THAT(refusal(list_of({2 * 101 + 1})), HasSubstr("more strings than are allowed"));
-  EXPECT_THAT(refusal(list_of({2 * (1ull << 33) + 1})), HasSubstr("more strings than are allowed"));
+  EXPECT_THAT(refusal(list_of({4 * 101 + 1})), HasSubstr("more strings than are allowed"));
+  EXPECT_THAT(refusal(list_of({4 * (1ull << 32) + 1})), HasSubstr("more strings than are allowed"));
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace nzcl::verbs::cma {
 namespace {
 
 constexpr std::size_t kSmall = 64, kLarge = 128 << 10;
-constexpr std::size_t kRounds = 31, kPlaces = 64;
+constexpr std::size_t kRounds = 21, kPlaces = 32;
 
 using Samples = std::array<double, kRounds>;
 

@@ -11,6 +11,7 @@
 #include "verbs/cma/costs.h"
 #include "verbs/cma/endpoint.h"
 #include "verbs/cma/handles.h"
+#include "verbs/cma/held_peers.h"
 #include "verbs/cma/permission.h"
 #include "verbs/cma/trial.h"
 #include "verbs/segment/mapping.h"
@@ -56,7 +57,9 @@ CmaDevice::CmaDevice() : SegmentDevice("cma") {
   limits_.max_write_bytes = std::size_t{1} << 30;
   limits_.autonomous = true;         // the writer copies without any help of the receiver
   limits_.endpoint_descriptors = 4;  // its segment, its eventfd, and the memory of slots and staging buffers
-  limits_.peer_descriptors = 2;      // a pidfd and the eventfd of the peer
+  limits_.peer_descriptors = HeldPeers::kDescriptors;
+  limits_.least_peers = 1;
+  limits_.take_turns = true;
   limits_.costs = measure_costs();
 }
 

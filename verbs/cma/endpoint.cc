@@ -11,12 +11,22 @@
 
 #include "nzcl/error.h"
 #include "verbs/cma/address.h"
-#include "verbs/segment/nonce.h"
 
 namespace nzcl::verbs::cma {
 
+namespace {
+
+/// How many peers may be held at a time.
+std::size_t most_held(const EndpointOptions& options, std::size_t peers) {
+  return options.peer_descriptors == 0 ? peers : options.peer_descriptors / HeldPeers::kDescriptors;
+}
+
+}  // namespace
+
 CmaEndpoint::CmaEndpoint(CmaDevice& device, const EndpointOptions& options)
-    : SegmentEndpoint("cma", options, 0), device_(device), processes_(options.peers) {}
+    : SegmentEndpoint("cma", options, 0),
+      device_(device),
+      held_(layout().peers, most_held(options, layout().peers)) {}
 
 std::string CmaEndpoint::address_for(PeerId) {
   Address address{.start = {.pid = ::getpid(),
@@ -44,19 +54,9 @@ void CmaEndpoint::connect(std::span<const std::string> addresses, Deadline) {
 
 void CmaEndpoint::connect_to(PeerId peer, const std::string& text) {
   const auto [start, memories] = Address::decode(text, layout().peers);
-  // The pidfd is opened first. All descriptors are then taken from that one process, which proves by the
-  // nonce that it gave the address, even if its id was used by another process before.
-  Process& process = processes_[peer];
-  process = Process(start.pid);
+  const Process& process = held_.open(ring_of(peer), start).process;
   segment::SharedByPeer shared;
   shared.segment = process.take_fd(start.segment_fd);
-  if (!segment::holds(shared.segment, segment::SharedSegment::kNonceAt, start.nonce)) {
-    throw Error(ErrorCode::peer_failed,
-                fmt::format("cma: process {} is not the one that gave this address, which has ended; "
-                            "another process has its id now",
-                            start.pid));
-  }
-  shared.event = process.take_fd(start.event_fd);
   shared.entries = start.entries;
   shared.segment_bytes = start.segment_bytes;
   for (const SharedMemory& memory : memories)
@@ -64,7 +64,24 @@ void CmaEndpoint::connect_to(PeerId peer, const std::string& text) {
   join(peer, std::move(shared));
 }
 
-std::string CmaEndpoint::who(PeerId peer) const { return fmt::format("process {}", processes_[peer].pid()); }
+/// A peer that cannot be looked at, for want of a descriptor, may live.
+std::string CmaEndpoint::why_lost(PeerId peer) noexcept {
+  const HeldPeers::Held* held = held_.get(ring_of(peer));
+  if (held == nullptr)
+    return held_.error().code() == ErrorCode::system ? std::string() : held_.error().what();
+  return held->process.has_ended() ? fmt::format("cma: process {} has ended", held->process.pid())
+                                   : std::string();
+}
+
+bool CmaEndpoint::wake(PeerId peer) noexcept {
+  const HeldPeers::Held* held = held_.get(ring_of(peer));
+  if (held == nullptr) {
+    failure_ = fmt::format("{} (waking peer {})", held_.error().what(), peer);
+    return false;
+  }
+  ring(held->event);
+  return true;
+}
 
 std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
   return poll_rings(out, [](std::size_t) { return true; });  // the peers have written everything themselves
@@ -74,7 +91,12 @@ std::size_t CmaEndpoint::poll(std::span<Completion> out) noexcept {
 /// call is made only while the peer lives: its id cannot be used again before it has ended.
 CmaEndpoint::Moved CmaEndpoint::write_unmapped(PeerId peer, const Write& write,
                                                std::uint64_t bytes) noexcept {
-  const Process& process = processes_[peer];
+  const HeldPeers::Held* held = held_.get(ring_of(peer));
+  if (held == nullptr) {
+    failure_ = fmt::format("{} (writing {} bytes to peer {})", held_.error().what(), bytes, peer);
+    return Moved::failed;
+  }
+  const Process& process = held->process;
   if (process.has_ended()) {
     failure_ =
         fmt::format("cma: write of {} bytes to peer {}: process {} has ended", bytes, peer, process.pid());

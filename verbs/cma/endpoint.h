@@ -1,16 +1,16 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "verbs/cma/device.h"
-#include "verbs/cma/handles.h"
+#include "verbs/cma/held_peers.h"
 #include "verbs/segment/endpoint.h"
 
 namespace nzcl::verbs::cma {
 
 /// An endpoint that takes its peers' descriptors from their processes, and writes memory that is not mapped
-/// through the kernel: when post() returns, its writes have landed.
+/// through the kernel: when post() returns, its writes have landed. It maps what its peers share when it
+/// connects, and needs their descriptors again only to wake them and to write through the kernel.
 class CmaEndpoint final : public segment::SegmentEndpoint {
  public:
   CmaEndpoint(CmaDevice& device, const EndpointOptions& options);
@@ -21,12 +21,12 @@ class CmaEndpoint final : public segment::SegmentEndpoint {
 
  private:
   Moved write_unmapped(PeerId peer, const Write& write, std::uint64_t bytes) noexcept override;
-  bool has_ended(PeerId peer) const noexcept override { return processes_[peer].has_ended(); }
-  std::string who(PeerId peer) const override;
+  std::string why_lost(PeerId peer) noexcept override;
+  bool wake(PeerId peer) noexcept override;
   void connect_to(PeerId peer, const std::string& text);
 
   CmaDevice& device_;
-  std::vector<Process> processes_;  // by peer
+  HeldPeers held_;  // by the numbers of their rings
 };
 
 }  // namespace nzcl::verbs::cma

@@ -23,6 +23,7 @@ std::size_t cell_of(PeerId peer) { return (1 + std::size_t{peer}) * sizeof(std::
 CmaTrial::CmaTrial(const TrialOptions& options)
     : options_(options),
       nonce_(random_number()),
+      pid_namespace_(pid_namespace()),
       fd_(segment::make_memory_fd(cell_of(static_cast<PeerId>(options.peers)))),
       memory_(segment::map_shared(fd_.get(), cell_of(static_cast<PeerId>(options.peers)))) {
   std::memcpy(memory_.bytes().data(), &nonce_, sizeof nonce_);
@@ -31,7 +32,7 @@ CmaTrial::CmaTrial(const TrialOptions& options)
 std::string CmaTrial::offer() const {
   const Offer mine{.nonce = nonce_,
                    .address = reinterpret_cast<std::uint64_t>(memory_.bytes().data()),
-                   .pid_namespace = pid_namespace(),
+                   .pid_namespace = pid_namespace_,
                    .pid = ::getpid(),
                    .fd = fd_.get()};
   return {reinterpret_cast<const char*>(&mine), sizeof mine};
@@ -41,7 +42,7 @@ std::string CmaTrial::try_peer(std::string_view text) {
   Offer offer;
   if (text.size() != sizeof offer) return "cma: a peer's offer has a wrong length";
   std::memcpy(&offer, text.data(), sizeof offer);
-  if (offer.pid_namespace != pid_namespace())
+  if (offer.pid_namespace != pid_namespace_)
     return "cma: the peer is in another pid namespace; use NZCL_TRANSPORT=tcp";
   try {
     const Process peer(offer.pid);

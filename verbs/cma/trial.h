@@ -34,7 +34,7 @@ class CmaTrial final : public Trial {
   std::string write_cell(const Process& peer, const Fd& memory, const Offer& offer) const;
 
   const TrialOptions options_;
-  const std::uint64_t nonce_;
+  const std::uint64_t nonce_, pid_namespace_;
   Fd fd_;
   segment::Mapping memory_;
 };

@@ -45,6 +45,7 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
       connector_(connection_.rdma_cm ? std::make_unique<cm::Connector>(device.port(), connection_,
                                                                        options.self, options.peers)
                                      : nullptr),
+      first_packet_(std::random_device()() & 0xffffff),
       peers_(options.peers),
       inline_bytes_(device.connection().inline_bytes) {
   const ibv_device_attr& limits = device.attributes();
@@ -87,10 +88,9 @@ std::string IbvEndpoint::address_for(PeerId id) {
     peer.queue = make_queue_pair(device_.domain(), completions_.get(), receives_.get(), kSendDepth,
                                  static_cast<std::uint32_t>(device_.limits().max_segments), inline_bytes_,
                                  fmt::format("{} (to peer {})", device_.name(), id));
-    peer.first_packet = std::random_device()() & 0xffffff;
   }
   if (connector_) return connector_->address_for(id);
-  return address_of(peer.queue.get(), device_.port(), peer.first_packet).encode();
+  return address_of(peer.queue.get(), device_.port(), first_packet_).encode();
 }
 
 void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline deadline) {
@@ -109,7 +109,7 @@ void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline deadl
     queues[i] = peers_[i].queue.get();
     if (connector_) continue;
     try {
-      ibv::connect(peers_[i].queue.get(), device_.port(), peers_[i].first_packet,
+      ibv::connect(peers_[i].queue.get(), device_.port(), first_packet_,
                    QueuePairAddress::decode(addresses[i]), connection_);
     } catch (const Error& e) {
       throw Error(e.code(), fmt::format("{} (connecting to peer {})", e.what(), i));

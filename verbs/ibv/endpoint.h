@@ -50,7 +50,6 @@ class IbvEndpoint final : public Endpoint {
  private:
   struct Peer {
     Handle<ibv_qp> queue;
-    std::uint32_t first_packet = 0;
     std::uint32_t posted = 0, retired = 0;  // numbers of writes, modulo 2^32
     std::array<std::uint64_t, kSendDepth> contexts{};
     ibv_send_wr* first = nullptr;  // first and last request of the list that append() builds
@@ -74,6 +73,7 @@ class IbvEndpoint final : public Endpoint {
   Handle<ibv_cq> completions_;
   Handle<ibv_srq> receives_;
   std::unique_ptr<cm::Connector> connector_;  // null unless the queue pairs are connected by rdma_cm
+  const std::uint32_t first_packet_;          // the number of the first one to each peer
   std::vector<Peer> peers_;
   std::uint32_t inline_bytes_;  // largest write that is sent inline, as the device granted it
   int wait_fd_ = -1;            // an epoll of completions and of the device's events

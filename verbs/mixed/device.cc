@@ -40,6 +40,8 @@ Limits weaker_of(const Limits& a, const Limits& b) {
           // An endpoint of both has an epoll instance of its own.
           .endpoint_descriptors = a.endpoint_descriptors + b.endpoint_descriptors + 1,
           .peer_descriptors = std::max(a.peer_descriptors, b.peer_descriptors),
+          .least_peers = std::max(a.least_peers, b.least_peers),
+          .take_turns = a.take_turns && b.take_turns,
           .costs = {.segment = std::max(a.costs.segment, b.costs.segment),
                     .write = std::max(a.costs.write, b.costs.write),
                     .foreign_byte = std::max(a.costs.foreign_byte, b.costs.foreign_byte)}};

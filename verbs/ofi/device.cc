@@ -29,6 +29,10 @@ constexpr std::uint32_t kApiVersion = FI_VERSION(1, 17);
 /// queue.
 constexpr std::size_t kMaxPosted = 256;
 
+/// Over TCP libfabric connects a peer at the first write to it or from it. With connections to so many,
+/// operations of log N steps go among thousands of members.
+constexpr std::size_t kLeastConnections = 32;
+
 /// The name of libfabric's provider, whose "shm" has another one here, because nzcl has a shm of its own.
 constexpr const char* kShm = "libfabric-shm";
 std::string provider_of(const std::string& transport) { return transport == kShm ? "shm" : transport; }
@@ -167,8 +171,10 @@ class OfiDevice final : public Device {
                       info_->ep_attr->max_order_waw_size >= limits_.max_write_bytes;
     limits_.link_gbps = gbps_of(*info_);
     limits_.costs = costs_of(provider_);
-    if (provider_ != "shm")
+    if (provider_ != "shm") {
       limits_.endpoint_descriptors = 8, limits_.peer_descriptors = 1;  // sockets and epoll
+      if (is_tcp(provider_)) limits_.least_peers = kLeastConnections;
+    }
   }
 
   std::string name() const override { return name_; }

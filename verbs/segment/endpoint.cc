@@ -62,8 +62,7 @@ std::uint32_t entries_for(const EndpointOptions& options) {
 }  // namespace
 
 SegmentEndpoint::SegmentEndpoint(const char* transport, const EndpointOptions& options, std::size_t bounce)
-    : transport_(transport),
-      options_(options),
+    : options_(options),
       ring_of_(number_rings(options)),
       reached_(count_reached(options)),
       entries_(entries_for(options)),
@@ -86,7 +85,6 @@ void SegmentEndpoint::join(PeerId id, SharedByPeer shared) {
   peer.mapping = map_shared(shared.segment.get(), shared.segment_bytes);
   peer.segment = SharedSegment(peer.mapping.bytes().data(), {reached_, shared.entries, bounce_});
   peer.ring = RingWriter(peer.segment.ring(ring_of_[options_.self]));
-  peer.event = std::move(shared.event);
   for (const SharedByPeer::Memory& memory : shared.memories) {
     const auto [address, bytes] = memory.range;
     peer.windows.push_back({address, address + bytes, map_shared(memory.fd.get(), bytes)});
@@ -105,9 +103,9 @@ std::size_t SegmentEndpoint::post(std::span<const Write> writes) noexcept {
     const std::uint64_t bytes = bytes_of(write);
     const Moved moved = write.immediate && peer.ring.full() ? Moved::nothing_yet : copy(write, bytes);
     if (moved == Moved::nothing_yet) {
-      if (!has_ended(write.peer)) break;
-      // It will never make room.
-      failure_ = fmt::format("{}: {} has ended", transport_, who(write.peer));
+      std::string why = why_lost(write.peer);
+      if (why.empty()) break;
+      failure_ = std::move(why);  // it will never make room
     }
     if (moved != Moved::all) {
       lose(write.peer);
@@ -166,9 +164,13 @@ void SegmentEndpoint::wake_readers(std::span<const Write> writes) noexcept {
     peer.to_wake = false;
     auto& sleeping = peer.segment.sleeping();
     if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) continue;
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto ignored = ::write(peer.event.get(), &one, sizeof one);
+    if (!peer.broken && !wake(write.peer)) lose(write.peer);
   }
+}
+
+void SegmentEndpoint::ring(const Fd& event) noexcept {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto ignored = ::write(event.get(), &one, sizeof one);
 }
 
 /// Gets the memory ready that the next small messages will go to.

@@ -21,7 +21,7 @@ struct SharedByPeer {
     SharedRange range;
     Fd fd;
   };
-  Fd segment, event;
+  Fd segment;
   std::uint32_t entries = 0;
   std::uint64_t segment_bytes = 0;
   std::vector<Memory> memories;
@@ -35,7 +35,7 @@ struct SharedByPeer {
 /// 2. It pushes the immediate into the ring that the peer's segment has for this endpoint. A full ring makes
 /// post() accept fewer writes. A segment has rings for the peers that its endpoint reaches and for no others,
 /// in the order of their numbers; these reach each other, so that all of them agree about the order.
-/// 3. It wakes the peer through an eventfd, if the peer's segment says that it sleeps.
+/// 3. It wakes the peer through the peer's eventfd, if the peer's segment says that it sleeps.
 /// 4. The peer finds the immediate when it polls the rings of its own segment.
 ///
 /// Invariant: an immediate is pushed only after its own write and all earlier writes to that peer are where
@@ -50,16 +50,18 @@ class SegmentEndpoint : public Endpoint {
   bool prepare_wait() noexcept final;
 
  protected:
-  /// `transport` begins the texts of failures. `bounce` is as in SharedSegment::Layout.
+  /// `transport` begins the texts of errors. `bounce` is as in SharedSegment::Layout.
   SegmentEndpoint(const char* transport, const EndpointOptions& options, std::size_t bounce);
 
   enum class Moved : std::uint8_t { all, nothing_yet, failed };
   /// Brings a write to memory of the peer that is not mapped here. `nothing_yet`: there is no room, or not
   /// all of it at once. `failed`: why is in `failure_`.
   virtual Moved write_unmapped(PeerId peer, const Write& write, std::uint64_t bytes) noexcept = 0;
-  virtual bool has_ended(PeerId peer) const noexcept = 0;
-  /// The peer, as a part of a sentence.
-  virtual std::string who(PeerId peer) const = 0;
+  /// Why nothing can come from the peer any more, or an empty string.
+  virtual std::string why_lost(PeerId peer) noexcept = 0;
+  /// Wakes a peer whose segment says that it sleeps. Returns false if that is not possible; why is in
+  /// `failure_`.
+  virtual bool wake(PeerId peer) noexcept = 0;
   /// Whether there is something to poll besides completions and immediates.
   virtual bool has_more_to_poll() const noexcept { return false; }
 
@@ -82,6 +84,8 @@ class SegmentEndpoint : public Endpoint {
   std::uint64_t nonce() const { return nonce_; }
   int segment_fd() const { return memory_.get(); }
   int event_fd() const { return event_.get(); }
+  /// Makes the descriptor of a peer's eventfd readable.
+  static void ring(const Fd& event) noexcept;
   /// The segment of a peer that has joined.
   const SharedSegment& segment_of(PeerId peer) const { return peers_[peer].segment; }
   /// The number of a peer's ring in this endpoint's segment, and of this endpoint's ring in those of its
@@ -103,7 +107,6 @@ class SegmentEndpoint : public Endpoint {
     SharedSegment segment;
     RingWriter ring;  // the ring for this endpoint, in the peer's segment
     NextWrite next;   // of small messages
-    Fd event;
     std::vector<Window> windows;
     bool connected = false, broken = false, to_wake = false;
   };
@@ -111,7 +114,6 @@ class SegmentEndpoint : public Endpoint {
   void wake_readers(std::span<const Write> writes) noexcept;
   void expect_more(std::span<const Write> writes) noexcept;
 
-  const char* const transport_;
   const EndpointOptions options_;
   const std::vector<std::uint32_t> ring_of_;  // by peer, for those that this endpoint reaches
   const std::size_t reached_;                 // how many these are, itself included

@@ -90,12 +90,12 @@ void ShmEndpoint::connect(std::span<const std::string> addresses, Deadline deadl
                   fmt::format("shm: what was passed is not what the address of peer {} speaks of", peer));
     }
     segment::SharedByPeer shared;
-    shared.segment = std::move(descriptors[0]), shared.event = std::move(descriptors[1]);
+    shared.segment = std::move(descriptors[0]);
     shared.entries = address.start.entries, shared.segment_bytes = address.start.segment_bytes;
     for (std::size_t i = 0; i < address.memories.size(); ++i)
       shared.memories.push_back({address.memories[i], std::move(descriptors[2 + i])});
     join(peer, std::move(shared));
-    links_[peer] = {std::move(connection),
+    links_[peer] = {std::move(connection), std::move(descriptors[1]),
                     BounceWriter(BounceRing(segment_of(peer).bounce(ring_of(options().self))))};
     readers_[ring_of(peer)] = BounceReader(BounceRing(segment().bounce(ring_of(peer))));
   };
@@ -132,12 +132,16 @@ ShmEndpoint::Moved ShmEndpoint::write_unmapped(PeerId peer, const Write& write,
   return Moved::all;
 }
 
-bool ShmEndpoint::has_ended(PeerId peer) const noexcept {
+std::string ShmEndpoint::why_lost(PeerId peer) noexcept {
   pollfd connection{.fd = links_[peer].connection.get(), .events = 0, .revents = 0};
-  return ::poll(&connection, 1, 0) > 0 && (connection.revents & (POLLHUP | POLLERR)) != 0;
+  const bool ended = ::poll(&connection, 1, 0) > 0 && (connection.revents & (POLLHUP | POLLERR)) != 0;
+  return ended ? fmt::format("shm: peer {} has ended", peer) : std::string();
 }
 
-std::string ShmEndpoint::who(PeerId peer) const { return fmt::format("peer {}", peer); }
+bool ShmEndpoint::wake(PeerId peer) noexcept {
+  ring(links_[peer].event);
+  return true;
+}
 
 bool ShmEndpoint::has_more_to_poll() const noexcept {
   return std::ranges::any_of(readers_, [](const BounceReader& reader) { return !reader.empty(); });

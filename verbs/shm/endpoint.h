@@ -28,11 +28,12 @@ class ShmEndpoint final : public segment::SegmentEndpoint {
  private:
   struct Link {     // to a peer
     Fd connection;  // which the kernel closes when the peer ends
+    Fd event;
     BounceWriter ring;
   };
   Moved write_unmapped(PeerId peer, const Write& write, std::uint64_t bytes) noexcept override;
-  bool has_ended(PeerId peer) const noexcept override;
-  std::string who(PeerId peer) const override;
+  std::string why_lost(PeerId peer) noexcept override;
+  bool wake(PeerId peer) noexcept override;
   bool has_more_to_poll() const noexcept override;
 
   void offer_memory();

@@ -159,7 +159,6 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_members(
     session = open_session(std::move(session), introduction, rounds, deadline);
     introduction.options.transport = session->options()->transport;
   }
-  make_room_for_lanes(membership, *session->device());
   const double device_gbps = session->device()->limits().link_gbps;
   gather_nodes_and_links({.node = node,
                           .link = engine::own_link(introduction.options.link_gbps, device_gbps),
@@ -193,6 +192,7 @@ CommunicatorCore::CommunicatorCore(Introduction introduction, std::shared_ptr<Se
       lanes_({.config = config_,
               .timeout = seconds(options().timeout_s),
               .spin = introduction_.placement.spin,
+              .peer_descriptors = make_room_for_lanes(introduction_.membership, *session_->device()),
               .on_failure = [this](const Failure& failure) { control_->abort(failure); },
               .on_idle = [this] { operations_.release_finished(); },
               .patience =
@@ -279,7 +279,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_part(Part part, verbs::
   const std::string name = membership.names[static_cast<std::size_t>(rank)];
   std::shared_ptr<bootstrap::ControlPlane> control;
   try {
-    make_room_for_lanes(membership, *session_->device());
+    make_room_to_meet(*part.meeting);
     control = bootstrap::ControlPlane::join(*part.meeting, deadline);
     std::optional<JoiningChildren::Place> place;
     if (children != nullptr) place.emplace(*children, control);

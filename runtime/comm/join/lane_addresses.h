@@ -8,7 +8,8 @@
 namespace nzcl::comm {
 
 /// The addresses of one member's lanes. A lane may have another address for each member, but its addresses
-/// mostly begin alike, and what is told to several members travels once.
+/// mostly begin alike, and what is told to several members travels once. Of further lanes it is told how they
+/// differ from the lane before.
 class LaneAddresses {
  public:
   /// Adds a lane by its addresses for all members.

@@ -1,0 +1,206 @@
+// nzcl_meeting_bench: a meeting of many members, over real connections of this host. Member 0, the hub, has
+// this process to itself, and the other members are threads of another process, so that what the hub takes is
+// known.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+
+#include "perf/cpu_seconds.h"
+#include "perf/meeting/said.h"
+#include "runtime/bootstrap/control.h"
+#include "runtime/bootstrap/rounds.h"
+#include "runtime/comm/join/join.h"
+
+namespace perf::meeting {
+namespace {
+
+using namespace nzcl;
+using bootstrap::Clock;
+
+/// A meeting on the loopback address. The hub hands the port over when it listens.
+class LocalMeeting final : public bootstrap::Meeting {
+ public:
+  LocalMeeting(std::size_t position, std::size_t size, int port, std::function<void(int)> published)
+      : Meeting({.position = static_cast<int>(position),
+                 .size = static_cast<int>(size),
+                 .session = "bench",
+                 .who = fmt::format("rank {} (pid {} on node)", position, ::getpid()),
+                 .name = [](int i) { return fmt::format("rank {}", i); },
+                 .point_name = "this host"}),
+        port_(port),
+        published_(std::move(published)) {}
+  std::variant<bootstrap::HubPlace, bootstrap::NotYet> place(bootstrap::Deadline) override {
+    return bootstrap::HubPlace{.addresses = here(), .port = 0, .secret = kSecret};
+  }
+  void publish(int port, bootstrap::Deadline) override { published_(port); }
+  std::variant<bootstrap::MeetingPoint, bootstrap::NotYet> find(bootstrap::Deadline) override {
+    return bootstrap::MeetingPoint{.addresses = here(), .port = port_, .secret = kSecret};
+  }
+
+ private:
+  static constexpr const char* kSecret = "the secret of a measurement";
+  static bootstrap::Addresses here() { return {asio::ip::address_v4::loopback()}; }
+  const int port_;
+  const std::function<void(int)> published_;
+};
+
+/// The meeting of one member, from its first connection until all are ready, with all that it has to read of
+/// what the others say. Members neither open devices nor connect lanes. Returns when the hub had let all in.
+Clock::time_point meet(const Job& job, bootstrap::Meeting& meeting) {
+  const auto member = static_cast<std::size_t>(meeting.rank());
+  const auto deadline = Clock::now() + std::chrono::minutes(5);
+  const auto control = bootstrap::ControlPlane::join(meeting, deadline);
+  const auto met = Clock::now();
+  bootstrap::Rounds rounds(*control, "meeting", meeting.size(), meeting.rank());
+  std::vector<comm::Hello> hellos;
+  for (const std::string& text : rounds.allgather(hello(job, member), deadline))
+    hellos.push_back(comm::Hello::decode(text));
+  engine::Membership membership = comm::membership_of(hellos, meeting.rank());
+  comm::settle(*control, membership, deadline);
+  rounds.tell_each(offers(job, member), deadline);
+  rounds.allgather("", deadline);
+  comm::enter_nodes_and_links(rounds.allgather(node_and_link(), deadline), membership);
+  const auto told = rounds.tell_each(lane_addresses(job, member), deadline);
+  for (const std::string& text : told) comm::LaneAddresses::decode(text, job.lanes, "a member");
+  rounds.allgather("ready", deadline);
+  if (!control->leave(deadline)) throw std::runtime_error("the members could not leave");
+  control->quiesced();
+  control->wait_quiesced(deadline);
+  return met;
+}
+
+/// All members but the hub.
+void meet_in_threads(const Job& job, int port) {
+  std::vector<std::jthread> threads;
+  for (std::size_t member = 1; member < job.members; ++member) {
+    threads.emplace_back([&job, member, port] {
+      LocalMeeting meeting(member, job.members, port, [](int) {});
+      meet(job, meeting);
+    });
+  }
+}
+
+/// Bytes that the loopback interface of this network namespace has sent.
+double loopback_bytes() {
+  std::ifstream devices("/proc/net/dev");
+  for (std::string line; std::getline(devices, line);) {
+    const auto name = line.find("lo:");
+    if (name == std::string::npos) continue;
+    std::istringstream numbers(line.substr(name + 3));
+    double number = 0;
+    for (int i = 0; i < 9; ++i) numbers >> number;  // eight of what has been received come first
+    return number;
+  }
+  return 0;
+}
+
+/// The most memory that this process has had, in MiB, or that of its children.
+double most_resident(int who) {
+  rusage usage{};
+  ::getrusage(who, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+double cpu_of_children() {
+  rusage usage{};
+  ::getrusage(RUSAGE_CHILDREN, &usage);
+  return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+}
+
+/// Runs the others in a process that is told the port as soon as there is one.
+class Others {
+ public:
+  explicit Others(const Job& job) {
+    int ends[2];
+    if (::pipe(ends) != 0) throw std::runtime_error("pipe");
+    process_ = ::fork();
+    if (process_ < 0) throw std::runtime_error("fork");
+    if (process_ == 0) ::_exit(run(job, ends[0]));
+    ::close(ends[0]);
+    to_ = ends[1];
+  }
+  void tell(int port) const {
+    if (::write(to_, &port, sizeof port) != sizeof port) throw std::runtime_error("write");
+  }
+  /// Returns false if they have failed.
+  bool wait() const {
+    int status = 0;
+    ::close(to_);
+    return ::waitpid(process_, &status, 0) == process_ && status == 0;
+  }
+
+ private:
+  static int run(const Job& job, int from) {
+    int port = 0;
+    if (::read(from, &port, sizeof port) != sizeof port) return 1;
+    try {
+      meet_in_threads(job, port);
+    } catch (const std::exception& e) {
+      fmt::print(stderr, "{}\n", e.what());
+      return 1;
+    }
+    return 0;
+  }
+  int process_ = -1, to_ = -1;
+};
+
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+void measure(const Job& job) {
+  Others others(job);
+  const double cpu = cpu_seconds(), others_cpu = cpu_of_children(), bytes = loopback_bytes(),
+               resident = most_resident(RUSAGE_SELF);
+  Clock::time_point begin;
+  LocalMeeting meeting(0, job.members, 0, [&](int port) {
+    begin = Clock::now();
+    others.tell(port);
+  });
+  const auto met = meet(job, meeting);
+  const auto end = Clock::now();
+  if (!others.wait()) throw std::runtime_error("the others have failed");
+  const double hub = cpu_seconds() - cpu;
+  const double each = (cpu_of_children() - others_cpu) / static_cast<double>(job.members - 1);
+  fmt::print("{:8} {:6} {:>9} {:9.3f} {:9.3f} {:9.3f} {:9.2f} {:9.3f} {:9.1f} {:9.1f}\n", job.members,
+             job.lanes, job.between == Between::tcp ? "tcp" : "ibverbs", seconds(met - begin),
+             seconds(end - begin), hub, 1e3 * each, hub + each, (loopback_bytes() - bytes) / (1 << 20),
+             most_resident(RUSAGE_SELF) - resident);
+}
+
+}  // namespace
+}  // namespace perf::meeting
+
+int main(int argc, char** argv) {
+  CLI::App app(
+      "Times meetings of many members over connections of this host. Columns: seconds until all have been "
+      "let in, and until all are ready; processor time of the hub in s, and of each other member in ms; both "
+      "together, which is how long it takes where every member has a core; MiB on the loopback interface; "
+      "and "
+      "how many MiB of memory the hub needed for it.");
+  std::vector<std::size_t> sizes{64, 128, 256, 512, 1024};
+  perf::meeting::Job job;
+  std::string between = "tcp";
+  app.add_option("members", sizes, "numbers of members");
+  app.add_option("--per-host", job.per_host, "how many share a host")->capture_default_str();
+  app.add_option("--lanes", job.lanes, "how many lanes each has")->capture_default_str();
+  app.add_option("--between", between, "how hosts reach each other")
+      ->check(CLI::IsMember({"tcp", "ibverbs"}))
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (between == "ibverbs") job.between = perf::meeting::Between::ibverbs;
+  fmt::print(
+      "#members  lanes   between     met s   ready s     hub s each ms    path s       MiB   hub MiB\n");
+  for (const std::size_t members : sizes) {
+    job.members = members;
+    perf::meeting::measure(job);
+  }
+}
