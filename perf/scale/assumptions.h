@@ -10,9 +10,10 @@ inline constexpr const char* kAssumptions[] = {
     "Queues hold whatever comes, and nothing is lost.",
     "Within a host a message takes its delay and the time of the cores that copy it; memory has room for all "
     "of them at once.",
-    "A rank has one core, which its lanes share. A round of a lane, each end of a message, and each byte "
-    "that "
-    "is copied or read take a fixed time: that by which algorithms are chosen.",
+    "Each lane has a core, or with --one-core all lanes of a rank share one. A round of a lane, each end of "
+    "a "
+    "message, each contribution that is gathered, and each byte that is copied or read take a fixed time: "
+    "that by which algorithms are chosen.",
     "A network card moves bytes by itself, and the kernel's TCP takes the core's time for them.",
     "Other threads look for what is not zero, and are always ahead.",
     "All ranks begin at the same time, with connections made, and nothing else runs.",

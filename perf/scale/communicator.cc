@@ -68,15 +68,15 @@ std::shared_ptr<engine::Operation> make_operation(const engine::EngineConfig& co
   return operation;
 }
 
-Communicator::Communicator(Rank& rank, const engine::EngineConfig& config,
+Communicator::Communicator(Core& core, const engine::EngineConfig& config,
                            const std::shared_ptr<verbs::Device>& device,
                            const comm::Registrations& registrations)
-    : rank_(rank),
-      number_(rank.next_lane()),
+    : core_(core),
+      number_(core.next_lane()),
       config_(config),
       registrations_(registrations),
       lane_(lane_options(config, failure_), device) {
-  rank.add(lane_, [this] { tell_finished(); });
+  core.add(lane_, [this] { tell_finished(); });
 }
 
 void Communicator::connect(std::span<Communicator* const> members) {

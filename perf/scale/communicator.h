@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "perf/scale/rank.h"
+#include "perf/scale/core.h"
 #include "runtime/comm/request/request.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/lane/lane.h"
@@ -30,7 +30,7 @@ class Communicator {
   using Operation = nzcl::engine::Operation;
   using Over = std::function<void(const std::shared_ptr<Operation>&)>;
 
-  Communicator(Rank& rank, const nzcl::engine::EngineConfig& config,
+  Communicator(Core& core, const nzcl::engine::EngineConfig& config,
                const std::shared_ptr<nzcl::verbs::Device>& device,
                const nzcl::comm::Registrations& registrations);
   /// Connects the lanes of all members, who are numbered in this order.
@@ -40,9 +40,10 @@ class Communicator {
   /// Throws what make_operation() throws.
   std::shared_ptr<Operation> start(const nzcl::comm::Request& request, Over over);
   /// Lets the lane have a round, after which operations are told that have finished meanwhile.
-  void wake() { rank_.wake(number_); }
+  void wake() { core_.wake(number_); }
   const nzcl::engine::EngineConfig& config() const { return config_; }
   const std::string& failure() const { return failure_; }
+  Time clock() const { return core_.clock(); }  // of its core
 
  private:
   struct UnderWay {
@@ -51,7 +52,7 @@ class Communicator {
   };
   void tell_finished();
 
-  Rank& rank_;
+  Core& core_;
   const std::size_t number_;  // of the lane, on the rank
   const nzcl::engine::EngineConfig config_;
   const nzcl::comm::Registrations& registrations_;

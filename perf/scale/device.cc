@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/wire/batch.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/section.h"
 
@@ -33,12 +34,12 @@ class SimulatedRegion final : public verbs::MemoryRegion {
 /// What a rank of the simulation has in place of a network card and of memory that its host's ranks share.
 class SimulatedEndpoint final : public verbs::Endpoint {
  public:
-  SimulatedEndpoint(Network& network, int number, Rank& rank, std::size_t max_posted,
+  SimulatedEndpoint(Network& network, int number, Core& core, std::size_t max_posted,
                     const verbs::EndpointOptions& options)
       : network_(network),
         number_(number),
-        rank_(rank),
-        lane_(rank.next_lane()),
+        core_(core),
+        lane_(core.next_lane()),
         address_(network.endpoints_.size()),
         max_posted_(max_posted),
         levels_(options.levels) {
@@ -68,21 +69,23 @@ class SimulatedEndpoint final : public verbs::Endpoint {
 
   /// So many bytes of a peer on another host have landed here.
   void landed(std::uint64_t bytes) { unread_bytes_ += bytes; }
-  void arrived(std::uint32_t immediate, bool within);
+  void arrived(std::uint32_t immediate, bool within, std::uint32_t contributions);
   void written(std::uint64_t context);
   void failed(verbs::PeerId peer);
 
  private:
   void fly(const verbs::Write& write);
   std::uint64_t values_in(const verbs::Write& write, std::uint64_t bytes) const;
+  std::uint32_t contributions_in(const verbs::Write& write, std::uint64_t bytes) const;
 
   struct Arrival {
     std::uint32_t immediate;
     bool within;
+    std::uint32_t contributions;
   };
   Network& network_;
   const int number_;
-  Rank& rank_;
+  Core& core_;
   const std::size_t lane_, address_, max_posted_;
   const std::vector<verbs::Level> levels_;
   std::vector<SimulatedEndpoint*> peers_;
@@ -111,6 +114,21 @@ std::uint64_t SimulatedEndpoint::values_in(const verbs::Write& write, std::uint6
   return std::min(values, bytes);
 }
 
+/// How many ranks' contributions a message of doubling has.
+std::uint32_t SimulatedEndpoint::contributions_in(const verbs::Write& write, std::uint64_t bytes) const {
+  if (!write.immediate) return 0;
+  const wire::Immediate immediate = wire::decode(*write.immediate);
+  if (immediate.kind != wire::Immediate::Kind::message ||
+      immediate.channel.priority != wire::Priority::doubling)
+    return 0;
+  const std::span<const std::byte> message(write.segments.front().data, bytes);
+  wire::SectionReader sections(message.data(), bytes, immediate.channel.direction);
+  if (!sections.next() || !sections.more()) return 1;
+  const char* wrong = nullptr;
+  const auto batch = wire::read_batch(message, sections.at(), wrong);
+  return 1 + (batch ? batch->header.entries : 0u);
+}
+
 void SimulatedEndpoint::fly(const verbs::Write& write) {
   Flight& flight = network_.take();
   flight.from_ = this;
@@ -127,17 +145,18 @@ void SimulatedEndpoint::fly(const verbs::Write& write) {
   if (more > 0)
     flight.wire_bytes_ +=
         static_cast<std::uint64_t>(more * static_cast<double>(values_in(write, flight.bytes_)));
+  flight.contributions_ = contributions_in(write, flight.bytes_);
   flight.way_ = network_.links().way(number_, flight.to_->number_);
   const bool within = flight.way_.links == 0;
-  const CoreCosts& costs = rank_.costs();
-  rank_.charge_bytes();
+  const CoreCosts& costs = core_.costs();
+  core_.charge_bytes();
   const double byte = within ? costs.copied_byte : costs.network_byte;
-  rank_.charge((within ? costs.host_message : costs.network_message) / 2 +
+  core_.charge((within ? costs.host_message : costs.network_message) / 2 +
                byte * static_cast<double>(flight.wire_bytes_));
   ++in_flight_;
   flight.at_ = within ? Flight::At::landing : Flight::At::link;
   const Time delay = within ? network_.links().delay(number_, number_) : Time{};
-  network_.timeline().add(rank_.clock() + delay, flight);
+  network_.timeline().add(core_.clock() + delay, flight);
 }
 
 std::size_t SimulatedEndpoint::poll(std::span<verbs::Completion> out) noexcept {
@@ -146,22 +165,23 @@ std::size_t SimulatedEndpoint::poll(std::span<verbs::Completion> out) noexcept {
     out[n] = completions_.front();
     --in_flight_;
   }
-  const CoreCosts& costs = rank_.costs();
-  rank_.charge(costs.network_byte * static_cast<double>(std::exchange(unread_bytes_, 0)));
+  const CoreCosts& costs = core_.costs();
+  core_.charge(costs.network_byte * static_cast<double>(std::exchange(unread_bytes_, 0)));
   for (; n < out.size() && !arrivals_.empty(); ++n, arrivals_.pop_front()) {
     const Arrival& arrival = arrivals_.front();
     out[n] = {.kind = verbs::Completion::Kind::arrived,
               .peer = verbs::Completion::kNoPeer,
               .immediate = arrival.immediate,
               .context = 0};
-    rank_.charge((arrival.within ? costs.host_message : costs.network_message) / 2);
+    core_.charge((arrival.within ? costs.host_message : costs.network_message) / 2 +
+                 costs.contribution * arrival.contributions);
   }
   return n;
 }
 
-void SimulatedEndpoint::arrived(std::uint32_t immediate, bool within) {
-  arrivals_.push_back({immediate, within});
-  rank_.wake(lane_);
+void SimulatedEndpoint::arrived(std::uint32_t immediate, bool within, std::uint32_t contributions) {
+  arrivals_.push_back({immediate, within, contributions});
+  core_.wake(lane_);
 }
 
 void SimulatedEndpoint::written(std::uint64_t context) {
@@ -169,13 +189,13 @@ void SimulatedEndpoint::written(std::uint64_t context) {
                           .peer = verbs::Completion::kNoPeer,
                           .immediate = 0,
                           .context = context});
-  rank_.wake(lane_);
+  core_.wake(lane_);
 }
 
 void SimulatedEndpoint::failed(verbs::PeerId peer) {
   completions_.push_back(
       {.kind = verbs::Completion::Kind::failed, .peer = peer, .immediate = 0, .context = 0});
-  rank_.wake(lane_);
+  core_.wake(lane_);
 }
 
 void Flight::happen() {
@@ -202,7 +222,7 @@ void Flight::happen() {
       ++network_.messages_;
       const bool within = way_.links == 0;
       if (!within) to_->landed(wire_bytes_);
-      if (write_.immediate) to_->arrived(*write_.immediate, within);
+      if (write_.immediate) to_->arrived(*write_.immediate, within, contributions_);
       at_ = At::acknowledgement;
       return timeline.add(timeline.now() + (within ? Time{} : links.plan().delay), *this);
     }
@@ -230,11 +250,11 @@ namespace {
 
 class SimulatedDevice final : public verbs::Device {
  public:
-  SimulatedDevice(Network& network, int number, Rank& rank, const verbs::Limits& limits,
+  SimulatedDevice(Network& network, int number, Core& core, const verbs::Limits& limits,
                   const verbs::Limits& within)
       : network_(network),
         number_(number),
-        rank_(rank),
+        core_(core),
         network_limits_(limits),
         within_(within),
         both_(limits) {
@@ -253,22 +273,22 @@ class SimulatedDevice final : public verbs::Device {
     return std::make_unique<SimulatedRegion>(network_, bytes);
   }
   std::unique_ptr<verbs::Endpoint> open_endpoint(const verbs::EndpointOptions& options) override {
-    return std::make_unique<SimulatedEndpoint>(network_, number_, rank_, network_limits_.max_posted, options);
+    return std::make_unique<SimulatedEndpoint>(network_, number_, core_, network_limits_.max_posted, options);
   }
 
  private:
   Network& network_;
   const int number_;
-  Rank& rank_;
+  Core& core_;
   const verbs::Limits network_limits_, within_;
   verbs::Limits both_;
 };
 
 }  // namespace
 
-std::shared_ptr<verbs::Device> Network::device(int number, Rank& rank, const verbs::Limits& limits,
+std::shared_ptr<verbs::Device> Network::device(int number, Core& core, const verbs::Limits& limits,
                                                const verbs::Limits& within) {
-  return std::make_shared<SimulatedDevice>(*this, number, rank, limits, within);
+  return std::make_shared<SimulatedDevice>(*this, number, core, limits, within);
 }
 
 }  // namespace perf::scale

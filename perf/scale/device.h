@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "perf/scale/core.h"
 #include "perf/scale/links.h"
-#include "perf/scale/rank.h"
 #include "perf/scale/timeline.h"
 #include "verbs/transport.h"
 
@@ -35,6 +35,7 @@ class Flight final : public Happening {
   nzcl::verbs::Write write_;
   std::array<nzcl::verbs::Segment, nzcl::verbs::kMaxSegments> segments_;
   std::uint64_t bytes_ = 0, wire_bytes_ = 0;
+  std::uint32_t contributions_ = 0;
   Way way_;
   At at_ = At::link;
 };
@@ -47,7 +48,7 @@ class Network {
       : timeline_(timeline), links_(plan), coarseness_(coarseness) {}
 
   /// The device of a rank. `limits` are those of the network's writes, and `within` of those within a host.
-  std::shared_ptr<nzcl::verbs::Device> device(int number, Rank& rank, const nzcl::verbs::Limits& limits,
+  std::shared_ptr<nzcl::verbs::Device> device(int number, Core& core, const nzcl::verbs::Limits& limits,
                                               const nzcl::verbs::Limits& within);
   Links& links() { return links_; }
   Timeline& timeline() { return timeline_; }

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "perf/scale/communicator.h"
-#include "perf/scale/rank.h"
 #include "perf/scale/timeline.h"
 #include "runtime/comm/communicator/levels.h"
 
@@ -21,11 +20,10 @@ class SimulatedLevels final : public nzcl::comm::Levels {
   using Communicators = std::array<std::unique_ptr<Communicator>, 3>;  // by Level; across may be missing
 
   /// `step`: what passes from the end of one step until the next one begins. `over`: called when a sum is.
-  SimulatedLevels(nzcl::engine::HierarchyPlan plan, int number, Rank& rank, Timeline& timeline,
+  SimulatedLevels(nzcl::engine::HierarchyPlan plan, int number, Timeline& timeline,
                   const Communicators& communicators, Time step, std::uint64_t least_piece_bytes,
                   std::function<void()> over)
       : Levels(std::move(plan), number, {}, least_piece_bytes),
-        rank_(rank),
         timeline_(timeline),
         communicators_(communicators),
         step_(step),
@@ -35,16 +33,16 @@ class SimulatedLevels final : public nzcl::comm::Levels {
 
   void start(nzcl::comm::Level level, const nzcl::comm::Request& request, std::optional<nzcl::Failure>&,
              Next next) override {
-    communicators_[static_cast<std::size_t>(level)]->start(
-        request, [this, next](const std::shared_ptr<nzcl::engine::Operation>& step) {
-          step->release_regions();
-          timeline_.call(rank_.clock() + step_, [next, step] { next(step); });
-        });
+    Communicator& communicator = *communicators_[static_cast<std::size_t>(level)];
+    communicator.start(request,
+                       [this, next, &communicator](const std::shared_ptr<nzcl::engine::Operation>& step) {
+                         step->release_regions();
+                         timeline_.call(communicator.clock() + step_, [next, step] { next(step); });
+                       });
   }
   void over() override { over_(); }
 
  private:
-  Rank& rank_;
   Timeline& timeline_;
   const Communicators& communicators_;
   const Time step_;

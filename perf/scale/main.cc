@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ struct Arguments {
   std::vector<std::uint64_t> sizes{8, 64 << 10, 1 << 20};
   std::vector<double> densities{1};
   std::vector<Algorithm> algorithms{Algorithm::automatic};
-  double delay_us = 2, message_ns = 0, step_us = 40;
+  double delay_us = 2, message_ns = 0, step_us = 40, memory_gib = 0;
 };
 
 std::string assumptions() {
@@ -96,13 +97,28 @@ void add_model(CLI::App& app, Arguments& a) {
   app.add_option("--step", a.step_us, "From the end of a hierarchy's step until the next one begins, us")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
+  app.add_flag("--one-core", a.scene.one_core, "All lanes of a rank share a core");
   app.add_option("--meet", a.scene.most_ranks_that_meet, "The most ranks of a hierarchy that has its meeting")
       ->check(CLI::Range(0, 8192))
+      ->capture_default_str();
+  app.add_option("--memory", a.memory_gib,
+                 "GiB that the simulation may take; 0: three quarters of what is available now")
+      ->check(CLI::Range(0.0, 4096.0))
       ->capture_default_str();
   app.add_option("--coarse", a.scene.coarseness,
                  "For how many bytes each byte of values stands, which makes large tensors fit into memory")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
+}
+
+/// What the machine has available, in bytes.
+double available_memory() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name;
+  for (double kib = 0; meminfo >> name >> kib; meminfo.ignore(64, '\n')) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
 }
 
 void print_head(const Arguments& a) {
@@ -176,6 +192,9 @@ int main(int argc, char** argv) {
     arguments.scene.delay = seconds(arguments.delay_us * 1e-6);
     arguments.scene.link_message = seconds(arguments.message_ns * 1e-9);
     arguments.scene.step = seconds(arguments.step_us * 1e-6);
+    const double memory =
+        arguments.memory_gib > 0 ? arguments.memory_gib * (1 << 30) : 0.75 * available_memory();
+    arguments.scene.most_memory = static_cast<std::uint64_t>(memory);
     return run(arguments) ? 0 : 1;
   } catch (const std::exception& error) {
     fmt::print(stderr, "nzcl_scale_simulation: {}\n", error.what());

@@ -1,11 +1,14 @@
 #include "perf/scale/simulation.h"
 
+#include <malloc.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -41,7 +44,7 @@ verbs::Limits network_limits(const Scene& scene) {
   if (scene.transport == Transport::tcp) {
     limits.max_segments = 4;
     limits.autonomous = false;
-    limits.costs = {.segment = 8 << 10, .write = 48 << 10, .foreign_byte = 0};
+    limits.costs = {.segment = 8 << 10, .write = 32 << 10, .foreign_byte = 0};
   }
   return limits;
 }
@@ -65,6 +68,7 @@ CoreCosts core_costs(const Scene& scene) {
           .network_byte = tcp ? network.moved_byte / 2 : 0,
           .copied_byte = engine::kHostCosts.moved_byte,
           .read_byte = engine::kSummedByte,
+          .contribution = engine::kGatheredContribution,
           .round = 50e-9};
 }
 
@@ -121,6 +125,19 @@ void make_coarse(engine::EngineConfig& config, wire::OperationRecord record, std
 
 // --- The ranks
 
+/// Throws if this process has more memory than the scene allows.
+void check_memory(const Scene& scene) {
+  std::ifstream statm("/proc/self/statm");
+  std::uint64_t all = 0, pages = 0;
+  statm >> all >> pages;
+  const std::uint64_t resident = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (resident <= scene.most_memory) return;
+  throw std::runtime_error(fmt::format(
+      "the simulation takes more than {:.1f} GiB of memory; simulate fewer ranks, or more of them on "
+      "a host, or a coarser tensor (--coarse), or allow more (--memory)",
+      static_cast<double>(scene.most_memory) / (1 << 30)));
+}
+
 /// Memory that takes no room until it is written.
 class Output {
  public:
@@ -143,9 +160,10 @@ class Output {
 /// One rank with all that it has. It stays where it is.
 struct Member {
   Member(Timeline& timeline, const CoreCosts& costs, double coarseness, std::size_t bytes)
-      : rank(timeline, costs, coarseness), output(bytes) {}
+      : core(timeline, costs, coarseness), output(bytes) {}
 
-  Rank rank;
+  Core core;                                         // of the flat lane, or of all
+  std::array<std::unique_ptr<Core>, 3> level_cores;  // by Level, if lanes have cores of their own
   Output output;
   std::shared_ptr<verbs::Device> device;
   std::unique_ptr<comm::Registrations> registrations;
@@ -167,6 +185,7 @@ class Job {
   engine::EngineConfig config_of(const std::vector<int>& ranks, int self) const;
   void make_flat();
   void make_levels();
+  std::unique_ptr<Communicator> make_level(int rank, Level level, const engine::EngineConfig& config);
   void connect(const std::vector<int>& ranks, const std::function<Communicator*(Member&)>& part);
   void start(int rank);
   void start_levels(int rank, const AllreduceRequest& request, const std::vector<std::uint64_t>& bitmap);
@@ -215,7 +234,7 @@ Job::Job(const Scene& scene, const Case& of)
     members_.push_back(
         std::make_unique<Member>(timeline_, core_costs(scene), scene.coarseness, tensors_.bytes()));
     Member& m = *members_.back();
-    m.device = network_.device(rank, m.rank, network_limits(scene), host_limits());
+    m.device = network_.device(rank, m.core, network_limits(scene), host_limits());
     m.registrations = std::make_unique<comm::Registrations>(m.device);
     m.handles.push_back(
         m.registrations->add(std::as_writable_bytes(tensors_.all_values()), MemoryKind::host));
@@ -273,9 +292,19 @@ void Job::make_flat() {
     engine::EngineConfig config = config_of(all, rank);
     if (!plan_) make_coarse(config, record, coarseness());
     Member& m = member(rank);
-    m.flat = std::make_unique<Communicator>(m.rank, config, m.device, *m.registrations);
+    m.flat = std::make_unique<Communicator>(m.core, config, m.device, *m.registrations);
+    check_memory(scene_);
   }
   connect(all, [](Member& m) { return m.flat.get(); });
+}
+
+std::unique_ptr<Communicator> Job::make_level(int rank, Level level, const engine::EngineConfig& config) {
+  Member& m = member(rank);
+  if (scene_.one_core) return std::make_unique<Communicator>(m.core, config, m.device, *m.registrations);
+  auto& core = m.level_cores[static_cast<std::size_t>(level)];
+  core = std::make_unique<Core>(timeline_, core_costs(scene_), scene_.coarseness);
+  const auto device = network_.device(rank, *core, network_limits(scene_), host_limits());
+  return std::make_unique<Communicator>(*core, config, device, *m.registrations);
 }
 
 void Job::make_levels() {
@@ -291,9 +320,11 @@ void Job::make_levels() {
       if (collective == wire::Collective::allreduce)
         record.algorithm = engine::choose_algorithm(config, record, Algorithm::automatic);
       make_coarse(config, record, coarseness());
-      m.levels[static_cast<std::size_t>(level)] =
-          std::make_unique<Communicator>(m.rank, config, m.device, *m.registrations);
+      if (collective == wire::Collective::allreduce && coarseness() > 1)  // what the whole tensor would take
+        config.algorithm = engine::public_algorithm(config, record.algorithm);
+      m.levels[static_cast<std::size_t>(level)] = make_level(ranks[i], level, config);
     }
+    check_memory(scene_);
     connect(ranks, [level](Member& m) { return m.levels[static_cast<std::size_t>(level)].get(); });
   };
   for (int host = 0; host < plan_->hosts(); ++host) {
@@ -308,7 +339,7 @@ void Job::make_levels() {
       if (m.flat) return m.flat->wake();
       note_end(m);
     };
-    m.hierarchy = std::make_unique<SimulatedLevels>(*plan_, rank, m.rank, timeline_, m.levels, scene_.step,
+    m.hierarchy = std::make_unique<SimulatedLevels>(*plan_, rank, timeline_, m.levels, scene_.step,
                                                     engine::kLeastPieceBytes / coarseness(), over);
   }
 }
@@ -356,12 +387,14 @@ void Job::start_levels(int rank, const AllreduceRequest& request, const std::vec
 void Job::note_end(Member& m) {
   if (!m.operation->finished()) return;
   m.done = true;
-  m.finished = m.rank.clock();
+  m.finished = m.core.clock();
 }
 
 Outcome Job::run() {
   for (int rank = 0; rank < case_.ranks; ++rank) timeline_.call(Time{}, [this, rank] { start(rank); });
-  while (timeline_.step()) {
+  constexpr std::uint64_t kStepsPerCheck = 1 << 14;
+  for (std::uint64_t steps = 1; timeline_.step(); ++steps) {
+    if (steps % kStepsPerCheck == 0) check_memory(scene_);
   }
   Outcome outcome{.algorithm = shown_, .messages = network_.messages(), .failure = stuck()};
   Time last{};
@@ -418,6 +451,9 @@ void Job::find_bound(Outcome& outcome) {
 
 }  // namespace
 
-Outcome simulate(const Scene& scene, const Case& of) { return Job(scene, of).run(); }
+Outcome simulate(const Scene& scene, const Case& of) {
+  ::malloc_trim(0);  // of a case before
+  return Job(scene, of).run();
+}
 
 }  // namespace perf::scale

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "nzcl/options.h"
-#include "perf/scale/rank.h"
+#include "perf/scale/core.h"
 #include "perf/scale/tensors.h"
 #include "perf/scale/timeline.h"
 
@@ -29,9 +29,12 @@ struct Scene {
   /// For how many bytes each byte of values stands. Memory and time of a simulation follow it, and what a
   /// tensor, a slice and a message have beside values is not coarse.
   int coarseness = 1;
+  bool one_core = false;  // of a rank, for all its lanes; otherwise each lane has one
   /// A hierarchy of more ranks has no meeting.
   int most_ranks_that_meet = 256;
   std::uint64_t seed = 1;
+  /// Of this process, resident. A case that takes more is given up before the machine runs out of it.
+  std::uint64_t most_memory = std::uint64_t{4} << 30;
 };
 
 struct Case {
@@ -53,7 +56,8 @@ struct Outcome {
   std::string failure{};          // why it came to no end
 };
 
-/// Throws nzcl::Error for a case that the library refuses, and for settings that cannot be.
+/// Throws nzcl::Error for a case that the library refuses, std::invalid_argument for settings that cannot be,
+/// and std::runtime_error for a case that takes too much memory.
 Outcome simulate(const Scene& scene, const Case& of);
 
 }  // namespace perf::scale

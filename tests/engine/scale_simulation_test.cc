@@ -91,6 +91,24 @@ TEST(ScaleSimulation, ASpineThatIsTooSmallIsWhatCounts) {
   EXPECT_LT(racks.seconds, 1.25 * racks.bound);
 }
 
+/// Messages that one owner would exchange with all ranks take longer than log2 N steps: 0.4 us for each of
+/// 2 (N - 1).
+TEST(ScaleSimulation, SmallOperationsOfManyRanksTakeLog2Steps) {
+  for (const nzcl::SumOrder order : {nzcl::SumOrder::rank, nzcl::SumOrder::any}) {
+    Scene scene;
+    scene.sum_order = order;
+    const Outcome o = right(scene, {100, 100, 8});
+    EXPECT_NE(o.algorithm, Algorithm::push);
+    EXPECT_LT(o.seconds, 25e-6) << "7 steps";
+    EXPECT_LT(o.seconds, right(scene, {100, 100, 8, 1, Algorithm::push}).seconds / 1.5);
+  }
+}
+
+TEST(ScaleSimulation, ManyRanksShareASmallTensor) {
+  const Outcome o = right({}, {100, 100, 64 << 10, 1, Algorithm::push});
+  EXPECT_LT(o.seconds, 150e-6) << "with two owners the bytes that each gets and returns take 520 us";
+}
+
 /// With fewer values, the same messages go the same ways.
 TEST(ScaleSimulation, CoarseValuesTakeTheSameTime) {
   Scene scene;
@@ -111,6 +129,9 @@ TEST(ScaleSimulation, WhatCannotBeIsRefused) {
   EXPECT_ANY_THROW(simulate({}, {4, 4, 64 << 20, 1, Algorithm::doubling}));
   Scene scene;
   scene.coarseness = 16;
+  EXPECT_ANY_THROW(simulate(scene, {4, 4, 8}));
+  scene = {};
+  scene.most_memory = 1 << 20;
   EXPECT_ANY_THROW(simulate(scene, {4, 4, 8}));
 }
 

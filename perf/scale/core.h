@@ -1,4 +1,4 @@
-// The processor core of a simulated rank, and the lanes that it drives.
+// A processor core of a simulated rank, and the lanes that it drives.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ struct CoreCosts {
   double network_byte = 0;  // that is sent or received over the network
   double copied_byte = 0;   // that the rank copies into a message
   double read_byte = 0;     // of a message that came, which is summed or placed
+  double contribution = 0;  // of a rank that is gathered by doubling: checked, passed on and summed
   double round = 0;         // of a lane, whatever it does
 };
 
-/// A rank has one core. It makes a round of each of its lanes that may have something to do, one after the
-/// other. What a round does is counted, and takes its time before the next one.
-class Rank final : public Happening {
+/// Makes a round of each of its lanes that may have something to do, one after the other. What a round does
+/// is counted, and takes its time before the next one.
+class Core final : public Happening {
  public:
   /// `coarseness`: for how many bytes each byte of values stands.
-  Rank(Timeline& timeline, const CoreCosts& costs, double coarseness)
+  Core(Timeline& timeline, const CoreCosts& costs, double coarseness)
       : timeline_(timeline), costs_(costs), coarseness_(coarseness) {}
 
   /// The number that the lane which is made next will have.
   std::size_t next_lane() const { return lanes_.size(); }
-  /// Drives the lane from now on, and calls `driven` after each of its rounds. Both outlive the rank's last
-  /// round.
+  /// Drives the lane from now on, and calls `driven` after each of its rounds. Both outlive the last round.
   void add(nzcl::engine::Lane& lane, std::function<void()> driven);
 
   /// Lets the lane have a round as soon as the core is free.

@@ -1,25 +1,25 @@
-#include "perf/scale/rank.h"
+#include "perf/scale/core.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace perf::scale {
 
-void Rank::add(nzcl::engine::Lane& lane, std::function<void()> driven) {
+void Core::add(nzcl::engine::Lane& lane, std::function<void()> driven) {
   lanes_.push_back({.lane = &lane, .driven = std::move(driven)});
 }
 
-void Rank::wake(std::size_t lane) {
+void Core::wake(std::size_t lane) {
   lanes_[lane].ready = true;
   if (at_ == nullptr) schedule();
 }
 
-void Rank::schedule() {
+void Core::schedule() {
   if (std::exchange(scheduled_, true)) return;
   timeline_.add(clock(), *this);
 }
 
-void Rank::happen() {
+void Core::happen() {
   scheduled_ = false;
   clock_ = timeline_.now();
   for (Driven& each : lanes_) {
@@ -34,7 +34,7 @@ void Rank::happen() {
   if (std::ranges::any_of(lanes_, &Driven::ready)) schedule();
 }
 
-void Rank::charge_bytes() {
+void Core::charge_bytes() {
   if (at_ == nullptr) return;
   const nzcl::engine::LaneStatistics& counted = at_->lane->statistics();
   const std::uint64_t copied = counted.bytes_copied.load(std::memory_order_relaxed);
