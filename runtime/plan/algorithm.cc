@@ -229,6 +229,7 @@ bool order_permits_merging(const EngineConfig& config, const wire::OperationReco
 }
 
 bool worth_predicting_merging(const EngineConfig& config, const wire::OperationRecord& record) {
+  if (are_many(config.members)) return true;
   const SliceLayout layout = layout_of(config, 0, record);
   if (layout.express()) return false;
   return layout.tiled() || record.packed_result != 0 || record.density().known();

@@ -34,7 +34,8 @@ bool order_permits_merging(const EngineConfig& config, const wire::OperationReco
 
 /// Whether the predictions decide about merging. Small operations are left to the exchanges that are made for
 /// them, and so are dense results of blocks that push does not cut into tiles, unless the request says how
-/// dense inputs are.
+/// dense inputs are. Among many ranks no exchange is made for small operations but those of log2 N steps, so
+/// the predictions decide about all.
 bool worth_predicting_merging(const EngineConfig& config, const wire::OperationRecord& record);
 
 /// How dense each rank's input is taken to be: as all requests say it, or else as the form of the result

@@ -32,6 +32,12 @@ std::uint64_t slot_bytes_of_many(const Members& members, std::uint64_t bytes, st
   return std::min(wanted, std::max(slot, kLeastSlotBytes)) / 64 * 64;
 }
 
+/// How many slots of kLeastSlotBytes or more a bulk channel of a member may have, up to kBulkSlotsOfMany.
+std::uint32_t bulk_slots_of_many(const Members& members) {
+  const std::uint64_t fit = kBulkRingBytesOfMany / (rings_of(members) * (kLeastSlotBytes + kSlotTail));
+  return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, kFewestBulkSlots, kBulkSlotsOfMany));
+}
+
 std::uint32_t slots_of_many(const Members& members, std::uint64_t bytes, std::uint32_t fewest,
                             std::uint64_t slot_bytes) {
   const std::uint64_t fit = bytes / (rings_of(members) * (slot_bytes + kSlotTail));
@@ -50,7 +56,7 @@ bool are_many(const Members& members) { return rings_of(members) > kManyRings; }
 std::uint64_t bulk_slot_bytes(const Members& members, bool one_network) {
   const std::uint64_t bytes = bulk_slot_bytes_of_few(members, one_network);
   if (!are_many(members)) return bytes;
-  return slot_bytes_of_many(members, kBulkRingBytesOfMany, kFewestBulkSlots, bytes);
+  return slot_bytes_of_many(members, kBulkRingBytesOfMany, bulk_slots_of_many(members), bytes);
 }
 
 std::uint32_t bulk_slots(const Members& members, bool one_network, std::uint64_t slot_bytes) {

@@ -15,7 +15,7 @@ bool are_many(const Members& members);
 /// Size of a bulk channel's slots in bytes, if the user leaves it to nzcl. The largest messages have this
 /// size, and so has the largest tile. Within one host large tiles save time, if there are not so many members
 /// that their slots take too much memory. Over links small messages keep the links busy. Among many members
-/// (kManyRings) slots are so small that kFewestBulkSlots for each channel stay within kBulkRingBytesOfMany.
+/// (kManyRings) slots are so small that kBulkSlotsOfMany for each channel stay within kBulkRingBytesOfMany.
 std::uint64_t bulk_slot_bytes(const Members& members, bool one_network);
 /// Number of slots of a bulk channel, if the user leaves it to nzcl. So many messages may be under way to a
 /// member before its first credit comes back. Within one host a few are enough, and what lies in them stays

@@ -7,6 +7,7 @@
 
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/batch.h"
+#include "runtime/wire/refusal.h"
 
 namespace nzcl::engine {
 
@@ -36,15 +37,34 @@ constexpr int round_of_distance(int ranks, int distance) {
   return power ? std::countr_zero(static_cast<unsigned>(distance)) : -1;
 }
 
+/// What a batch has beside its contributions. The sender's own begins like any message, and those that are
+/// passed on lie behind a header of their own.
+constexpr std::uint64_t doubling_overhead(int ranks) {
+  return wire::kMaxOverhead + (most_entries(ranks) > 1 ? sizeof(wire::Header) : 0);
+}
+/// What it needs where not every contribution has room for the reason of a refusal: that of the sender, and
+/// the one that is passed on.
+inline constexpr std::uint64_t kDoublingReasons = 2 * wire::kMostRefusalText;
+
 /// The most bytes that a tensor and its bitmap may have together, so that every message fits a slot. 0 if
-/// that leaves too little room for the reason of a refusal. Contributions end at multiples of 8. The sender's
-/// own begins like any message, and those that are passed on lie behind a header of their own.
+/// there is no room for an element and its bitmap. Contributions end at multiples of 8.
 constexpr std::uint64_t doubling_bytes(int ranks, std::uint64_t slot_bytes) {
-  const int entries = most_entries(ranks);
-  const std::uint64_t fixed = wire::kMaxOverhead + (entries > 1 ? sizeof(wire::Header) : 0);
-  if (entries == 0 || slot_bytes <= fixed) return 0;
-  const std::uint64_t room = (slot_bytes - fixed) / static_cast<std::uint64_t>(entries) / 8 * 8;
-  return room >= kLeastDoublingBytes + sizeof(wire::BatchEntry) ? room - sizeof(wire::BatchEntry) : 0;
+  constexpr std::uint64_t kEntry = sizeof(wire::BatchEntry), kLeast = 2 * sizeof(std::uint64_t);
+  const auto entries = static_cast<std::uint64_t>(most_entries(ranks));
+  const std::uint64_t fixed = doubling_overhead(ranks);
+  const auto room_beside = [&](std::uint64_t beside) {
+    return entries == 0 || slot_bytes <= beside ? 0 : (slot_bytes - beside) / entries / 8 * 8;
+  };
+  if (const std::uint64_t room = room_beside(fixed); room >= kLeastDoublingBytes + kEntry)
+    return room - kEntry;
+  const std::uint64_t room = room_beside(fixed + kDoublingReasons);
+  return room >= kLeast + kEntry ? room - kEntry : 0;
+}
+
+/// The size of slots among many ranks.
+constexpr std::uint64_t doubling_slot_bytes_of_many(int ranks) {
+  const std::uint64_t entries = static_cast<std::uint64_t>(most_entries(ranks)) * kDoublingEntryOfMany;
+  return std::max(kDoublingSlotBytes, (doubling_overhead(ranks) + kDoublingReasons + entries + 63) / 64 * 64);
 }
 
 }  // namespace nzcl::engine

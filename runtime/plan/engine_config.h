@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "nzcl/options.h"
+#include "runtime/plan/cost_model.h"
 #include "runtime/plan/doubling_rounds.h"
 #include "runtime/plan/exchange_cost.h"
 #include "runtime/plan/link_speed.h"
 #include "runtime/plan/members.h"
+#include "runtime/plan/merging_steps.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/wire/immediate.h"
 #include "runtime/wire/message.h"
@@ -167,15 +169,29 @@ inline std::uint64_t immediates_bound(const EngineConfig& config) {
     const bool announced = !config.all_ordered() && !(config.one_hop && p == wire::Priority::express);
     if (announced) per_peer += kWindow * config.announced_writes(p);
   }
-  for (const wire::Priority p : {wire::Priority::doubling, wire::Priority::merging})
-    per_peer += 2 * std::uint64_t{config.channel(p).slots};
-  return per_peer * static_cast<std::uint64_t>(config.members.count());
+  const Members& members = config.members;
+  const std::uint64_t of_partners =
+      2 * (std::uint64_t{config.channel(wire::Priority::doubling).slots} *
+               static_cast<std::uint64_t>(doubling_rounds(members.workers)) +
+           std::uint64_t{config.channel(wire::Priority::merging).slots} *
+               static_cast<std::uint64_t>(most_merging_partners(members.workers)));
+  return per_peer * static_cast<std::uint64_t>(members.count()) + of_partners;
+}
+
+/// The least size of a slice of a small tensor. Where ranks share cores all messages count, so there are not
+/// more of them than among few workers.
+inline std::uint64_t least_slice_bytes(const EngineConfig& config) {
+  if (config.members.workers <= kFewWorkers || config.ranks_per_core > 1) return kLeastSliceBytes;
+  const auto workers = static_cast<std::uint64_t>(config.members.workers);
+  return std::max(kLeastSliceBytes * kFewWorkers / workers, kLeastSliceBytesOfMany);
 }
 
 /// The most bytes that a tensor and its bitmap may have to travel as one express slice. They fill a slot
-/// together with the fixed parts of a message.
+/// together with the fixed parts of a message. Among many workers, who all send theirs to one owner, they are
+/// not larger than the least slice.
 inline std::uint64_t express_bytes(const EngineConfig& config) {
-  return config.channel(wire::Priority::express).slot_bytes - wire::kMaxOverhead;
+  const std::uint64_t room = config.channel(wire::Priority::express).slot_bytes - wire::kMaxOverhead;
+  return are_many(config.members) ? std::min(room, least_slice_bytes(config)) : room;
 }
 
 /// The most bytes that a tensor and its bitmap may have to be exchanged by doubling: the largest batch fits a

@@ -69,11 +69,15 @@ std::uint64_t plan_direct(const Membership& m, const DeviceLimits& limits, const
   return direct_from(limits.between.costs, others - within, limits.within.costs, within);
 }
 
+/// The largest slot whose message and seal leave in one write, and that is not larger than `wanted`.
+std::uint64_t within_a_write(std::uint64_t wanted, const Forms& forms) {
+  return std::min<std::uint64_t>(wanted, forms.message.max_write_bytes - kSlotTail) / 64 * 64;
+}
+
 ChannelConfig plan_bulk(const Options& o, const Members& members, bool one_network, const Forms& forms) {
   const std::uint64_t wanted = o.tune.slot_bytes ? o.tune.slot_bytes : bulk_slot_bytes(members, one_network);
   ChannelConfig bulk;
-  // A message and its seal leave in one write.
-  bulk.slot_bytes = std::min<std::uint64_t>(wanted, forms.message.max_write_bytes - kSlotTail) / 64 * 64;
+  bulk.slot_bytes = within_a_write(wanted, forms);
   bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots)
                                     : bulk_slots(members, one_network, bulk.slot_bytes);
   // An announcement has 16 bits for the number of a staging buffer. The sender has about as many buffers as
@@ -94,20 +98,31 @@ ChannelConfig plan_express(const Options& o, const Members& members, std::uint64
   return express;
 }
 
+/// Among many members slots of bulk messages are small. Doubling and merging have log2 as many partners, so
+/// theirs need not be.
+bool has_large_slots_of_few_partners(const Options& o, const Members& members) {
+  return are_many(members) && o.tune.slot_bytes == 0;
+}
+
 /// Returns channels without slots where there can be no doubling.
-ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, const Members& members) {
+ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, const Members& members,
+                            const Forms& forms) {
+  const bool many = has_large_slots_of_few_partners(o, members);
   ChannelConfig doubling;
-  doubling.slot_bytes = std::min(bulk_slot_bytes, kDoublingSlotBytes);
+  doubling.slot_bytes = many ? within_a_write(doubling_slot_bytes_of_many(members.workers), forms)
+                             : std::min(bulk_slot_bytes, kDoublingSlotBytes);
   const bool can = members.dedicated == 0 && doubling_bytes(members.workers, doubling.slot_bytes) > 0;
   if (can)
-    doubling.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kDoublingSlots;
+    doubling.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots)
+                                          : (many ? kDoublingSlotsOfMany : kDoublingSlots);
   return doubling;
 }
 
 /// Returns channels without slots where nothing can be merged. Their slots are those of bulk messages,
-/// because tiles are as large.
-ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& members) {
+/// because tiles are as large; or, among many, those that bulk messages of few members would have.
+ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& members, const Forms& forms) {
   if (members.dedicated > 0 || members.workers == 1) return {};
+  if (has_large_slots_of_few_partners(o, members)) bulk.slot_bytes = within_a_write(kBulkSlotBytes, forms);
   bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kMergingSlots;
   return bulk;
 }
@@ -178,8 +193,8 @@ EngineConfig plan_engine(const Options& o, const Membership& membership, const D
   config.channels[static_cast<std::size_t>(wire::Priority::express)] =
       plan_express(o, members, bulk.slot_bytes, config.one_hop);
   config.channels[static_cast<std::size_t>(wire::Priority::doubling)] =
-      plan_doubling(o, bulk.slot_bytes, members);
-  config.channels[static_cast<std::size_t>(wire::Priority::merging)] = plan_merging(o, bulk, members);
+      plan_doubling(o, bulk.slot_bytes, members, forms);
+  config.channels[static_cast<std::size_t>(wire::Priority::merging)] = plan_merging(o, bulk, members, forms);
   plan_links(o, membership, limits, forms, config);
   config.max_segments = std::min(forms.message.max_segments, verbs::kMaxSegments);
   if (o.tune.max_segments > 0)

@@ -18,6 +18,7 @@ struct Work {
   double summed = 0;    // bytes that the busiest rank adds
   /// Blocks of tiles that the busiest rank merges; negative: it codes its contribution and the result.
   double blocks = -1;
+  double contributions = 0;  // that the busiest rank gathers
 };
 
 /// Completes the prediction with the times that its messages, bytes and this work take.
@@ -33,6 +34,7 @@ Prediction finish(const ExchangeCase& c, const LinkCosts& costs, Prediction p, c
   p.link = p.sent_bytes * costs.wire_byte;
   const double scanned = c.streams ? 0 : static_cast<double>(c.tensor_bytes());
   p.processing = crowd * (scanned * kScannedByte + work.moved * costs.moved_byte + work.summed * kSummedByte);
+  p.processing += crowd * work.contributions * kGatheredContribution;
   if (work.blocks >= 0) {
     p.processing += crowd * work.blocks * kMergedBlock;
   } else if (c.tiled) {
@@ -160,7 +162,11 @@ Prediction predict_doubling(const ExchangeCase& c, const LinkCosts& costs) {
   p.sent_bytes = (c.ranks - 1) * up + kPredictedHeader * rounds;
   const double messages = static_cast<double>(rounds) * c.ranks;
   return finish(c, costs, p,
-                {.messages = messages, .waits = messages, .moved = 2 * p.sent_bytes, .summed = c.ranks * up});
+                {.messages = messages,
+                 .waits = messages,
+                 .moved = 2 * p.sent_bytes,
+                 .summed = c.ranks * up,
+                 .contributions = static_cast<double>(c.ranks)});
 }
 
 Prediction predict_hierarchy(const ExchangeCase& c, const HierarchyCase& levels, const LinkCosts& within,

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "runtime/base/divide.h"
-#include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
 namespace {
@@ -69,14 +68,15 @@ std::uint64_t Piece::before(int column) const {
   return std::accumulate(columns.begin(), columns.begin() + column, std::uint64_t{0});
 }
 
-std::uint64_t pieces_of(std::uint64_t bytes) {
-  return std::clamp<std::uint64_t>(bytes / kLeastPieceBytes, 1, kMostPieces);
+std::uint64_t pieces_of(std::uint64_t bytes, std::uint64_t least_piece_bytes) {
+  return std::clamp<std::uint64_t>(bytes / least_piece_bytes, 1, kMostPieces);
 }
 
 std::vector<Piece> cut_into_pieces(std::uint64_t count, std::uint64_t block_elems,
-                                   std::uint64_t element_bytes, int columns) {
+                                   std::uint64_t element_bytes, int columns,
+                                   std::uint64_t least_piece_bytes) {
   const std::uint64_t blocks = ceil_div(count, block_elems);
-  const std::uint64_t wanted = pieces_of(count * element_bytes);
+  const std::uint64_t wanted = pieces_of(count * element_bytes, least_piece_bytes);
   const auto shares = static_cast<std::uint64_t>(columns);
   const std::uint64_t share = std::max<std::uint64_t>(1, whole_words(ceil_div(blocks, wanted * shares)));
   std::vector<Piece> pieces;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/plan/membership.h"
+#include "runtime/plan/tuning.h"
 
 namespace nzcl::engine {
 
@@ -54,9 +55,10 @@ struct Piece {
 };
 
 /// Into about how many pieces a tensor of so many bytes is cut.
-std::uint64_t pieces_of(std::uint64_t bytes);
-/// Cuts a tensor into pieces.
+std::uint64_t pieces_of(std::uint64_t bytes, std::uint64_t least_piece_bytes = kLeastPieceBytes);
+/// Cuts a tensor into pieces of about `least_piece_bytes` or more.
 std::vector<Piece> cut_into_pieces(std::uint64_t count, std::uint64_t block_elems,
-                                   std::uint64_t element_bytes, int columns);
+                                   std::uint64_t element_bytes, int columns,
+                                   std::uint64_t least_piece_bytes = kLeastPieceBytes);
 
 }  // namespace nzcl::engine

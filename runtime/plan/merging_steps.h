@@ -42,4 +42,10 @@ class MergingPlan {
   int places_, givers_;
 };
 
+/// The most ranks that any rank exchanges messages with.
+constexpr int most_merging_partners(int ranks) {
+  const MergingPlan plan(ranks);
+  return plan.rounds() + (plan.givers() > 0 ? 1 : 0);
+}
+
 }  // namespace nzcl::engine

@@ -30,7 +30,7 @@ std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor
 }
 
 /// The least size of a slice: that of a packed result grows with the tensor.
-std::uint64_t least_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {
+std::uint64_t least_bytes_of_packed(const LayoutRequest& r, std::uint64_t tensor_bytes) {
   return r.packed ? ceil_div(tensor_bytes, r.owners * kMostPackedSlicesPerOwner) : 0;
 }
 
@@ -39,19 +39,19 @@ std::uint64_t wanted_tiled_slice_bytes(const LayoutRequest& r, std::uint64_t ten
   if (r.packed) {
     const std::uint64_t messages = r.packed_bytes / r.owners / kFullMessageBytes;
     const std::uint64_t slices = r.owners * std::clamp<std::uint64_t>(messages, 1, kTiledSlicesPerOwner);
-    return std::max(ceil_div(tensor_bytes, slices), kLeastSliceBytes);
+    return std::max(ceil_div(tensor_bytes, slices), r.least_slice_bytes);
   }
   const std::uint64_t slices = r.owners * (r.coded ? kCodedSlicesPerOwner : kTiledSlicesPerOwner);
-  return std::clamp(ceil_div(tensor_bytes, slices), kLeastSliceBytes, kMaxTiledSliceBytes);
+  return std::clamp(ceil_div(tensor_bytes, slices), r.least_slice_bytes, kMaxTiledSliceBytes);
 }
 
 std::uint64_t choose_slice_blocks(const LayoutRequest& r, std::uint64_t tensor_bytes,
                                   std::uint64_t block_bytes) {
-  const std::uint64_t shared = std::max(ceil_div(tensor_bytes, r.owners), kLeastSliceBytes);
+  const std::uint64_t shared = std::max(ceil_div(tensor_bytes, r.owners), r.least_slice_bytes);
   const std::uint64_t wanted = r.slice_bytes
                                    ? r.slice_bytes
                                    : std::max(std::min(pipelined_slice_bytes(r, tensor_bytes), shared),
-                                              least_slice_bytes(r, tensor_bytes));
+                                              least_bytes_of_packed(r, tensor_bytes));
   std::uint64_t blocks = std::max<std::uint64_t>(1, wanted / block_bytes);
   blocks = std::max<std::uint64_t>(1, std::min(blocks, r.slot_bytes / 2 * 8));
   // A large slice is cut to whole words of bits, so that the bitmaps of all slices together are that of the
@@ -228,6 +228,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                         .element_bytes = element_bytes(static_cast<DataType>(record.type)),
                         .block_elems = record.block_elems,
                         .owners = config.owners(),
+                        .least_slice_bytes = least_slice_bytes(config),
                         .slice_bytes = config.slice_bytes,
                         .ahead_bytes = config.ahead_bytes,
                         .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,

@@ -19,6 +19,7 @@ struct LayoutRequest {
   std::uint64_t element_bytes = 4;
   std::uint64_t block_elems = 256;
   std::uint32_t owners = 1;
+  std::uint64_t least_slice_bytes = kLeastSliceBytes;  // of a small tensor, if slice_bytes is 0
   std::uint64_t slice_bytes = 0;    // wanted dense bytes of a slice; 0: chosen from the tensor's size
   std::uint64_t ahead_bytes = 0;    // see EngineConfig::ahead_bytes
   std::uint64_t slot_bytes = 0;     // a slice's bitmap takes at most half of a slot

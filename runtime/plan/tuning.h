@@ -59,6 +59,10 @@ inline constexpr std::uint64_t kLeastCachedSliceBytes = 256 << 10;
 inline constexpr std::uint64_t kMaxSliceBytes = 4 << 20;
 /// Every owner gets a slice of a small tensor, unless the slice would be smaller than this.
 inline constexpr std::uint64_t kLeastSliceBytes = 32 << 10;
+/// The most workers among whom that holds. An owner gets a slice from every worker at once, so among more of
+/// them slices may be smaller by as much, down to the second number, which is worth a message.
+inline constexpr int kFewWorkers = 8;
+inline constexpr std::uint64_t kLeastSliceBytesOfMany = 1 << 10;
 
 // --- Tiles
 
@@ -157,10 +161,13 @@ inline constexpr std::uint64_t kAnnouncedArrivals = 1 << 20;
 /// ranks. It is somewhat more than a power of two, so that a tensor whose size is one fits, with a bitmap of
 /// its elements, that many times.
 inline constexpr std::uint64_t kDoublingSlotBytes = 34 << 10;
-/// With so many ranks that a batch would have less room than this for each contribution, there is no
-/// doubling. An entry of this size has room for the reason of a refusal beside the bitmap of any tensor that
-/// fits it.
+/// With room of at least this size for each contribution of a batch, every one has room for the reason of a
+/// refusal beside the bitmap of any tensor that fits it. With more ranks there is room for two reasons in a
+/// batch, that of its sender and the one that is passed on.
 inline constexpr std::uint64_t kLeastDoublingBytes = 512;
+/// Among many ranks slots have room for contributions of this size with what they have beside: a few elements
+/// and a bitmap.
+inline constexpr std::uint64_t kDoublingEntryOfMany = 48;
 
 /// Doubling is chosen where it is predicted to take less than this share of push's time. Where they are about
 /// equal, push has fewer bytes, but not among two ranks.
@@ -197,6 +204,8 @@ inline constexpr int kMostOneHopRanks = 4;
 inline constexpr std::uint32_t kOneHopSlots = 4;
 /// Number of slots of a channel of doubling: enough for the operations by which another rank may be ahead.
 inline constexpr std::uint32_t kDoublingSlots = 16;
+/// The same among many ranks (kManyRings), whose slots are large.
+inline constexpr std::uint32_t kDoublingSlotsOfMany = 4;
 /// The most memory that a lane's rings take, unless kLeastSlots slots for each channel take more.
 inline constexpr std::uint64_t kRingBytes = std::uint64_t{128} << 20;
 /// With more bulk rings than those of 64 ranks a member is one of *many*: channels get fewer slots than
@@ -209,6 +218,10 @@ inline constexpr std::uint64_t kExpressRingBytesOfMany = std::uint64_t{34} << 20
 /// The fewest slots of a channel among many members. With two bulk slots, one is filled while the other one
 /// is summed. An express message rarely follows another one to the same member, because owners take turns.
 inline constexpr std::uint32_t kFewestBulkSlots = 2, kFewestExpressSlots = 1;
+/// How many slots bulk channels have among many members as long as these are not smaller than
+/// kLeastSlotBytes. With three, a credit is worth a write of its own only when two are released. So a small
+/// tensor, of which a member gets one message, needs none at once.
+inline constexpr std::uint32_t kBulkSlotsOfMany = 3;
 /// No slot is smaller than this, whatever that takes.
 inline constexpr std::uint64_t kLeastSlotBytes = 4 << 10;
 /// Number of staging buffers at one priority to compose messages in: enough to keep the transport busy
@@ -337,5 +350,7 @@ inline constexpr double kPredictedHeader = 128;
 /// one block of a tile that is coded or decoded, and of one that is merged.
 inline constexpr double kScannedByte = 0.065e-9, kSummedByte = 0.05e-9, kTiledBlock = 1.5e-9,
                         kMergedBlock = 2.2e-9;
+/// Processor time of one contribution that is gathered: it is checked, passed on, and summed.
+inline constexpr double kGatheredContribution = 30e-9;
 
 }  // namespace nzcl::engine

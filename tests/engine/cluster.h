@@ -145,6 +145,7 @@ class Cluster {
                                 .element_bytes = element_bytes,
                                 .block_elems = block_elems,
                                 .owners = config_.owners(),
+                                .least_slice_bytes = engine::least_slice_bytes(config_),
                                 .slice_bytes = config_.slice_bytes,
                                 .ahead_bytes = config_.ahead_bytes,
                                 .slot_bytes = config_.channel(wire::Priority::bulk).slot_bytes,

@@ -459,5 +459,26 @@ TEST_F(DoublingOfFiveTest, TheLastRoundIsAsShortAsItCanBe) {
   EXPECT_THAT(parts_of(sent[1]), ElementsAre(kOwn));
 }
 
+class DoublingOfEightTest : public DoublingTest {
+ protected:
+  DoublingOfEightTest() : DoublingTest(8) {}
+};
+
+// A slot has room for one reason beside the sender's own, however many ranks have refused.
+TEST_F(DoublingOfEightTest, OfSeveralRefusalsTheReasonOfTheLowestRankIsPassedOn) {
+  Operation& op = start(0);
+  const Part five{0, {}, 1, "five"}, six{0, {}, 2, "six"}, seven{0, {}, 1, "seven"};
+  feed(7, 0, {seven});
+  feed(6, 0, {six, five});
+  const auto sent = step();
+  ASSERT_THAT(sent, SizeIs(3));
+  EXPECT_THAT(parts_of(sent[1]), ElementsAre(kOwn, seven));
+  EXPECT_THAT(parts_of(sent[2]), ElementsAre(kOwn, Part{0, {}, 1, ""}, Part{0, {}, 2, ""}, five));
+  feed(4, 0, {{0, {}, 1, ""}, {0, {}, 1, "three"}, kNothing, kNothing});
+  step();
+  ASSERT_TRUE(op.finished());
+  EXPECT_EQ(op.failure()->text, "operation 0: rank 3 refused its request: three");
+}
+
 }  // namespace
 }  // namespace nzcl::test

@@ -74,8 +74,49 @@ TEST(EnginePlan, DoublingHasChannelsWhereItsBatchesFit) {
   EXPECT_FALSE(plan(members_on("a")).has_doubling()) << "nobody to exchange with";
   EXPECT_FALSE(plan(members_on("aab", 1)).has_doubling()) << "dedicated aggregators";
   EXPECT_TRUE(plan(members_on(std::string(64, 'a'))).has_doubling());
-  EXPECT_FALSE(plan(members_on(std::string(200, 'a'))).has_doubling()) << "no room for a refusal in an entry";
   EXPECT_GE(doubling_bytes(8, kDoublingSlotBytes), 8192u + 256u) << "8 KiB of floats with a bitmap";
+}
+
+// Doubling and merging have few partners, so their slots do not have to follow the number of ranks.
+TEST(EnginePlan, AmongManyRanksAFewElementsAreStillDoubled) {
+  for (const std::size_t ranks : {65, 200, 1024, 4096}) {
+    SCOPED_TRACE(ranks);
+    const EngineConfig config = plan(members_on(std::string(ranks, 'a')));
+    EXPECT_TRUE(config.has_doubling());
+    EXPECT_GE(doubling_bytes(config), 32u + 8u) << "8 floats with a bitmap";
+    EXPECT_EQ(config.channel(Priority::merging).slot_bytes, kBulkSlotBytes);
+    const auto slots = [&](Priority p) {
+      return std::uint64_t{config.channel(p).slots} * config.channel(p).stride();
+    };
+    EXPECT_LE(12 * (slots(Priority::doubling) + slots(Priority::merging)), 32u << 20)
+        << "log2 N rings of each";
+  }
+  Options options;
+  options.tune.slot_bytes = 8 << 10;
+  const EngineConfig config = plan(members_on(std::string(200, 'a')), {}, options);
+  EXPECT_EQ(config.channel(Priority::merging).slot_bytes, 8u << 10) << "as the user wants";
+  EXPECT_LE(config.channel(Priority::doubling).slot_bytes, 8u << 10);
+}
+
+TEST(EnginePlan, ABatchOfManyHasRoomForTwoReasons) {
+  for (const int ranks : {128, 200, 512, 1024, 4096}) {
+    const std::uint64_t slot = doubling_slot_bytes_of_many(ranks), bytes = doubling_bytes(ranks, slot);
+    ASSERT_GT(bytes, 0u) << ranks;
+    if (bytes >= kLeastDoublingBytes) continue;  // every contribution has room for its own
+    const std::uint64_t all = most_entries(ranks) * wire::entry_bytes(0, bytes);
+    EXPECT_LE(doubling_overhead(ranks) + all + 2 * wire::kMostRefusalText, slot) << ranks;
+  }
+  EXPECT_EQ(doubling_bytes(4096, kDoublingSlotBytes), 0u) << "no room for an element and its bitmap";
+}
+
+// What is under way to a lane by doubling and merging comes from log2 N partners, and not from all.
+TEST(EnginePlan, ArrivalsFollowThePartners) {
+  const EngineConfig config = plan(members_on(std::string(1024, 'a')));
+  EngineConfig without = config;
+  without.channels[static_cast<std::size_t>(Priority::doubling)].slots = 0;
+  without.channels[static_cast<std::size_t>(Priority::merging)].slots = 0;
+  EXPECT_EQ(immediates_bound(config) - immediates_bound(without),
+            2u * 10 * (kDoublingSlotsOfMany + kMergingSlots));
 }
 
 TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {

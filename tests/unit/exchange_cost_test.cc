@@ -159,6 +159,36 @@ TEST(ExchangeChoice, ManyRanksWithCoresOfTheirOwnDoubleWhatIsSmall) {
       << "as the option says";
 }
 
+/// So many ranks, each on a host and a core of its own, on links of 100 Gb/s.
+EngineConfig config_of_many(int ranks, SumOrder order) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank) names.push_back(std::to_string(rank));
+  Membership m;
+  m.members.workers = ranks;
+  m.hosts = m.networks = m.process_spaces = Groups::by_name(names);
+  m.links.assign(names.size(), own_link(100, 0));
+  Options options;
+  options.transport = "ibverbs";
+  options.sum_order = order;
+  return plan_engine(options, m, {});
+}
+
+// By push an owner has two messages with each rank, which takes longer than log2 N steps.
+TEST(ExchangeChoice, SmallOperationsOfAThousandRanksTakeLog2Steps) {
+  for (const int ranks : {65, 128, 256, 1000, 1024, 4096}) {
+    SCOPED_TRACE(ranks);
+    const EngineConfig in_order = config_of_many(ranks, SumOrder::rank),
+                       any = config_of_many(ranks, SumOrder::any);
+    EXPECT_EQ(choice(in_order, 2), wire::Algorithm::doubling) << "whose sums are in the order of the ranks";
+    EXPECT_NE(choice(any, 2), wire::Algorithm::push);
+    if (ranks >= 256) {
+      EXPECT_EQ(choice(any, (64 << 10) / 4), wire::Algorithm::merging);
+    }
+    EXPECT_EQ(choice(in_order, (64 << 10) / 4), wire::Algorithm::push) << "merging has an order of its own";
+    EXPECT_EQ(choice(any, (64 << 20) / 4), wire::Algorithm::push) << "log2 N times the bytes";
+  }
+}
+
 TEST(ExchangeChoice, RanksThatShareCoresPush) {
   EXPECT_EQ(choice(config_of("aaa", "cma", 2), 16), wire::Algorithm::push);
   EXPECT_EQ(choice(config_of("aaaaaaaa", "cma", 2), 16), wire::Algorithm::push);

@@ -255,6 +255,38 @@ TEST(SliceLayout, TwoSlicesWithEveryOwnerFitWhatMayBeAhead) {
   EXPECT_EQ(chosen(1, 64 << 20, 256), 4u << 20);
 }
 
+/// Slices of a tensor of so many bytes among so many ranks.
+std::uint64_t slices_of(int ranks, std::uint64_t bytes, double ranks_per_core = 1) {
+  EngineConfig config;
+  config.members.workers = ranks;
+  config.ranks_per_core = ranks_per_core;
+  config.channels[static_cast<std::size_t>(wire::Priority::bulk)] = {20 << 10, 2};
+  config.channels[static_cast<std::size_t>(wire::Priority::express)] = {8 << 10, 1};
+  wire::OperationRecord record;
+  record.count = bytes / 4;
+  record.block_elems = 64;
+  record.type = static_cast<std::uint8_t>(DataType::float32);
+  return layout_of(config, 0, record).slices();
+}
+
+// All ranks send to an owner at once, so the more they are, the more owners share what comes.
+TEST(SliceLayout, ManyRanksShareASmallTensor) {
+  for (const int ranks : {2, 4, 8})
+    EXPECT_EQ(slices_of(ranks, 64 << 10), 2u) << ranks << ": slices of 32 KiB";
+  EXPECT_EQ(slices_of(16, 64 << 10), 4u) << "16 KiB";
+  EXPECT_EQ(slices_of(64, 64 << 10), 16u) << "4 KiB";
+  EXPECT_EQ(slices_of(1024, 64 << 10), 64u) << "1 KiB";
+  EXPECT_EQ(slices_of(1024, 64 << 20), 1024u) << "one for each";
+  EXPECT_EQ(slices_of(1024, 64 << 10, 4), 2u) << "ranks that share cores have no time for more messages";
+}
+
+TEST(SliceLayout, AmongManyRanksOneMessageIsNoLargerThanTheLeastSlice) {
+  EXPECT_EQ(slices_of(64, 6 << 10), 1u);
+  EXPECT_EQ(slices_of(1024, 1 << 9), 1u);
+  EXPECT_EQ(slices_of(1024, 6 << 10), 6u);
+  EXPECT_EQ(slices_of(1024, 6 << 10, 4), 1u);
+}
+
 TEST(SliceLayout, OverLinksThereAreManySlicesOfWorthwhileSize) {
   EXPECT_EQ(chosen(2, 0, 64), 256u << 10) << "256 in all";
   EXPECT_EQ(chosen(8, 0, 64), 256u << 10);

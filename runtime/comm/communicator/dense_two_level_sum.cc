@@ -10,11 +10,11 @@
 
 namespace nzcl::comm {
 
-DenseTwoLevelSum::DenseTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request)
-    : hierarchy_(hierarchy), request_(std::move(request)) {
+DenseTwoLevelSum::DenseTwoLevelSum(Levels& levels, TwoLevelRequest request)
+    : levels_(levels), request_(std::move(request)) {
   const wire::OperationRecord& r = request_.record;
   for (engine::Piece& cut : engine::cut_into_pieces(r.count, r.block_elems, element_bytes(request_.type()),
-                                                    hierarchy_.plan().columns()))
+                                                    levels_.plan().columns(), levels_.least_piece_bytes()))
     pieces_.push_back({.cut = std::move(cut), .bits = {}, .failure = request_.refusal});
   pieces_left_ = pieces_.size();
   union_bits_.assign(words_for(ceil_div(r.count, r.block_elems)), 0);
@@ -22,9 +22,9 @@ DenseTwoLevelSum::DenseTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request
 
 void DenseTwoLevelSum::announce() {
   for (PieceState& piece : pieces_) {
-    piece.up = hierarchy_.steps(Level::up).add();
-    if (hierarchy_.has_column()) piece.across = hierarchy_.steps(Level::across).add();
-    piece.down = hierarchy_.steps(Level::down).add();
+    piece.up = levels_.steps(Level::up).add();
+    if (levels_.has_column()) piece.across = levels_.steps(Level::across).add();
+    piece.down = levels_.steps(Level::down).add();
   }
 }
 
@@ -33,7 +33,7 @@ void DenseTwoLevelSum::begin() {
   if (request_.sparse.base != nullptr) place_values();
   const auto self = shared_from_this();
   for (PieceState& piece : pieces_)
-    hierarchy_.steps(Level::up).ready(piece.up, [this, self, &piece] { sum_host(piece); });
+    levels_.steps(Level::up).ready(piece.up, [this, self, &piece] { sum_host(piece); });
 }
 
 /// Puts values that came with indices into the output, and zeros between them.
@@ -53,17 +53,17 @@ void DenseTwoLevelSum::place_values() {
 }
 
 std::byte* DenseTwoLevelSum::share_of(const PieceState& piece) const {
-  const std::uint64_t before = hierarchy_.has_column() ? piece.cut.before(hierarchy_.place()) : 0;
+  const std::uint64_t before = levels_.has_column() ? piece.cut.before(levels_.place()) : 0;
   return request_.output.base + (piece.cut.begin + before) * element_bytes(request_.type());
 }
 
 std::uint64_t DenseTwoLevelSum::share_elements(const PieceState& piece) const {
-  return piece.cut.columns[static_cast<std::size_t>(hierarchy_.place())];
+  return piece.cut.columns[static_cast<std::size_t>(levels_.place())];
 }
 
 std::vector<std::uint64_t> DenseTwoLevelSum::counts(const engine::Piece& piece) const {
   std::vector<std::uint64_t> all = piece.columns;
-  all.resize(static_cast<std::size_t>(hierarchy_.host_ranks()), 0);
+  all.resize(static_cast<std::size_t>(levels_.host_ranks()), 0);
   return all;
 }
 
@@ -79,8 +79,8 @@ void DenseTwoLevelSum::sum_host(PieceState& piece) {
   }
   const std::uint64_t offset = piece.cut.begin * element_bytes(request_.type());
   const CollectiveRequest request{.collective = wire::Collective::reduce_scatter,
-                                  .rank = hierarchy_.place(),
-                                  .ranks = hierarchy_.host_ranks(),
+                                  .rank = levels_.place(),
+                                  .ranks = levels_.host_ranks(),
                                   .input = request_.input != nullptr ? request_.input + offset : nullptr,
                                   .output = share_of(piece),
                                   .counts = shares,
@@ -91,21 +91,21 @@ void DenseTwoLevelSum::sum_host(PieceState& piece) {
                                   .dense = request_.dense,
                                   .timeout = request_.level_timeout(),
                                   .tag = request_.record.tag};
-  hierarchy_.start(Level::up, &request, piece.failure,
-                   [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
-                     if (step && !piece.failure) {
-                       const auto summed = step->union_bitmap();
-                       piece.bits.assign(summed.begin(), summed.end());
-                       request_.count_input(*step);
-                       request_.count_traffic(*step);
-                     }
-                     host_summed(piece);
-                   });
+  levels_.start(Level::up, &request, piece.failure,
+                [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
+                  if (step && !piece.failure) {
+                    const auto summed = step->union_bitmap();
+                    piece.bits.assign(summed.begin(), summed.end());
+                    request_.count_input(*step);
+                    request_.count_traffic(*step);
+                  }
+                  host_summed(piece);
+                });
 }
 
 void DenseTwoLevelSum::host_summed(PieceState& piece) {
-  if (!hierarchy_.has_column()) return hosts_summed(piece);
-  hierarchy_.steps(Level::across).ready(piece.across, [this, self = shared_from_this(), &piece] {
+  if (!levels_.has_column()) return hosts_summed(piece);
+  levels_.steps(Level::across).ready(piece.across, [this, self = shared_from_this(), &piece] {
     if (share_elements(piece) > 0) return sum_hosts(piece);
     hosts_summed(piece);
   });
@@ -124,17 +124,17 @@ void DenseTwoLevelSum::sum_hosts(PieceState& piece) {
                                  .timeout = request_.level_timeout(),
                                  .tag = request_.record.tag,
                                  .wire_type = WireType::as_is,
-                                 .expected_density = request_.host_density(hierarchy_.plan().most_ranks())};
-  hierarchy_.start(Level::across, &request, piece.failure,
-                   [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
-                     if (step && !piece.failure) {
-                       const auto summed = step->union_bitmap();
-                       piece.bits.assign(summed.begin(), summed.end());
-                       if (request_.op() == ReduceOp::avg) divide_share(piece);
-                       request_.count_traffic(*step);
-                     }
-                     hosts_summed(piece);
-                   });
+                                 .expected_density = request_.host_density(levels_.plan().most_ranks())};
+  levels_.start(Level::across, &request, piece.failure,
+                [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
+                  if (step && !piece.failure) {
+                    const auto summed = step->union_bitmap();
+                    piece.bits.assign(summed.begin(), summed.end());
+                    if (request_.op() == ReduceOp::avg) divide_share(piece);
+                    request_.count_traffic(*step);
+                  }
+                  hosts_summed(piece);
+                });
 }
 
 void DenseTwoLevelSum::divide_share(const PieceState& piece) {
@@ -144,12 +144,12 @@ void DenseTwoLevelSum::divide_share(const PieceState& piece) {
   for (std::uint64_t b = next_set(bits, 0, blocks), end = b; b < blocks; b = next_set(bits, end, blocks)) {
     end = next_clear(bits, b, blocks);
     divide(share_of(piece) + b * request_.block_bytes(), std::min(end * block, elements) - b * block,
-           request_.type(), hierarchy_.plan().ranks());
+           request_.type(), levels_.plan().ranks());
   }
 }
 
 void DenseTwoLevelSum::hosts_summed(PieceState& piece) {
-  hierarchy_.steps(Level::down).ready(piece.down, [this, self = shared_from_this(), &piece] {
+  levels_.steps(Level::down).ready(piece.down, [this, self = shared_from_this(), &piece] {
     give_to_host(piece);
   });
 }
@@ -159,8 +159,8 @@ void DenseTwoLevelSum::give_to_host(PieceState& piece) {
   const std::vector<std::uint64_t> shares = counts(piece.cut);
   const CollectiveRequest request{
       .collective = wire::Collective::allgather,
-      .rank = hierarchy_.place(),
-      .ranks = hierarchy_.host_ranks(),
+      .rank = levels_.place(),
+      .ranks = levels_.host_ranks(),
       .input = share_of(piece),
       .output = request_.output.base + piece.cut.begin * element_bytes(request_.type()),
       .counts = shares,
@@ -169,11 +169,11 @@ void DenseTwoLevelSum::give_to_host(PieceState& piece) {
       .bitmap = piece.bits,
       .timeout = request_.level_timeout(),
       .tag = request_.record.tag};
-  hierarchy_.start(Level::down, &request, piece.failure,
-                   [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
-                     if (step) request_.count_traffic(*step);
-                     piece_over(piece, step.get());
-                   });
+  levels_.start(Level::down, &request, piece.failure,
+                [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
+                  if (step) request_.count_traffic(*step);
+                  piece_over(piece, step.get());
+                });
 }
 
 void DenseTwoLevelSum::piece_over(const PieceState& piece, Operation* last) {
@@ -190,7 +190,7 @@ void DenseTwoLevelSum::piece_over(const PieceState& piece, Operation* last) {
   }
   request_.operation->rest_done(
       {.bits = std::move(union_bits_), .blocks = union_blocks_, .failure = failure_});
-  hierarchy_.over();
+  levels_.over();
 }
 
 }  // namespace nzcl::comm

@@ -7,14 +7,14 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/comm/communicator/hierarchy.h"
+#include "runtime/comm/communicator/levels.h"
 #include "runtime/comm/communicator/two_level_sum.h"
 
 namespace nzcl::comm {
 
 class DenseTwoLevelSum final : public TwoLevelSum {
  public:
-  DenseTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request);
+  DenseTwoLevelSum(Levels& levels, TwoLevelRequest request);
   void announce() override;
   void begin() override;
 
@@ -40,7 +40,7 @@ class DenseTwoLevelSum final : public TwoLevelSum {
   /// Elements of the piece's shares by the places of this host's ranks.
   std::vector<std::uint64_t> counts(const engine::Piece& piece) const;
 
-  Hierarchy& hierarchy_;
+  Levels& levels_;
   const TwoLevelRequest request_;
   std::vector<PieceState> pieces_;
 

@@ -14,17 +14,14 @@
 namespace nzcl::comm {
 
 Hierarchy::Hierarchy(engine::HierarchyPlan plan, Parent parent)
-    : plan_(std::move(plan)),
-      parent_(std::move(parent)),
-      place_(plan_.place_of(parent_.rank)),
-      buffers_(parent_.register_memory) {}
+    : Levels(std::move(plan), parent.rank, parent.register_memory), parent_(std::move(parent)) {}
 
 Hierarchy::~Hierarchy() {
   if (maker_.joinable()) maker_.join();
 }
 
 std::string Hierarchy::describe() const {
-  return fmt::format(", {} hosts for sums in two levels with {} column(s)", plan_.hosts(), plan_.columns());
+  return fmt::format(", {} hosts for sums in two levels with {} column(s)", plan().hosts(), plan().columns());
 }
 
 // --- Its communicators
@@ -37,7 +34,7 @@ void Hierarchy::make() {
   } catch (const std::exception& e) {
     cannot_make(failure_of(e));
   }
-  for (LevelState& level : levels_) level.steps.open();
+  open_steps();
 }
 
 void Hierarchy::cannot_make(const Failure& failure) {
@@ -50,7 +47,7 @@ void Hierarchy::cannot_make(const Failure& failure) {
 
 void Hierarchy::make_levels() {
   const auto begun = verbs::Clock::now();
-  const int host = plan_.host_of(parent_.rank);
+  const int host = plan().host_of(parent_.rank);
   const auto join = [&](Level level, std::vector<int> ranks, int number, std::string_view name) {
     const auto workers = static_cast<int>(ranks.size());
     auto core = parent_.join({.color = number, .members = std::move(ranks), .workers = workers},
@@ -60,11 +57,11 @@ void Hierarchy::make_levels() {
       core->abort(*failure_);
       throw Error(failure_->code, failure_->text);
     }
-    levels_[static_cast<std::size_t>(level)].core = std::move(core);
+    cores_[static_cast<std::size_t>(level)] = std::move(core);
   };
-  join(Level::up, plan_.ranks_of(host), host, "up");
-  if (has_column()) join(Level::across, plan_.ranks_of_column(place_), place_, "across");
-  join(Level::down, plan_.ranks_of(host), host, "down");
+  join(Level::up, plan().ranks_of(host), host, "up");
+  if (has_column()) join(Level::across, plan().ranks_of_column(place()), place(), "across");
+  join(Level::down, plan().ranks_of(host), host, "down");
   log().info("rank {}: made communicators for sums in two levels in {:.3f} s", parent_.rank,
              std::chrono::duration<double>(verbs::Clock::now() - begun).count());
 }
@@ -89,49 +86,49 @@ void Hierarchy::add(TwoLevelSum& sum) {
     maker_ = start_thread("nzcl-levels", [this] { return std::thread([this] { make(); }); });
   } catch (const Error& e) {  // the sum has its place in the order, and ends in failure
     cannot_make(failure_of(e));
-    for (LevelState& level : levels_) level.steps.open();
+    open_steps();
   }
 }
 
 void Hierarchy::start(Level which, const Request& request, std::optional<Failure>& failure, Next next) {
   const PlainFloats floats;
-  LevelState& level = levels_[static_cast<std::size_t>(which)];
+  const Core& core = cores_[static_cast<std::size_t>(which)];
   std::shared_ptr<engine::Operation> operation;
   try {
-    if (!level.core) {
+    if (!core) {
       const Failure made = why_not_made().value_or(Failure{});
       throw Error(made.code, made.text);
     }
     if (failure) {
-      level.core->refuse(request, Error(failure->code, failure->text));
+      core->refuse(request, Error(failure->code, failure->text));
     } else {
-      operation = level.core->start(request);
+      operation = core->start(request);
     }
   } catch (const std::exception& e) {
-    note_failure(level, failure, failure_of(e));
+    note_failure(core, failure, failure_of(e));
   }
   if (!operation) return next(nullptr);
-  const auto over = [this, &level, &failure, operation, next] {
+  const auto over = [this, &core, &failure, operation, next] {
     operation->release_regions();
-    if (const auto its = operation->failure()) note_failure(level, failure, *its);
+    if (const auto its = operation->failure()) note_failure(core, failure, *its);
     next(operation);
   };
   try {
-    return level.core->on_complete(operation, over);
+    return core->on_complete(operation, over);
   } catch (const Error& e) {  // there is no thread to tell of it
     log().warn("rank {}: {}", parent_.rank, e.what());
   }
-  level.core->wait(*operation, std::nullopt);
+  core->wait(*operation, std::nullopt);
   over();
 }
 
 /// If not only the operation has failed, but its communicator, so does the caller's.
-void Hierarchy::note_failure(const LevelState& level, std::optional<Failure>& noted, const Failure& failure) {
+void Hierarchy::note_failure(const Core& core, std::optional<Failure>& noted, const Failure& failure) {
   if (!noted) noted = failure;
-  if (!level.core) return;
-  const auto whole = level.core->failure();
+  if (!core) return;
+  const auto whole = core->failure();
   if (!whole) return;
-  level.core->told(*whole);
+  core->told(*whole);
   parent_.fail(*whole);
 }
 
@@ -145,12 +142,12 @@ void Hierarchy::over() {
 // --- End
 
 void Hierarchy::end(const Failure& failure) {
-  std::vector<std::shared_ptr<CommunicatorCore>> cores;
+  std::vector<Core> cores;
   {
     const std::scoped_lock lock(mutex_);
     if (!failure_) failure_ = failure;
-    for (const LevelState& level : levels_) {
-      if (level.core) cores.push_back(level.core);
+    for (const Core& core : cores_) {
+      if (core) cores.push_back(core);
     }
   }
   for (const auto& core : cores) core->abort(failure);
@@ -160,16 +157,16 @@ void Hierarchy::end(const Failure& failure) {
 
 void Hierarchy::close() {
   if (maker_.joinable()) maker_.join();
-  for (const LevelState& level : levels_) {
-    if (level.core) level.core->close();
+  for (const Core& core : cores_) {
+    if (core) core->close();
   }
 }
 
 void Hierarchy::add_to(Statistics& total) const {
   const std::scoped_lock lock(mutex_);
-  for (const LevelState& level : levels_) {
-    if (!level.core) continue;
-    const Statistics s = level.core->statistics();
+  for (const Core& core : cores_) {
+    if (!core) continue;
+    const Statistics s = core->statistics();
     total.messages_sent += s.messages_sent;
     total.bytes_sent += s.bytes_sent;
     total.bytes_received += s.bytes_received;

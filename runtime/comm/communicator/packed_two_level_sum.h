@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/comm/communicator/hierarchy.h"
+#include "runtime/comm/communicator/levels.h"
 #include "runtime/comm/communicator/two_level_sum.h"
 
 namespace nzcl::comm {
@@ -13,7 +13,7 @@ namespace nzcl::comm {
 /// Its steps are allreduces of streams. Each column takes the blocks of a range of the tensor.
 class PackedTwoLevelSum final : public TwoLevelSum {
  public:
-  PackedTwoLevelSum(Hierarchy& hierarchy, TwoLevelRequest request);
+  PackedTwoLevelSum(Levels& levels, TwoLevelRequest request);
   void announce() override;
   void begin() override;
 
@@ -30,7 +30,7 @@ class PackedTwoLevelSum final : public TwoLevelSum {
   /// so in `failure_`.
   std::uint64_t complete(Operation& step, LevelBuffer& buffer);
 
-  Hierarchy& hierarchy_;
+  Levels& levels_;
   const TwoLevelRequest request_;
   std::uint64_t up_ = 0, across_ = 0, down_ = 0;      // numbers of its steps
   std::unique_ptr<LevelBuffer> of_host_, of_column_;  // what the steps have left

@@ -28,10 +28,10 @@ void TwoLevelRequest::count_traffic(const engine::Operation& step) const {
   operation->add(operation->bytes_received, step.bytes_received.load(std::memory_order_relaxed));
 }
 
-std::shared_ptr<TwoLevelSum> make_two_level_sum(Hierarchy& hierarchy, TwoLevelRequest request) {
+std::shared_ptr<TwoLevelSum> make_two_level_sum(Levels& levels, TwoLevelRequest request) {
   if (request.record.packed_result != 0)
-    return std::make_shared<PackedTwoLevelSum>(hierarchy, std::move(request));
-  return std::make_shared<DenseTwoLevelSum>(hierarchy, std::move(request));
+    return std::make_shared<PackedTwoLevelSum>(levels, std::move(request));
+  return std::make_shared<DenseTwoLevelSum>(levels, std::move(request));
 }
 
 void divide(std::byte* share, std::uint64_t elements, DataType type, int ranks) {

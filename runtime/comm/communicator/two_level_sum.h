@@ -18,7 +18,7 @@
 
 namespace nzcl::comm {
 
-class Hierarchy;
+class Levels;
 
 /// What the caller has asked for, in memory that lasts as long as the operation.
 struct TwoLevelRequest {
@@ -68,8 +68,8 @@ class TwoLevelSum : public std::enable_shared_from_this<TwoLevelSum> {
   virtual void begin() = 0;
 };
 
-/// Makes the sum that the request asks for. `hierarchy` outlives it.
-std::shared_ptr<TwoLevelSum> make_two_level_sum(Hierarchy& hierarchy, TwoLevelRequest request);
+/// Makes the sum that the request asks for. `levels` outlive it.
+std::shared_ptr<TwoLevelSum> make_two_level_sum(Levels& levels, TwoLevelRequest request);
 
 /// Divides the first elements of a rank's share by the number of ranks.
 void divide(std::byte* share, std::uint64_t elements, DataType type, int ranks);

@@ -170,6 +170,18 @@ void GatherExchange::send_with_others(Outgoing& out) {
   context_.push_message(priority_, Direction::up, out.to, staging, {&segment, 1});
 }
 
+/// The lowest rank of those whose refusal a leg passes on; -1 if there is none. In the end every rank tells
+/// the reason of the lowest one of all, so only that of this one goes along.
+int GatherExchange::lowest_refused(const Leg& leg, std::uint64_t sequence) {
+  int lowest = -1;
+  for (int distance = 1; distance < leg.contributions; ++distance) {
+    const int rank = (context_.config.members.self - distance + ranks_) % ranks_;
+    const bool refused = arrivals_.contributions(sequence)[static_cast<std::size_t>(rank)].refusal_code != 0;
+    if (refused && (lowest < 0 || rank < lowest)) lowest = rank;
+  }
+  return lowest;
+}
+
 /// Writes the batch of what a leg passes on. Returns false if it does not fit.
 bool GatherExchange::put_others(SlotWriter& message, const Leg& leg, std::uint64_t sequence) {
   const auto align = [&] { return message.fill_up_to(wire::aligned_section(message.bytes())); };
@@ -179,12 +191,14 @@ bool GatherExchange::put_others(SlotWriter& message, const Leg& leg, std::uint64
   std::byte* const header_at = align() ? message.take(sizeof header) : nullptr;
   const std::uint64_t begin = message.bytes();
   bool fits = header_at != nullptr;
+  const int told = lowest_refused(leg, sequence);
   for (int distance = 1; fits && distance < leg.contributions; ++distance) {
     const int rank = (context_.config.members.self - distance + ranks_) % ranks_;
     const WholeContribution& c = arrivals_.contributions(sequence)[static_cast<std::size_t>(rank)];
-    const wire::BatchEntry entry{.payload_bytes = c.stream_bytes, .refusal_code = c.refusal_code};
+    const std::uint32_t bytes = c.refusal_code == 0 || rank == told ? c.stream_bytes : 0;
+    const wire::BatchEntry entry{.payload_bytes = bytes, .refusal_code = c.refusal_code};
     fits = message.put(&entry, sizeof entry) && message.put(c.bits.data(), c.bits.size_bytes()) &&
-           message.put(c.stream, c.stream_bytes) && align();
+           message.put(c.stream, bytes) && align();
   }
   if (!fits) return false;
   header.payload_bytes = static_cast<std::uint32_t>(message.bytes() - begin);

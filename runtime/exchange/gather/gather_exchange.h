@@ -50,6 +50,7 @@ class GatherExchange final : public Exchange {
   bool has_arrived(int contributions, std::uint64_t sequence) const;
   void send_own(Outgoing& out);
   void send_with_others(Outgoing& out);
+  int lowest_refused(const Leg& leg, std::uint64_t sequence);
   bool put_others(SlotWriter& message, const Leg& leg, std::uint64_t sequence);
   bool sum();
   bool complete(std::uint64_t sequence) const;
