@@ -22,6 +22,11 @@ std::span<std::byte> Device::allocate(std::size_t bytes) {
   return {static_cast<std::byte*>(p), bytes};
 }
 
+void EndpointOptions::throw_if_halted() const {
+  if (halted != nullptr && halted->load(std::memory_order_acquire))
+    throw Error(ErrorCode::aborted, "the communicator has failed while its members connected");
+}
+
 std::unique_ptr<Trial> Device::begin_trial(const TrialOptions&) { return nullptr; }
 
 void Device::release(std::span<std::byte> bytes) noexcept { ::munmap(bytes.data(), bytes.size()); }

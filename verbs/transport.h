@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -186,6 +187,9 @@ struct EndpointOptions {
   /// How many descriptors the endpoint may keep for its peers, where these can take turns. 0: as many as it
   /// wants.
   std::size_t peer_descriptors = 0;
+  /// Becomes true when connect() need not wait for peers any more, which then throws Error{aborted}. Set by
+  /// another thread; it must outlive every connect(). nullptr: that never happens.
+  const std::atomic<bool>* halted = nullptr;
   /// By peer, for devices that join two others: where each is. Empty: on other hosts.
   std::vector<Level> levels = {};
   /// At which level this endpoint is used, which says which of a region's descriptors it reads.
@@ -193,6 +197,8 @@ struct EndpointOptions {
   /// Whether only the peers at Level::within are connected to it. These all reach each other.
   bool within_only = false;
 
+  /// Throws Error{aborted} if connect() need not wait for peers any more.
+  void throw_if_halted() const;
   /// Returns true for this endpoint itself and the peers that may be connected to it.
   bool reaches(PeerId peer) const { return peer == self || !within_only || levels[peer] == Level::within; }
 };

@@ -105,6 +105,7 @@ Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
                                         .arrivals = immediates_bound(options.config),
                                         .allocated = memory_.bytes(),
                                         .peer_descriptors = options.peer_descriptors,
+                                        .halted = &halted_,
                                         .levels = levels_of(options.config)})) {
   context_.seal_secret = verbs::random_number();
   memory_.attach(context_);

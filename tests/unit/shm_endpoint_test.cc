@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -145,6 +146,17 @@ TEST_F(ShmEndpointsTest, StrangersAreDroppedAndThePeerIsConnectedAllTheSame) {
 TEST_F(ShmEndpointsTest, MemoryThatIsNotWhatTheAddressSpeaksOfIsRefused) {
   const std::string wrong = changed(peer->address_for(0), [](AddressStart& a) { a.nonce ^= 1; });
   EXPECT_THAT(join(wrong, own->address_for(1))[0], HasSubstr("not what the address of peer 1 speaks of"));
+}
+
+TEST_F(ShmEndpointsTest, NobodyWaitsForAPeerOnceItIsSaidThatTheCommunicatorHasFailed) {
+  std::atomic<bool> halted{false};
+  const auto endpoint = own_device.open_endpoint({.self = 0, .peers = 2, .arrivals = 64, .halted = &halted});
+  const std::string own_address = endpoint->address_for(1), address = peer->address_for(0);
+  std::jthread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    halted = true;
+  });
+  EXPECT_THAT(connect(*endpoint, {"", address}), HasSubstr("has failed while its members connected"));
 }
 
 TEST_F(ShmEndpointsTest, WhoDoesNotListenAnyMoreIsNamedAtOnce) {

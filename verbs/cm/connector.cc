@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 /// The time within which one address or route must be resolved. The kernel asks the network several times
 /// within it.
 constexpr int kResolveMs = 10000;
+constexpr milliseconds kLongestWait{100};  // between looks whether connecting has become vain
 
 void check(int result, const std::string& what) {
   if (result != 0) throw Error(ErrorCode::transport, fmt::format("{}: {}", what, std::strerror(errno)));
@@ -68,9 +69,9 @@ struct Connector::Address {
   Token token{};
 };
 
-Connector::Connector(const ibv::Port& port, const ibv::ConnectionOptions& options, PeerId self,
-                     std::size_t peers)
-    : port_(port), options_(options), self_(self), peers_(peers) {
+Connector::Connector(const ibv::Port& port, const ibv::ConnectionOptions& options,
+                     const EndpointOptions& endpoint)
+    : port_(port), options_(options), endpoint_(endpoint), self_(endpoint.self), peers_(endpoint.peers) {
   sockaddr_in own = at(ipv4_of(port), 0);
   channel_.reset(rdma_create_event_channel());
   if (!channel_) {
@@ -92,7 +93,7 @@ Connector::Connector(const ibv::Port& port, const ibv::ConnectionOptions& option
                             "NZCL_CONNECT=bootstrap",
                             port.device, id->verbs ? ibv_get_device_name(id->verbs->device) : "none at all"));
   }
-  check(rdma_listen(id, static_cast<int>(peers)), port.device + ": rdma_listen");
+  check(rdma_listen(id, static_cast<int>(peers_.size())), port.device + ": rdma_listen");
   for (Peer& peer : peers_) peer.ours = random_token();
 }
 
@@ -147,11 +148,12 @@ void Connector::connect(std::span<ibv_qp* const> queues, std::span<const std::st
     if (errno != EAGAIN && errno != EINTR)
       throw Error(ErrorCode::transport, fmt::format("{}: rdma_cm: {}", port_.device, std::strerror(errno)));
     const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
+    endpoint_.throw_if_halted();
     if (left <= 0)
       throw Error(ErrorCode::timeout,
                   fmt::format("{}: rdma_cm: no connection in time with peer(s) {}", port_.device, missing()));
     pollfd waited{.fd = channel_->fd, .events = POLLIN, .revents = 0};
-    ::poll(&waited, 1, static_cast<int>(std::min<long>(left, 1000)));
+    ::poll(&waited, 1, static_cast<int>(std::min<long>(left, kLongestWait.count())));
   }
 }
 

@@ -42,7 +42,7 @@ using Handle = std::unique_ptr<T, Destroy>;
 class Connector {
  public:
   /// Throws Error{unavailable} if the port has no IPv4 address or the kernel has no connection manager.
-  Connector(const ibv::Port& port, const ibv::ConnectionOptions& options, PeerId self, std::size_t peers);
+  Connector(const ibv::Port& port, const ibv::ConnectionOptions& options, const EndpointOptions& endpoint);
 
   /// The address at which this endpoint listens, and its token for `peer`.
   std::string address_for(PeerId peer);
@@ -70,6 +70,7 @@ class Connector {
 
   const ibv::Port port_;
   const ibv::ConnectionOptions options_;
+  const EndpointOptions& endpoint_;
   const PeerId self_;
   Handle<rdma_event_channel> channel_;  // declared before the ids, because it must outlive them
   Handle<rdma_cm_id> listener_;

@@ -42,8 +42,7 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
     : device_(device),
       options_(options),
       connection_(connection_for(options, device.connection())),
-      connector_(connection_.rdma_cm ? std::make_unique<cm::Connector>(device.port(), connection_,
-                                                                       options.self, options.peers)
+      connector_(connection_.rdma_cm ? std::make_unique<cm::Connector>(device.port(), connection_, options_)
                                      : nullptr),
       first_packet_(std::random_device()() & 0xffffff),
       peers_(options.peers),

@@ -101,7 +101,7 @@ void ShmEndpoint::connect(std::span<const std::string> addresses, Deadline deadl
   };
   if (listener_ && !peers.empty()) {
     offer_memory();
-    Handshake(*listener_, options().self, token_, offered_descriptors()).meet(peers, deadline, met);
+    Handshake(*listener_, options(), token_, offered_descriptors()).meet(peers, deadline, met);
   }
   listener_.reset();
   offered_.clear();

@@ -38,8 +38,9 @@ bool may_work_later(int error) { return error == EAGAIN || error == ETOOMANYREFS
 
 }  // namespace
 
-Handshake::Handshake(Listener& listener, PeerId self, std::uint64_t token, std::vector<int> descriptors)
-    : listener_(listener), self_(self), token_(token), descriptors_(std::move(descriptors)) {}
+Handshake::Handshake(Listener& listener, const EndpointOptions& options, std::uint64_t token,
+                     std::vector<int> descriptors)
+    : listener_(listener), options_(options), token_(token), descriptors_(std::move(descriptors)) {}
 
 void Handshake::meet(std::span<const Peer> peers, Deadline deadline, const Met& met) {
   for (const Peer& peer : peers) {
@@ -53,6 +54,7 @@ void Handshake::meet(std::span<const Peer> peers, Deadline deadline, const Met& 
     for (Party& party : parties_) moved |= advance(party, met);
     if (std::ranges::all_of(parties_, [](const Party& p) { return p.step == Step::done; })) return;
     if (moved) continue;
+    options_.throw_if_halted();
     if (Clock::now() >= deadline) give_up();
     wait(deadline);
   }

@@ -39,9 +39,11 @@ class Handshake {
   using Met = std::function<void(PeerId, Fd connection, std::vector<Fd> descriptors)>;
 
   /// `token` is what callers have to show, and `descriptors` what peers are passed.
-  Handshake(Listener& listener, PeerId self, std::uint64_t token, std::vector<int> descriptors);
+  Handshake(Listener& listener, const EndpointOptions& options, std::uint64_t token,
+            std::vector<int> descriptors);
 
-  /// Meets these peers. Throws Error{timeout, peer_failed, system} naming the peer, and what `met` throws.
+  /// Meets these peers. Throws Error{timeout, peer_failed, system} naming the peer, Error{aborted} when told
+  /// to by the options, and what `met` throws.
   void meet(std::span<const Peer> peers, Deadline deadline, const Met& met);
 
  private:
@@ -61,7 +63,8 @@ class Handshake {
   [[noreturn]] void give_up() const;
 
   Listener& listener_;
-  const PeerId self_;
+  const EndpointOptions& options_;
+  const PeerId self_ = options_.self;
   const std::uint64_t token_;
   const std::vector<int> descriptors_;
   std::vector<Party> parties_;

@@ -244,6 +244,9 @@ void CommunicatorCore::begin(std::shared_ptr<bootstrap::ControlPlane> control, b
   } catch (const std::exception& e) {
     told_ = true;  // by what is thrown
     control_->abort(named_failure(membership.names[static_cast<std::size_t>(rounds.rank())], e));
+    // Connecting ends when the communicator fails, which says more.
+    const auto* const error = dynamic_cast<const Error*>(&e);
+    if (error != nullptr && error->code() == ErrorCode::aborted) throw_if_failed();
     throw;
   }
 }
