@@ -119,11 +119,13 @@ ChannelConfig plan_doubling(const Options& o, std::uint64_t bulk_slot_bytes, con
 }
 
 /// Returns channels without slots where nothing can be merged. Their slots are those of bulk messages,
-/// because tiles are as large; or, among many, those that bulk messages of few members would have.
+/// because tiles are as large; but among many they are larger.
 ChannelConfig plan_merging(const Options& o, ChannelConfig bulk, const Members& members, const Forms& forms) {
   if (members.dedicated > 0 || members.workers == 1) return {};
-  if (has_large_slots_of_few_partners(o, members)) bulk.slot_bytes = within_a_write(kBulkSlotBytes, forms);
-  bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots) : kMergingSlots;
+  const bool many = has_large_slots_of_few_partners(o, members);
+  if (many) bulk.slot_bytes = within_a_write(kMergingSlotBytesOfMany, forms);
+  bulk.slots = o.tune.channel_slots ? static_cast<std::uint32_t>(o.tune.channel_slots)
+                                    : (many ? kMergingSlotsOfMany : kMergingSlots);
   return bulk;
 }
 

@@ -185,6 +185,9 @@ inline constexpr double kMergingShare = 0.9;
 inline constexpr std::uint32_t kMergingKept = 4;
 /// Number of slots of a channel of merging.
 inline constexpr std::uint32_t kMergingSlots = 8;
+/// The same among many ranks (kManyRings), and the size of these slots: a tile of 64 blocks of 1 KiB fits.
+inline constexpr std::uint32_t kMergingSlotsOfMany = 4;
+inline constexpr std::uint64_t kMergingSlotBytesOfMany = 68 << 10;
 
 // --- Memory of a lane
 

@@ -10,7 +10,7 @@ set(fuzzed_sources
   runtime/compress/qsgd.cc
   runtime/trace/trace.cc runtime/trace/timeline_file.cc
   runtime/placement/memory.cc
-  runtime/options/table.cc runtime/plan/link_speed.cc runtime/plan/membership.cc runtime/plan/slice_layout.cc
+  runtime/options/table.cc runtime/plan/cost_model.cc runtime/plan/link_speed.cc runtime/plan/membership.cc runtime/plan/slice_layout.cc
   runtime/tile/part_sum.cc runtime/tile/tile_blocks.cc runtime/tile/tile_codec.cc runtime/tile/tile_list.cc runtime/tile/value_codec.cc
   runtime/channel/checksum.cc runtime/channel/lane_layout.cc runtime/channel/lane_memory.cc runtime/channel/staging_banks.cc runtime/channel/staging_way.cc
   runtime/operation/index_memory.cc runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/packed_positions.cc runtime/operation/run_walk.cc

@@ -84,11 +84,11 @@ TEST(EnginePlan, AmongManyRanksAFewElementsAreStillDoubled) {
     const EngineConfig config = plan(members_on(std::string(ranks, 'a')));
     EXPECT_TRUE(config.has_doubling());
     EXPECT_GE(doubling_bytes(config), 32u + 8u) << "8 floats with a bitmap";
-    EXPECT_EQ(config.channel(Priority::merging).slot_bytes, kBulkSlotBytes);
+    EXPECT_EQ(config.channel(Priority::merging).slot_bytes, kMergingSlotBytesOfMany);
     const auto slots = [&](Priority p) {
       return std::uint64_t{config.channel(p).slots} * config.channel(p).stride();
     };
-    EXPECT_LE(12 * (slots(Priority::doubling) + slots(Priority::merging)), 32u << 20)
+    EXPECT_LE(12 * (slots(Priority::doubling) + slots(Priority::merging)), 16u << 20)
         << "log2 N rings of each";
   }
   Options options;
@@ -116,7 +116,7 @@ TEST(EnginePlan, ArrivalsFollowThePartners) {
   without.channels[static_cast<std::size_t>(Priority::doubling)].slots = 0;
   without.channels[static_cast<std::size_t>(Priority::merging)].slots = 0;
   EXPECT_EQ(immediates_bound(config) - immediates_bound(without),
-            2u * 10 * (kDoublingSlotsOfMany + kMergingSlots));
+            2u * 10 * (kDoublingSlotsOfMany + kMergingSlotsOfMany));
 }
 
 TEST(EnginePlan, AnAlgorithmThatCannotBeIsRefused) {
