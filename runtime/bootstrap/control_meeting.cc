@@ -30,10 +30,6 @@ std::vector<std::string> names_of(const MeetingSettings& settings) {
   return names;
 }
 
-void throw_if_over(const Meeting& meeting) {
-  if (const auto failure = meeting.ended_by()) throw Error(failure->code, failure->text);
-}
-
 /// The address of this host on a connection, or "" if it leads to this host itself.
 std::string address_on(Stream& stream) {
   asio::error_code none;
@@ -106,7 +102,7 @@ void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
     return reception.all_have_come() || reception.failure() || is_failed() || meeting.ended_by();
   };
   const bool over = run_until(is_decided, deadline);
-  throw_if_over(meeting);
+  meeting.throw_if_ended();
   if (const auto lost = failure()) reception.fail(Error(lost->code, lost->text));
   if (reception.failure()) {  // members that come a little later should learn the reason too
     fail({reception.failure()->code(), reception.failure()->what()});
@@ -135,7 +131,7 @@ void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
     const Error late = search.late();  // before the connection is closed, which changes it
     search.stop();
     run_until([&] { return over; }, Deadline::max());  // the coroutine uses the locals above until then
-    throw_if_over(meeting);
+    meeting.throw_if_ended();
     throw Error(late);
   }
   if (error) std::rethrow_exception(error);
@@ -144,7 +140,7 @@ void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
   const bool answered =
       run_until([&] { return context_ || is_failed() || meeting.ended_by(); }, deadline + kGrace);
   throw_failure();
-  throw_if_over(meeting);
+  meeting.throw_if_ended();
   if (!answered)
     throw Error(ErrorCode::timeout, fmt::format("{} at {} did not answer within the bootstrap timeout",
                                                 names_[0], me_.point_name));

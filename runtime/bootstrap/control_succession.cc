@@ -18,9 +18,8 @@ constexpr std::chrono::milliseconds kLookPause{100};
 // How long a new hub waits for members that live and have not come to it, before it decides without them who
 // is left.
 constexpr std::chrono::seconds kPatience{3};
-// The same if a hub before it was silent: each member waits for that until its own deadline, which is as much
-// later as it has called later, for instance because it first closed another communicator, which may take 10
-// s.
+// The same if a hub before it was silent: each member waits for that until its own deadline, which comes as
+// much later as its call did, for instance after closing another communicator (close_timeout_s).
 constexpr std::chrono::seconds kPatienceAfterSilence{15};
 
 }  // namespace

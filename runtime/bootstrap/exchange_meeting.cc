@@ -49,7 +49,6 @@ class ExchangeMeeting final : public Meeting {
                                              " told where it listens in a way that this version does not "
                                              "understand");
     }
-    if (const auto failure = ended_by()) throw Error(failure->code, failure->text);
     return *point_;
   }
   bool secret_is_sure() const override { return true; }

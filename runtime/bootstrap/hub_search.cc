@@ -19,6 +19,7 @@ asio::awaitable<std::string> introduce(Stream& stream, const MeetingSettings& se
 asio::awaitable<std::shared_ptr<Stream>> HubSearch::find(Deadline deadline) {
   const MeetingSettings& self = meeting_.settings();
   while (Clock::now() < deadline) {
+    meeting_.throw_if_ended();
     auto wait = kRetryPause;
     const auto found = meeting_.find(deadline);
     if (const auto* reason = std::get_if<NotYet>(&found)) {

@@ -66,6 +66,10 @@ class Meeting {
 
   /// Why this meeting cannot end well any more, if so. Asked again and again by all members.
   virtual std::optional<Failure> ended_by() const { return std::nullopt; }
+  /// Throws that as an Error.
+  void throw_if_ended() const {
+    if (const auto failure = ended_by()) throw Error(failure->code, failure->text);
+  }
 
   // --- On member 0
   /// Where to listen. Called before every attempt.

@@ -31,10 +31,8 @@ class RegroupMeeting : public Meeting {
 
   std::variant<MeetingPoint, NotYet> find(Deadline deadline) override {
     const auto place = regrouping_.place(attempt_, deadline);
-    if (!place) {
-      if (const auto failure = ended_by()) throw Error(failure->code, failure->text);
+    if (!place)
       return NotYet{.why = settings().name(0) + " has not told yet where it listens", .for_long = false};
-    }
     auto point = parse_point(*place);
     if (!point)
       throw Error(

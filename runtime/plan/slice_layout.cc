@@ -5,18 +5,11 @@
 
 #include "nzcl/types.h"
 #include "runtime/base/divide.h"
+#include "runtime/base/mix.h"
 #include "runtime/plan/partial_type.h"
 
 namespace nzcl::engine {
 namespace {
-
-// splitmix64's finaliser (Steele, Lea, Flood, OOPSLA 2014).
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 /// Returns how many bytes a slice should have so that scanning, sending and summing overlap.
 std::uint64_t pipelined_slice_bytes(const LayoutRequest& r, std::uint64_t tensor_bytes) {

@@ -87,10 +87,8 @@ std::size_t make_room_for_lanes(const engine::Membership& membership, const verb
   if (short_of_connections)
     log().warn(
         "{}: connections to all of them would take about {} descriptors in this process, but its hard limit "
-        "is {} "
-        "(RLIMIT_NOFILE). They are made when they are first needed, so operations that need more of them at "
-        "a "
-        "time will fail. {}",
+        "is {} (RLIMIT_NOFILE). They are made when they are first needed, so operations that need more of "
+        "them at a time will fail. {}",
         who, now.open + need.all + kOther, now.hard, advice(now.open + need.all + kOther));
   const std::size_t for_turns = descriptors_for_turns(need, lanes, free);
   if (for_turns > 0)

@@ -4,16 +4,10 @@
 #include <bit>
 #include <cmath>
 
+#include "runtime/base/mix.h"
+
 namespace nzcl::simulation {
 namespace {
-
-/// The finaliser of SplitMix64: every bit of its result depends on every bit of `x`.
-std::uint64_t mix(std::uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 std::uint64_t threshold(double density) {
   return density >= 1 ? ~std::uint64_t{0}
