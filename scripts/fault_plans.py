@@ -106,10 +106,5 @@ def network(rng, ranks):
     return Plan(kind, events)
 
 
-def draw(rng, ranks, kinds):
-    """The plan of a round for so many ranks."""
-    return rng.choice(kinds)(rng, ranks)
-
-
-# By the names that --kinds takes. Each is as often as it stands here.
+# Each draws the plan of a round for so many ranks. By the names that --kinds takes; all are as frequent.
 KINDS = {"die": die, "stop": stop, "return": come_back, "join": join, "end": close, "lack": lack, "scribble": scribble, "clock": clock}

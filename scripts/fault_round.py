@@ -80,7 +80,8 @@ class Round:
         self.args = args
         self.size = rng.choice(args.ranks)
         self.transport = "tcp" if args.hosts else rng.choice(args.transports)
-        self.plan = fault_plans.draw(rng, self.size, [fault_plans.network] if args.hosts else [fault_plans.KINDS[k] for k in args.kinds])
+        kinds = [fault_plans.network] if args.hosts else [fault_plans.KINDS[kind] for kind in args.kinds]
+        self.plan = rng.choice(kinds)(rng, self.size)
         self.busy = rng.random() < 0.5
         self.what = f"seed {seed}: {self.size} ranks over {self.transport}{', busy' if self.busy else ''}, {self.plan.kind}"
         self.port = free_port()
