@@ -14,6 +14,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/block_signals.h"
+#include "runtime/base/own_process.h"
 #include "runtime/bootstrap/exchange_meeting.h"
 #include "runtime/bootstrap/host_address.h"
 
@@ -35,20 +36,36 @@ struct ReleaseValue {
 };
 using Value = std::unique_ptr<pmix_value_t, ReleaseValue>;
 
-/// Keeps the process a PMIx client. PMIx counts its initialisations, so other code of the process may be a
-/// client at the same time.
+/// Makes the process a PMIx client, and keeps it one until it ends. PMIx counts its initialisations, so other
+/// code of the process may be a client at the same time.
+///
+/// A client that ended after each meeting could fail the next one: the server of PMIx 5 takes a connection
+/// that closes for a process that is missing in the fence of those which are there already, and then lets
+/// some of them pass and others wait for ever.
 class Client {
  public:
-  Client() {
-    const BlockSignals blocked;  // the library starts a thread
-    check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server");
+  static Client& instance() {
+    static Client client;
+    if (!client.process_.is_current())
+      throw Error(
+          ErrorCode::unsupported,
+          "PMIx: this process was made by fork() from one that has met through PMIx, and cannot be another "
+          "client; let it meet at MASTER_ADDR or through a file");
+    return client;
   }
-  ~Client() { PMIx_Finalize(nullptr, 0); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
   const pmix_proc_t& self() const { return self_; }
 
  private:
+  Client() {
+    const BlockSignals blocked;  // the library starts a thread
+    check(PMIx_Init(&self_, nullptr, 0), "cannot reach the launcher's server");
+  }
+  ~Client() {
+    if (process_.is_current()) PMIx_Finalize(nullptr, 0);  // not a child of fork(): it would end the parent's
+  }
+  const OwnProcess process_;
   pmix_proc_t self_{};
 };
 
@@ -179,7 +196,7 @@ class PmixExchange {
     return everybody;
   }
   std::unique_lock<std::mutex> turn_;
-  Client client_;
+  const Client& client_ = Client::instance();
   std::string prefix_;
   int size_ = 0;
   int round_ = 0;
