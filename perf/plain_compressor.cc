@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "perf/plain_round.h"
-#include "runtime/compress/random.h"
+#include "runtime/base/mix.h"
 
 namespace perf {
 namespace {
@@ -64,10 +64,19 @@ void PlainCompressor::set_rate(float rate) {
 std::vector<float> PlainCompressor::step(std::span<const float> gradient, int rank, int ranks) {
   float factor = 1;
   if (compressor_.clip > 0) {
-    double sums[16] = {}, total = 0;  // sixteen sums, as README.md does not say but select.h does
-    for (std::size_t i = 0; i < gradient.size(); ++i)
-      sums[i % 16] += double{gradient[i]} * double{gradient[i]};
-    for (const double sum : sums) total += sum;
+    double total = 0;  // in the order of sum_of_squares()
+    for (std::size_t slice = 0; slice < gradient.size(); slice += kSlice) {
+      double of_slice = 0;
+      const std::size_t end = std::min(gradient.size(), slice + kSlice);
+      for (std::size_t part = slice; part < end; part += 2048) {
+        double sums[32] = {}, of_part = 0;
+        for (std::size_t i = part; i < std::min(end, part + 2048); ++i)
+          sums[i % 32] += double{gradient[i]} * double{gradient[i]};
+        for (const double sum : sums) of_part += sum;
+        of_slice += of_part;
+      }
+      total += of_slice;
+    }
     const double norm = std::sqrt(total),
                  most = double{compressor_.clip} / std::sqrt(static_cast<double>(ranks));
     if (std::isfinite(norm) && norm > most) factor = static_cast<float>(most / norm);
@@ -188,8 +197,8 @@ void PlainCompressor::select(const nzcl::Everything&) { select_from(0); }
 void PlainCompressor::select(const nzcl::RandomK& selection) {
   const auto below = static_cast<std::uint64_t>(std::llround(ratio(selection.ratio) * 0x1p32));
   for (std::size_t i = 0; i < total_.size(); ++i) {
-    const auto key = nzcl::compress::make_key(compressor_.seed, steps_, i / kSlice, 0);
-    selected_[i] = nzcl::compress::hash32(key, static_cast<std::uint32_t>(i % kSlice)) < below;
+    const auto key = nzcl::make_key(compressor_.seed, steps_, i / kSlice, 0);
+    selected_[i] = nzcl::hash32(key, static_cast<std::uint32_t>(i % kSlice)) < below;
   }
 }
 
@@ -243,8 +252,7 @@ void PlainCompressor::code(const nzcl::Qsgd& values, int rank) {
     for (std::size_t i = slice * kSlice; i < std::min(sent_.size(), (slice + 1) * kSlice); ++i) {
       if (selected_[i]) where.push_back(i);
     }
-    const auto key =
-        nzcl::compress::make_key(compressor_.seed, steps_, slice, 1 + static_cast<std::uint64_t>(rank));
+    const auto key = nzcl::make_key(compressor_.seed, steps_, slice, 1 + static_cast<std::uint64_t>(rank));
     for (std::size_t first = 0; first < where.size(); first += values.bucket)
       code_bucket(std::span(where).subspan(first, std::min<std::size_t>(values.bucket, where.size() - first)),
                   values, key, first);
@@ -268,8 +276,7 @@ void PlainCompressor::code_bucket(std::span<const std::size_t> where, const nzcl
     }
     const float exact = scale > 0 ? std::fabs(total_[i]) / scale * levels : 0.0f;
     const float drawn =
-        static_cast<float>(nzcl::compress::hash32(key, static_cast<std::uint32_t>(first + k)) >> 8) *
-        0x1p-24f;
+        static_cast<float>(nzcl::hash32(key, static_cast<std::uint32_t>(first + k)) >> 8) * 0x1p-24f;
     const float level = std::floor(exact) + (drawn < exact - std::floor(exact) ? 1.0f : 0.0f);
     sent_[i] = (level > 0 && total_[i] < 0 ? -level : level) / levels * scale;
   }

@@ -16,6 +16,7 @@ class Plan:
     grow: bool = False  # the ranks wait for one that comes back
     scribbler: int = -1  # the rank that writes random bytes where its peers read
     clocks: bool = False  # the ranks have clocks that can be set
+    aggregators: int = 0  # dedicated ones, which are numbered behind the ranks, and without which these go on
 
 
 def die(rng, ranks):
@@ -67,10 +68,10 @@ def close(rng, ranks):
 
 
 def lack(rng, ranks):
-    """One rank can open or allocate nothing more, or nobody can put anything into /dev/shm; and one dies."""
+    """One rank can open, allocate or pin nothing more, or nobody can put anything into /dev/shm; and one dies. Only ibverbs pins memory."""
     one, two = rng.sample(range(ranks), 2)
     moment = rng.uniform(0, 0.4)
-    what = rng.choice(["descriptors", "memory", "/dev/shm"])
+    what = rng.choice(["descriptors", "memory", "pinned memory", "/dev/shm"])
     return Plan(f"no more {what}, and kill", [(moment, f"no more {what}", one), (moment + rng.uniform(0, 0.2), "kill", two)],
                 from_start=what == "/dev/shm" and rng.random() < 0.5)
 
@@ -79,6 +80,17 @@ def scribble(rng, ranks):
     one, two = rng.sample(range(ranks), 2)
     moment = rng.uniform(0, 0.4)
     return Plan("scribble", [(moment, "scribble", one), (moment + 1, "kill", one), (moment + 1.5, "kill", two)], scribbler=one)
+
+
+def aggregator(rng, ranks):
+    moment, pause = rng.uniform(0, 0.6), rng.uniform(0, 0.3)
+    how = rng.choice(["one", "two", "two at once", "one and a rank"])
+    events = [(moment, "kill", ranks)]
+    if how == "one and a rank":
+        events.append((moment + pause, "kill", rng.randrange(ranks)))
+    elif how != "one":
+        events.append((moment + (pause if how == "two" else 0), "kill", ranks + 1))
+    return Plan(f"kill aggregators: {how}", events, rounds=40, aggregators=2)
 
 
 def clock(rng, ranks):
@@ -107,4 +119,5 @@ def network(rng, ranks):
 
 
 # Each draws the plan of a round for so many ranks. By the names that --kinds takes; all are as frequent.
-KINDS = {"die": die, "stop": stop, "return": come_back, "join": join, "end": close, "lack": lack, "scribble": scribble, "clock": clock}
+KINDS = {"die": die, "stop": stop, "return": come_back, "join": join, "end": close, "lack": lack, "scribble": scribble, "clock": clock,
+         "aggregator": aggregator}

@@ -36,12 +36,16 @@ class Rank:
                    NZCL_BOOTSTRAP_TIMEOUT_S=str(BOOTSTRAP_S), NZCL_CLOSE_TIMEOUT_S=str(2 * TIMEOUT_S))
         if round_.plan.scribbler >= 0:
             env["NZCL_CHECKSUM"] = "1"  # otherwise a sum may be of what was scribbled
+        if round_.plan.aggregators:
+            env.update(NZCL_AGGREGATORS=str(round_.plan.aggregators), NZCL_ON_AGGREGATOR_LOSS=round_.on_loss)
         if round_.plan.clocks:
             self.set_clock(0)
             env.update(LD_PRELOAD=fault_plans.FAKETIME[0], FAKETIME_TIMESTAMP_FILE=self.path + ".clock", FAKETIME_NO_CACHE="1",
                        DONT_FAKE_MONOTONIC="1")
         with open(self.path, "w") as out:
-            self.process = subprocess.Popen([*(hosts.command(number) if hosts else []), round_.args.program, "--shrink", *arguments],
+            # Whoever may pin any amount of memory is not bound by a limit.
+            bound = ["setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"] if round_.transport == "ibverbs" and os.geteuid() == 0 else []
+            self.process = subprocess.Popen([*(hosts.command(number) if hosts else []), *bound, *round_.command(number), *arguments],
                                             env=env, stdout=out, stderr=subprocess.STDOUT)
 
     def text(self):
@@ -73,6 +77,9 @@ class Rank:
                 return int(f.read().split()[0]) * resource.getpagesize()
         self.limit(resource.RLIMIT_AS, bytes_now)
 
+    def no_more_pinned_memory(self):
+        self.limit(resource.RLIMIT_MEMLOCK, lambda: 0)
+
 
 class Round:
     def __init__(self, args, seed):
@@ -84,8 +91,9 @@ class Round:
         self.plan = rng.choice(kinds)(rng, self.size)
         self.busy = rng.random() < 0.5
         self.what = f"seed {seed}: {self.size} ranks over {self.transport}{', busy' if self.busy else ''}, {self.plan.kind}"
+        self.on_loss = rng.choice(["reassign", "preserve"])
         self.port = free_port()
-        self.arguments = ["--rounds", str(self.plan.rounds), *(["--busy"] if self.busy else []),
+        self.arguments = ["--rounds", str(self.plan.rounds), *(["--busy"] if self.busy and not self.plan.aggregators else []),
                           *(["--grow", str(self.size)] if self.plan.grow else [])]
         self.ranks, self.folder = [], None
         self.killed = {}  # when, by number
@@ -108,14 +116,25 @@ class Round:
                 self.clean()
         return wrong or self.check_left(before), took
 
+    def command(self, number):
+        """The program of a rank, or of an aggregator, which is numbered behind these. Both are built beside it."""
+        if not self.plan.aggregators:
+            return [self.args.program, "--shrink"]
+        folder = os.path.dirname(os.path.abspath(self.args.program))
+        if number < self.size:
+            return [os.path.join(folder, "process_in_flight"), "--count", "10000"]
+        return [os.path.join(folder, "../../bin/nzcl_aggregator"), "--index", str(number - self.size)]
+
     def begin(self):
         """Starts the ranks, and returns the moment from which those of the plan count."""
         start = time.monotonic()
         for i in range(self.size):
             self.ranks.append(Rank(self, i, [*self.arguments, *(["--scribble"] if i == self.plan.scribbler else [])]))
+        for i in range(self.plan.aggregators):
+            self.ranks.append(Rank(self, self.size + i, []))
         if self.plan.from_start:
             return start
-        while not all("joined" in rank.text() for rank in self.ranks):
+        while not all("joined" in rank.text() for rank in self.ranks[:self.size]):
             if time.monotonic() > start + self.args.patience:
                 raise TimeoutError("not all joined: " + " | ".join(rank.text() for rank in self.ranks))
             time.sleep(0.02)
@@ -143,7 +162,7 @@ class Round:
             self.fill_shm()
         elif thing.startswith("no more"):
             self.lacking.add(number)
-            (rank.no_more_descriptors if thing == "no more descriptors" else rank.no_more_memory)()
+            getattr(rank, thing.replace(" ", "_"))()
         elif thing == "mend":
             self.args.hosts.mend(number)
         else:
@@ -180,6 +199,8 @@ class Round:
             return ""
         if number in self.killed:
             return "" if status in (-signal.SIGKILL, WELL, REFUSED) else ended
+        if self.plan.aggregators:
+            return self.check_with_aggregators(number)
         if number == self.size:  # it has come back, and may have been left alone
             return "" if status in (WELL, REFUSED) else ended
         if number in self.lacking and status == -signal.SIGABRT and "bad_alloc" in text:  # none of its threads could go on
@@ -200,9 +221,25 @@ class Round:
         if self.plan.kind == "come back" and int(sizes[-1]) != self.size:
             return "without the new rank, " + ended
         gone = len([i for i in self.killed if i < self.size]) + len((aside | self.lacking) - set(self.killed))
-        if int(sizes[0]) < self.size - gone:
+        # Some may have ended well before the last death.
+        early = [i for i in range(self.size) if i != number and self.job_of(i) > self.size - gone]
+        if int(sizes[0]) < self.size - gone - len(early):
             return f"in a job of {sizes[0]}, " + ended
         return ""
+
+    def check_with_aggregators(self, number):
+        """Without an aggregator the ranks end well. Without a rank they fail, unless they have ended before."""
+        text, status = self.ranks[number].text(), self.ranks[number].process.returncode
+        ranks = "|".join(str(i) for i in self.killed if i < self.size)
+        named = ranks and status == REFUSED and re.search(rf"do not go on without: .*\brank ({ranks})\b|^rank ({ranks})\b", text, re.M)
+        if number >= self.size or named or (status == WELL and re.search(r"^rank \d+ of \d+: ok$", text, re.M)):
+            return ""
+        return f"rank {number} ended with {status}: {text}"
+
+    def job_of(self, number):
+        """The size of the job in which a rank has ended well, or 0."""
+        sizes = re.findall(r"^rank \d+ of (\d+): ok$", self.ranks[number].text(), re.M)
+        return int(sizes[0]) if sizes else 0
 
     def may_refuse(self):
         """What the others may say and end, or "". A job whose ranks have not all come cannot go on without one."""
@@ -228,13 +265,13 @@ class Round:
             os.remove(os.path.join(SHM, "full"))
 
     def check_left(self, before):
-        """Most names in /dev/shm say whose they are; other jobs of this host have the others while they connect. A rank that
-        is killed while it connects leaves one, which the next job of its user removes."""
+        """Names of nzcl's in /dev/shm begin with its name, and most say whose they are; other jobs of this host have the
+        others while they connect. A rank that is killed while it connects leaves one, which the next job of its user removes."""
         pids = {str(rank.process.pid) for rank in self.ranks}
 
         def of_these(name):
             owner = re.match(r"nzcl-\d+-(\d+)-", name)
-            return (owner is None or owner[1] in pids) and "faketime" not in name
+            return name.startswith("nzcl") and (owner is None or owner[1] in pids)
 
         may_leave = len(self.killed)
         deadline = time.monotonic() + 3

@@ -12,7 +12,9 @@ namespace nzcl {
 // What the requests below have in common, and share with AllreduceRequest:
 //
 // - Memory lies inside registered buffers, is aligned to its elements, and belongs to nzcl until the Work has
-//   completed. An input is only read.
+//   completed. An input is only read. Either may be on a GPU (nzcl/GPU.md); `stream` is the stream (a
+//   CUstream, or a cudaStream_t) in whose order it is used, and null its default stream. Without such memory
+//   it is null.
 // - All ranks pass the same count, counts, type, op, root, block_elems and tag. If they differ, nzcl notices,
 //   and the communicator fails with ErrorCode::mismatch and a text that shows both requests.
 // - `bitmap`, if given, says which blocks of this rank's input may be non-zero: bit b%64 of word b/64. Blocks
@@ -35,6 +37,7 @@ struct BroadcastRequest {
   bool dense = false;                          ///< only the root's counts
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
+  void* stream = nullptr;
 };
 
 /// The sum of all ranks' inputs goes to the root.
@@ -51,6 +54,7 @@ struct ReduceRequest {
   bool dense = false;
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
+  void* stream = nullptr;
 };
 
 /// The inputs consist of one chunk for each rank, one behind the other. Rank r gets the sum of the ranks'
@@ -72,6 +76,7 @@ struct ReduceScatterRequest {
   bool dense = false;
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
+  void* stream = nullptr;
 };
 
 /// Every rank has one chunk, and gets those of all ranks, one behind the other in rank order.
@@ -92,6 +97,7 @@ struct AllgatherRequest {
   bool dense = false;
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
+  void* stream = nullptr;
 };
 
 }  // namespace nzcl

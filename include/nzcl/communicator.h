@@ -65,7 +65,7 @@ class NZCL_API RegisteredBuffer {
 /// An allreduce whose input and output have the shape of the dense tensor. Every rank passes the same count,
 /// type, op, block_elems and `dense`.
 struct AllreduceRequest {
-  /// count elements inside a registered buffer: of the host, or both on the same GPU (nzcl/GPU.md)
+  /// count elements inside a registered buffer, of the host or of a GPU (nzcl/GPU.md)
   const void* input = nullptr;
   void* output = nullptr;   ///< the same; may equal input (in place), but must not overlap it otherwise
   std::uint64_t count = 0;  ///< elements; 0 is allowed (the call is then a barrier)
@@ -98,8 +98,8 @@ struct AllreduceRequest {
   /// results are right whatever it says. If it differs between ranks, the communicator fails with
   /// ErrorCode::mismatch, because they could choose differently.
   double expected_density = 0;
-  /// For memory of a GPU: the stream (a CUstream, or a cudaStream_t) in whose order the input is read; null
-  /// is the default stream. For host memory it must be null. See nzcl/GPU.md.
+  /// For memory of a GPU: the stream (a CUstream, or a cudaStream_t) in whose order it is used; null is the
+  /// default stream. If input and output are the host's it must be null. See nzcl/GPU.md.
   void* stream = nullptr;
 };
 
@@ -112,7 +112,7 @@ inline constexpr std::uint64_t kMostWireBlock = 256;
 /// one is sorted first, with a copy of the values. A rank without any block takes part with an empty list.
 struct SparseAllreduceRequest {
   const void* values = nullptr;  ///< block i: block_elems elements at values + i * block_elems, registered
-  /// int32, uint32 or int64, each below the number of blocks. Copied by the call.
+  /// int32, uint32 or int64, each below the number of blocks. Copied by the call, or on a GPU and registered.
   IndexSpan indices = {};
   std::uint64_t count = 0;  ///< elements of the dense tensor
   DataType type = DataType::float32;
@@ -149,6 +149,14 @@ struct SparseAllreduceRequest {
   std::uint64_t tag = 0;                       ///< as in AllreduceRequest
   Algorithm algorithm = Algorithm::automatic;  ///< as in AllreduceRequest
   double expected_density = 0;                 ///< as in AllreduceRequest
+  /// For memory of a GPU, which values, indices and either result may be: as in AllreduceRequest. What is
+  /// wrong with a list on a GPU is found out only when the stream has come to it. Then the operation fails on
+  /// all ranks, and the communicator stays usable. See nzcl/GPU.md.
+  void* stream = nullptr;
+  /// Optional, for a packed result on a GPU: where the number of its blocks is written before a stream goes
+  /// on behind Work::enqueue_wait(); 0 after a failure. Memory of the same GPU that is registered, or of the
+  /// host, which need not be.
+  std::uint64_t* packed_count = nullptr;
 };
 
 /// What one operation moved, as seen by this rank.
@@ -169,6 +177,8 @@ struct Statistics {
   std::uint64_t bytes_received = 0;
   std::uint64_t bytes_copied = 0;  ///< the part of bytes_sent that was copied into a message first
   std::uint64_t blocks_scanned = 0;
+  /// Operations that were summed by GPUs which read each other's memory: their blocks are not in bytes_sent.
+  std::uint64_t gpu_sums = 0;
 };
 
 /// An operation that was started. Copies stand for the same operation. Any thread may test or wait. Dropping
@@ -206,7 +216,7 @@ class NZCL_API Work {
   /// For memory of a GPU: whatever is put into `stream` from now on waits until the operation has completed,
   /// with success or without. The host does not wait, and learns of a failure by test() or wait() only.
   /// Throws Error{invalid_usage} for an operation on host memory, and Error{system} with what the driver
-  /// says.
+  /// says. If the call was captured into a graph, this belongs to the same graph (GPU.md, "CUDA graphs").
   void enqueue_wait(void* stream);
   /// A set bit b says that block b is in the result. It may be called after success, and the bitmap is valid
   /// as long as a handle lives.
@@ -339,6 +349,12 @@ class NZCL_API Communicator {
   /// memory. For memory of a GPU (nzcl/GPU.md): Error{unavailable} without a driver, {unsupported}.
   [[nodiscard]] RegisteredBuffer register_buffer(void* data, std::size_t bytes,
                                                  MemoryKind kind = MemoryKind::host);
+  /// A stream of nzcl's on the GPU that has this registered memory, for callers who can make a stream wait
+  /// but have no handle of their own to give: what it has been made to wait for comes before the input of
+  /// requests that name it. It is the same at each call, from any thread, and lives as long as the
+  /// communicator. Throws Error{invalid_argument} for other memory, and Error{system} with what the driver
+  /// says.
+  [[nodiscard]] void* device_stream(const RegisteredBuffer& buffer);
 
   [[nodiscard]] Work allreduce(const AllreduceRequest& request);
   /// This call has a name of its own, so that either request can be written as a braced list.

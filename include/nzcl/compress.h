@@ -97,8 +97,8 @@ struct Compressor {
   ValueCodec values = AsIs{};
   /// With anything but AsIs, results are coded too. All ranks get the same bits. Not with dedicated
   /// aggregators, which have no states, nor with the switch exchange: such a call throws
-  /// Error{unsupported}. Results of tensors that travel in one message, and those of a single rank, are never
-  /// coded.
+  /// Error{unsupported}. Results of tensors that travel in one message, those of a single rank, and those of
+  /// a hierarchy are never coded.
   ResultCodec results = AsIs{};
   /// Momentum correction (DGC, Lin et al., arXiv 1712.01887): momentum is applied here, before the selection,
   /// and what is sent loses it. The optimizer must then use none. 0: off; below 1. Refused with the selection
@@ -167,6 +167,11 @@ struct CompressedGradient {
   std::span<const float> values;
 };
 
+/// Any memory of a GPU, for what is to be on the same one.
+struct GpuOf {
+  const void* memory = nullptr;
+};
+
 class CompressorStateAccess;
 
 /// What one rank keeps of one tensor from step to step: the residual, momentum, thresholds and the number of
@@ -182,6 +187,11 @@ class NZCL_API CompressorState {
   CompressorState(const Compressor& compressor, std::span<const Layer> layers);
   /// A tensor that is one layer.
   CompressorState(const Compressor& compressor, std::uint64_t elements);
+  /// The same with residual and momentum on a GPU, for gradients that are there (nzcl/GPU.md). Throws
+  /// Error{unsupported} that names what such a state does not take, and what register_buffer() throws for
+  /// memory of a GPU. compress() and residual() throw Error{unsupported}.
+  CompressorState(const Compressor& compressor, std::span<const Layer> layers, GpuOf on);
+  CompressorState(const Compressor& compressor, std::uint64_t elements, GpuOf on);
   ~CompressorState();
   CompressorState(CompressorState&&) noexcept;
   CompressorState& operator=(CompressorState&&) noexcept;
@@ -234,14 +244,15 @@ class NZCL_API CompressorState {
 struct CompressedAllreduceRequest {
   CompressorState* state = nullptr;  ///< this rank's for this tensor
   /// state->elements() elements, anywhere; read before the call returns. No operation in flight may write
-  /// them.
+  /// them. For a state on a GPU they are on that one, and are read in the order of `stream`.
   const float* input = nullptr;
   /// The result: state->elements() elements inside a registered buffer. It may equal input, but must not
-  /// overlap it otherwise.
+  /// overlap it otherwise. With a state on a GPU, it may be there too.
   float* output = nullptr;
   ReduceOp op = ReduceOp::sum;          ///< sum or avg: over all ranks, of what was sent
   std::chrono::nanoseconds timeout{0};  ///< as in AllreduceRequest
   std::uint64_t tag = 0;                ///< as in AllreduceRequest
+  void* stream = nullptr;               ///< for a state on a GPU: as in AllreduceRequest
 };
 
 }  // namespace nzcl

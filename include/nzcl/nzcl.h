@@ -131,7 +131,8 @@ NZCL_C_API nzclResult_t nzclCommUserRank(nzclComm_t comm, int* rank);
  * cannot notice it, and a device would go on to use the old pages. An operation that is still running keeps
  * the registration. nzclCommDeregister takes a null buffer as free() does. */
 NZCL_C_API nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t bytes, nzclBuffer_t* buffer);
-/* The same for memory of a GPU of NVIDIA, which nzclAllReduceEx takes. Rules: nzcl/GPU.md */
+/* The same for memory of a GPU of NVIDIA, which the calls take whose arguments have a stream. Rules:
+ * nzcl/GPU.md */
 NZCL_C_API nzclResult_t nzclCommRegisterDevice(nzclComm_t comm, void* data, size_t bytes,
                                                nzclBuffer_t* buffer);
 NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer);
@@ -214,6 +215,8 @@ typedef struct {
   uint64_t tag;       /* as in nzclAllReduceArgs */
   nzclAlgorithm_t algorithm;
   double expected_density; /* as in nzclAllReduceArgs */
+  void* stream;            /* as in nzclAllReduceArgs */
+  uint64_t* packed_count;  /* where the number of blocks of a packed result on a GPU is written; or NULL */
 } nzclAllReduceSparseArgs;
 NZCL_C_API nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t comm,
                                             nzclWork_t* work);
@@ -271,6 +274,7 @@ typedef struct {
   size_t bitmap_words;
   int64_t timeout_ns;
   uint64_t tag;
+  void* stream; /* as in nzclAllReduceArgs */
 } nzclCollectiveArgs;
 NZCL_C_API nzclResult_t nzclBroadcastEx(const nzclCollectiveArgs* args, nzclComm_t comm, nzclWork_t* work);
 NZCL_C_API nzclResult_t nzclReduceEx(const nzclCollectiveArgs* args, nzclComm_t comm, nzclWork_t* work);
@@ -293,6 +297,11 @@ typedef struct {
  * compressor_from_text() in nzcl/compress.h. One state for each tensor and rank. */
 NZCL_C_API nzclResult_t nzclCompressorStateCreate(const char* compressor, const nzclLayer_t* layers,
                                                   size_t layer_count, nzclCompressorState_t* state);
+/* The same with what it keeps on the GPU that has `memory`, for gradients that are there. Rules: nzcl/GPU.md
+ */
+NZCL_C_API nzclResult_t nzclCompressorStateCreateOnGpu(const char* compressor, const nzclLayer_t* layers,
+                                                       size_t layer_count, const void* memory,
+                                                       nzclCompressorState_t* state);
 /* Waits for the operation that uses it. Takes null. */
 NZCL_C_API nzclResult_t nzclCompressorStateDestroy(nzclCompressorState_t state);
 NZCL_C_API nzclResult_t nzclCompressorStateReset(nzclCompressorState_t state);
@@ -323,6 +332,11 @@ NZCL_C_API nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state
 NZCL_C_API nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t count, nzclRedOp_t op,
                                                 nzclCompressorState_t state, nzclComm_t comm,
                                                 nzclWork_t* work);
+/* The same with a state on a GPU: `send` is there, and read in the order of the stream; `recv` may be there.
+ */
+NZCL_C_API nzclResult_t nzclAllReduceCompressedOnStream(const float* send, float* recv, size_t count,
+                                                        nzclRedOp_t op, nzclCompressorState_t state,
+                                                        nzclComm_t comm, void* stream, nzclWork_t* work);
 
 NZCL_C_API nzclResult_t nzclWorkTest(nzclWork_t work, int* done);
 /* A negative timeout_ns waits without a limit; the operation itself fails after the configured timeout. */
@@ -343,7 +357,7 @@ NZCL_C_API nzclResult_t nzclWorkOnComplete(nzclWork_t work, nzclCallback_t callb
 /* The smallest allowed size ends with operations. */
 typedef struct {
   size_t size; /* sizeof(nzclStatistics) */
-  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_copied, blocks_scanned;
+  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_copied, blocks_scanned, gpu_sums;
 } nzclStatistics;
 NZCL_C_API nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics);
 

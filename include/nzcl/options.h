@@ -49,6 +49,13 @@ enum class SumOrder : std::uint8_t {
          ///< same in every run.
 };
 
+/// What the ranks do when a dedicated aggregator is lost (nzcl/ELASTIC.md).
+enum class AggregatorLoss : std::uint8_t {
+  fail,      ///< the communicator fails; shrink() goes on
+  reassign,  ///< they go on without it, and begin those operations in flight again whose inputs are intact
+  preserve,  ///< the same, and an operation in place begins by keeping a copy of its input
+};
+
 /// How a rank codes which elements or small blocks it sends. automatic: as is cheapest.
 enum class IndexFormat : std::uint8_t { automatic, bitmap, offsets, gaps, runs, rice };
 
@@ -114,7 +121,8 @@ struct Options {
   int traffic_class = 0;  ///< ibverbs: traffic class of the packets (on RoCE: DSCP * 4).
   int service_level = 0;  ///< ibverbs: service level of the packets.
   int aggregators = 0;    ///< Dedicated aggregator processes; 0 = colocated in every worker.
-  int lanes = 0;          ///< Engine threads (each with its own endpoint) per process; 0 = planned.
+  AggregatorLoss on_aggregator_loss = AggregatorLoss::fail;  ///< Equal on all members.
+  int lanes = 0;  ///< Engine threads (each with its own endpoint) per process; 0 = planned.
   Pinning pin = Pinning::automatic;
   /// NUMA node of the gradients (numa_node_of() finds it). Slots and device are chosen near it, and threads
   /// too where this process may run there. -1 = the node of the process's cores.

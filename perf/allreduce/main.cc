@@ -1,6 +1,8 @@
 // nzcl_allreduce_perf: the allreduce by size, type, density and overlap, beside its bound.
 #include <fmt/format.h>
 
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -14,6 +16,7 @@
 #include "perf/allreduce/measure.h"
 #include "perf/allreduce/memory_need.h"
 #include "perf/local_ranks.h"
+#include "runtime/gpu/emulated/emulated_gpu.h"
 
 namespace perf::allreduce {
 namespace {
@@ -328,8 +331,26 @@ std::uint64_t measure(nzcl::Communicator& communicator, Bench& bench, const Sett
   return wrong;
 }
 
+/// Tells what it takes to begin: until the ranks have met, and then until the first operation is over, which
+/// connects peers and touches memory for the first time.
+void say_beginning(nzcl::Communicator& communicator, std::chrono::steady_clock::time_point begun) {
+  using Microseconds = std::chrono::duration<double, std::micro>;
+  const auto met = std::chrono::steady_clock::now();
+  std::array<float, 2> numbers{1, 1};  // sums of which every exchange can do
+  const auto registered = communicator.register_buffer(numbers.data(), sizeof numbers);
+  communicator.allreduce({.input = numbers.data(), .output = numbers.data(), .count = 2, .dense = true})
+      .wait();
+  const auto over = std::chrono::steady_clock::now();
+  if (communicator.rank() == 0)
+    fmt::print("# meeting took {:.1f} ms, the first operation, of 8 B, {:.1f} us\n",
+               Microseconds(met - begun).count() / 1000, Microseconds(over - met).count());
+}
+
 int run(const Settings& settings) {
+  const auto begun = std::chrono::steady_clock::now();
+  if (settings.memory == Memory::emulated) nzcl::gpu::EmulatedGpu::announce();
   nzcl::Communicator communicator(communicator_options(settings));
+  say_beginning(communicator, begun);
   require_memory(settings, communicator);
   Bench bench(communicator, settings);
   const MemorySpeed speed = shared_memory_speed(communicator, bench, settings);

@@ -75,39 +75,45 @@ nzcl::Work Bench::start_collective(const Problem& p, bool in_place) {
   const std::uint64_t chunk = p.count / static_cast<std::uint64_t>(p.ranks);
   const std::uint64_t own =
       chunk * static_cast<std::uint64_t>(communicator_.rank()) * nzcl::element_bytes(p.type);
-  std::byte* const input = in_place ? output_.data() : input_.data();
+  std::byte* const output = gpu_ ? gpu_->output() : output_.data();
+  std::byte* const input = in_place ? output : gpu_ ? gpu_->input() : input_.data();
+  void* const stream = gpu_ ? gpu_->stream() : nullptr;
   switch (settings_.collective) {
     case Collective::allreduce:
       break;
     case Collective::broadcast:
-      return communicator_.broadcast({.data = output_.data(),
+      return communicator_.broadcast({.data = output,
                                       .count = p.count,
                                       .type = p.type,
                                       .block_elems = p.block,
-                                      .dense = settings_.dense});
+                                      .dense = settings_.dense,
+                                      .stream = stream});
     case Collective::reduce:
       return communicator_.reduce({.input = input,
-                                   .output = output_.data(),
+                                   .output = output,
                                    .count = p.count,
                                    .type = p.type,
                                    .op = p.op,
                                    .block_elems = p.block,
-                                   .dense = settings_.dense});
+                                   .dense = settings_.dense,
+                                   .stream = stream});
     case Collective::reduce_scatter:
       return communicator_.reduce_scatter({.input = input,
-                                           .output = output_.data() + (in_place ? own : 0),
+                                           .output = output + (in_place ? own : 0),
                                            .count = chunk,
                                            .type = p.type,
                                            .op = p.op,
                                            .block_elems = p.block,
-                                           .dense = settings_.dense});
+                                           .dense = settings_.dense,
+                                           .stream = stream});
     case Collective::allgather:
       return communicator_.allgather({.input = input + own,
-                                      .output = output_.data(),
+                                      .output = output,
                                       .count = chunk,
                                       .type = p.type,
                                       .block_elems = p.block,
-                                      .dense = settings_.dense});
+                                      .dense = settings_.dense,
+                                      .stream = stream});
   }
   return {};
 }

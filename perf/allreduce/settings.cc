@@ -140,7 +140,7 @@ constexpr SingleValued kSingleValued[] = {
     {"-t,--nthreads", "1", "a process is one rank: start more ranks by --ranks, mpirun or srun"},
     {"-r,--root", "0", "the root of broadcasts and reduces is rank 0"},
     {"-m,--agg_iters", "1", "operations are timed one by one"},
-    {"-G,--cudagraph", "0", "there are no CUDA graphs"},
+    {"-G,--cudagraph", "0", "operations are started one by one, not by CUDA graphs"},
     {"-C,--report_cputime", "0", "the JSON file has the processor time, as cpu_s_per_gib"},
     {"-a,--average", "3", "the time is that of the slowest rank"},
 };
@@ -340,9 +340,8 @@ void check_together(const CLI::App& app, const Texts& t, const Settings& s) {
       (s.stream_input || s.bitmap || !t.wire_type.empty() || !s.compress.empty()))
     throw CLI::ValidationError(
         "--collective", t.collective + " excludes --bitmap, --input stream, --wire_type and --compress");
-  if (s.memory != Memory::host &&
-      (s.collective != Collective::allreduce || s.stream_input || !s.compress.empty()))
-    throw CLI::ValidationError("--memory", t.memory + " is for allreduces of whole tensors");
+  if (s.memory != Memory::host && (s.stream_input || !s.compress.empty()))
+    throw CLI::ValidationError("--memory", t.memory + " is for whole tensors");
   if (s.bitmap && s.dense) throw CLI::ValidationError("--dense", "excludes --bitmap");
 }
 

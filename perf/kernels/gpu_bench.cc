@@ -32,6 +32,9 @@ struct Bench {
     pinned = gpu->pin(kBytes);
     bits = gpu->pin(shape.words() * sizeof(std::uint64_t));
     flags = gpu->pin(shape.slices() * sizeof(std::uint32_t));
+    union_bits = gpu->pin(bits.bytes);
+    table = gpu->pin(sizeof(PeerTable));
+    for (std::size_t i = 0; i < kTensors; ++i) opened.push_back(gpu->open(gpu->share(tensors[i])));
   }
 
   void fill(double density) {
@@ -79,12 +82,30 @@ struct Bench {
     });
   }
 
+  /// One of two ranks sums its half, of what both have in the memory of this GPU. The tensors are not taken
+  /// in turn, as each launch reads two halves.
+  double time_sum() {
+    auto& peers = *reinterpret_cast<PeerTable*>(table.host);
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      peers.contribution[rank] = opened[rank];
+      peers.bits[rank] = reinterpret_cast<const std::uint64_t*>(bits.device);
+    }
+    return time([&](const std::byte*) {
+      gpu->sum(stream, {.shape = shape,
+                        .ranks = 2,
+                        .slices_each = shape.slices() / 2,
+                        .peers = reinterpret_cast<const PeerTable*>(table.device),
+                        .result = on_gpu,
+                        .union_bits = reinterpret_cast<std::uint64_t*>(union_bits.device)});
+    });
+  }
+
   std::shared_ptr<Gpu> gpu;
   Stream stream;
   Shape shape{.bytes = kBytes, .block_bytes = kBlockBytes, .slice_blocks = kSliceBlocks};
-  std::vector<std::byte*> tensors;
+  std::vector<std::byte*> tensors, opened;
   std::byte* on_gpu = nullptr;
-  PinnedMemory pinned, bits, flags;
+  PinnedMemory pinned, bits, flags, union_bits, table;
   std::uint32_t value = 0;
 };
 
@@ -97,14 +118,17 @@ int run(std::string_view memory) {
   if (memory == "cuda") gpu = CudaGpu::number(CudaDriver::open(), 0);
   Bench bench(gpu);
   fmt::print("{}: kernels for 64 MiB in blocks of 1 KiB, out of cache, in us\n\n", gpu->name());
-  fmt::print("| density | pack to the GPU's memory | pack to pinned memory | place from pinned memory |\n");
-  fmt::print("|---|---|---|---|\n");
+  fmt::print("| density | pack to the GPU's memory | pack to pinned memory | place from pinned memory | ");
+  fmt::print(
+      "sum half of two in the GPU's memory | place from the GPU's memory |\n|---|---|---|---|---|---|\n");
   for (const double density : {1.0, 0.1, 0.01}) {
     bench.fill(density);
     const double own = bench.time_pack(bench.on_gpu), pinned = bench.time_pack(bench.pinned.device);
     bench.fill(density);  // packing has written the bits, but for what may be wrong with it
-    fmt::print("| {:g} | {:.1f} | {:.1f} | {:.1f} |\n", density, own, pinned,
-               bench.time_place(bench.pinned.device));
+    const double place = bench.time_place(bench.pinned.device), place_own = bench.time_place(bench.on_gpu);
+    bench.fill(density);  // with the same density, but of what was placed
+    fmt::print("| {:g} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n", density, own, pinned, place,
+               bench.time_sum(), place_own);
     std::fflush(stdout);
   }
   return 0;

@@ -34,7 +34,8 @@ void set_input(engine::Operation& operation, Prepared& p) {
     case Prepared::Input::indices:
       return operation.set_input_stream(std::move(p.stream));
     case Prepared::Input::scan:
-    case Prepared::Input::source:  // of compressed gradients, which are not simulated
+    case Prepared::Input::source:       // of compressed gradients, which are not simulated
+    case Prepared::Input::staged_list:  // in memory of a GPU, nor that
       return;
   }
 }

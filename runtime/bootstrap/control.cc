@@ -33,11 +33,12 @@ StarControl::~StarControl() {
     shut_ = true;
     if (reception_) reception_->close();
     listener_.reset();
-    for (auto* timer : {&suspicion_, &verdict_, &abort_time_, &reason_time_, &patience_time_}) {
+    for (auto* timer : {&suspicion_, &verdict_, &abort_time_, &reason_time_, &patience_time_, &doubt_time_,
+                        &presence_time_}) {
       if (*timer) (*timer)->cancel();
     }
     asio::error_code ignored;
-    if (calling_) calling_->lowest_layer().close(ignored);
+    for (const auto& stream : calling_) stream->lowest_layer().close(ignored);
     for (Member& m : members_) {
       if (m.connection) m.connection->finish();
     }
@@ -191,6 +192,8 @@ void StarControl::hub_frame(std::size_t index, const ControlFrame& frame) {
   } else if (frame.type == "finished") {
     leaves_.finished(index, frame.operations);
     check_leaves();
+  } else if (frame.type == "there?") {
+    if (members_[index].connection) members_[index].connection->send({{"type", "here"}});
   }
 }
 
@@ -203,6 +206,8 @@ void StarControl::member_frame(const ControlFrame& frame) {
     set_flag(all_quiet_);
   } else if (frame.type == "all_bye") {
     all_left();
+  } else if (frame.type == "here") {
+    hub_is_there_ = true;
   } else if (frame.type == "left") {
     limit_.store(frame.operations, std::memory_order_relaxed);
     check_wanted();

@@ -54,7 +54,7 @@ StarControl::StarControl(MeetingSettings self)
       board_(names_),
       leaves_(names_, {}),
       regrouping_({.tell_hub = [this] { asio::post(io_, [this] { say_regroup_state(); }); },
-                   .drop_hub = [this] { asio::post(io_, [this] { drop_hub(); }); }}),
+                   .ask_hub = [this] { asio::post(io_, [this] { ask_hub(); }); }}),
       regroup_board_(names_, {}),
       work_(asio::make_work_guard(io_)) {}
 
@@ -207,6 +207,8 @@ void StarControl::take_settings(Settings settings, std::vector<HubAddress> addre
     regroup_board_.gone(i, members_[i].dead);
   }
   settled_ = true;
+  if (listener_)
+    listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); });
   if (!is_hub() && members_[0].gone) look_for_hub();
 }
 

@@ -27,7 +27,7 @@ bool replaces(const RegroupFrame& frame) {
 }  // namespace
 
 /// A hub gets verdicts from itself, and from members for which it has been silent too long. These go on
-/// without it.
+/// without it, and so have all others to do.
 void StarControl::regroup_frame(std::size_t index, const RegroupFrame& frame) {
   switch (frame.kind) {
     case RegroupFrame::Kind::state:
@@ -35,8 +35,10 @@ void StarControl::regroup_frame(std::size_t index, const RegroupFrame& frame) {
       return;
     case RegroupFrame::Kind::verdict:
       if (regrouping_.take(frame.verdict)) asio::post(io_, [this] { say_regroup_state(); });
-      if (frame.verdict.kind == RegroupVerdict::Kind::leave_out && index != static_cast<std::size_t>(self_))
+      if (frame.verdict.kind == RegroupVerdict::Kind::leave_out && index != static_cast<std::size_t>(self_)) {
         set_failure(frame.verdict.failure);
+        if (is_hub()) resign();
+      }
       return;
     case RegroupFrame::Kind::place:
       return regrouping_.take_place(frame.attempt, frame.place);
@@ -102,26 +104,6 @@ void StarControl::look_for_reason() {
     regroup_board_.nothing_explains(attempt);
     decide_regrouping();
   });
-}
-
-/// The hub does not answer, perhaps because it is stopped. When it goes on, it finds that it has been left
-/// out. The same holds for the member that is to take the place of a dead hub, but that one cannot be told.
-void StarControl::drop_hub() {
-  if (is_hub()) return;
-  ControlConnection* const hub = to_hub();
-  if (hub == nullptr) {
-    if (looking_for_hub_) mark_gone(candidate_, false);
-    return;
-  }
-  const auto position = static_cast<std::size_t>(hub_);
-  hub->send_bytes(encode(RegroupFrame::of(RegroupVerdict{
-      .kind = RegroupVerdict::Kind::leave_out,
-      .attempt = 0,
-      .members = {},
-      .failure = {ErrorCode::aborted,
-                  fmt::format("shrink: {} was left out, because it did not answer", names_[position])}})));
-  hub->finish();
-  mark_gone(position, false);
 }
 
 }  // namespace nzcl::bootstrap

@@ -1,4 +1,5 @@
-// How the control plane goes on when its hub has died: the first living member behind it takes its place.
+// How the control plane goes on when its hub has died, or does not answer: the first living member behind it
+// takes its place.
 #include <fmt/format.h>
 
 #include <utility>
@@ -15,12 +16,25 @@ namespace {
 constexpr std::chrono::seconds kSuccessorTime{1};
 // How often a new hub looks whether the members live that have not come to it.
 constexpr std::chrono::milliseconds kLookPause{100};
+// How many of these pauses pass until it calls them again, if they may still wait for a silent hub.
+constexpr int kLooksPerCall = 10;
+// How long a hub may take to say that it is there, or a member that is to take its place to answer, before it
+// is taken for one that is stopped.
+constexpr std::chrono::seconds kPresenceTime{5};
+// How long a member that is called leaves its hub alone before it asks whether that is there. If the hub's
+// host has vanished, the connections of all members end in about the same second, but not one that has just
+// been given something to send. It is longer than the time for which buffers wait for all members to be
+// quiet.
+constexpr std::chrono::seconds kDoubtTime{3};
 // How long a new hub waits for members that live and have not come to it, before it decides without them who
 // is left.
 constexpr std::chrono::seconds kPatience{3};
-// The same if a hub before it was silent: each member waits for that until its own deadline, which comes as
-// much later as its call did, for instance after closing another communicator (close_timeout_s).
+// The same if a hub before it was silent, which each member has to find out.
 constexpr std::chrono::seconds kPatienceAfterSilence{15};
+static_assert(kPatienceAfterSilence > kDoubtTime + kPresenceTime + kFlushTime + kSuccessorTime);
+// How long a member that is called as the next hub keeps the caller waiting until it knows whether it is.
+constexpr std::chrono::seconds kHubshipTime{3};
+static_assert(kHubshipTime < kPresenceTime);
 
 }  // namespace
 
@@ -45,13 +59,14 @@ void StarControl::host_vanished(const std::string& id) {
 asio::awaitable<void> StarControl::find_hub() {
   for (int next = hub_ + 1; next < self_; ++next) {
     const auto position = static_cast<std::size_t>(next);
-    candidate_ = position;
+    heard_ = Clock::now();
     while (!members_[position].gone && !is_over()) {
-      if (co_await call_successor(position)) {
+      if (co_await call_member(position)) {
         tell_hub_quiet();
         co_return say_regroup_state();
       }
       co_await look(position);
+      if (somebody_is_late() && Clock::now() - heard_ > kPresenceTime) mark_gone(position, false);
       asio::steady_timer pause(io_, kRetryPause);
       co_await pause.async_wait(asio::use_awaitable);
     }
@@ -59,7 +74,10 @@ asio::awaitable<void> StarControl::find_hub() {
   if (!is_over()) take_over();
 }
 
-asio::awaitable<bool> StarControl::call_successor(std::size_t position) {
+/// Whether those who are silent are not to be waited for any more.
+bool StarControl::somebody_is_late() const { return hub_is_doubted_ || regrouping_.state().late; }
+
+asio::awaitable<bool> StarControl::call_member(std::size_t position) {
   for (const std::string& host : addresses_[position].hosts) {
     if (co_await call(position, host)) co_return true;
     if (is_over()) break;
@@ -85,9 +103,8 @@ void StarControl::take_over() {
   }
   hub_ = self_;
   regroup_board_.took_over();
-  listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); });
   for (std::size_t i = static_cast<std::size_t>(self_) + 1; i < members_.size(); ++i)
-    asio::co_spawn(io_, look_after(i), asio::detached);
+    asio::co_spawn(io_, look_after(i, silent), asio::detached);
   check_all();
   patience_time_.emplace(io_, silent ? kPatienceAfterSilence : kPatience);
   patience_time_->async_wait([this](const asio::error_code& error) {
@@ -98,13 +115,15 @@ void StarControl::take_over() {
   say_regroup_state();
 }
 
-/// On a new hub: until the member has come, looks from time to time whether it lives.
-asio::awaitable<void> StarControl::look_after(std::size_t index) {
+/// On a new hub: until the member has come, looks from time to time whether it lives. With `call_it` it may
+/// not have noticed yet that a hub before was silent.
+asio::awaitable<void> StarControl::look_after(std::size_t index, bool call_it) {
   const Member& member = members_[index];
-  while (!member.gone) {
+  for (int looks = 0; !member.gone; ++looks) {
     asio::steady_timer pause(io_, kLookPause);
     co_await pause.async_wait(asio::use_awaitable);
     if (member.connection || is_over()) co_return;
+    if (call_it && looks % kLooksPerCall == 0) co_await call_member(index);
     co_await look(index);
   }
   check_all();
@@ -116,9 +135,18 @@ void StarControl::tell_hub_quiet() {
   if (hub != nullptr && members_[static_cast<std::size_t>(self_)].quiet) hub->send({{"type", "quiet"}});
 }
 
+/// Somebody calls this member, either as a hub, or to become one.
 asio::awaitable<void> StarControl::greet(std::shared_ptr<Stream> stream) {
   const MemberHello hello = parse_member_hello(co_await read_frame(*stream, kHelloLimit));
+  if (!is_hub() && !shut_) {
+    hub_is_doubted_ = true;
+    doubt_hub();
+    if (hello.position < self_)
+      co_return;  // it is the hub now, and if the one before is silent, it is called
+    co_await await_hubship();
+  }
   if (shut_) throw Error(ErrorCode::denied, "it came when this member was leaving");  // nobody would close it
+  if (!is_hub()) co_return;
   const auto index = static_cast<std::size_t>(hello.position);
   if (hello.position <= self_ || index >= members_.size() || members_[index].connection)
     throw Error(ErrorCode::denied,
@@ -126,23 +154,91 @@ asio::awaitable<void> StarControl::greet(std::shared_ptr<Stream> stream) {
   connect(index, std::move(stream))->send_bytes(encode_welcome());
 }
 
-/// Joins the hub at this position by one of its addresses. Returns false if that fails.
+/// Ends early if this member becomes the hub.
+asio::awaitable<void> StarControl::await_hubship() {
+  const auto end = Clock::now() + kHubshipTime;
+  while (!is_hub() && !shut_ && Clock::now() < end) {
+    asio::steady_timer pause(io_, kLookPause);
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+}
+
+/// Calls the member at this position by one of its addresses. If it is the hub and lets this member in, it is
+/// this member's hub from then on. Returns false otherwise.
 asio::awaitable<bool> StarControl::call(std::size_t position, std::string host) {
   try {
     const Tcp::endpoint endpoint(asio::ip::make_address(host),
                                  static_cast<unsigned short>(addresses_[position].port));
     const auto stream = co_await connect_secure(*context_, endpoint, kSuccessorTime);
+    heard_ = Clock::now();
     if (shut_) co_return false;
-    calling_ = stream;  // the destructor closes it if the hub does not answer
+    calling_.insert(stream);  // the destructor closes it if there is no answer
+    const auto over = std::shared_ptr<void>(nullptr, [&](void*) { calling_.erase(stream); });
+    asio::steady_timer limit(io_, kPresenceTime);
+    limit.async_wait([stream](const asio::error_code& error) {
+      asio::error_code ignored;
+      if (!error) stream->lowest_layer().close(ignored);
+    });
     const std::string why_not = co_await introduce(*stream, me_);
-    calling_.reset();
-    if (shut_ || !why_not.empty()) co_return false;
+    if (shut_ || is_hub() || !why_not.empty()) co_return false;
     hub_ = static_cast<int>(position);
     connect(position, stream);
     co_return true;
   } catch (const std::exception&) {  // it is tried again for as long as the member lives
   }
   co_return false;
+}
+
+/// Asks the hub in a moment, if the connection with it has not ended by then.
+void StarControl::doubt_hub() {
+  if (to_hub() == nullptr) return look_for_hub();
+  if (doubt_time_) return;
+  doubt_time_.emplace(io_, kDoubtTime);
+  doubt_time_->async_wait([this](const asio::error_code& error) {
+    if (error) return;
+    doubt_time_.reset();
+    ask_hub();
+  });
+}
+
+/// On another member than the hub. A hub that does not answer, perhaps because it is stopped, is replaced.
+void StarControl::ask_hub() {
+  if (shut_ || is_hub()) return;
+  ControlConnection* const hub = to_hub();
+  if (hub == nullptr) return look_for_hub();
+  if (presence_time_ && !hub_is_there_) return;  // it has been asked
+  hub_is_there_ = false;
+  hub->send({{"type", "there?"}});
+  presence_time_.emplace(io_, kPresenceTime);
+  presence_time_->async_wait([this, asked = hub_](const asio::error_code& error) {
+    if (error) return;
+    presence_time_.reset();
+    if (!shut_ && !hub_is_there_ && hub_ == asked) drop_hub();
+  });
+}
+
+/// When the hub goes on, it finds that it has been left out.
+void StarControl::drop_hub() {
+  ControlConnection* const hub = to_hub();
+  if (hub == nullptr) return;
+  const auto position = static_cast<std::size_t>(hub_);
+  hub->send_bytes(encode(RegroupFrame::of(RegroupVerdict{
+      .kind = RegroupVerdict::Kind::leave_out,
+      .attempt = 0,
+      .members = {},
+      .failure = {ErrorCode::aborted,
+                  fmt::format("shrink: {} was left out, because it did not answer", names_[position])}})));
+  hub->finish();
+  mark_gone(position, false);
+}
+
+/// A hub that one member has left out sends the others to the next one, so that they all have the same.
+void StarControl::resign() {
+  if (regrouping_.state().stage == RegroupState::Stage::committed) return;
+  listener_.reset();
+  for (const Member& m : members_) {
+    if (m.connection) m.connection->finish();
+  }
 }
 
 }  // namespace nzcl::bootstrap

@@ -56,6 +56,14 @@ Acceptors open_acceptors(asio::io_context& io, const Addresses& addresses, int p
   return acceptors;
 }
 
+/// Whether the other side has only looked if somebody listens (control_reach.h), and closed the connection.
+bool was_only_a_look(const std::exception& e) {
+  const auto* const error = dynamic_cast<const std::system_error*>(&e);
+  return error != nullptr &&
+         (error->code() == asio::error::eof || error->code() == asio::error::connection_reset ||
+          error->code() == asio::ssl::error::stream_truncated);
+}
+
 void close_at_once(Stream& stream) {
   asio::error_code ignored;
   stream.lowest_layer().close(ignored);
@@ -115,7 +123,7 @@ asio::awaitable<void> Listener::State::admit(std::shared_ptr<State> self, std::s
     self->greeted.push_back(stream);
     co_await self->greet(stream);
   } catch (const std::exception& e) {
-    self->refusals.note(from, e.what());
+    if (!was_only_a_look(e)) self->refusals.note(from, e.what());
   }
   std::erase(self->greeted, stream);
 }

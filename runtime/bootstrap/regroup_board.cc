@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace nzcl::bootstrap {
 namespace {
@@ -203,6 +204,7 @@ void RegroupBoard::begin_next(std::vector<Order>& orders) {
     return m.lives && !m.left_out && m.state.stage == Stage::ready;
   };
   refuse_to_grow(all_that([&](const Member& m) { return is_ready(m) && m.state.wish.grow > 0; }), orders);
+  refuse_those_who_need_all(orders);
   const Positions ready = all_that(is_ready);
   if (ready.empty() || wait_for_ranks(ready, orders)) return;
   const auto one = *std::find_if(ready.begin(), ready.end(), [this](std::size_t i) { return !serves(i); });
@@ -227,6 +229,9 @@ void RegroupBoard::begin_next(std::vector<Order>& orders) {
   if (wish.grow > 0 && !awaited.empty())
     return refuse(
         ready, {ErrorCode::timeout, fmt::format("grow: {} did not call in time", names_of(awaited))}, orders);
+  if (wish.whole && !awaits_servers_ && !awaited.empty())
+    return refuse(workers_of(ready),
+                  {ErrorCode::timeout, fmt::format("not heard in time: {}", names_of(awaited))}, orders);
   if (auto why_not = what_forbids(ready, awaited)) return refuse(ready, *why_not, orders);
   left.insert(left.end(), awaited.begin(), awaited.end());
   leave_out(left, orders);
@@ -290,6 +295,31 @@ void RegroupBoard::refuse_to_grow(const Positions& growing, std::vector<Order>& 
                                names_of(missing))},
                   orders);
   if (failure_) refuse(growing, *failure_, orders);
+}
+
+/// They only do without members that serve. A caller who shrinks may do without others as well, so those who
+/// need all do not take part in that.
+void RegroupBoard::refuse_those_who_need_all(std::vector<Order>& orders) {
+  const auto needs_all = [](const Member& m) {
+    return m.lives && m.state.stage == Stage::ready && m.state.wish.whole;
+  };
+  const Positions ready = all_that(needs_all);
+  if (ready.empty()) return;
+  Positions missing;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    const Member& m = members_[i];
+    const bool shrinks = m.state.stage == Stage::ready && !m.state.wish.whole;
+    if (!serves(i) && (!m.lives || m.left_out || shrinks)) missing.push_back(i);
+  }
+  if (!missing.empty())
+    refuse(ready, {ErrorCode::peer_failed, "it was not an aggregator alone: " + names_of(missing)}, orders);
+}
+
+RegroupBoard::Positions RegroupBoard::workers_of(const Positions& positions) const {
+  Positions workers;
+  std::copy_if(positions.begin(), positions.end(), std::back_inserter(workers),
+               [this](std::size_t i) { return !serves(i); });
+  return workers;
 }
 
 /// Members that serve are ready before anybody shrinks. Returns true if no other one is.

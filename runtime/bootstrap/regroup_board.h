@@ -96,10 +96,12 @@ class RegroupBoard {
   std::optional<Failure> differ_in_whom_they_leave_out(const Positions& ready, std::size_t one) const;
   std::optional<Failure> differ_in_growth(const Positions& ready, std::size_t one) const;
   void refuse_to_grow(const Positions& growing, std::vector<Order>& orders);
+  void refuse_those_who_need_all(std::vector<Order>& orders);
   void begin(const Positions& ready, int grow, std::vector<Order>& orders);
   /// Why these members, which are ready, may not go on without those in `left`; or nothing.
   std::optional<Failure> what_forbids(const Positions& ready, const Positions& left) const;
   std::string names_of(const Positions& positions) const;
+  Positions workers_of(const Positions& positions) const;
   bool serves(std::size_t i) const { return i < serves_.size() && serves_[i]; }
   static void tell(const Positions& to, RegroupVerdict verdict, std::vector<Order>& orders);
   void refuse(const Positions& to, const Failure& failure, std::vector<Order>& orders);

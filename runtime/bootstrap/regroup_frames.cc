@@ -50,7 +50,8 @@ RegroupState read_state(const json& j, std::size_t members) {
                      .grow = read_grow(j, "grow"),
                      .wish = {.leave_out = read_members(j, "leave_out", members),
                               .minority = j.at("minority").get<bool>(),
-                              .grow = read_grow(j, "wants")},
+                              .grow = read_grow(j, "wants"),
+                              .whole = j.at("whole").get<bool>()},
                      .late = j.at("late").get<bool>(),
                      .place = j.at("place").get<std::string>(),
                      .failure = {}};
@@ -98,6 +99,7 @@ json json_of(const RegroupState& state) {
          {"leave_out", state.wish.leave_out},
          {"minority", state.wish.minority},
          {"wants", state.wish.grow},
+         {"whole", state.wish.whole},
          {"late", state.late},
          {"place", state.place}};
   if (state.stage == RegroupState::Stage::failed) add_failure(j, state.failure);

@@ -16,6 +16,7 @@ struct RegroupWish {
   std::vector<int> leave_out;  // positions, ascending
   bool minority = false;       // it goes on with a minority as well
   int grow = 0;                // the number of workers, of which the last ones are new; 0: none are new
+  bool whole = false;          // only if all workers go on: those that serve are all that may be missing
 };
 
 /// How far a member has come with regrouping. It tells this to the hub whenever it changes, and to every hub

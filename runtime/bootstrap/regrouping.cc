@@ -7,14 +7,12 @@
 namespace nzcl::bootstrap {
 namespace {
 
-// How long a hub may take to decide when this member's deadline has come, before it is taken for one that
-// is stopped.
-constexpr std::chrono::seconds kSilenceTime{5};
 // How much longer than its deadline a member waits for the verdict on an attempt: all members may have used
 // up theirs, and the hub tells the first reason only after a moment.
 constexpr std::chrono::seconds kVerdictTime{5};
-// How long it may then take until another member has taken its place and has decided.
-constexpr std::chrono::seconds kNextHubTime{15};
+// How long it may take until the hub has decided when this member's deadline has come. The hub may be silent,
+// and so may be the first that is to take its place. It takes some seconds to find out each of that.
+constexpr std::chrono::seconds kDecisionTime{45};
 
 Deadline later(Deadline deadline, std::chrono::seconds time) {
   return deadline > Deadline::max() - time ? deadline : deadline + time;
@@ -22,8 +20,8 @@ Deadline later(Deadline deadline, std::chrono::seconds time) {
 
 }  // namespace
 
-/// At the deadline the hub is told that it has come; the verdict follows from that. A hub that gives none is
-/// replaced.
+/// At the deadline the hub is told that it has come; the verdict follows from that. A hub that does not
+/// answer is replaced.
 template <typename Done>
 void Regrouping::wait_for(std::unique_lock<std::mutex>& lock, Done done, Deadline deadline) {
   const auto over = [&] { return done() || member_.refused(); };
@@ -35,10 +33,8 @@ void Regrouping::wait_for(std::unique_lock<std::mutex>& lock, Done done, Deadlin
   if (!changed_.wait_until(lock, deadline, over)) {
     member_.late();
     tell(hooks_.tell_hub);
-    if (!changed_.wait_for(lock, kSilenceTime, over)) {
-      tell(hooks_.drop_hub);
-      changed_.wait_for(lock, kNextHubTime, over);
-    }
+    tell(hooks_.ask_hub);
+    changed_.wait_for(lock, kDecisionTime, over);
   }
   throw_if_refused();
   if (!done())

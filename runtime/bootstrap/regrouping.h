@@ -26,7 +26,7 @@ class Regrouping {
   };
   struct Hooks {
     std::function<void()> tell_hub;  // state() has changed
-    std::function<void()> drop_hub;  // the hub does not answer, so another member has to take its place
+    std::function<void()> ask_hub;   // if the hub does not answer, another member has to take its place
   };
   explicit Regrouping(Hooks hooks) : hooks_(std::move(hooks)) {}
 

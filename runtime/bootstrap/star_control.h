@@ -8,6 +8,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "runtime/bootstrap/control.h"
@@ -116,23 +117,30 @@ class StarControl final : public ControlPlane {
   void replace();
   void note_failure();
   void look_for_reason();
-  void drop_hub();
 
   // --- When the hub is lost (control_succession.cc). Nothing is left to do then but to find out when all
   // members are quiet, and to shrink.
   void look_for_hub();
   void host_vanished(const std::string& id);
   asio::awaitable<void> find_hub();
-  asio::awaitable<bool> call_successor(std::size_t position);
+  bool somebody_is_late() const;
+  asio::awaitable<bool> call_member(std::size_t position);
   asio::awaitable<bool> call(std::size_t position, std::string host);
   asio::awaitable<void> look(std::size_t position);
   void mark_gone(std::size_t position, bool for_certain);
   void take_over();
   asio::awaitable<void> greet(std::shared_ptr<Stream> stream);
-  asio::awaitable<void> look_after(std::size_t index);
+  asio::awaitable<void> await_hubship();
+  asio::awaitable<void> look_after(std::size_t index, bool call_it);
+  void doubt_hub();
+  void ask_hub();
+  void drop_hub();
+  void resign();
   void tell_hub_quiet();
-  /// Whether nothing more is to be found out.
-  bool is_over() const { return shut_ || (is_set(all_quiet_) && !regrouping_.under_way()); }
+  /// Whether nothing more is to be found out, for this member and for those that have called it.
+  bool is_over() const {
+    return shut_ || (is_set(all_quiet_) && !regrouping_.under_way() && !hub_is_doubted_);
+  }
 
   const MeetingSettings me_;
   const int self_;
@@ -141,12 +149,12 @@ class StarControl final : public ControlPlane {
   std::optional<Reception> reception_;  // only on member 0
   /// Of connections to a hub that takes the place of one that has died. Empty until all members have met.
   std::unique_ptr<asio::ssl::context> context_;
-  /// On every member but the first hub, once it has settled, though only a new hub accepts what comes. That a
-  /// process listens tells the others that it lives.
+  /// On every member but the first hub, once it has settled. That a process listens tells the others that it
+  /// lives. They connect with it when the hub is lost, or silent.
   std::shared_ptr<Listener> listener_;
-  std::vector<HubAddress> addresses_;  // by position; empty until this member has settled
-  std::vector<Member> members_;        // by position; only the hub has connections to all others
-  std::shared_ptr<Stream> calling_;    // to a hub that has not answered yet
+  std::vector<HubAddress> addresses_;          // by position; empty until this member has settled
+  std::vector<Member> members_;                // by position; only the hub has connections to all others
+  std::set<std::shared_ptr<Stream>> calling_;  // to members that have not answered yet
   std::string local_address_;
   std::vector<std::string> names_;  // by position
   std::vector<bool> serves_;        // may be shorter
@@ -167,7 +175,11 @@ class StarControl final : public ControlPlane {
   std::optional<asio::steady_timer> reason_time_;    // only on the hub
   std::optional<asio::steady_timer> patience_time_;  // only on a hub that has taken another one's place
   bool looking_for_hub_ = false;
-  std::size_t candidate_ = 0;  // the position that is called, while this member looks for a hub
+  Clock::time_point heard_;      // while it looks: when the one that is called has proved the key last
+  bool hub_is_doubted_ = false;  // another member has called this one, because the hub is lost to it
+  std::optional<asio::steady_timer> doubt_time_;     // until the hub is asked whether it is there
+  std::optional<asio::steady_timer> presence_time_;  // while the hub has been asked whether it is there
+  bool hub_is_there_ = false;                        // it has said so
 
   mutable std::mutex mutex_;  // guards failure_, all_quiet_ and all_bye_, which other threads read
   std::condition_variable changed_;

@@ -116,6 +116,8 @@ nzclResult_t nzclAllReduceSparse(const nzclAllReduceSparseArgs* args, nzclComm_t
     r.expected_density = a.expected_density;
     r.timeout = std::chrono::nanoseconds(a.timeout_ns);
     r.tag = a.tag;
+    r.stream = a.stream;
+    r.packed_count = a.packed_count;
     return r;
   });
 }

@@ -10,7 +10,7 @@ namespace {
 using nzcl::capi::require;
 
 /// The size of nzclCollectiveArgs in its first version.
-constexpr std::size_t kLeastCollective = sizeof(nzclCollectiveArgs);
+constexpr std::size_t kLeastCollective = offsetof(nzclCollectiveArgs, tag) + sizeof(uint64_t);
 
 nzcl::Work start(nzcl::Communicator& c, const nzcl::BroadcastRequest& r) { return c.broadcast(r); }
 nzcl::Work start(nzcl::Communicator& c, const nzcl::ReduceRequest& r) { return c.reduce(r); }
@@ -51,6 +51,7 @@ Request collective_request(const char* call, const nzclCollectiveArgs& a, std::s
   r.dense = a.dense != 0;
   r.timeout = std::chrono::nanoseconds(a.timeout_ns);
   r.tag = a.tag;
+  r.stream = a.stream;
   return r;
 }
 

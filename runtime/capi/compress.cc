@@ -22,6 +22,43 @@ constexpr std::size_t kLeastReport = offsetof(nzclCompressionReport, steps) + si
 /// Far more than any model has, and few enough that a negative number is none of them.
 constexpr std::size_t kMostLayers = std::size_t{1} << 32;
 
+std::vector<nzcl::Layer> checked_layers(const char* call, const char* compressor, const nzclLayer_t* layers,
+                                        size_t layer_count, const nzclCompressorState_t* state) {
+  require(call, compressor, state);
+  if (layer_count > 0) require(call, layers);
+  if (layer_count > kMostLayers)
+    throw nzcl::Error(ErrorCode::invalid_argument, fmt::format("{}: layer_count is {}; it may be at most {}",
+                                                               call, layer_count, kMostLayers));
+  std::vector<nzcl::Layer> all;
+  for (size_t i = 0; i < layer_count; ++i) {
+    // A bin that does not fit is as wrong as the largest one that does.
+    const std::uint64_t bin = std::min<std::uint64_t>(layers[i].bin, UINT32_MAX);
+    all.push_back({.elements = layers[i].elements, .bin = static_cast<std::uint32_t>(bin)});
+  }
+  return all;
+}
+
+nzclResult_t start_compressed(const char* call, const float* send, float* recv, size_t count, nzclRedOp_t op,
+                              nzclCompressorState_t state, nzclComm_t comm, void* stream, nzclWork_t* work) {
+  return started(
+      call, comm, work,
+      [&] {
+        require(call, state);
+        if (count != state->state.elements())
+          throw nzcl::Error(ErrorCode::invalid_argument,
+                            fmt::format("{}: count is {}, and the state has {} elements", call, count,
+                                        state->state.elements()));
+        return nzcl::CompressedAllreduceRequest{.state = &state->state,
+                                                .input = send,
+                                                .output = recv,
+                                                .op = nzcl::capi::reduce_op(call, op),
+                                                .stream = stream};
+      },
+      [](nzcl::Communicator& c, const nzcl::CompressedAllreduceRequest& r) {
+        return c.allreduce_compressed(r);
+      });
+}
+
 }  // namespace
 
 extern "C" {
@@ -29,19 +66,20 @@ extern "C" {
 nzclResult_t nzclCompressorStateCreate(const char* compressor, const nzclLayer_t* layers, size_t layer_count,
                                        nzclCompressorState_t* state) {
   return guarded([&] {
-    require("nzclCompressorStateCreate", compressor, state);
-    if (layer_count > 0) require("nzclCompressorStateCreate", layers);
-    if (layer_count > kMostLayers)
-      throw nzcl::Error(ErrorCode::invalid_argument,
-                        fmt::format("nzclCompressorStateCreate: layer_count is {}; it may be at most {}",
-                                    layer_count, kMostLayers));
-    std::vector<nzcl::Layer> all;
-    for (size_t i = 0; i < layer_count; ++i) {
-      // A bin that does not fit is as wrong as the largest one that does.
-      const std::uint64_t bin = std::min<std::uint64_t>(layers[i].bin, UINT32_MAX);
-      all.push_back({.elements = layers[i].elements, .bin = static_cast<std::uint32_t>(bin)});
-    }
+    const auto all = checked_layers("nzclCompressorStateCreate", compressor, layers, layer_count, state);
     *state = new nzclCompressorState{nzcl::CompressorState(nzcl::compressor_from_text(compressor), all)};
+  });
+}
+
+nzclResult_t nzclCompressorStateCreateOnGpu(const char* compressor, const nzclLayer_t* layers,
+                                            size_t layer_count, const void* memory,
+                                            nzclCompressorState_t* state) {
+  return guarded([&] {
+    constexpr const char* kName = "nzclCompressorStateCreateOnGpu";
+    require(kName, memory);
+    const auto all = checked_layers(kName, compressor, layers, layer_count, state);
+    *state = new nzclCompressorState{
+        nzcl::CompressorState(nzcl::compressor_from_text(compressor), all, nzcl::GpuOf{memory})};
   });
 }
 
@@ -103,21 +141,14 @@ nzclResult_t nzclCompressorStateGetReport(nzclCompressorState_t state, nzclCompr
 
 nzclResult_t nzclAllReduceCompressed(const float* send, float* recv, size_t count, nzclRedOp_t op,
                                      nzclCompressorState_t state, nzclComm_t comm, nzclWork_t* work) {
-  constexpr const char* kName = "nzclAllReduceCompressed";
-  return started(
-      kName, comm, work,
-      [&] {
-        require(kName, state);
-        if (count != state->state.elements())
-          throw nzcl::Error(ErrorCode::invalid_argument,
-                            fmt::format("{}: count is {}, and the state has {} elements", kName, count,
-                                        state->state.elements()));
-        return nzcl::CompressedAllreduceRequest{
-            .state = &state->state, .input = send, .output = recv, .op = nzcl::capi::reduce_op(kName, op)};
-      },
-      [](nzcl::Communicator& c, const nzcl::CompressedAllreduceRequest& r) {
-        return c.allreduce_compressed(r);
-      });
+  return start_compressed("nzclAllReduceCompressed", send, recv, count, op, state, comm, nullptr, work);
+}
+
+nzclResult_t nzclAllReduceCompressedOnStream(const float* send, float* recv, size_t count, nzclRedOp_t op,
+                                             nzclCompressorState_t state, nzclComm_t comm, void* stream,
+                                             nzclWork_t* work) {
+  return start_compressed("nzclAllReduceCompressedOnStream", send, recv, count, op, state, comm, stream,
+                          work);
 }
 
 }  // extern "C"

@@ -37,11 +37,13 @@ class SendChannel {
 
   bool lends() const { return !lent_.empty(); }
   bool ready() const { return sent_ - credited_ < slots_; }
-  verbs::RemoteMemory target() const { return target_.offset(sent_ % slots_ * stride_); }
+  verbs::RemoteMemory target() const { return target_.offset(next_slot_ * stride_); }
   /// Takes the next slot for the message in `staging`. Returns the value of the immediate that announces it.
   /// Precondition: ready().
   std::uint16_t take(StagingPool::Index staging) {
-    const auto slot = static_cast<std::uint32_t>(sent_++ % slots_);
+    const std::uint32_t slot = next_slot_;
+    ++sent_;
+    if (++next_slot_ == slots_) next_slot_ = 0;
     if (!lends()) return static_cast<std::uint16_t>(slot);
     lent_[slot] = staging;
     return static_cast<std::uint16_t>(staging);
@@ -74,6 +76,7 @@ class SendChannel {
   std::uint64_t stride_ = 0;
   std::uint32_t slots_ = 0;
   std::uint64_t sent_ = 0;
+  std::uint32_t next_slot_ = 0;  // sent_ modulo slots_
   std::uint64_t credited_ = 0;
   std::vector<StagingPool::Index> lent_;  // by slot: the buffer that its message lies in
 };
@@ -115,12 +118,15 @@ class ReceiveChannel {
     if (ring_ != nullptr) std::memset(ring_ + value * stride_ + at, 0, wire::kSealBytes);
   }
   /// Fetches the beginning of that message into the cache, so that the headers of several messages are on
-  /// their way at the same time. `value` may be anything.
+  /// their way at the same time, and all of a small one. `value` may be anything.
   void prefetch(std::uint16_t value) const {
-    if (value >= buffers_) return;
-    const std::byte* message = base_ + value * stride_;
-    __builtin_prefetch(message);
-    __builtin_prefetch(message + 64);
+    if (value < buffers_) fetch(base_ + value * stride_, kFetchedBytes);
+  }
+  /// Does the same with the place of a message of `bytes` that has not come yet. Its writer takes the lines
+  /// back, and this side asks for them again as often as it calls this: so they come over together with the
+  /// announcement, and not one after the other behind it.
+  void prefetch_next(std::uint64_t bytes) const {
+    if (ring_ != nullptr) fetch(base_ + next_slot_ * stride_, std::min(bytes, kFetchedBytes));
   }
 
   /// Takes an announcement that SendChannel::take() made. Returns false if it names no buffer of this
@@ -144,8 +150,10 @@ class ReceiveChannel {
   }
   void release(std::uint32_t slot) {
     state_[slot] = State::released;
-    while (state_[released_ % slots_] == State::released && released_ < next_) {
-      state_[released_++ % slots_] = State::free;
+    while (released_ < next_ && state_[released_slot_] == State::released) {
+      state_[released_slot_] = State::free;
+      ++released_;
+      if (++released_slot_ == slots_) released_slot_ = 0;
     }
   }
   /// Returns true if half of the ring has been released since the sender was last told. That is worth a write
@@ -168,6 +176,11 @@ class ReceiveChannel {
         state_(slots, State::free),
         buffer_(slots) {}
 
+  /// What is fetched of a message: the header, the record, and a bitmap with a few values and the seal.
+  static constexpr std::uint64_t kFetchedBytes = 4 * 64;
+  static void fetch(const std::byte* message, std::uint64_t bytes) {
+    for (std::uint64_t at = 0; at < bytes; at += 64) __builtin_prefetch(message + at);
+  }
   /// The slot that an announcement is about. Precondition: value < buffers_.
   std::uint32_t slot_of(std::uint16_t value) const {
     return borrows_ ? static_cast<std::uint32_t>(arrived_ % slots_) : value;
@@ -183,8 +196,9 @@ class ReceiveChannel {
   std::uint64_t arrived_ = 0;
   std::uint64_t next_ = 0;  // messages popped
   std::uint32_t next_slot_ = 0;
-  std::uint64_t released_ = 0;  // messages released, up to the first one that is still held
-  std::uint64_t told_ = 0;      // how many of them the sender has been told of
+  std::uint64_t released_ = 0;       // messages released, up to the first one that is still held
+  std::uint32_t released_slot_ = 0;  // released_ modulo slots_
+  std::uint64_t told_ = 0;           // how many of them the sender has been told of
 };
 
 }  // namespace nzcl::engine

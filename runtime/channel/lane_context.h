@@ -115,8 +115,11 @@ struct LaneContext {
   std::vector<StagingSeen> staging_seen;  // of each, for any thread
   verbs::Segment announcement_source;     // the byte that announcements of lent messages send
   std::vector<CreditWords> credits;       // by member
-  std::uint64_t seal_secret = 0;          // of this lane's messages; drawn at random, told to members only
-  std::vector<wire::Sealing> sealings;    // by member: of the messages of its lane
+  /// The gather list of the message that is being pushed, with its seal. It is kept for the next one, because
+  /// to clear a new one takes a noticeable part of the time of a small message.
+  std::array<verbs::Segment, verbs::kMaxSegments> sealed;
+  std::uint64_t seal_secret = 0;        // of this lane's messages; drawn at random, told to members only
+  std::vector<wire::Sealing> sealings;  // by member: of the messages of its lane
   LaneStatistics statistics;
   std::optional<Failure> failure;  // the first one; the lane reports it and stops
 
@@ -202,8 +205,7 @@ struct LaneContext {
   void push_message(wire::Priority p, wire::Direction direction, std::uint16_t member,
                     StagingPool::Index buffer, std::span<const verbs::Segment> segments,
                     std::optional<std::uint32_t> gathers_from = std::nullopt, bool sealed_before = false) {
-    std::array<verbs::Segment, verbs::kMaxSegments> sealed;
-    const std::size_t entries = seal(p, buffer, segments, sealed, sealed_before);
+    const std::size_t entries = seal(p, buffer, segments, sealed_before);
     assert(segments.size() > 1 ||
            wire::message_end(segments.front().data, slot_bytes(p), direction) == segments.front().bytes);
     SendChannel& channel = channels(p, member).send(direction);
@@ -219,7 +221,7 @@ struct LaneContext {
   }
   /// Writes a message's seal, and its gather list with the seal into `sealed`. Returns the list's length.
   std::size_t seal(wire::Priority p, StagingPool::Index buffer, std::span<const verbs::Segment> segments,
-                   std::span<verbs::Segment> sealed, bool sealed_before) {
+                   bool sealed_before) {
     std::uint64_t bytes = 0;
     for (const verbs::Segment& s : segments) bytes += s.bytes;
     std::size_t entries =

@@ -112,4 +112,12 @@ void check_layers(const Compressor& c, std::span<const Layer> layers) {
   }
 }
 
+void check_for_gpu(const Compressor& c) {
+  if (c.non_finite == NonFinite::error)
+    throw Error(
+        ErrorCode::unsupported,
+        "compressor: a state on a GPU does not take NonFinite::error, because the call returns before the "
+        "gradient is read; set non_finite to pass, and look at the report's non_finite");
+}
+
 }  // namespace nzcl::compress

@@ -9,7 +9,10 @@ namespace nzcl::compress {
 
 /// Throws Error{invalid_argument} that names the field and its range.
 void check_compressor(const Compressor& compressor);
-/// The same for the layers of a tensor, which together must be a tensor that can be allreduced.
+/// Throws Error{unsupported} that names the option which a state on a GPU does not take.
+void check_for_gpu(const Compressor& compressor);
+/// The same as check_compressor() for the layers of a tensor, which together must be a tensor that can be
+/// allreduced.
 void check_layers(const Compressor& compressor, std::span<const Layer> layers);
 
 /// The same for a learning rate, which may also be 0.

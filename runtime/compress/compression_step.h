@@ -8,16 +8,10 @@
 #include <memory>
 #include <span>
 
+#include "runtime/compress/slice_source.h"
 #include "runtime/compress/tensor_state.h"
 
 namespace nzcl::compress {
-
-/// What is sent of a slice. The spans lead into the step.
-struct SliceContent {
-  std::span<const std::uint16_t> offsets;  // ascending
-  std::span<const float> values;
-  std::span<const float> scales;  // of the buckets of values, if they are quantised
-};
 
 /// Compresses the slices of one tensor, each once, by whichever thread claims it first, and keeps what is
 /// sent of them until the next step. It allocates once: the operating system provides memory only for pages
@@ -30,7 +24,7 @@ struct SliceContent {
 /// begin(), make_next() and end() are for the thread that owns the state. Between begin() and end() other
 /// threads may call make() and ready(), and content() of what is ready. Before and after that every slice is
 /// ready, so that a late make() touches neither the state nor the gradient.
-class CompressionStep {
+class CompressionStep final : public SliceSource {
  public:
   /// `state` outlives all steps, but not the object.
   explicit CompressionStep(TensorState& state);
@@ -48,16 +42,18 @@ class CompressionStep {
 
   /// Does for the slice what can be done now, unless another thread has done so or is doing so, or too many
   /// are compressing others. The slice may not be ready after that.
-  void make(std::size_t slice) noexcept;
-  bool ready(std::size_t slice) const noexcept {
+  void make(std::size_t slice) noexcept override;
+  bool ready(std::size_t slice) const noexcept override {
     return progress_[slice].load(std::memory_order_acquire) == Progress::ready;
   }
-  SliceContent content(std::size_t slice) const noexcept;
+  SliceContent content(std::size_t slice) const noexcept override;
   /// For RandomK: whether the slice has exactly what all ranks draw. It may have NaNs and infinities besides.
-  bool has_the_draw(std::size_t slice) const noexcept { return state_.outcome(slice).non_finite == 0; }
+  bool has_the_draw(std::size_t slice) const noexcept override {
+    return state_.outcome(slice).non_finite == 0;
+  }
   /// What all ranks draw in this step of the elements [begin, end) of a slice, as TensorState::draw() has it.
   std::size_t draw(std::size_t slice, std::uint32_t begin, std::uint32_t end,
-                   std::span<std::uint16_t> offsets) const noexcept {
+                   std::span<std::uint16_t> offsets) const noexcept override {
     return state_.draw(number_, slice, begin, end, offsets);
   }
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/compress/random.h"
+#include "runtime/base/mix.h"
 #include "runtime/compress/tensor_state.h"
 
 namespace nzcl::compress {

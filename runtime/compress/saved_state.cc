@@ -52,14 +52,15 @@ class SavedReader {
 
 }  // namespace
 
-std::vector<std::byte> TensorState::save() const {
+std::vector<std::byte> TensorState::save(std::span<const float> residual,
+                                         std::span<const float> velocity) const {
   const std::string text = to_text(compressor_);
   SavedHeader header;
   header.since_exact = state_.since_exact;
   header.compressor_bytes = text.size();
   header.layers = layout_.layers().size();
-  header.residual = residual_.size();
-  header.velocity = velocity_.size();
+  header.residual = residual.size();
+  header.velocity = velocity.size();
   header.result_residual = result_residual_.size();
   header.steps = state_.steps, header.sent_total = state_.sent_total, header.wanted = state_.wanted;
   header.next_threshold = state_.threshold.next;
@@ -75,13 +76,13 @@ std::vector<std::byte> TensorState::save() const {
     const std::uint64_t words[2] = {layer.elements, layer.bin};
     append(bytes, words, sizeof words);
   }
-  append(bytes, residual_.data(), residual_.size() * sizeof(float));
-  append(bytes, velocity_.data(), velocity_.size() * sizeof(float));
+  append(bytes, residual.data(), residual.size() * sizeof(float));
+  append(bytes, velocity.data(), velocity.size() * sizeof(float));
   append(bytes, result_residual_.data(), result_residual_.size() * sizeof(float));
   return bytes;
 }
 
-void TensorState::restore(std::span<const std::byte> saved) {
+TensorState::SavedArrays TensorState::restore(std::span<const std::byte> saved) {
   SavedReader in(saved);
   SavedHeader header;
   std::memcpy(&header, in.take(sizeof header).data(), sizeof header);
@@ -100,7 +101,8 @@ void TensorState::restore(std::span<const std::byte> saved) {
     std::memcpy(words, in.take(sizeof words).data(), sizeof words);
     if (words[0] != layer.elements || words[1] != layer.bin) SavedReader::reject("its layers are others");
   }
-  if (header.residual != residual_.size() || header.velocity != velocity_.size() ||
+  if (header.residual != (compressor_.residual ? layout_.elements() : 0) ||
+      header.velocity != (compressor_.momentum > 0 ? layout_.elements() : 0) ||
       header.result_residual != result_residual_.size())
     SavedReader::reject("its sizes are others");
   if (header.rate != 0 && !is_rate(header.rate))
@@ -110,8 +112,8 @@ void TensorState::restore(std::span<const std::byte> saved) {
   const auto result_residual = in.take(header.result_residual * sizeof(float));
   if (!in.at_end()) SavedReader::reject("something follows it");
   // Nothing can fail from here on.
-  if (!residual.empty()) std::memcpy(residual_.data(), residual.data(), residual.size());
-  if (!velocity.empty()) std::memcpy(velocity_.data(), velocity.data(), velocity.size());
+  if (!residual_.empty()) std::memcpy(residual_.data(), residual.data(), residual.size());
+  if (!velocity_.empty()) std::memcpy(velocity_.data(), velocity.data(), velocity.size());
   if (!result_residual.empty())
     std::memcpy(result_residual_.data(), result_residual.data(), result_residual.size());
   std::ranges::fill(outcomes_, SliceOutcome());
@@ -122,6 +124,7 @@ void TensorState::restore(std::span<const std::byte> saved) {
       .wanted = header.wanted,
       .since_exact = header.since_exact,
       .threshold = {.next = header.next_threshold, .last = header.last_threshold, .drift = header.drift}};
+  return {.residual = residual, .velocity = velocity};
 }
 
 }  // namespace nzcl::compress

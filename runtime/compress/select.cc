@@ -527,10 +527,7 @@ void feed_back(std::span<const std::uint16_t> offsets, std::span<const float> be
   // The residual may be in no cache: between a selection and its codes there may be a whole tensor.
   constexpr std::size_t kAheadOffsets = 32;
   const std::size_t last = offsets.size() > kAheadOffsets ? offsets.size() - kAheadOffsets : 0;
-  const auto keep = [&](std::size_t i) {
-    const float lost = before[i] - sent[i];
-    residual[offsets[i]] = is_finite(sent[i]) ? lost : 0.0f;
-  };
+  const auto keep = [&](std::size_t i) { residual[offsets[i]] = lost(before[i], sent[i]); };
   for (std::size_t i = 0; i < last; ++i) {
     __builtin_prefetch(residual + offsets[i + kAheadOffsets], 1);
     keep(i);

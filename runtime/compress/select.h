@@ -79,8 +79,13 @@ void magnitudes(const SliceData& slice, std::span<MagnitudeBits> to) noexcept;
 std::size_t magnitudes_from(const SliceData& slice, MagnitudeBits least,
                             std::span<MagnitudeBits> to) noexcept;
 
-/// Keeps the rounding errors of the sent values: residual[offsets[i]] = before[i] - sent[i], or 0 where
-/// sent[i] is not finite.
+/// What a value that was sent coarsely has lost; nothing if it was not finite.
+inline float lost(float before, float sent) {
+  const float difference = before - sent;
+  return is_finite(sent) ? difference : 0.0f;
+}
+
+/// Keeps the rounding errors of the sent values: residual[offsets[i]] = lost(before[i], sent[i]).
 void feed_back(std::span<const std::uint16_t> offsets, std::span<const float> before,
                std::span<const float> sent, float* residual) noexcept;
 

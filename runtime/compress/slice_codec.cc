@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/base/mix.h"
 #include "runtime/compress/qsgd.h"
-#include "runtime/compress/random.h"
 #include "runtime/compress/select.h"
 #include "runtime/compress/tensor_state.h"
 #include "runtime/kernels/index_codec.h"
@@ -87,7 +87,6 @@ void TensorState::code_values(std::size_t index, SliceBuffers& buffers,
                               SliceOutcome& outcome) noexcept {
   const Slice& slice = layout_.slices()[index];
   std::ranges::copy(values, buffers.before.begin());
-  bool feedback = !residual_.empty();
   if (std::holds_alternative<Ternary>(compressor_.values)) {
     make_ternary(slice, offsets, values, outcome);
   } else if (const auto* thin = std::get_if<Narrow>(&compressor_.values)) {
@@ -96,11 +95,15 @@ void TensorState::code_values(std::size_t index, SliceBuffers& buffers,
     const std::uint64_t key =
         make_key(compressor_.seed, state_.steps, index, 1 + static_cast<std::uint64_t>(rank_));
     make_qsgd(*qsgd, key, buffers, values, scales_.get() + index * most_scales_);
-    feedback = feedback && qsgd->feedback;
   }
-  if (feedback) {
+  if (feeds_back() && !residual_.empty())
     feed_back(offsets, buffers.before, values, residual_.data() + slice.begin);
-  }
+}
+
+bool TensorState::feeds_back() const {
+  const auto* const qsgd = std::get_if<Qsgd>(&compressor_.values);
+  return compressor_.residual && !std::holds_alternative<AsIs>(compressor_.values) &&
+         (qsgd == nullptr || qsgd->feedback);
 }
 
 std::span<const float> TensorState::scales(std::size_t index) const {

@@ -8,8 +8,8 @@
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
+#include "runtime/base/mix.h"
 #include "runtime/compress/check.h"
-#include "runtime/compress/random.h"
 
 namespace nzcl::compress {
 namespace {
@@ -48,12 +48,12 @@ std::uint64_t share_of(double ratio, std::uint64_t count) {
 SliceBuffers::SliceBuffers()
     : before(kMostSliceElements), codes(2 * kMostSliceElements), no_residual(kMostSliceElements) {}
 
-TensorState::TensorState(const Compressor& compressor, std::span<const Layer> layers)
+TensorState::TensorState(const Compressor& compressor, std::span<const Layer> layers, Arrays arrays)
     : compressor_(compressor),
       layout_(layers, bin_of(compressor.selection)),
       codes_after_all_(scales_of_layers(compressor)),
-      residual_(compressor.residual ? layout_.elements() : 0),
-      velocity_(compressor.momentum > 0 ? layout_.elements() : 0),
+      residual_(compressor.residual && arrays == Arrays::here ? layout_.elements() : 0),
+      velocity_(compressor.momentum > 0 && arrays == Arrays::here ? layout_.elements() : 0),
       result_residual_(codes_results(compressor) && compressor.residual ? layout_.elements() : 0),
       outcomes_(layout_.slices().size()),
       bin_thresholds_(layout_.bins()),
@@ -113,11 +113,14 @@ void TensorState::begin_step(std::span<const float> gradient, int rank, int rank
   std::visit([this](const auto& selection) { prepare(selection); }, compressor_.selection);
 }
 
+double TensorState::most_norm(int ranks) const {
+  return static_cast<double>(compressor_.clip) / std::sqrt(static_cast<double>(ranks));
+}
+
 /// The factor that brings the norm of the gradient down to the limit. If the norm is infinite or NaN, the
 /// factor is 1: scaling would hide from the user that the gradient is broken.
 double TensorState::clipping(int ranks) const {
-  const double norm = std::sqrt(sum_of_squares(gradient_));
-  const double most = static_cast<double>(compressor_.clip) / std::sqrt(static_cast<double>(ranks));
+  const double norm = std::sqrt(sum_of_squares(gradient_)), most = most_norm(ranks);
   return std::isfinite(norm) && norm > most ? most / norm : 1.0;
 }
 
@@ -129,16 +132,19 @@ double TensorState::ratio_now(double ratio) const {
 
 void TensorState::prepare(const AdaComp&) {}
 
-void TensorState::prepare(const TopK& selection) {
+/// Says whether this step finds its threshold exactly, and sets it if not.
+void TensorState::plan(const TopK& selection) {
   wanted_ = share_of(ratio_now(selection.ratio), layout_.elements());
   found_exactly_ = selection.exact || state_.steps < kSettlingSteps || state_.threshold.next == 0 ||
                    state_.since_exact >= selection.refresh || state_.wanted != wanted_;
   tie_slice_ = layout_.slices().size();
-  if (found_exactly_) {
-    find_exact_threshold(wanted_, selection.exact ? 0 : wanted_ / kTiesPerWanted);
-  } else {
-    threshold_ = threshold_bits(state_.threshold.next);
-  }
+  more_ties_ = selection.exact ? 0 : wanted_ / kTiesPerWanted;
+  if (!found_exactly_) threshold_ = threshold_bits(state_.threshold.next);
+}
+
+void TensorState::prepare(const TopK& selection) {
+  plan(selection);
+  if (found_exactly_) find_exact_threshold(wanted_, more_ties_);
   if (!selection.exact) lower_threshold_ = threshold_bits(std::bit_cast<float>(threshold_) * kLowerShare);
 }
 
@@ -150,8 +156,7 @@ void TensorState::prepare(const RandomK& selection) { draw_below_ = draw_below(r
 /// reaches the threshold, in the others only NaN and infinity do.
 void TensorState::prepare(const BlockTopK& selection) {
   measure_bins();
-  const std::uint64_t wanted = share_of(ratio_now(selection.ratio), bin_thresholds_.size());
-  rank_of_magnitudes_.find(wanted, bin_thresholds_);
+  rank_of_magnitudes_.find(wanted_blocks(selection), bin_thresholds_);
   threshold_ = rank_of_magnitudes_.threshold();
   std::uint64_t ties = rank_of_magnitudes_.ties();
   for (MagnitudeBits& bin : bin_thresholds_) {
@@ -159,6 +164,10 @@ void TensorState::prepare(const BlockTopK& selection) {
     if (tie) --ties;
     bin = tie || bin > threshold_ ? 1 : kInfinityBits;
   }
+}
+
+std::uint64_t TensorState::wanted_blocks(const BlockTopK& selection) const {
+  return share_of(ratio_now(selection.ratio), bin_thresholds_.size());
 }
 
 void TensorState::prepare(const Everything&) { threshold_ = 1; }
@@ -280,12 +289,21 @@ void TensorState::code_slice(std::size_t index, SliceBuffers& buffers, std::span
 
 // ---- After the slices
 
-void TensorState::end_step() noexcept {
-  std::uint64_t sent = 0, lower = 0;
-  for (const SliceOutcome& outcome : outcomes_) sent += outcome.sent, lower += outcome.lower;
-  state_.sent_total += sent;
+/// What the slices of a step have come to.
+ThresholdCounts TensorState::count_step() noexcept {
+  ThresholdCounts counts;
+  for (const SliceOutcome& outcome : outcomes_) {
+    counts.reach += outcome.sent;
+    counts.reach_lower += outcome.lower;
+  }
+  state_.sent_total += counts.reach;
   ++state_.steps;
   gradient_ = {};
+  return counts;
+}
+
+void TensorState::end_step() noexcept {
+  const ThresholdCounts counts = count_step();
   const auto* topk = std::get_if<TopK>(&compressor_.selection);
   if (topk == nullptr || topk->exact) return;
   state_.since_exact = found_exactly_ ? 1 : state_.since_exact + 1;
@@ -299,8 +317,40 @@ void TensorState::end_step() noexcept {
   if (found_exactly_) {
     state_.threshold.found(used, state_.steps <= kSettlingSteps);
   } else {
-    state_.threshold.predicted(used, wanted_, {.reach = sent, .reach_lower = lower});
+    state_.threshold.predicted(used, wanted_, counts);
   }
+}
+
+// ---- A step elsewhere
+
+TensorState::Elsewhere TensorState::begin_step_elsewhere(int rank) {
+  rank_ = rank;
+  if (const auto* const topk = std::get_if<TopK>(&compressor_.selection)) {
+    plan(*topk);
+    if (found_exactly_) return {.rule = {}, .wanted = wanted_, .more_ties = more_ties_};
+    lower_threshold_ = threshold_bits(std::bit_cast<float>(threshold_) * kLowerShare);
+    return {.rule = rule_of(0)};
+  }
+  if (const auto* const blocks = std::get_if<BlockTopK>(&compressor_.selection))
+    return {.rule = {}, .wanted = wanted_blocks(*blocks)};
+  std::visit([this](const auto& selection) { prepare(selection); }, compressor_.selection);
+  return {.rule = rule_of(0), .key = make_key(compressor_.seed, state_.steps)};
+}
+
+void TensorState::selected_elsewhere(std::size_t index, const Selected& selected,
+                                     std::span<const MagnitudeBits> maxima) noexcept {
+  outcomes_[index] = {.sent = selected.count, .lower = selected.count_lower};
+  std::ranges::copy(maxima, thresholds_of(layout_.slices()[index]).begin());
+}
+
+void TensorState::end_step_elsewhere(const FoundElsewhere& found) noexcept {
+  if (std::holds_alternative<BlockTopK>(compressor_.selection)) {
+    threshold_ = found.threshold;
+  } else if (std::holds_alternative<TopK>(compressor_.selection) && found_exactly_) {
+    threshold_ = std::clamp<MagnitudeBits>(found.threshold, 1, kInfinityBits);
+    if (found.some_ties && threshold_ < kInfinityBits) tie_slice_ = 0;
+  }
+  end_step();
 }
 
 void TensorState::set_rate(float rate) noexcept {

@@ -54,8 +54,10 @@ struct StepState {
 /// select_slice() and before the first code_slice().
 class TensorState {
  public:
+  /// Where residual and velocity are: in this object, or in memory that the host cannot read.
+  enum class Arrays : std::uint8_t { here, elsewhere };
   /// The caller has checked the compressor and the layers (check.h).
-  TensorState(const Compressor& compressor, std::span<const Layer> layers);
+  TensorState(const Compressor& compressor, std::span<const Layer> layers, Arrays arrays = Arrays::here);
 
   const Compressor& compressor() const { return compressor_; }
   const Layout& layout() const { return layout_; }
@@ -80,6 +82,40 @@ class TensorState {
   void end_step() noexcept;
   /// Ends a step of which no slice was selected, as if it had not begun.
   void abandon_step() noexcept { gradient_ = {}; }
+
+  // --- Of a state whose arrays are elsewhere: a step is begin_step_elsewhere(), then what was selected and
+  // code_slice() for every slice, with end_selection() in between where that is due, and
+  // end_step_elsewhere().
+  /// What has to be known to select elsewhere.
+  struct Elsewhere {
+    Rule rule;
+    /// Not 0: the threshold is that of the so many largest elements, or blocks.
+    std::uint64_t wanted = 0;
+    /// If no more than so many too many equal that threshold, all of them are sent.
+    std::uint64_t more_ties = 0;
+    /// Of RandomK: what the keys of all slices have in common, see make_key(). `rule` has none.
+    std::uint64_t key = 0;
+  };
+  Elsewhere begin_step_elsewhere(int rank);
+  /// `maxima`: of the slice's bins, if the scale of the values follows from them.
+  void selected_elsewhere(std::size_t index, const Selected& selected,
+                          std::span<const MagnitudeBits> maxima) noexcept;
+  bool wants_maxima() const {
+    return std::holds_alternative<AdaComp>(compressor_.selection) &&
+           std::holds_alternative<Ternary>(compressor_.values);
+  }
+  /// `found`: the threshold of the wanted ones, and whether only some of those that equal it were sent.
+  struct FoundElsewhere {
+    MagnitudeBits threshold = 0;
+    bool some_ties = false;
+  };
+  void end_step_elsewhere(const FoundElsewhere& found) noexcept;
+  /// Whether what coding loses of the values stays in the residual. Where this is elsewhere, what
+  /// SliceBuffers::before says is what the values were before code_slice().
+  bool feeds_back() const;
+  /// The 2-norm above which gradients are scaled down; 0: they are not.
+  double most_norm(int ranks) const;
+
   /// Adds the values of the last step to the residual again, because they could not be sent after all.
   void take_back(const CompressedGradient& sent) noexcept;
 
@@ -88,8 +124,15 @@ class TensorState {
   float rate() const { return state_.rate; }
 
   void reset() noexcept;
-  std::vector<std::byte> save() const;
-  void restore(std::span<const std::byte> saved);
+  std::vector<std::byte> save() const { return save(residual_, velocity_); }
+  /// Arrays as they are saved.
+  struct SavedArrays {
+    std::span<const std::byte> residual, velocity;
+  };
+  /// Returns those of the saved state. They still have to be written to where the arrays are, if that is
+  /// elsewhere.
+  SavedArrays restore(std::span<const std::byte> saved);
+  std::vector<std::byte> save(std::span<const float> residual, std::span<const float> velocity) const;
   /// Without what concerns results.
   CompressionReport report() const;
   std::span<const float> residual() const { return residual_; }
@@ -123,13 +166,16 @@ class TensorState {
   SliceData data_at(std::uint64_t begin, std::size_t elements, SliceBuffers& buffers) noexcept;
   SliceData data_of(const Slice& slice, SliceBuffers& buffers) noexcept;
   double ratio_now(double ratio) const;
+  ThresholdCounts count_step() noexcept;
   double clipping(int ranks) const;
 
   void prepare(const AdaComp& selection);
   void prepare(const TopK& selection);
+  void plan(const TopK& selection);
   void prepare(const Threshold& selection);
   void prepare(const RandomK& selection);
   void prepare(const BlockTopK& selection);
+  std::uint64_t wanted_blocks(const BlockTopK& selection) const;
   void prepare(const Everything& selection);
   // In exact_threshold.cc:
   void find_exact_threshold(std::uint64_t wanted, std::uint64_t more);
@@ -164,7 +210,7 @@ class TensorState {
   int rank_ = 0;
   float factor_ = 1;
   MagnitudeBits threshold_ = 1, lower_threshold_ = 0;
-  std::uint64_t wanted_ = 0, draw_below_ = 0;
+  std::uint64_t wanted_ = 0, more_ties_ = 0, draw_below_ = 0;
   bool found_exactly_ = false;
   std::vector<SliceOutcome> outcomes_;         // one for each slice
   std::vector<MagnitudeBits> bin_thresholds_;  // one for each bin

@@ -1,6 +1,9 @@
 #include "runtime/compress/values.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "runtime/kernels/elements.h"
 
 // Highway compiles the part above HWY_ONCE once per instruction set; the order of these lines matters.
 #undef HWY_TARGET_INCLUDE
@@ -13,10 +16,10 @@ namespace nzcl::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Adds up in sixteen sums, each of every sixteenth value. So the order of the additions, and with it the
-/// result, is the same for vectors of any length.
-double sum_of_squares_any(const float* values, std::size_t count) {
-  constexpr std::size_t kSums = 16;
+/// The sum of a part of the squares has 32 parts, each of every 32nd value. So the order of the
+/// additions, and with it the result, is the same for vectors of any length, and for the warps of a GPU.
+double sum_of_part(const float* values, std::size_t count) {
+  constexpr std::size_t kSums = 32;
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
   alignas(64) double sums[kSums] = {};
@@ -30,6 +33,20 @@ double sum_of_squares_any(const float* values, std::size_t count) {
   for (std::size_t i = whole; i < count; ++i) sums[i - whole] += double{values[i]} * double{values[i]};
   double total = 0;
   for (const double sum : sums) total += sum;
+  return total;
+}
+
+/// Parts are added within slices, and then slices.
+double sum_of_squares_any(const float* values, std::size_t count) {
+  using compress::kPartOfSquares;
+  double total = 0;
+  for (std::size_t slice = 0; slice < count; slice += kMostSliceElements) {
+    const std::size_t end = std::min(count, slice + kMostSliceElements);
+    double of_slice = 0;
+    for (std::size_t i = slice; i < end; i += kPartOfSquares)
+      of_slice += sum_of_part(values + i, std::min(kPartOfSquares, end - i));
+    total += of_slice;
+  }
   return total;
 }
 

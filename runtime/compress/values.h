@@ -19,6 +19,8 @@ inline bool is_finite(float value) {
   return (std::bit_cast<MagnitudeBits>(value) & kMagnitudeMask) < kInfinityBits;
 }
 
+/// The squares of so many values are summed by themselves.
+inline constexpr std::size_t kPartOfSquares = 2048;
 /// The sum of squares in float64, in an order that depends on nothing but the number of values.
 double sum_of_squares(std::span<const float> values) noexcept;
 

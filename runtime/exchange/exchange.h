@@ -36,6 +36,9 @@ class Exchange {
   virtual void submit(Operation& operation) = 0;
   /// Does what can be done now. Returns true if anything moved, but not for what was only repeated.
   virtual bool step() = 0;
+  /// Called when nothing has arrived although something is under way: gets the memory ready in which the next
+  /// messages will lie, if that helps.
+  virtual void expect_messages() const {}
   /// Called when a direct write from `member` has become visible. `sequence` is that of its slice, modulo
   /// 2^16.
   virtual void direct_arrived(std::uint16_t member, std::uint16_t sequence) = 0;

@@ -23,6 +23,8 @@ bool is_gpu_memory(std::span<const std::byte> range) {
   return driver != nullptr && is_device_memory(*driver, range.data());
 }
 
+bool may_have_gpus() { return EmulatedGpu::are_announced() || CudaDriver::is_here(); }
+
 std::vector<std::string> describe_gpus() {
   try {
     return CudaGpu::describe_all(CudaDriver::open());

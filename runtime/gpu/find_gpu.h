@@ -21,6 +21,9 @@ std::shared_ptr<Gpu> find_gpu(std::span<const std::byte> range);
 /// has opened that already: without it there is no such memory.
 bool is_gpu_memory(std::span<const std::byte> range);
 
+/// Whether there may ever be memory of a GPU in this process. It opens nothing, and takes microseconds.
+bool may_have_gpus();
+
 /// The GPUs of the CUDA driver, a line for each, or the reason why there are none. For people.
 std::vector<std::string> describe_gpus();
 

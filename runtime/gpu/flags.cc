@@ -12,6 +12,8 @@ constexpr std::size_t kPageBytes = 4096, kFlagBytes = 64;
 
 void Flag::raise_here() const { std::atomic_ref(*host).store(value, std::memory_order_release); }
 
+void Flag::lower_here() const { std::atomic_ref(*host).store(value - 1, std::memory_order_release); }
+
 bool Flag::is_raised() const {
   const std::uint32_t seen = std::atomic_ref(*host).load(std::memory_order_acquire);
   return static_cast<std::int32_t>(seen - value) >= 0;

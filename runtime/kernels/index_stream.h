@@ -35,10 +35,14 @@ void offsets_in_slice(std::span<const std::uint32_t> indices, std::uint64_t firs
 void offsets_in_slice(std::span<const std::int64_t> indices, std::uint64_t first,
                       std::uint16_t* offsets) noexcept;
 
+/// Indices, or numbers that were made of them.
+template <typename T>
+concept StreamNumber = StreamIndex<T> || std::same_as<T, std::uint64_t>;
+
 /// Returns the first position from `from` on whose index is at least `value`, or the list's size. The indices
 /// ascend and are not negative. The search begins near `from`, so that it costs little to find the ends of
 /// all slices one after the other.
-template <StreamIndex T>
+template <StreamNumber T>
 std::size_t find_index(std::span<const T> indices, std::size_t from, std::uint64_t value) noexcept {
   const auto below = [&](std::size_t at) { return static_cast<std::uint64_t>(indices[at]) < value; };
   // All positions before `low` are below the value, and those from `high` on are not.

@@ -11,8 +11,8 @@
 
 namespace nzcl {
 
-/// One rank's contribution: ascending offsets, and a packed value for each of them. Offsets have 32 bits, so
-/// that several slices in a row can be one list.
+/// One rank's contribution: ascending offsets, and the packed values of each of them. Offsets have 32 bits,
+/// so that several slices in a row can be one list.
 struct ElementList {
   std::span<const std::uint32_t> offsets;
   const std::byte* values = nullptr;

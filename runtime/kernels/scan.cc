@@ -231,8 +231,9 @@ std::uint64_t scan_large(const std::byte* data, std::uint64_t bytes, std::uint64
 void scan(const std::byte* data, std::uint64_t bytes, std::uint64_t block_bytes, std::uint64_t* bitmap,
           std::uint64_t streams) {
   BitWriter out(bitmap);
-  const std::uint64_t whole = block_bytes < kLine ? scan_small(data, bytes, block_bytes, out)
-                                                  : scan_large(data, bytes, block_bytes, streams, out);
+  const std::uint64_t whole = bytes < block_bytes   ? 0  // no division, which a small tensor would notice
+                              : block_bytes < kLine ? scan_small(data, bytes, block_bytes, out)
+                                                    : scan_large(data, bytes, block_bytes, streams, out);
   std::uint64_t at = whole * block_bytes;
   while (at < bytes) {  // small blocks near the end, and a partial one
     const std::uint64_t size = std::min(block_bytes, bytes - at);

@@ -191,8 +191,9 @@ void Lane::take_submissions() {
   while (Operation* const operation = submissions_.pop()) {
     operations_[operation->table_index] = operation;
     const Priority p = operation->layout.priority();
+    // What is staged may yet be refused, by another thread.
     agree(context_, context_.config.members.self, operation->epoch, operation->record,
-          operation->refusal.get());
+          operation->staged ? nullptr : operation->refusal.get());
     exchange(p).submit(*operation);
     look_at(p);
   }
@@ -211,17 +212,23 @@ bool Lane::round() {
   // The exchange comes before the looks at what may be ready, so that a ring behind it is not lost.
   const bool rung = rung_.load(std::memory_order_relaxed) && rung_.exchange(false, std::memory_order_seq_cst);
   moved_ = unprompted_ = false;
-  if (!endpoint_ || context_.failure || halted_.load(std::memory_order_relaxed)) return false;
+  if (!endpoint_ || context_.failure || halted_.load(std::memory_order_acquire)) return false;
   const PlainFloats floats;  // the thread may be the caller's
-  bool moved = false;
+  // What this member has to send leaves before it looks at what has come, because others may wait for it, and
+  // what has come must first be fetched from their cores.
+  const bool submitted = !submissions_.empty();
+  if (submitted) {
+    take_submissions();
+    work();
+  }
   const std::size_t n = endpoint_->poll(completions_);
   // The lane may have been halted while this thread was stuck in the transport; its operations may be gone
   // then. Nothing of them is read before this load.
   if (halted_.load(std::memory_order_acquire)) return false;
   for (std::size_t i = 0; i < n; ++i) prefetch(completions_[i]);
   for (std::size_t i = 0; i < n; ++i) dispatch(completions_[i]);
-  moved |= n > 0;
-  if (!submissions_.empty()) take_submissions(), moved = true;
+  if (n == 0 && busy_ != 0) expect_messages();
+  bool moved = submitted || n > 0;
   const bool prompted = moved || rung;
   if (rung) awake_ = existing_;  // a small operation may have waited for what is ready now
   if (awake_ != 0 || !context_.outbox.empty()) moved |= work();
@@ -244,6 +251,13 @@ bool Lane::work() {
   if (was_full || !context_.outbox.empty()) awake_ = existing_;
   is_active_.store(busy_ != 0 || !context_.outbox.empty(), std::memory_order_relaxed);
   return moved;
+}
+
+/// Called when nothing has arrived although exchanges have something under way.
+void Lane::expect_messages() {
+  for (const Priority p : kPrioritiesInOrder) {
+    if ((busy_ & bit_of(p)) != 0) exchange(p).expect_messages();
+  }
 }
 
 bool Lane::step_exchanges() {

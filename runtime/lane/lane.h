@@ -133,6 +133,7 @@ class Lane {
   void check_timeout(bool moved);
   void report_stall(verbs::Clock::time_point now);
   bool work();
+  void expect_messages();
   bool step_exchanges();
   void look_at(wire::Priority p) { awake_ |= bit_of(p) & existing_; }
   static std::uint8_t bit_of(wire::Priority p) {

@@ -1,5 +1,7 @@
 #include "runtime/operation/input_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -68,6 +70,13 @@ std::optional<std::uint64_t> first_hidden_block(const InputBlocks& input,
     return !hidden;
   });
   return hidden;
+}
+
+std::string hidden_text(std::uint64_t block) {
+  return fmt::format(
+      "block {} of the input is not all zero bytes, and its bit in the bitmap is not set; -0.0 is no zero "
+      "here",
+      block);
 }
 
 InputCheck::InputCheck(InputBlocks input) : input_(std::move(input)) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace nzcl::engine {
@@ -24,6 +25,9 @@ struct InputBlocks {
 /// Returns the first block whose bit is not set although some of its bytes are not zero.
 std::optional<std::uint64_t> first_hidden_block(const InputBlocks& input,
                                                 std::span<const std::uint64_t> bitmap);
+
+/// What to tell the caller of such a block.
+std::string hidden_text(std::uint64_t block);
 
 /// Remembers an input as one checksum of 8 bytes for each block. The constructor and first_change() each read
 /// the whole input once. The input must outlive the object. A change goes unnoticed if the block's checksum

@@ -37,7 +37,7 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
     : layout(slice_layout),
       record(operation_record),
       input(std::move(in)),
-      output(out),
+      output(std::move(out)),
       words_(layout.tiled() ? 0 : 2 * layout.slices() * layout.words_per_slice()),
       scan_(layout.slices()),
       parts_left_(layout.slices()) {
@@ -46,7 +46,7 @@ Operation::Operation(const SliceLayout& slice_layout, const wire::OperationRecor
     tile_input_ = std::make_unique<TileInput>(input.base, input.region);
     if (output.packed) {
       tile_output_ = std::make_unique<TileOutput>(layout, output.base, output.capacity, output.indices,
-                                                  overflow_.get(), lanes, output.spare.get());
+                                                  overflow_.get(), lanes, output.spare);
     } else {
       tile_output_ = std::make_unique<TileOutput>(layout, output.base, in_place(0));
     }
@@ -131,7 +131,7 @@ void Operation::set_input_bitmap(std::span<const std::uint64_t> bits) {
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
     const auto words = bits_of(Side::input, s);
     if (contributes(s)) copy_bits(words, 0, bits, first_block(Side::input, s), layout.blocks_of(s));
-    scan_[s].store(kScanned, std::memory_order_relaxed);
+    if (!input_is_staged_) scan_[s].store(kScanned, std::memory_order_relaxed);
     if (input.sparse) blocks_before_[s] = total;
     total += count_bits(words);
   }
@@ -154,7 +154,7 @@ void Operation::set_no_input() {
 }
 
 bool Operation::ensure_scanned(std::uint64_t slice) {
-  if (layout.tiled() && !staged) return ensure_made(slice);  // tiles are scanned when they are sent
+  if (layout.tiled() && !input_is_staged_) return ensure_made(slice);  // tiles are scanned when they are sent
   if (try_scan(slice)) return true;
   std::uint8_t state = kScanning;
   scan_[slice].compare_exchange_strong(state, kAwaited, std::memory_order_acquire);
@@ -222,7 +222,9 @@ std::span<std::uint64_t> Operation::bits_of(Side side, std::uint64_t slice) {
 RunWalk Operation::input_walk(std::uint64_t slice) {
   const SliceView view = input_slice(slice);
   if (input.packed_slices)
-    return {view, {.kind = BlockOrder::Kind::stream, .first = layout.first_block(slice)}};
+    return {
+        view,
+        {.kind = BlockOrder::Kind::stream, .first = layout.first_block(slice), .base = input_offset(slice)}};
   if (!input.sparse) return {view, {.base = input_offset(slice)}};
   if (input.order.empty()) return {view, {.kind = BlockOrder::Kind::stream, .first = blocks_before_[slice]}};
   return {view,
@@ -304,16 +306,28 @@ void Operation::finish() {
 }
 
 void Operation::await_staging() {
-  for (std::uint64_t s = 0; s < layout.slices(); ++s) scan_[s].store(kScanning, std::memory_order_relaxed);
+  for (std::uint64_t s = 0; s < layout.slices(); ++s) {
+    if (!staged->brings(s)) continue;
+    scan_[s].store(kScanning, std::memory_order_relaxed);
+    input_is_staged_ = true;
+  }
 }
 
 void Operation::slice_staged(std::uint64_t slice, std::span<const std::uint64_t> bits, bool scanned) {
   if (!bits.empty()) {
-    std::copy(bits.begin(), bits.end(), bits_of(Side::input, slice).begin());
-    input_blocks.fetch_add(count_bits(bits), std::memory_order_relaxed);
+    const auto known = bits_of(Side::input, slice);
+    input_blocks.fetch_add(count_bits(bits) - count_bits(known), std::memory_order_relaxed);
+    std::copy(bits.begin(), bits.end(), known.begin());
   }
   const std::uint8_t state = scanned ? kScanned : kUnscanned;
   if (scan_[slice].exchange(state, std::memory_order_acq_rel) == kAwaited) ring_lane_of(slice);
+}
+
+void Operation::refuse_staged(ErrorCode code, std::string_view why) {
+  if (tile_input_) tile_input_->set_none();
+  if (input.sparse) blocks_before_.resize(layout.slices());
+  refusal = std::make_unique<wire::Refusal>(static_cast<std::uint16_t>(rank_),
+                                            static_cast<std::uint16_t>(code), why);
 }
 
 bool Operation::ensure_all_staged() {
@@ -357,7 +371,7 @@ void Operation::fail(const Failure& failure) {
 /// The input goes back to the caller. So no scan may start any more, and those that run must have ended. What
 /// makes tiles is no scan: a source belongs to others, and all else is read by the lanes.
 void Operation::wait_for_scans() noexcept {
-  if (layout.tiled() || staged) return;
+  if (layout.tiled() || input_is_staged_) return;
   for (std::uint64_t s = 0; s < layout.slices(); ++s) {
     std::uint8_t state = kUnscanned;
     while (!scan_[s].compare_exchange_weak(state, kScanned, std::memory_order_acq_rel) && state != kScanned) {

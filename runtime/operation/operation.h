@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "nzcl/indices.h"
@@ -57,7 +58,7 @@ struct OutputView {
   IndexBuffer indices = {};    // of a packed output
   /// Makes room for a packed result that is larger; see SparseAllreduceRequest::packed_grow.
   std::function<PackedMemory(std::uint64_t blocks)> grow = {};
-  std::shared_ptr<SpareMemory> spare = nullptr;  // for what is noted about a packed result; may be null
+  SpareMemory* spare = nullptr;  // what is noted about a packed result comes from there; may be null
   /// `base` is only on the way to the output: blocks outside of the union are of no interest there.
   bool staged = false;
 };
@@ -86,13 +87,16 @@ class Operation {
   std::vector<std::byte> own_values;
   /// Set if this rank has refused its caller's request. The operation then has neither input nor output. It
   /// only takes the request's place in the order, and tells the other ranks.
+  /// A staged operation may have it later, see refuse_staged(): then it counts for slices that are there.
   std::unique_ptr<const wire::Refusal> refusal;
   CompletionBell* bell = nullptr;  // rung when it has finished; it outlives the lanes
   /// Sets the bells of this member's lanes, of which there are so many. They are rung when something is ready
   /// that a lane has asked for in vain.
   void ring_lanes(LaneBells* bells, int lanes);
-  /// Set if input and output are staged, with await_staging(), before the lanes see the operation.
+  /// Set if input or output is staged, with await_staging(), before the lanes see the operation.
   std::shared_ptr<StagedMemory> staged;
+  /// It stands for the operations that launches of a graph begin, and is never begun itself.
+  bool captured = false;
   /// Set only with NZCL_CHECK=1.
   std::unique_ptr<const InputCheck> input_check;
   std::vector<std::uint64_t> chunk_begins;  // what `layout` refers to, if chunks differ in size
@@ -115,11 +119,15 @@ class Operation {
   void set_result_coder(std::shared_ptr<ResultCoder> coder) { result_coder_ = std::move(coder); }
 
   // --- Of a staged operation. Its staging does not touch it any more after staging_done().
-  /// Makes the lanes wait for every slice of the input. What else sets the input comes before.
+  /// Makes the lanes wait for every slice of the input that is staged. What else sets the input comes before.
   void await_staging();
+  bool input_is_staged() const { return input_is_staged_; }
   /// Says that a slice of the input is there, and which blocks are in it; without `bits`, that is known
   /// already, or a lane finds out by a scan (`scanned` is false).
   void slice_staged(std::uint64_t slice, std::span<const std::uint64_t> bits, bool scanned);
+  /// Before any slice is said to be there: refuses the caller's request after all, because of what it has
+  /// turned out to be. (Otherwise set_input_bitmap() or set_input_stream() may be called then.)
+  void refuse_staged(ErrorCode code, std::string_view why);
   /// For a lane that reads any of it at any time: ensure_scanned() of all slices.
   bool ensure_all_staged();
   /// Whether the lanes are done with the operation: its result is staged, or it has failed.
@@ -240,7 +248,7 @@ class Operation {
   /// Does what is left of a packed result: makes the output larger if it has to be, and writes the indices
   /// that have not been written. It must be called before the caller learns that the operation has succeeded,
   /// on the caller's thread. Throws what the caller's own function throws, and Error{invalid_argument} if
-  /// that gives no memory. Precondition: finished().
+  /// that gives no memory. Precondition: finished(), or for its staging, exchanged().
   void complete_packed();
   /// Return the union bitmap of the whole result, and the indices of a packed one. Both are made on first
   /// use. Precondition: the operation has succeeded.
@@ -286,6 +294,7 @@ class Operation {
 
   int rank_ = 0, workers_ = 1;
   bool has_rest_ = false;
+  bool input_is_staged_ = false;
   std::unique_ptr<TileInput> tile_input_;  // of a tiled operation, as the next one
   std::unique_ptr<TileOutput> tile_output_;
   std::shared_ptr<ResultCoder> result_coder_;

@@ -26,7 +26,7 @@ std::uint64_t RunWalk::offset_of(std::uint64_t block, std::uint64_t ordinal) con
   const std::uint64_t block_bytes = slice_.layout().block_bytes();
   switch (order_.kind) {
     case BlockOrder::Kind::stream:
-      return (order_.first + ordinal) * block_bytes;
+      return order_.base + (order_.first + ordinal) * block_bytes;
     case BlockOrder::Kind::indexed:
       return order_.order[order_.first + ordinal] * block_bytes;
     case BlockOrder::Kind::tensor:

@@ -13,13 +13,13 @@ namespace nzcl::engine {
 struct BlockOrder {
   enum class Kind : std::uint8_t {
     tensor,   // each block at its own offset in the tensor or chunk
-    stream,   // blocks one behind the other, beginning `first` blocks into the buffer
+    stream,   // blocks one behind the other, beginning `first` blocks behind `base`
     indexed,  // the slice's i-th block is the buffer's block number order[first + i]
   };
   Kind kind = Kind::tensor;
   std::uint64_t first = 0;
   const std::uint64_t* order = nullptr;
-  std::uint64_t base = 0;  // of kind tensor: where the slice's chunk begins in the buffer, in bytes
+  std::uint64_t base = 0;  // of tensor and stream: where the slice's chunk begins in the buffer, in bytes
 };
 
 /// A position in a slice's stream. A *run* is as much of the stream as lies together in the buffer: blocks

@@ -6,10 +6,12 @@
 
 namespace nzcl::engine {
 
-/// Owned by an operation whose input and output are on a GPU: pieces of host memory that stand for them.
+/// Owned by an operation whose input, output or both are on a GPU: pieces of host memory that stand for them.
 class StagedMemory {
  public:
   virtual ~StagedMemory() = default;
+  /// Whether it says of this slice of the input when it is there; see Operation::slice_staged().
+  virtual bool brings(std::uint64_t slice) const = 0;
   /// Makes a stream of the GPU wait until the operation is over, with success or without. Any thread may call
   /// it, also when that is so already. Throws Error.
   virtual void enqueue_wait(void* stream) = 0;

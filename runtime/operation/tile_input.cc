@@ -67,7 +67,7 @@ std::optional<TilePart> TileInput::part(const SliceLayout& layout, std::uint64_t
     case Kind::all:
       return whole(shape, dense_ + layout.tile_begin(tile) * layout.element_bytes());
     case Kind::stream:
-      return of_stream(layout, tile);
+      return of_stream(layout, tile, scratch);
     case Kind::source:
       return source_->part(layout.tile_begin(tile), layout.tile_begin(tile) + shape.elements, scratch);
     case Kind::scan:
@@ -86,47 +86,34 @@ TilePart TileInput::whole(const wire::TileShape& shape, const std::byte* values)
           .values = values};
 }
 
-/// Returns the stream's first tile that is not before this one, or its end.
-const ElementStream::Tile* TileInput::stream_tile(std::uint64_t tile) const {
-  const auto& tiles = stream_.tiles;
-  if (tile < tiles.size() && tiles[tile].number == tile) return &tiles[tile];  // no tile before it is empty
-  return &*std::ranges::lower_bound(tiles, tile, {}, &ElementStream::Tile::number);
-}
-
 std::uint64_t TileInput::empty_tiles(std::uint64_t tile, std::uint64_t most) const {
   if (kind_ == Kind::none) return most;
-  return kind_ == Kind::stream ? std::min(stream_tile(tile)->number - tile, most) : 0;
+  if (kind_ != Kind::stream) return 0;
+  if (stream_.units.before(tile) == stream_.units.size()) return most;
+  return std::min(stream_.units.tile_from(tile) - tile, most);
 }
 
 std::size_t TileInput::units_in(std::uint64_t tile, std::uint64_t tiles) const {
-  if (kind_ == Kind::none) return 0;
-  return stream_tile(tile + tiles)->first - stream_tile(tile)->first;
+  return kind_ == Kind::none ? 0 : stream_.units.before(tile + tiles) - stream_.units.before(tile);
 }
 
 ElementList TileInput::list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
                             std::uint32_t* to) const {
   if (kind_ == Kind::none) return {};
-  const ElementStream::Tile *at = stream_tile(tile), *const end = stream_tile(tile + tiles);
-  const ElementList list{.offsets = {to, end->first - at->first},
-                         .values = stream_.values + at->first * layout.element_bytes()};
-  for (; at != end; ++at) {
-    const std::size_t units = at[1].first - at->first;
-    const auto first = static_cast<std::uint32_t>((at->number - tile) * layout.tile_elements());
-    widen_offsets({stream_.offsets.get() + at->first, units}, first, to);
-    to += units;
-  }
-  return list;
+  const std::size_t first = stream_.units.before(tile), count = stream_.units.before(tile + tiles) - first;
+  stream_.units.list(tile, tiles, to);
+  return {.offsets = {to, count},
+          .values = stream_.values + first * layout.unit_elements() * layout.element_bytes()};
 }
 
-TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile) const {
-  const ElementStream::Tile* const at = stream_tile(tile);
-  if (at->number != tile) return {};
+TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch) const {
   const wire::TileShape shape = layout.shape_of_tile(tile);
-  const std::uint64_t first = at->first, units = at[1].first - first;
+  const std::size_t first = stream_.units.before(tile), units = stream_.units.before(tile + 1) - first;
+  if (units == 0) return {};
   // Only the tensor's last unit may be shorter, and no values lie behind it.
   const std::byte* const values = stream_.values + first * shape.unit * layout.element_bytes();
   if (units == shape.units()) return whole(shape, values);
-  const std::span<const std::uint16_t> offsets(stream_.offsets.get() + first, units);
+  const auto offsets = stream_.units.of_tile(tile, first, scratch.offsets(units));
   return {.form = TilePart::Form::offsets,
           .units = units,
           .count = shape.elements_in(units, offsets.back() == shape.units() - 1),

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/kernels/list_sum.h"
+#include "runtime/operation/stream_units.h"
 #include "runtime/operation/tile_source.h"
 #include "runtime/plan/slice_layout.h"
 #include "runtime/tile/tile_part.h"
@@ -15,21 +16,14 @@
 
 namespace nzcl::engine {
 
-/// A caller's list of values and indices, cut into tiles. The indices ascend, without duplicates.
+/// A caller's list of values and indices. The indices ascend, without duplicates.
 struct ElementStream {
   const std::byte* values = nullptr;
   /// The registered memory that the values lie in. nullptr if they lie in `own_values`, because the caller's
   /// are in another order or have duplicates.
   const verbs::MemoryRegion* region = nullptr;
   std::vector<std::byte> own_values;
-  std::unique_ptr<std::uint16_t[]> offsets;  // for each unit its number in its tile
-  /// A tile that has any units: its number in the tensor, and the position in the list of its first unit.
-  struct Tile {
-    std::uint64_t number = 0, first = 0;
-  };
-  static constexpr std::uint64_t kNoTile = ~std::uint64_t{0};
-  /// These tiles, in ascending order. At the end stands kNoTile, with the number of all units.
-  std::vector<Tile> tiles;
+  StreamUnits units;
 };
 
 /// Where the input of a tiled operation comes from. One thread at a time asks for a tile, but different
@@ -70,12 +64,12 @@ class TileInput {
   /// Returns how many tiles from this one on, up to `most`, are known to be empty without looking at each.
   std::uint64_t empty_tiles(std::uint64_t tile, std::uint64_t most) const;
   /// Returns how many tiles from this one on, up to `most`, are parts of a list in memory. The units of so
-  /// many are counted, and listed if units are single elements, without looking at each tile.
+  /// many are counted and listed without looking at each tile.
   std::uint64_t listed_tiles(std::uint64_t most) const {
     return kind_ == Kind::stream || kind_ == Kind::none ? most : 0;
   }
   std::size_t units_in(std::uint64_t tile, std::uint64_t tiles) const;
-  /// The elements of these tiles, counted from the first one on. Their offsets are written to `to`.
+  /// The units of these tiles, counted from the first one on. Their offsets are written to `to`.
   ElementList list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
                    std::uint32_t* to) const;
   /// Returns the index set of a tile that was sent with code drawn; empty for all others.
@@ -89,8 +83,7 @@ class TileInput {
  private:
   enum class Kind : std::uint8_t { scan, all, none, bitmap, stream, source };
   static TilePart whole(const wire::TileShape& shape, const std::byte* values);
-  TilePart of_stream(const SliceLayout& layout, std::uint64_t tile) const;
-  const ElementStream::Tile* stream_tile(std::uint64_t tile) const;
+  TilePart of_stream(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch) const;
   std::optional<TilePart> packed(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,
                                  std::span<std::byte> values) const;
 

@@ -7,6 +7,7 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/base/cold_memory.h"
+#include "runtime/base/divide.h"
 #include "runtime/kernels/offsets.h"
 #include "runtime/kernels/packed_output.h"
 #include "runtime/kernels/units.h"
@@ -14,6 +15,12 @@
 #include "runtime/tile/tile_list.h"
 
 namespace nzcl::engine {
+namespace {
+
+/// The most bytes that the number of a block takes within its tile or its list.
+constexpr std::uint64_t kNumberBytes = sizeof(std::uint32_t);
+
+}  // namespace
 
 TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place)
     : layout_(layout),
@@ -41,9 +48,8 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64
       positions_(layout.slices(), lanes),
       progress_(layout.slices()),
       places_(new Place[most_places()]),
-      block_memory_(spare != nullptr ? spare->take(most_blocks_ * sizeof *blocks_)
-                                     : SpareMemory::make(most_blocks_ * sizeof *blocks_)),
-      blocks_(reinterpret_cast<std::uint16_t*>(block_memory_.get())) {}
+      numbers_(spare != nullptr ? spare->take(most_blocks_ * kNumberBytes)
+                                : SpareMemory::make(most_blocks_ * kNumberBytes)) {}
 
 void TileOutput::note(std::uint64_t tile, std::uint64_t tiles, std::uint64_t blocks) {
   const std::uint64_t slice = layout_.slice_of_tile(tile);
@@ -62,6 +68,7 @@ std::span<std::uint64_t> TileOutput::words_of(std::uint64_t tile) {
 
 std::optional<std::uint64_t> TileOutput::count(std::uint64_t tile, const wire::Tile& bytes,
                                                TileScratch& scratch) const {
+  if (bytes.listed) return bytes.count;  // where there are lists, units are blocks
   const wire::TileShape shape = layout_.shape_of_tile(tile);
   if (layout_.block_units() == 1) return shape.units_of(bytes.count);
   const auto part = read_part(bytes, shape, scratch);
@@ -88,30 +95,61 @@ void TileOutput::place_empty(std::uint64_t tile, std::uint64_t tiles) {
 
 std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wire::Tile& list, int lane,
                                                     TileScratch& scratch) {
-  const std::uint64_t last = tile + list.tiles - 1, elements = layout_.tile_begin(last) +
-                                                               layout_.elements_of_tile(last) -
-                                                               layout_.tile_begin(tile);
-  std::uint32_t* const offsets = scratch.list().data();
-  if (!read_list(list, list.count, 0, elements, offsets)) return std::nullopt;
-  const std::byte* values = list.values.data();
   if (packed_) {
     const std::uint64_t slice = layout_.slice_of_tile(tile),
                         position = *positions_.before(slice, lane) + progress_[slice].placed_blocks;
-    if (position + list.count <= most_blocks_) {
-      place_packed_list(tile, list.tiles, {offsets, list.count}, values, position);
-      progress_[slice].placed_blocks += list.count;
-      return list.count;
-    }
+    if (position + list.count <= most_blocks_) return place_packed_list(tile, list, position, scratch);
   }
+  std::uint32_t* const offsets = scratch.list().data();
+  if (!read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), offsets)) return std::nullopt;
+  const std::byte* values = list.values.data();
   const std::uint32_t *next = offsets, *const end = offsets + list.count;
   for (std::uint64_t t = 0; t < list.tiles; ++t) {
-    const std::uint64_t first = t * layout_.tile_elements();
-    const std::uint32_t* const behind = std::lower_bound(next, end, first + layout_.tile_elements());
-    place(tile + t, listed_part({next, behind}, first, values, scratch.offsets()), lane, scratch);
-    values += static_cast<std::uint64_t>(behind - next) * layout_.element_bytes();
+    const std::uint64_t first = t * layout_.tile_units();
+    const std::uint32_t* const behind = std::lower_bound(next, end, first + layout_.tile_units());
+    const TilePart part =
+        listed_part({next, behind}, first, layout_.unit_elements(), values, scratch.offsets());
+    place(tile + t, part, lane, scratch);
+    values += part.count * layout_.element_bytes();
     next = behind;
   }
   return list.count;
+}
+
+/// Places several tiles at once, for which there is room.
+std::optional<std::uint64_t> TileOutput::place_packed_list(std::uint64_t tile, const wire::Tile& list,
+                                                           std::uint64_t position, TileScratch& scratch) {
+  const bool cut = list.count >= kUnitsWorthTile * list.tiles;
+  // What is checked is a copy: what is kept of the list, or what that is made of.
+  auto* const numbers =
+      cut ? scratch.list().data()
+          : reinterpret_cast<std::uint32_t*>(
+                keep_place({.tile = tile, .position = position, .blocks = list.count, .listed = true}));
+  if (numbers == nullptr ||
+      !read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), numbers))
+    return std::nullopt;
+  const std::span<const std::uint32_t> offsets(numbers, list.count);
+  if (cut) keep_tiles(tile, offsets, position);
+  if (indices_.data() != nullptr) write_indices(offsets, tile * layout_.tile_blocks(), indices_, position);
+  put_values(position, list.values);
+  progress_[layout_.slice_of_tile(tile)].placed_blocks += list.count;
+  return list.count;
+}
+
+/// Keeps the places of the tiles that these blocks are in, which are counted from the first block of `tile`.
+void TileOutput::keep_tiles(std::uint64_t tile, std::span<const std::uint32_t> blocks,
+                            std::uint64_t position) {
+  while (!blocks.empty()) {
+    const std::uint64_t t = blocks.front() / layout_.tile_blocks(), first = t * layout_.tile_blocks();
+    const auto end = std::ranges::lower_bound(blocks, first + layout_.tile_blocks());
+    const auto count = static_cast<std::size_t>(end - blocks.begin());
+    std::byte* const kept = keep_place({.tile = tile + t, .position = position, .blocks = count});
+    if (kept != nullptr)
+      narrow_offsets(blocks.first(count), static_cast<std::uint32_t>(first),
+                     reinterpret_cast<std::uint16_t*>(kept));
+    blocks = blocks.subspan(count);
+    position += count;
+  }
 }
 
 std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch) {
@@ -158,61 +196,47 @@ std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part,
   const std::uint64_t slice = layout_.slice_of_tile(tile);
   Progress& progress = progress_[slice];
   const std::uint64_t position = *positions_.before(slice, lane) + progress.placed_blocks;  // it is placeable
-  std::uint64_t blocks = part.units;
-  if (layout_.block_units() > 1) {
-    blocks = place_whole_blocks(tile, part, position, scratch);
-    keep_place(tile, position, blocks);
-  } else {
-    // Before the values, because its atomic would wait until these have gone past the caches.
-    keep_place(tile, position, blocks);
-    put_indices(tile, position, as_offsets(part, scratch.offsets()));
+  const bool units_are_blocks = layout_.block_units() == 1;
+  const std::uint64_t blocks =
+      units_are_blocks ? part.units : blocks_of_.count(part, layout_.shape_of_tile(tile).units(), scratch);
+  // Before the values, because its atomics would wait until these have gone past the caches.
+  auto* const kept =
+      reinterpret_cast<std::uint16_t*>(keep_place({.tile = tile, .position = position, .blocks = blocks}));
+  const auto offsets = as_offsets(part, scratch.offsets());
+  if (units_are_blocks) {
+    put_indices(tile, position, offsets, kept);
     put_values(position, {part.values, part.count * layout_.element_bytes()});
+  } else {
+    place_whole_blocks(tile, offsets, part.values, position, kept);
   }
   progress.placed_blocks += blocks;
   return blocks;
 }
 
-/// Places several tiles of single elements at once, for which there is room.
-void TileOutput::place_packed_list(std::uint64_t tile, std::uint64_t tiles,
-                                   std::span<const std::uint32_t> offsets, const std::byte* values,
-                                   std::uint64_t position) {
-  for (std::size_t next = 0, behind = 0; next < offsets.size(); next = behind) {
-    const std::uint64_t t = offsets[next] / layout_.tile_elements(), first = t * layout_.tile_elements();
-    const std::uint64_t end = first + layout_.tile_elements();
-    // Where all tiles have about as many elements, the next one begins near here.
-    const std::size_t near = std::min(offsets.size(), next + 2 * (offsets.size() / tiles + 16));
-    const auto begin = offsets.begin() + static_cast<std::ptrdiff_t>(next);
-    const auto most =
-        offsets[near - 1] < end ? offsets.end() : offsets.begin() + static_cast<std::ptrdiff_t>(near);
-    behind = next + static_cast<std::size_t>(std::lower_bound(begin, most, end) - begin);
-    keep_place(tile + t, position + next, behind - next);
-    narrow_offsets(offsets.subspan(next, behind - next), static_cast<std::uint32_t>(first),
-                   blocks_ + position + next);
-  }
-  if (indices_.data() != nullptr) write_indices(offsets, layout_.tile_begin(tile), indices_, position);
-  put_values(position, {values, offsets.size() * layout_.element_bytes()});
-}
-
-void TileOutput::keep_place(std::uint64_t tile, std::uint64_t position, std::uint64_t blocks) {
-  if (position >= most_blocks_) return;
+/// Returns memory for the numbers of the place's blocks, as far as there is room for these; nullptr if there
+/// is room for none.
+std::byte* TileOutput::keep_place(Place place) {
+  if (place.position >= most_blocks_) return nullptr;
+  place.blocks = std::min(place.blocks, most_blocks_ - place.position);
+  const std::uint64_t each = place.listed ? sizeof(std::uint32_t) : sizeof(std::uint16_t),
+                      bytes = ceil_div(place.blocks * each, kNumberBytes) * kNumberBytes;
+  place.kept = number_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   const std::uint64_t number = place_count_.fetch_add(1, std::memory_order_relaxed);
-  // There are more places only if an owner sends tiles with other numbers of blocks than it did at first.
-  if (number >= most_places()) return;
-  places_[number] = {tile, position, std::min(blocks, most_blocks_ - position)};
+  // There are more only if an owner sends tiles with other numbers of blocks than it did at first.
+  if (number >= most_places() || place.kept + bytes > most_blocks_ * kNumberBytes) return nullptr;
+  places_[number] = place;
+  return numbers_.get() + place.kept;
 }
 
 /// Places a tile that tells of single elements, where blocks have several.
-std::uint64_t TileOutput::place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
-                                             TileScratch& scratch) {
-  const auto offsets = as_offsets(part, scratch.offsets());
-  std::uint64_t blocks = 0;
-  for (std::size_t i = 0; i < offsets.size(); ++blocks) {
+void TileOutput::place_whole_blocks(std::uint64_t tile, std::span<const std::uint16_t> offsets,
+                                    const std::byte* values, std::uint64_t position, std::uint16_t* kept) {
+  for (std::size_t i = 0; i < offsets.size(); ++position) {
     const auto number = static_cast<std::uint16_t>(blocks_of_.block_of(offsets[i]));
-    put_indices(tile, position + blocks, {&number, 1});
-    i += place_block(tile, number, offsets.subspan(i), part.values + i * layout_.element_bytes(),
-                     position + blocks);
+    put_indices(tile, position, {&number, 1}, kept);
+    if (kept != nullptr) ++kept;
+    i += place_block(tile, number, offsets.subspan(i), values + i * layout_.element_bytes(), position);
   }
-  return blocks;
 }
 
 /// Places one block, which begins with the first of these elements, and returns how many of them it has.
@@ -236,15 +260,16 @@ std::size_t TileOutput::place_block(std::uint64_t tile, std::uint64_t number,
   return n;
 }
 
-/// Writes the indices of blocks, as far as there is room for them. Others go to the overflow.
+/// Writes the indices of blocks, and their numbers to `kept`, as far as there is room for them. Others go to
+/// the overflow.
 void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
-                             std::span<const std::uint16_t> blocks) {
+                             std::span<const std::uint16_t> blocks, std::uint16_t* kept) {
   const std::uint64_t fit =
       position < most_blocks_ ? std::min<std::uint64_t>(blocks.size(), most_blocks_ - position) : 0;
-  const auto kept = blocks.first(fit);
+  const auto here = blocks.first(fit);
   const std::uint64_t first = tile * layout_.tile_blocks();
-  std::copy(kept.begin(), kept.end(), blocks_ + position);
-  if (indices_.data() != nullptr) write_indices(kept, first, indices_, position);
+  if (kept != nullptr) std::ranges::copy(here, kept);
+  if (indices_.data() != nullptr) write_indices(here, first, indices_, position);
   if (fit < blocks.size() && overflow_ != nullptr)
     overflow_->write_indices(position + fit - most_blocks_, first, blocks.subspan(fit));
 }
@@ -268,8 +293,15 @@ std::vector<std::int64_t> TileOutput::packed_indices() const {
   for (const Place& place : places) blocks = std::max(blocks, place.position + place.blocks);
   std::vector<std::int64_t> indices(blocks);
   for (const Place& place : places) {
-    write_indices({blocks_ + place.position, place.blocks}, place.tile * layout_.tile_blocks(),
-                  indices.data(), place.position);
+    const std::uint64_t first = place.tile * layout_.tile_blocks();
+    const std::byte* const numbers = numbers_.get() + place.kept;
+    if (place.listed) {
+      write_indices(std::span(reinterpret_cast<const std::uint32_t*>(numbers), place.blocks), first,
+                    indices.data(), place.position);
+    } else {
+      write_indices(std::span(reinterpret_cast<const std::uint16_t*>(numbers), place.blocks), first,
+                    indices.data(), place.position);
+    }
   }
   if (overflow_ != nullptr)
     indices.insert(indices.end(), overflow_->indices().begin(), overflow_->indices().end());

@@ -23,7 +23,8 @@ namespace nzcl::engine {
 /// Puts the tiles of a result into place: into a whole tensor, or packed, one block behind the other, with
 /// the indices of the blocks. Its memory follows the result: one bit for each block of a dense result, and of
 /// a packed one what its output has room for, of which only what is used is ever touched: 16 bits for each
-/// block, and a line about each tile that has any. Nothing of a packed result is proportional to the tensor.
+/// block, or 32 where it came in a list of few, and a line about each tile or list that has any. Nothing of a
+/// packed result is proportional to the tensor.
 ///
 /// A tile's place in a packed output depends on the tiles before it: on the blocks of all slices before its
 /// own, and on those of its own slice that have been placed, because the tiles of a slice are placed one
@@ -87,27 +88,32 @@ class TileOutput {
   struct Progress {
     std::uint64_t noted_tiles = 0, noted_blocks = 0, placed_blocks = 0;
   };
-  /// Where the blocks of a tile begin in a packed output, and how many of them it has room for.
+  /// Where the blocks of a tile, or of a list, begin in a packed output, and how many of them it has room
+  /// for. Their numbers, counted from the first one of the tile or the list, are kept from byte `kept` on, in
+  /// 16 bits each, or in 32 if they are `listed`.
   struct Place {
-    std::uint64_t tile, position, blocks;
+    std::uint64_t tile, position, blocks, kept = 0;
+    bool listed = false;
   };
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
 
-  /// Each place has a tile of its own, and at least one block.
+  /// Each place has a tile or more of its own, and at least one block.
   std::uint64_t most_places() const { return std::min(most_blocks_, layout_.tiles()); }
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
-  void place_packed_list(std::uint64_t tile, std::uint64_t tiles, std::span<const std::uint32_t> offsets,
-                         const std::byte* values, std::uint64_t position);
-  std::uint64_t place_whole_blocks(std::uint64_t tile, const TilePart& part, std::uint64_t position,
-                                   TileScratch& scratch);
+  std::optional<std::uint64_t> place_packed_list(std::uint64_t tile, const wire::Tile& list,
+                                                 std::uint64_t position, TileScratch& scratch);
+  void keep_tiles(std::uint64_t tile, std::span<const std::uint32_t> blocks, std::uint64_t position);
+  void place_whole_blocks(std::uint64_t tile, std::span<const std::uint16_t> offsets, const std::byte* values,
+                          std::uint64_t position, std::uint16_t* kept);
   std::size_t place_block(std::uint64_t tile, std::uint64_t number, std::span<const std::uint16_t> offsets,
                           const std::byte* values, std::uint64_t position);
-  void keep_place(std::uint64_t tile, std::uint64_t position, std::uint64_t blocks);
-  void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks);
+  std::byte* keep_place(Place place);
+  void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks,
+                   std::uint16_t* kept);
   void put_values(std::uint64_t position, std::span<const std::byte> values);
 
   const SliceLayout layout_;
@@ -119,14 +125,14 @@ class TileOutput {
   PackedOverflow* const overflow_ = nullptr;
   const std::uint64_t most_blocks_ = 0;         // the number of blocks that a packed output has room for
   std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks as bits
-  // Of a packed result: where its slices lie; where its tiles lie, in any order; and for each block of the
-  // result its number within its tile.
+  // Of a packed result: where its slices lie; where its tiles and lists lie, in any order; and which blocks
+  // these have.
   PackedPositions positions_;
   std::vector<Progress> progress_;  // by slice
   std::unique_ptr<Place[]> places_;
   std::atomic<std::uint64_t> place_count_{0};
-  SpareMemory::Piece block_memory_;
-  std::uint16_t* blocks_ = nullptr;
+  SpareMemory::Piece numbers_;
+  std::atomic<std::uint64_t> number_bytes_{0};
 };
 
 }  // namespace nzcl::engine

@@ -66,6 +66,11 @@ constexpr std::array kSettings = {
             "ibverbs: service level of the packets"},
     Setting{"aggregators", &Options::aggregators, SettingKind::number, 0, 1024, "",
             "Dedicated aggregator processes; 0: colocated in every worker"},
+    Setting{"on_aggregator_loss", choice_in<&Options::on_aggregator_loss>(), SettingKind::choice, 0, 0,
+            "fail|reassign|preserve",
+            "When a dedicated aggregator is lost, the communicator fails, or the ranks go on without it and "
+            "begin "
+            "operations in flight again; preserve: also those in place, which keep a copy of their inputs"},
     Setting{"lanes", &Options::lanes, SettingKind::number, 0, 16, "",
             "Engine threads per process, each with its own endpoint; 0: from the cores"},
     Setting{"pin", choice_in<&Options::pin>(), SettingKind::choice, 0, 0, "auto|on|off",

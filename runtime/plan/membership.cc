@@ -99,6 +99,7 @@ Membership membership_among(const Membership& whole, const std::vector<int>& mem
   m.scan_streams = whole.scan_streams;
   m.lanes = whole.lanes;
   m.cache_bytes = whole.cache_bytes;
+  m.may_have_gpus = whole.may_have_gpus;
   m.members_per_core = whole.members_per_core;
   return m;
 }

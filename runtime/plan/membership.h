@@ -73,6 +73,7 @@ struct Membership {
   int lanes = 1;         // every member has this many: the smallest number that any of them planned
   /// Cache of a core, the smallest of all members. 0 means that some member does not know its own.
   std::uint64_t cache_bytes = 0;
+  bool may_have_gpus = false;  // whether all workers may have memory of a GPU
   /// How many members share a core, where most do. At least 1.
   double members_per_core = 1;
 };

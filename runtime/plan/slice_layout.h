@@ -108,6 +108,8 @@ class SliceLayout {
     return static_cast<std::uint32_t>((slice - meets_) / chunk_slices_);
   }
   std::uint32_t chunks() const { return chunks_; }
+  /// The first slice of a chunk, of which each has as many. `chunk` may be chunks(), for the end of the last.
+  std::uint64_t first_slice_of(std::uint32_t chunk) const { return meets_ + chunk * chunk_slices_; }
   /// Elements, and blocks, of the chunks before this one. `chunk` may be chunks(), which asks for all.
   std::uint64_t chunk_begin(std::uint32_t chunk) const {
     return begins_ != nullptr ? begins_[chunk] : chunk * chunk_count_;
@@ -170,8 +172,19 @@ class SliceLayout {
   /// Elements of a unit of a tile, and units of a block.
   std::uint64_t unit_elements() const { return unit_elements_; }
   std::uint64_t block_units() const { return block_elements() / unit_elements_; }
+  /// Units of every tile but the tensor's last one.
+  std::uint64_t tile_units() const { return tile_blocks_ * block_units(); }
+  /// How many tiles from this one on may be told in lists: all, but for one whose last unit is shorter than
+  /// the others, because a list has as many bytes for each of its units.
+  std::uint64_t listable_tiles(std::uint64_t number) const {
+    return tiles() - number - (tensor_bytes_ / element_bytes_ % unit_elements_ != 0 ? 1 : 0);
+  }
   wire::TileShape shape_of_tile(std::uint64_t number) const {
     return {elements_of_tile(number), unit_elements_};
+  }
+  /// Units of so many tiles in a row.
+  std::uint64_t units_of_tiles(std::uint64_t number, std::uint64_t tiles) const {
+    return (tiles - 1) * tile_units() + shape_of_tile(number + tiles - 1).units();
   }
 
   std::uint32_t owners() const { return owners_; }

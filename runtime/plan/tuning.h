@@ -100,9 +100,14 @@ inline constexpr std::size_t kListedRanks = 4;
 /// two. A tile with more is summed in an accumulator instead.
 inline constexpr std::size_t kMostMergedAgain = 2048;
 /// Tiles in a row are written and summed as lists, all of them at once, if merging the lists of all ranks one
-/// after the other takes at most one step for this many of the tiles' elements.
-inline constexpr std::uint64_t kElementsPerListStep = 8;
-/// Returns the steps of merging the lists of so many ranks, if each has one element. The list of one rank
+/// after the other takes at most one step for this many of the tiles' units.
+inline constexpr std::uint64_t kUnitsPerListStep = 8;
+/// A list with at least so many units for each of its tiles is worth cutting into tiles, where 16 bits tell
+/// the number of a unit. Otherwise nothing is done for a tile. A caller's stream then finds its tiles by a
+/// directory with an entry for every so many units, because searching that many takes less than making an
+/// entry for each of thousands of tiles that hold a few units each.
+inline constexpr std::size_t kUnitsWorthTile = 512;
+/// Returns the steps of merging the lists of so many ranks, if each has one unit. The list of one rank
 /// alone counts as two, because it is read and written too.
 constexpr std::uint64_t list_steps(std::uint64_t ranks) {
   return ranks < 2 ? 2 : ranks * (ranks + 1) / 2 - 1;
@@ -344,6 +349,9 @@ inline constexpr double kLocalSocketLatency = 6e-6;
 inline constexpr LinkCosts kRdmaCosts{.latency = 2e-6, .message = 0.4e-6, .turn = 5e-6, .moved_byte = 0.1e-9};
 /// How much longer the operations of a hierarchy's own communicators may stand still than the caller's.
 inline constexpr std::chrono::seconds kLevelGrace{2};
+/// The most memory of its GPU that a rank keeps for what the host's other GPUs read. What finds no room there
+/// is summed on the host.
+inline constexpr std::uint64_t kMostPeerBytes = std::uint64_t{2} << 30;
 /// What each of the three operations of a piece of a sum in two levels takes beside its messages: to be
 /// started by a thread that the one before has woken.
 inline constexpr double kPieceStep = 40e-6;

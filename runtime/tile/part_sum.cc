@@ -91,7 +91,7 @@ void PartSum::unite_lists() {
   }
   const std::size_t count = lists_.unite();
   lists_.emit(scratch_.values(), offsets);
-  union_ = listed_part({offsets, count}, 0, nullptr, scratch_.offsets());
+  union_ = listed_part({offsets, count}, 0, 1, nullptr, scratch_.offsets());
 }
 
 void PartSum::accumulate(const TilePart& part, TileScratch& scratch) {

@@ -10,6 +10,7 @@
 #include "runtime/kernels/element_accumulator.h"
 #include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/merge.h"
+#include "runtime/kernels/unit_list_sum.h"
 #include "runtime/tile/tile_part.h"
 #include "runtime/wire/tile.h"
 
@@ -44,8 +45,12 @@ class PartSum {
 
   /// Memory beside the union, for whoever codes or places it.
   TileScratch& scratch() { return scratch_; }
-  /// What sums lists, for whoever sums several tiles in a row at once. It keeps nothing from unite() on.
+  /// What sums lists of single elements, and of longer units, for whoever sums several tiles in a row at
+  /// once. The former keeps nothing from unite() on.
   ListSum& lists() { return lists_; }
+  UnitListSum& unit_lists() { return unit_lists_; }
+  /// Memory for the offsets of a rank's list. Precondition: there are at most kMergeRanks ranks.
+  std::span<std::uint32_t> list_of(std::size_t rank) { return scratches_[rank].list(); }
 
  private:
   enum class Way : std::uint8_t { nothing, whole, merge, units, lists, accumulate };
@@ -71,6 +76,7 @@ class PartSum {
   std::vector<MergeSource> sources_;
   std::vector<const std::byte*> pointers_;
   ListSum lists_;
+  UnitListSum unit_lists_;
   ElementAccumulator accumulator_;
 };
 

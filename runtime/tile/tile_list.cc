@@ -9,10 +9,10 @@
 
 namespace nzcl::engine {
 
-std::uint32_t* begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes, std::uint64_t tiles,
-                          std::size_t count) {
+std::uint32_t* begin_list(std::byte* to, std::uint64_t at, std::uint64_t element_bytes,
+                          std::uint64_t unit_elements, std::uint64_t tiles, std::size_t count) {
   const std::uint64_t values = wire::list_values_at(at, element_bytes) - at,
-                      values_end = values + count * element_bytes,
+                      values_end = values + count * unit_elements * element_bytes,
                       offsets = wire::list_offsets_at(at + values_end) - at;
   const std::uint32_t head[] = {wire::TileDescriptor{.count = static_cast<std::uint32_t>(tiles - 1),
                                                      .parameter = wire::TileDescriptor::kListed}
@@ -34,7 +34,7 @@ std::size_t listed_below(const wire::Tile& list, std::uint64_t number) {
   return *std::ranges::partition_point(std::views::iota(std::size_t{0}, std::size_t{list.count}), below);
 }
 
-bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first, std::uint64_t elements,
+bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first, std::uint64_t units,
                std::uint32_t* to) {
   if (count == 0) return true;
   std::memcpy(to, list.index.data(), count * sizeof *to);
@@ -42,22 +42,22 @@ bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first, s
   if (less != 0) {
     for (std::size_t i = 0; i < count; ++i) to[i] -= less;
   }
-  return are_offsets(std::span<const std::uint32_t>(to, count), elements);
+  return are_offsets(std::span<const std::uint32_t>(to, count), units);
 }
 
 std::optional<TilePart> read_listed_tile(const wire::Tile& list, std::size_t count, std::uint64_t first,
                                          const wire::TileShape& shape, TileScratch& scratch) {
   std::uint32_t* const offsets = scratch.list().data();
-  if (count > shape.elements || !read_list(list, count, first, shape.elements, offsets)) return std::nullopt;
-  if (count == shape.elements) {
+  if (count > shape.units() || !read_list(list, count, first, shape.units(), offsets)) return std::nullopt;
+  if (count == shape.units()) {
     return TilePart{.form = TilePart::Form::all,
                     .units = count,
-                    .count = count,
+                    .count = shape.elements,
                     .bitmap = {},
                     .offsets = {},
                     .values = list.values.data()};
   }
-  return listed_part({offsets, count}, 0, list.values.data(), scratch.offsets());
+  return listed_part({offsets, count}, 0, shape.unit, list.values.data(), scratch.offsets());
 }
 
 ElementList as_list(const TilePart& part, TileScratch& scratch, std::uint32_t* to) {
@@ -66,13 +66,13 @@ ElementList as_list(const TilePart& part, TileScratch& scratch, std::uint32_t* t
   return {.offsets = {to, offsets.size()}, .values = part.values};
 }
 
-TilePart listed_part(std::span<const std::uint32_t> offsets, std::uint64_t first, const std::byte* values,
-                     std::span<std::uint16_t> to) {
+TilePart listed_part(std::span<const std::uint32_t> offsets, std::uint64_t first, std::uint64_t unit_elements,
+                     const std::byte* values, std::span<std::uint16_t> to) {
   if (offsets.empty()) return {};
   narrow_offsets(offsets, static_cast<std::uint32_t>(first), to.data());
   return {.form = TilePart::Form::offsets,
           .units = offsets.size(),
-          .count = offsets.size(),
+          .count = offsets.size() * unit_elements,
           .bitmap = {},
           .offsets = to.first(offsets.size()),
           .values = values};

@@ -32,6 +32,8 @@ void check_type(const at::Tensor& t, const char* call, const char* what, std::si
                 const at::Tensor& like, const char* like_what) {
   TORCH_CHECK(t.scalar_type() == like.scalar_type(), "nzcl's ", call, ": ", what, " ", number, " is of type ",
               t.scalar_type(), ", but ", like_what, " of type ", like.scalar_type());
+  TORCH_CHECK(t.device() == like.device(), "nzcl's ", call, ": ", what, " ", number, " is on ", t.device(),
+              ", but ", like_what, " is on ", like.device());
 }
 
 void check_like(const at::Tensor& t, const char* call, const char* what, std::size_t number,

@@ -6,6 +6,7 @@
 #include <utility>
 #include <variant>
 
+#include "runtime/torch/device.h"
 #include "runtime/torch/error_text.h"
 #include "runtime/torch/types.h"
 
@@ -61,13 +62,33 @@ std::uint64_t blocks_in(const c10d::GradBucket& bucket) {
   return block_of(buffer);
 }
 
-/// What a state has kept back goes with the next gradient.
-void add_residual(const at::Tensor& buffer, const nzcl::CompressorState& state) {
+/// A state keeps its residual where the bucket is.
+std::unique_ptr<nzcl::CompressorState> make_state(const nzcl::Compressor& compressor,
+                                                  const std::vector<nzcl::Layer>& layers,
+                                                  const at::Tensor& buffer) {
+  const std::span<const nzcl::Layer> all(layers);
+  if (is_gpu(buffer.device()))
+    return std::make_unique<nzcl::CompressorState>(compressor, all, nzcl::GpuOf{buffer.data_ptr()});
+  return std::make_unique<nzcl::CompressorState>(compressor, all);
+}
+
+/// What a state has kept back goes with the next gradient. That of one on a GPU is read through a state on
+/// the host that continues it.
+void add_residual(const at::Tensor& buffer, const nzcl::CompressorState& state,
+                  const std::vector<nzcl::Layer>& layers) {
   const at::NoGradGuard no_grad;
-  const std::span<const float> residual = state.residual();
+  const nzcl::CompressorState* here = &state;
+  std::optional<nzcl::CompressorState> copy;
+  if (is_gpu(buffer.device())) {
+    copy.emplace(state.compressor(), std::span<const nzcl::Layer>(layers));
+    copy->restore(state.save());
+    here = &*copy;
+  }
+  const std::span<const float> residual = here->residual();
   at::Tensor sum = buffer;
   sum.add_(at::from_blob(const_cast<float*>(residual.data()),  // which is only read
-                         {static_cast<std::int64_t>(residual.size())}, at::kFloat));
+                         {static_cast<std::int64_t>(residual.size())}, at::kFloat)
+               .to(buffer.device()));
 }
 
 class CommHook final : public c10d::CommHookInterface {
@@ -159,9 +180,8 @@ Way BucketHook::way_of(const std::string& name, const Bucket& bucket, const at::
 
 void BucketHook::prepare_state(const std::string& name, Bucket& bucket, const c10d::GradBucket& source) {
   if (!bucket.state)
-    bucket.state = std::make_unique<nzcl::CompressorState>(
-        *compressor_,
-        std::span<const nzcl::Layer>(layers_of(source, *compressor_, options_.convolution_bin)));
+    bucket.state = make_state(*compressor_, layers_of(source, *compressor_, options_.convolution_bin),
+                              source.getBuffer());
   const auto found = restored_.find(name);
   if (found == restored_.end()) return;
   bucket.state->restore(found->second);
@@ -195,7 +215,7 @@ c10::intrusive_ptr<c10d::Work> BucketHook::start(const std::string& name, Bucket
   if (bucket.state) adapt_rate(*bucket.state);
   if (way == Way::compressed) return average_compressed(*group_, *bucket.state, buffer);
   if (bucket.state && selector_.chosen()) {
-    add_residual(buffer, *bucket.state);
+    add_residual(buffer, *bucket.state, layers_of(source, *compressor_, options_.convolution_bin));
     bucket.state.reset();
   }
   return average(*group_, buffer, blocks_in(source));

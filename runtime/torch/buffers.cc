@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/torch/device.h"
+
 namespace nzcl_torch {
 namespace {
 
@@ -81,6 +83,8 @@ Buffers::Buffers(nzcl::Communicator& communicator) : communicator_(communicator)
 Buffers::~Buffers() { FreedMemory::instance().remove(*this); }
 
 nzcl::RegisteredBuffer Buffers::cover(const at::Tensor& tensor) {
+  if (is_gpu(tensor.device()) && tensor.numel() > 0)
+    return communicator_.register_buffer(tensor.data_ptr(), tensor.nbytes(), nzcl::MemoryKind::device);
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (storage == nullptr || storage->nbytes() == 0) return {};
   const std::scoped_lock lock(FreedMemory::instance().mutex());

@@ -13,7 +13,8 @@ namespace nzcl_torch {
 /// Engines use the same storages again and again (c10d's buckets live as long as the model), so a storage
 /// stays registered until its memory is freed: by its end, by resize_(), or because it is moved into shared
 /// memory. That is learned from the deleter of the memory. Only libtorch's own allocator's can be exchanged;
-/// memory from elsewhere, such as that of numpy's arrays, is registered for one operation. Thread-safe.
+/// memory from elsewhere, such as that of numpy's arrays, is registered for one operation, and so is that of
+/// GPUs, of which nothing is pinned. Thread-safe.
 class Buffers {
  public:
   explicit Buffers(nzcl::Communicator& communicator);

@@ -20,7 +20,7 @@ bool is_dense(const at::Tensor& t) { return t.layout() == at::kStrided; }
 /// Gloo of 1.13 reads and writes some tensors as if their elements followed each other.
 Tensors in_one_piece(const Tensors& list) {
   Tensors all;
-  for (const at::Tensor& t : list) all.push_back(is_dense(t) ? as_moved(t).contiguous() : t);
+  for (const at::Tensor& t : list) all.push_back(for_gloo(is_dense(t) ? as_moved(t) : t));
   return all;
 }
 std::vector<Tensors> in_one_piece(const std::vector<Tensors>& lists) {
@@ -37,6 +37,12 @@ void copy_back(const std::vector<Tensors>& from, const std::vector<Tensors>& to)
       at::Tensor target = as_moved(to[i][j]);
       if (target.data_ptr() != from[i][j].data_ptr()) target.copy_(from[i][j]);
     }
+}
+
+void check_on_host(const Tensors& tensors, const char* call) {
+  for (const at::Tensor& t : tensors)
+    TORCH_CHECK(t.device().is_cpu(), "nzcl's ", call, " takes tensors in host memory; this one is on ",
+                t.device(), ": send and receive its copy on the CPU");
 }
 
 std::vector<std::int64_t> counts_of(const Tensors& tensors) {
@@ -56,7 +62,7 @@ void check_alltoall(const Tensors& tensors, int size, const char* what, const at
 
 at::Tensor joined(const Tensors& tensors) {
   Tensors pieces;
-  for (const at::Tensor& t : tensors) pieces.push_back(as_moved(t).reshape({-1}));
+  for (const at::Tensor& t : tensors) pieces.push_back(as_moved(t).reshape({-1}).cpu());
   return at::cat(pieces);
 }
 
@@ -181,16 +187,19 @@ WorkPtr GlooCalls::alltoall_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr GlooCalls::send(Tensors& tensors, int to, int tag) {
   if (fallback().forbidden()) return GroupBase::send(tensors, to, tag);
+  check_on_host(tensors, "send");
   return noted(fallback().group("send")->send(tensors, to, tag));
 }
 
 WorkPtr GlooCalls::recv(Tensors& tensors, int from, int tag) {
   if (fallback().forbidden()) return GroupBase::recv(tensors, from, tag);
+  check_on_host(tensors, "recv");
   return noted(fallback().group("recv")->recv(tensors, from, tag));
 }
 
 WorkPtr GlooCalls::recvAnysource(Tensors& tensors, int tag) {
   if (fallback().forbidden()) return GroupBase::recvAnysource(tensors, tag);
+  check_on_host(tensors, "recv");
   return noted(fallback().group("recv from any rank")->recvAnysource(tensors, tag));
 }
 

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/torch/device.h"
 #include "runtime/torch/error_text.h"
 
 namespace nzcl_torch {
@@ -27,7 +28,7 @@ GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<std::vector<at::Te
       outputs_(std::move(outputs)),
       threads_(std::move(threads)),
       over_(std::move(over)),
-      future_(c10::make_intrusive<c10::ivalue::Future>(type_of_value(outputs_.size()))) {}
+      future_(c10::make_intrusive<c10::ivalue::Future>(type_of_value(outputs_.size()), gpus_of(outputs_))) {}
 
 std::vector<at::Tensor> GroupWork::result() {
   std::vector<at::Tensor> all;
@@ -92,11 +93,7 @@ void GroupWork::complete() {
     return !error_.empty();
   };
   try {
-    const at::NoGradGuard no_grad;
-    if (!failed()) {
-      for (const auto& then : finish_) then();
-      std::for_each(finish_last_.rbegin(), finish_last_.rend(), [](const auto& then) { then(); });
-    }
+    if (!failed()) run_finish();
   } catch (const std::exception& e) {
     fail(text_of(e));
   }
@@ -112,6 +109,16 @@ void GroupWork::complete() {
     if (!future_given_) return complete_future();
   }
   threads_->run([self = self()] { self->complete_future(); });
+}
+
+void GroupWork::run_finish() {
+  if (finish_.empty() && finish_last_.empty()) return;
+  const at::NoGradGuard no_grad;
+  const auto streams = other_streams(gpus_of(outputs_));
+  const CurrentStreams current(streams);
+  for (const auto& then : finish_) then();
+  std::for_each(finish_last_.rbegin(), finish_last_.rend(), [](const auto& then) { then(); });
+  for (const c10::Stream& stream : streams) stream.synchronize();
 }
 
 void GroupWork::complete_future() {

@@ -22,7 +22,8 @@ namespace nzcl_torch {
 /// Completes, and its future with it, when all operations that were added have completed, seal() has said
 /// that there will be no more, and at_end() has put their results where the caller wants them. If one fails,
 /// the work fails with the first error, but not before all of them are over, since until then nzcl uses their
-/// memory.
+/// memory. When a work is over, its results are in memory, whatever streams have to do: results on a GPU are
+/// there for all streams.
 ///
 /// Threads: whoever starts the call adds and seals, one thread at a time. Any thread may wait.
 class GroupWork final : public c10d::Work {
@@ -32,6 +33,8 @@ class GroupWork final : public c10d::Work {
   /// called when the work is over, before them.
   GroupWork(int rank, c10d::OpType type, std::vector<std::vector<at::Tensor>> outputs,
             std::shared_ptr<CallbackThreads> threads, std::function<void()> over);
+
+  const std::vector<std::vector<at::Tensor>>& outputs() const { return outputs_; }
 
   // ---- For whoever starts the call; until seal().
 
@@ -68,6 +71,7 @@ class GroupWork final : public c10d::Work {
   std::optional<nzcl::Work> operation(std::size_t number, const Deadline& deadline);
   void drop();
   void complete();
+  void run_finish();
   void complete_future();
 
   const std::vector<std::vector<at::Tensor>> outputs_;

@@ -11,15 +11,10 @@
 
 #include "nzcl/communicator.h"
 #include "runtime/torch/arguments.h"
-#include "runtime/torch/buffers.h"
-#include "runtime/torch/call_order.h"
-#include "runtime/torch/callback_threads.h"
-#include "runtime/torch/coalesced_work.h"
 #include "runtime/torch/conversion.h"
 #include "runtime/torch/error_text.h"
 #include "runtime/torch/fallback_wanted.h"
-#include "runtime/torch/gloo_calls.h"
-#include "runtime/torch/group_work.h"
+#include "runtime/torch/group_core.h"
 #include "runtime/torch/meeting.h"
 #include "runtime/torch/sparse.h"
 #include "runtime/torch/types.h"
@@ -28,9 +23,6 @@ namespace nzcl_torch {
 namespace {
 
 using c10d::OpType;
-using AroundClose = std::function<void(const std::function<void()>& close)>;
-
-const std::string kName = "nzcl";
 
 nzcl::Options options_for(std::chrono::milliseconds timeout) {
   nzcl::Options options;
@@ -43,85 +35,23 @@ nzcl::Options options_for(std::chrono::milliseconds timeout) {
 
 std::uint64_t count_of(const at::Tensor& t) { return static_cast<std::uint64_t>(t.numel()); }
 
-/// The process group. See process_group.h, and gloo_calls.h for the calls that are Gloo's.
+/// The process group's calls. See process_group.h, and gloo_calls.h for the calls that are Gloo's.
 ///
 /// A call checks its arguments, and then starts its operations in the order of the calls. Arguments that do
 /// not fit are refused by the call, which takes its place in the order all the same, so that the other ranks
 /// learn of it. What the communicator refuses, and what fails later, is the error of the work.
-class NzclGroup final : public GlooCalls {
+class NzclGroup final : public GroupCore {
  public:
   NzclGroup(nzcl::Communicator communicator, const c10::intrusive_ptr<c10d::Store>& store,
             std::chrono::milliseconds timeout, AroundClose around_close)
-      : GlooCalls(communicator.rank(), communicator.size()), around_close_(std::move(around_close)) {
-    const int rank = communicator.rank(), size = communicator.size();
-    communicator_.emplace(std::move(communicator));
-    const nzcl::Options& options = communicator_->options();
-    const std::chrono::duration<double> for_meeting(options.bootstrap_timeout_s);
-    buffers_.emplace(*communicator_);
-    headers_.resize(static_cast<std::size_t>(size) + 1);
-    headers_handle_ = communicator_->register_buffer(headers_.data(), headers_.size() * sizeof(SparseHeader));
-    make_fallback(store,
-                  {.rank = rank,
-                   .size = size,
-                   .timeout = timeout,
-                   .meeting_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(for_meeting),
-                   .interface = options.interface});
-  }
+      : GroupCore(std::move(communicator), store, timeout, std::move(around_close)),
+        headers_(static_cast<std::size_t>(getSize()) + 1),
+        headers_handle_(
+            this->communicator().register_buffer(headers_.data(), headers_.size() * sizeof(SparseHeader))) {}
   ~NzclGroup() override { end(); }
   /// Called in place of the destructor when the last owner lets go of the group, but somebody has a weak
   /// reference.
   void release_resources() override { end(); }
-
-  void close() {
-    const auto close = [this] {
-      try {
-        communicator_->close();
-      } catch (const nzcl::Error& error) {
-        TORCH_WARN("nzcl, rank ", getRank(), ": ", error.what());
-      }
-      // The other ranks have closed too, or they will not come any more.
-      const std::chrono::duration<double> limit(communicator_->options().close_timeout_s);
-      fallback().close(failure() ? std::chrono::milliseconds(0)
-                                 : std::chrono::duration_cast<std::chrono::milliseconds>(limit));
-      callbacks_->wait_until_idle();
-    };
-    around_close_ ? around_close_(close) : close();
-  }
-
-  const std::string getBackendName() const override { return kName; }
-
-  /// The number counts the collectives that this rank has started, so that people can see which rank is
-  /// behind. All ranks begin with 0, and need not agree on a number.
-  void setSequenceNumberForGroup() override {}
-  std::uint64_t getSequenceNumberForGroup() override { return outstanding_.begun(); }
-
-  void set_timeout(std::chrono::milliseconds timeout) {
-    TORCH_CHECK(timeout.count() > 0, "nzcl's timeout must be longer than 0 ms, and not ", timeout.count());
-    timeout_ = timeout;
-    fallback().set_timeout(timeout);
-  }
-  /// libtorch after 2.6 has a call for that, which this overrides.
-  void setTimeout(std::chrono::milliseconds timeout) { set_timeout(timeout); }
-
-  /// What is called until endCoalescing() starts as always. One thread makes the calls of both and between.
-  void startCoalescing() override {
-    TORCH_CHECK(!coalesced_, "nzcl's startCoalescing() was called twice without endCoalescing()");
-    coalesced_.emplace();
-  }
-  WorkPtr endCoalescing() override {
-    TORCH_CHECK(coalesced_, "nzcl's endCoalescing() was called without startCoalescing()");
-    auto parts = std::move(*coalesced_);
-    coalesced_.reset();
-    return c10::make_intrusive<CoalescedWork>(getRank(), std::move(parts));
-  }
-  bool supportsCoalescing() const { return true; }  // libtorch after 2.6 asks
-
-  nzcl::Communicator shrink() { return communicator_->shrink(); }
-
-  void abort(const std::string& reason) {
-    communicator_->abort(reason);
-    fallback().abort();
-  }
 
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     if (tensors.size() > 1 && !fallback().forbidden())
@@ -160,12 +90,13 @@ class NzclGroup final : public GlooCalls {
     const auto work = make_work(OpType::BROADCAST, tensors);
     return start(work, [=, this, root = static_cast<int>(options.rootRank), timeout = timeout_of(options)] {
       const at::Tensor data = in_one_piece(*work, tensors.front(), getRank() != root);
-      work->add(communicator_->broadcast({.data = data.data_ptr(),
+      work->add(communicator().broadcast({.data = data.data_ptr(),
                                           .count = data.nbytes(),
                                           .type = kBytes,
                                           .root = root,
                                           .block_elems = kBlockBytes,
-                                          .timeout = timeout}));
+                                          .timeout = timeout,
+                                          .stream = stream_handle(data)}));
     });
   }
 
@@ -181,7 +112,7 @@ class NzclGroup final : public GlooCalls {
     if (getRank() == root) bring_back(*work, part->data);
     if (part->how.gloo) {
       return start_gloo(work, "reduce", [&](Gloo& gloo) {
-        Tensors data{part->data.tensor.contiguous()};
+        Tensors data{for_gloo(part->data.tensor)};
         if (getRank() == root && !data[0].is_same(part->data.tensor))
           work->at_end([to = part->data.tensor, from = data[0]]() mutable { to.copy_(from); });
         c10d::ReduceOptions other = options;
@@ -191,14 +122,15 @@ class NzclGroup final : public GlooCalls {
     }
     return start(work, [=, this, part = *part, timeout = timeout_of(options)] {
       const at::Tensor data = in_one_piece(*work, part.data.tensor, getRank() == root);
-      work->add(communicator_->reduce({.input = data.data_ptr(),
+      work->add(communicator().reduce({.input = data.data_ptr(),
                                        .output = data.data_ptr(),
                                        .count = count_of(data),
                                        .type = type_of(data),
                                        .op = part.how.op,
                                        .root = root,
                                        .block_elems = block_of(data),
-                                       .timeout = timeout}));
+                                       .timeout = timeout,
+                                       .stream = stream_handle(data)}));
     });
   }
 
@@ -291,11 +223,11 @@ class NzclGroup final : public GlooCalls {
 
   /// It is over when all earlier calls of this rank are.
   WorkPtr barrier(const c10d::BarrierOptions& options) override {
-    const std::uint64_t number = outstanding_.begin();
+    const std::uint64_t number = outstanding().begin();
     const auto work = make_work(OpType::BARRIER, {}, number);
-    outstanding_.when_earlier_end(number, [earlier = work->wait_also()]() mutable { earlier.reset(); });
+    outstanding().when_earlier_end(number, [earlier = work->wait_also()]() mutable { earlier.reset(); });
     return start(work, [=, this, timeout = timeout_of(options)] {
-      work->add(communicator_->allreduce({.timeout = timeout}));
+      work->add(communicator().allreduce({.timeout = timeout}));
     });
   }
 
@@ -303,7 +235,7 @@ class NzclGroup final : public GlooCalls {
     check([&] { check_dense(tensor, "average"); });
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
     return start(work, [=, this] {
-      add_dense_allreduce(work, tensor, nzcl::ReduceOp::avg, block_elems, timeout_.load());
+      add_dense_allreduce(work, tensor, nzcl::ReduceOp::avg, block_elems, default_timeout());
     });
   }
 
@@ -317,60 +249,27 @@ class NzclGroup final : public GlooCalls {
     });
     const auto work = make_work(OpType::ALLREDUCE, {tensor});
     return start(work, [=, this, state = &state] {
-      float* const data = used(*work, tensor).data_ptr<float>();
-      work->add(communicator_->allreduce_compressed({.state = state,
+      auto* const data = static_cast<float*>(used(*work, tensor).data_ptr());
+      work->add(communicator().allreduce_compressed({.state = state,
                                                      .input = data,
                                                      .output = data,
                                                      .op = nzcl::ReduceOp::avg,
-                                                     .timeout = timeout_.load()}));
+                                                     .timeout = default_timeout(),
+                                                     .stream = stream_handle(tensor)}));
     });
   }
-
-  WorkPtr failed(const std::string& reason) {
-    refuse(reason);
-    const auto work = make_work(OpType::ALLREDUCE, Tensors{});
-    work->fail(reason);
-    work->seal();
-    return work;
-  }
-
-  nzcl::Statistics statistics() const { return communicator_->statistics(); }
-  std::size_t registered_storages() const { return buffers_->size(); }
 
  private:
   static constexpr nzcl::DataType kBytes = nzcl::DataType::uint8;  // are copied, whatever they stand for
   static constexpr std::uint64_t kBlockBytes = 1024;
 
-  std::chrono::nanoseconds timeout_of(const auto& options) const {
-    return options.timeout == c10d::kUnsetTimeout ? timeout_.load()
-                                                  : std::chrono::nanoseconds(options.timeout);
-  }
-
   void end() {
-    if (!communicator_) return;
+    if (has_let_go()) return;
     close();
     headers_handle_ = {};
-    buffers_.reset();
-    communicator_.reset();
+    let_go();
   }
 
-  /// Runs `checks`. If they throw, the call takes its place in the order all the same.
-  void check(const std::function<void()>& checks) {
-    try {
-      checks();
-    } catch (const std::exception& e) {
-      refuse(text_of(e));
-      throw;
-    }
-  }
-  void refuse(const std::string& reason) {
-    order_.run([=, this] {
-      try {
-        communicator_->refuse(reason);
-      } catch (const nzcl::Error&) {  // the communicator has failed, which the others know
-      }
-    });
-  }
   static void check_pairs(const Tensors& outputs, const Tensors& inputs, const char* call) {
     TORCH_CHECK(!inputs.empty() && outputs.size() == inputs.size(), "nzcl's ", call,
                 " takes as many outputs as inputs, and at least one; this call has ", outputs.size(), " and ",
@@ -381,64 +280,13 @@ class NzclGroup final : public GlooCalls {
     check_dense(input, "allgather");
     TORCH_CHECK(output.numel() == input.numel() * getSize() && output.scalar_type() == input.scalar_type(),
                 "nzcl's allgather: the output must have as many elements as all inputs, and their type");
+    check_type(output, "allgather", "output", 0, input, "the input");
   }
   void check_list(const std::vector<Tensors>& lists, const char* call, const char* what) const {
     TORCH_CHECK(lists.size() == 1 && lists[0].size() == static_cast<std::size_t>(getSize()), "nzcl's ", call,
                 " takes one list of ", getSize(), " ", what, "s");
   }
 
-  std::optional<std::string> failure() const override {
-    const auto error = communicator_->async_error();
-    return error ? std::optional<std::string>(error->what()) : std::nullopt;
-  }
-
-  GroupWorkPtr make_work(OpType type, const std::vector<Tensors>& outputs) override {
-    return make_work(type, outputs, outstanding_.begin());
-  }
-  GroupWorkPtr make_work(OpType type, const Tensors& outputs) {
-    return make_work(type, std::vector<Tensors>{outputs});
-  }
-  GroupWorkPtr make_work(OpType type, const std::vector<Tensors>& outputs, std::uint64_t number) {
-    const auto work = c10::make_intrusive<GroupWork>(getRank(), type, outputs, callbacks_,
-                                                     [this, number] { outstanding_.end(number); });
-    noted(work);
-    return work;
-  }
-  WorkPtr noted(const WorkPtr& work) override {
-    if (coalesced_) coalesced_->push_back(work);
-    return work;
-  }
-
-  /// Has the call's operations started in the order of the calls.
-  WorkPtr start(const GroupWorkPtr& work, const std::function<void()>& add_operations) {
-    order_.run([=] {
-      add_or_fail(*work, add_operations);
-      work->seal();
-    });
-    return work;
-  }
-  static void add_or_fail(GroupWork& work, const std::function<void()>& add_operations) {
-    try {
-      const at::NoGradGuard no_grad;
-      add_operations();
-    } catch (const std::exception& e) {
-      work.fail(text_of(e));
-    }
-  }
-
-  /// Returns the tensor, or a copy whose elements follow each other. What is written to a copy is copied
-  /// back.
-  at::Tensor in_one_piece(GroupWork& work, const at::Tensor& t, bool written) {
-    const at::Tensor data = t.contiguous();
-    if (written && !data.is_same(t)) work.at_end([t, data]() mutable { t.copy_(data); });
-    return used(work, data);
-  }
-  /// Registers the tensor, and keeps it until the work is over.
-  at::Tensor used(GroupWork& work, const at::Tensor& t) {
-    work.keep(t);
-    work.keep(buffers_->cover(t));
-    return t;
-  }
   static void split(const at::Tensor& all, const Tensors& outputs) {
     std::int64_t at = 0;
     for (at::Tensor out : outputs) {
@@ -503,11 +351,8 @@ class NzclGroup final : public GlooCalls {
   }
 
   void add_gloo_allreduce(const GroupWorkPtr& work, const at::Tensor& t, c10d::ReduceOp::RedOpType op) {
-    Tensors data{t};
-    if (!t.is_sparse() && !t.is_contiguous()) {
-      data[0] = t.contiguous();
-      work->at_end([t, from = data[0]]() mutable { t.copy_(from); });
-    }
+    Tensors data{for_gloo(t)};
+    if (!data[0].is_same(t)) work->at_end([t, from = data[0]]() mutable { t.copy_(from); });
     c10d::AllreduceOptions options;
     options.reduceOp = op;
     add(work, "all_reduce", [&](Gloo& gloo) { return gloo.allreduce(data, options); });
@@ -525,6 +370,7 @@ class NzclGroup final : public GlooCalls {
     const Reduction how = reduction(output, op);
     TORCH_CHECK(input.numel() == output.numel() * getSize() && output.scalar_type() == input.scalar_type(),
                 "nzcl's reduce_scatter: the input must have as many elements as all outputs, and their type");
+    check_type(input, "reduce_scatter", "input", 0, output, "the output");
     return {.output = output,
             .input = input.reshape({-1}),
             .counts = std::vector<std::uint64_t>(static_cast<std::size_t>(getSize()), count_of(output)),
@@ -557,7 +403,7 @@ class NzclGroup final : public GlooCalls {
     std::int64_t before = 0;
     for (int r = 0; r < getRank(); ++r)
       before += static_cast<std::int64_t>(part.counts[static_cast<std::size_t>(r)]);
-    const at::Tensor all = in.is_alias_of(part.input) ? in.clone() : in;
+    const at::Tensor all = (in.is_alias_of(part.input) ? in.clone() : in).cpu();
     work->at_last([=, output = part.output]() mutable {
       output.copy_(all.narrow(0, before, output.numel()).view(output.sizes()));
     });
@@ -583,11 +429,6 @@ class NzclGroup final : public GlooCalls {
     return part;
   }
 
-  static void give_up(GroupWork& work, const std::exception& error) {  // nobody has it, but barriers count it
-    work.fail(text_of(error));
-    work.seal();
-  }
-
   void add_allreduce(const GroupWorkPtr& work, const at::Tensor& t, nzcl::ReduceOp op,
                      std::chrono::nanoseconds timeout) {
     if (t.is_sparse()) return ask_for_entries(work, t, op, timeout);
@@ -597,13 +438,14 @@ class NzclGroup final : public GlooCalls {
   void add_dense_allreduce(const GroupWorkPtr& work, const at::Tensor& t, nzcl::ReduceOp op,
                            std::uint64_t block_elems, std::chrono::nanoseconds timeout) {
     const at::Tensor data = in_one_piece(*work, t, true);
-    work->add(communicator_->allreduce({.input = data.data_ptr(),
+    work->add(communicator().allreduce({.input = data.data_ptr(),
                                         .output = data.data_ptr(),
                                         .count = count_of(data),
                                         .type = type_of(data),
                                         .op = op,
                                         .block_elems = block_elems,
-                                        .timeout = timeout}));
+                                        .timeout = timeout,
+                                        .stream = stream_handle(data)}));
   }
 
   /// First the ranks tell each other how many entries they have, and of which dimensions. So a tensor without
@@ -613,26 +455,26 @@ class NzclGroup final : public GlooCalls {
                        std::chrono::nanoseconds timeout) {
     // In PyTorch equal indices mean a sum, whatever the operation between ranks.
     const bool sums = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg;
-    const at::Tensor input = sums ? tensor : tensor.coalesce();
+    const at::Tensor input = (sums ? tensor : tensor.coalesce()).cpu();  // of a GPU, it waits for the stream
     headers_[0] = header_of(input, static_cast<int>(op));
-    nzcl::Work gathering = communicator_->allgather({.input = &headers_[0],
+    nzcl::Work gathering = communicator().allgather({.input = &headers_[0],
                                                      .output = &headers_[1],
                                                      .count = kHeaderWords,
                                                      .type = nzcl::DataType::int64,
                                                      .block_elems = kHeaderWords,
                                                      .timeout = timeout});
-    order_.hold();
+    order().hold();
     try {
       gathering.on_complete([=, this, going_on = work->wait_also()](const nzcl::Error* error) {
         if (error != nullptr) work->fail(error->what());
-        order_.release([&] {
+        order().release([&] {
           if (error == nullptr)
-            add_or_fail(*work, [&] { add_sparse_allreduce(work, tensor, input, op, timeout); });
+            add_or_fail(*work, {}, [&] { add_sparse_allreduce(work, tensor, input, op, timeout); });
         });
       });
     } catch (const nzcl::Error& e) {  // this rank cannot go on, and the others will
-      communicator_->abort(e.what());
-      order_.release([] {});
+      communicator().abort(e.what());
+      order().release([] {});
       throw;
     }
   }
@@ -645,7 +487,7 @@ class NzclGroup final : public GlooCalls {
     const at::Tensor result = used(*work, empty_values(input, *plan, plan->room));
     const std::vector<std::int64_t> indices = indices_of(input);
     const double density = static_cast<double>(plan->most_entries) / static_cast<double>(plan->blocks);
-    nzcl::Work sum = communicator_->allreduce_sparse(
+    nzcl::Work sum = communicator().allreduce_sparse(
         {.values = indices.empty() ? nullptr : values.data_ptr(),
          .indices = std::span<const std::int64_t>(indices),
          .count = static_cast<std::uint64_t>(plan->blocks) * static_cast<std::uint64_t>(plan->block_elems),
@@ -664,37 +506,30 @@ class NzclGroup final : public GlooCalls {
   void add_allgather(GroupWork& work, const at::Tensor& all, const at::Tensor& input,
                      std::chrono::nanoseconds timeout) {
     const at::Tensor own = in_one_piece(work, input, false);
-    work.add(communicator_->allgather({.input = own.data_ptr(),
+    work.add(communicator().allgather({.input = own.data_ptr(),
                                        .output = all.data_ptr(),
                                        .count = own.nbytes(),
                                        .type = kBytes,
                                        .block_elems = kBlockBytes,
-                                       .timeout = timeout}));
+                                       .timeout = timeout,
+                                       .stream = stream_handle(own)}));
   }
 
   void add_reduce_scatter(GroupWork& work, const at::Tensor& output, const at::Tensor& input,
                           std::span<const std::uint64_t> counts, nzcl::ReduceOp op,
                           std::chrono::nanoseconds timeout) {
     const at::Tensor out = in_one_piece(work, output, true), in = used(work, input);
-    work.add(communicator_->reduce_scatter({.input = in.data_ptr(),
+    work.add(communicator().reduce_scatter({.input = in.data_ptr(),
                                             .output = out.data_ptr(),
                                             .counts = counts,
                                             .type = type_of(in),
                                             .op = op,
                                             .block_elems = block_of(out),
-                                            .timeout = timeout}));
+                                            .timeout = timeout,
+                                            .stream = stream_handle(in)}));
   }
 
-  const AroundClose around_close_;
-  std::atomic<std::chrono::nanoseconds>
-      timeout_{};                                  // of operations that are given none; 0: the communicator's
-  std::optional<std::vector<WorkPtr>> coalesced_;  // since startCoalescing()
-  const std::shared_ptr<CallbackThreads> callbacks_ = std::make_shared<CallbackThreads>();
-  Outstanding outstanding_;
-  CallOrder order_;
   std::vector<SparseHeader> headers_;
-  std::optional<nzcl::Communicator> communicator_;  // its callbacks use all above
-  std::optional<Buffers> buffers_;
   nzcl::RegisteredBuffer headers_handle_;
 };
 

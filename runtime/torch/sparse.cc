@@ -93,8 +93,8 @@ void replace(at::Tensor tensor, const SparsePlan& plan, std::span<const std::int
     const std::int64_t size = tensor.size(d);
     for (std::size_t i = 0; i < rest.size(); ++i) row[i] = rest[i] % size, rest[i] /= size;
   }
-  at::Tensor result =
-      at::_sparse_coo_tensor_unsafe(coordinates, values.narrow(0, 0, n), tensor.sizes(), tensor.options());
+  at::Tensor result = at::_sparse_coo_tensor_unsafe(coordinates, values.narrow(0, 0, n), tensor.sizes(),
+                                                    tensor.options().device(at::kCPU));
   result._coalesced_(true);
   tensor.copy_(result);
 }

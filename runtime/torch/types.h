@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "nzcl/types.h"
+#include "runtime/torch/device.h"
 
 namespace nzcl_torch {
 
@@ -58,18 +59,19 @@ inline std::uint64_t block_of(const at::Tensor& t) {
   return std::max<std::uint64_t>(kBlockBytes / t.element_size(), 1);
 }
 
-inline void check_cpu(const at::Tensor& t) {
-  TORCH_CHECK(t.device().is_cpu(), "nzcl reduces tensors in host memory; this one is on ", t.device());
+inline void check_memory(const at::Tensor& t) {
+  TORCH_CHECK(t.device().is_cpu() || is_gpu(t.device()),
+              "nzcl reduces tensors in host memory and in that of CUDA's GPUs; this one is on ", t.device());
 }
 /// Refuses what is neither dense nor COO nor CSR.
 inline void check_layout(const at::Tensor& t, const char* call) {
-  check_cpu(t);
+  check_memory(t);
   TORCH_CHECK(t.layout() == at::kStrided || t.layout() == at::kSparse || t.layout() == at::kSparseCsr,
               "nzcl's ", call, " takes dense tensors, and sparse ones in COO or CSR form; this one is ",
               t.layout(), ", which to_sparse_coo() or to_dense() turns into one of them");
 }
 inline void check_dense(const at::Tensor& t, const char* call) {
-  check_cpu(t);
+  check_memory(t);
   TORCH_CHECK(t.layout() == at::kStrided, "nzcl's ", call,
               " takes dense tensors; only allreduce takes sparse ones, and this one is ", t.layout());
 }
@@ -92,6 +94,12 @@ inline at::Tensor as_moved(const at::Tensor& t) {
     default:
       return t;
   }
+}
+
+/// What Gloo is given for a tensor: elements that follow each other, in host memory. Gloo of a libtorch
+/// without CUDA takes no other memory.
+inline at::Tensor for_gloo(const at::Tensor& t) {
+  return (t.layout() == at::kStrided ? t.contiguous() : t).cpu();
 }
 
 }  // namespace nzcl_torch

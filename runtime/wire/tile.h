@@ -147,9 +147,12 @@ constexpr TileDescriptor empty_tiles(std::uint64_t tiles) {
   return {.count = static_cast<std::uint32_t>(tiles - 1), .index = IndexCode::none};
 }
 
-/// The most elements that tiles of one list may have together, there or not, so that their offsets from the
-/// first one fit 32 bits.
-inline constexpr std::uint64_t kMostListElements = std::uint64_t{1} << 31;
+/// The most tiles of one list, and the most units that these may have together, there or not, so that their
+/// offsets from the first one fit 32 bits.
+inline constexpr std::uint64_t kMostListTiles = std::uint64_t{1} << 17;
+inline constexpr std::uint64_t kMostListUnits = std::uint64_t{1} << 31;
+/// Why a list is refused that has the tile of a tensor's short last block, whose values do not fit there.
+inline constexpr const char* kShortInList = "a list has a tile whose last block is shorter than the others";
 /// Where the values of a list of tiles begin that begins `at` bytes into the payload, and where its offsets
 /// begin behind so many bytes of values. Each offset has 32 bits.
 constexpr std::uint64_t list_values_at(std::uint64_t at, std::uint64_t alignment) {
@@ -210,15 +213,15 @@ constexpr bool has_length(IndexCode code) {
 /// A tile within a payload, or several in a row: empty ones, or a list. The spans lead into the payload, and
 /// their lengths have been checked. What they say has not.
 struct Tile {
-  std::uint32_t count = 0;  // of a list: of all its tiles
+  std::uint32_t count = 0;  // elements; of a list: units of all its tiles
   IndexCode index_code = IndexCode::none;
   ValueCode value_code = ValueCode::as_is;
   std::uint32_t parameter = 0;  // see TileDescriptor
   std::span<const std::byte> values, index;
   std::uint64_t tiles = 1;  // how many these are; more than one only if they are empty, or a list
   std::uint64_t end = 0;    // where the next tile begins in the payload
-  /// Whether it is a list. Its index set has 32 bits for each element: the number, counted from the first
-  /// tile's first element on.
+  /// Whether it is a list. Its index set has 32 bits for each unit: the number, counted from the first tile's
+  /// first unit on.
   bool listed = false;
 
   /// The number of empty tiles from this one on.
@@ -280,9 +283,9 @@ inline std::optional<Tile> read_list(std::span<const std::byte> payload, std::ui
     wrong = why;
     return std::nullopt;
   };
-  if (shape.unit != 1) return refuse("a list of tiles has single elements, and its tensor has blocks");
-  const std::uint64_t elements = tiles * shape.elements, each = element_bytes(type);
-  if (elements > kMostListElements) return refuse("a list has more tiles than its offsets can tell apart");
+  const std::uint64_t each = element_bytes(type);
+  if (tiles * shape.units() > kMostListUnits)
+    return refuse("a list has more tiles than its offsets can tell apart");
   Tile list;
   list.tiles = tiles;
   list.listed = true;
@@ -290,10 +293,10 @@ inline std::optional<Tile> read_list(std::span<const std::byte> payload, std::ui
   const auto count = head.take(sizeof list.count);
   if (!count) return refuse("a tile is longer than its message");
   std::memcpy(&list.count, count->data(), sizeof list.count);
-  if (list.count == 0 || list.count > elements)
+  if (list.count == 0 || list.count > tiles * kMostTileElements)
     return refuse("a tile counts elements that its code cannot have");
   TileParts parts(payload, list_values_at(at, each));
-  const auto values = parts.take(list.count * each);
+  const auto values = parts.take(list.count * shape.unit * each);
   if (!values) return refuse("a tile is longer than its message");
   TileParts behind(payload, list_offsets_at(parts.at()));
   const auto index = behind.take(list.count * sizeof(std::uint32_t));

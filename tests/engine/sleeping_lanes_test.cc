@@ -14,6 +14,7 @@
 
 #include "runtime/lane/scan_pool.h"
 #include "tests/engine/cluster.h"
+#include "tests/engine/two_rank_sum.h"
 
 namespace nzcl::test {
 namespace {
@@ -292,33 +293,15 @@ TEST(SleepingLane, IsWokenByACallerThatLeavesItSomethingToDo) {
     return deaf = std::make_shared<DeafDevice>(std::move(device));
   };
   Cluster cluster(options);
-  std::vector<std::vector<std::int32_t>> data(2, std::vector<std::int32_t>(kCount, 1));
-  std::vector<std::unique_ptr<verbs::MemoryRegion>> regions;
-  std::vector<std::unique_ptr<Operation>> operations;
-  for (int r = 0; r < 2; ++r) {
-    auto& mine = data[static_cast<std::size_t>(r)];
-    regions.push_back(
-        cluster.device(r).register_memory(std::as_writable_bytes(std::span(mine)), MemoryKind::host));
-    wire::OperationRecord record;
-    record.count = kCount;
-    record.block_elems = 256;
-    record.type = static_cast<std::uint8_t>(DataType::int32);
-    record.output_address = regions.back()->remote().address;
-    record.output_key = regions.back()->remote().key;
-    auto* const base = reinterpret_cast<std::byte*>(mine.data());
-    operations.push_back(
-        std::make_unique<Operation>(cluster.layout(0, kCount, sizeof(std::int32_t), 256), record,
-                                    engine::InputView{.base = base, .region = regions.back().get()},
-                                    engine::OutputView{.base = base, .region = regions.back().get()}, 1));
-  }
+  TwoRankSum sum(cluster, kCount, 256);
   engine::Lane& lane = cluster.lane(0, 0);
   std::jthread thread([&](std::stop_token stop) { lane.run(stop); });
   std::uint32_t rests = deaf->wait_for_rest(0);
-  cluster.submit(0, *operations[0]);
+  cluster.submit(0, *sum.operations[0]);
   rests = deaf->wait_for_rest(rests);  // it has sent what it can
   int woken = 0, late = 0;
-  cluster.submit(1, *operations[1]);
-  while (!operations[0]->finished() && !cluster.failure() && lane.overslept() == 0) {
+  cluster.submit(1, *sum.operations[1]);
+  while (!sum.operations[0]->finished() && !cluster.failure() && lane.overslept() == 0) {
     for (int quiet = 0; quiet < 10;) quiet = cluster.lane(1, 0).drive() ? 0 : quiet + 1;
     if (!lane.drive()) continue;
     lane.hand_back();

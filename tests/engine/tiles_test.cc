@@ -51,21 +51,19 @@ struct Rank {
 
   ElementStream stream(Cluster& cluster, int rank, const engine::SliceLayout& layout) {
     ElementStream s;
-    std::vector<std::uint16_t> offsets;
+    std::vector<std::int64_t> blocks;
     EXPECT_EQ(layout.unit_elements(), layout.block_elements());
     for (std::uint64_t b = 0; b < layout.blocks(); ++b) {
       if (!test_bit(std::span<const std::uint64_t>(bits), b)) continue;
-      const std::uint64_t tile = b / layout.tile_blocks();
-      if (s.tiles.empty() || s.tiles.back().number != tile) s.tiles.push_back({tile, offsets.size()});
-      offsets.push_back(static_cast<std::uint16_t>(b % layout.tile_blocks()));
+      blocks.push_back(static_cast<std::int64_t>(b));
       const std::uint64_t begin = b * layout.block_elements(),
                           end = std::min<std::uint64_t>(begin + layout.block_elements(), input.size());
       values.insert(values.end(), input.begin() + static_cast<std::ptrdiff_t>(begin),
                     input.begin() + static_cast<std::ptrdiff_t>(end));
     }
-    s.tiles.push_back({ElementStream::kNoTile, offsets.size()});
-    s.offsets.reset(new std::uint16_t[offsets.size() + 1]);
-    std::copy(offsets.begin(), offsets.end(), s.offsets.get());
+    s.units = engine::StreamUnits(blocks.size(), layout);
+    s.units.append(std::span<const std::int64_t>(blocks));
+    s.units.end();
     if (values.empty()) values.push_back(0);
     s.values = bytes_of(values).data();
     s.region = region(cluster, rank, values);
@@ -325,15 +323,18 @@ std::vector<Case> pushed_cases() {
           ClusterOptions o = options(workers, workers < 3 ? 1 : 0, 1 + workers % 2);
           o.slice_bytes = 64 << 10;
           o.slot_bytes = 4 << 10;
-          all.push_back({.name = "lists_" + std::to_string(static_cast<int>(density * 10000)) + "_" +
-                                 std::to_string(workers) + (out == Out::packed ? "_packed" : "_apart") +
-                                 (mixed ? "_mixed" : ""),
-                         .cluster = o,
-                         .count = 100001,
-                         .density = density,
-                         .in = In::stream,
-                         .out = out,
-                         .mixed_inputs = mixed});
+          for (const std::uint64_t block : {1, 3, 8}) {  // with a short last block, and without
+            all.push_back({.name = "lists_" + std::to_string(static_cast<int>(density * 10000)) + "_" +
+                                   std::to_string(workers) + "_" + std::to_string(block) +
+                                   (out == Out::packed ? "_packed" : "_apart") + (mixed ? "_mixed" : ""),
+                           .cluster = o,
+                           .count = block == 3 ? 100002u : 100001u,
+                           .block = block,
+                           .density = density,
+                           .in = In::stream,
+                           .out = out,
+                           .mixed_inputs = mixed});
+          }
         }
       }
     }

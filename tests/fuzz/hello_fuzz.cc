@@ -1,7 +1,8 @@
 // Feeds any bytes as what a member says to the members of a communicator: by which it introduces itself,
-// tells of its node and link, and takes part in a split. They go to the parsers, and to the code that makes
-// the lists of members.
+// tells of its node and link, takes part in a split, and tells of its operations when an aggregator is lost.
+// They go to the parsers, and to the code that makes the lists of members.
 #include "nzcl/error.h"
+#include "runtime/comm/communicator/reassignment.h"
 #include "runtime/comm/join/hello.h"
 #include "runtime/comm/join/node_and_link.h"
 #include "runtime/comm/join/split_plan.h"
@@ -25,7 +26,9 @@ std::vector<std::string> fuzz_seeds() {
           comm::NodeAndLink{.node = 1, .link = engine::own_link(25, 0)}.encode(),
           R"({"node":1e300,"gbps":1,"source":1,"scan_streams":1})",
           comm::SplitChoice{.color = 3, .key = -1}.encode(),
-          R"({"color":1e300,"key":0})"};
+          R"({"color":1e300,"key":0})",
+          "7 wsue",
+          "18446744073709551600 w"};
 }
 
 /// A worker of two says `text`; the other one says what it should.
@@ -39,6 +42,16 @@ void try_split(const std::string& text) {
     if (group.members[0] == 0 || group.members.size() > 1)
       engine::membership_among(m, group.members, group.workers);
   }
+}
+
+/// One rank of two says `text`.
+void try_operations(const std::string& text) {
+  const auto told = comm::OperationsInFlight::decode(text, "rank 1");
+  if (comm::OperationsInFlight::decode(told.encode(), "rank 1").states != told.states) __builtin_trap();
+  using State = comm::OperationsInFlight::State;
+  const comm::Reassignment both({{.first = 7, .states = {State::whole, State::spoiled}}, told});
+  for (std::uint64_t operation = 7; operation < 9; ++operation) (void)both.why_not(operation);
+  if (both.end() < told.end()) __builtin_trap();
 }
 
 }  // namespace nzcl::test
@@ -57,6 +70,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   try {
     test::try_split(text);
+  } catch (const Error&) {
+  }
+  try {
+    test::try_operations(text);
   } catch (const Error&) {
   }
   return 0;

@@ -78,6 +78,7 @@ expect_subgroups_ok() {
     ((r == 0)) || ((n == 2)) || expect_text "rank$r" '^grandchild: ok$'
   done
 }
+has_come_to() { grep -q "^round $1\$" "$work/rank0.out" 2>/dev/null; } # ROUND
 joined() { grep -q joined "$work/rank$1.out" 2>/dev/null; } # RANK
 listens() { (: </dev/tcp/127.0.0.1/"$1") 2>/dev/null; }
 need() { command -v "$1" >/dev/null || { echo "$1 is not installed" && exit 77; }; }
@@ -568,6 +569,49 @@ case $case_name in
       expect aggregator0 1 'aggregator 1 \(pid .*\) died'
       port=$(free_port)
     done
+    ;;
+  lost_aggregators | lost_aggregators_at_once)
+    # One after the other, or both at the same time. Operations of all kinds are in flight.
+    for transport in "${transports[@]}"; do
+      for way in reassign preserve; do
+        export NZCL_AGGREGATORS=2 NZCL_ON_AGGREGATOR_LOSS=$way "NZCL_TRANSPORT=$transport" NZCL_TIMEOUT_S=100
+        start_ranks 4 -- --rounds 100 --count 10000
+        start_aggregators 2 4
+        until_true "round 10" has_come_to 10
+        # shellcheck disable=SC2154 # set by start
+        if [[ $case_name == lost_aggregators ]]; then
+          kill -KILL "$pid_aggregator1"
+          until_true "round 30" has_come_to 30
+          kill -KILL "$pid_aggregator0"
+        else
+          kill -KILL "$pid_aggregator0" "$pid_aggregator1"
+        fi
+        for r in 0 1 2 3; do expect "rank$r" 0 '^rank . of 4: ok'; done
+        if [[ $way == preserve ]]; then
+          for r in 0 1 2 3; do ! grep 'sums in place' "$work/rank$r.out" || fail "rank $r has lost an input"; done
+        fi
+        for i in 0 1; do expect "aggregator$i" 137; done
+        port=$(free_port)
+      done
+    done
+    ;;
+  lost_rank_with_aggregators)
+    # The ranks do not go on without one of them, nor after an aggregator that may still write.
+    export NZCL_AGGREGATORS=2 NZCL_ON_AGGREGATOR_LOSS=reassign NZCL_TIMEOUT_S=100
+    start_ranks 3 -- --rounds 100000
+    start_aggregators 2 3
+    until_true "round 10" has_come_to 10
+    # shellcheck disable=SC2154 # set by start
+    kill -KILL "$pid_rank1"
+    for r in 0 2; do expect "rank$r" 3 'rank 1 \(pid .*\) died'; done
+    port=$(free_port)
+    export NZCL_TIMEOUT_S=1
+    start_ranks 3 -- --rounds 100000
+    start_aggregators 2 3
+    until_true "round 10" has_come_to 10
+    kill -STOP "$pid_aggregator1"
+    for r in 0 1 2; do expect "rank$r" 3 'no progress for 1 s'; done
+    kill -KILL "$pid_aggregator1"
     ;;
   missing_aggregator)
     start_ranks 2 NZCL_AGGREGATORS=2 "$brief" --

@@ -167,10 +167,12 @@ bool is_about_another(const nzcl::Error& error) {
 
 /// Runs the rounds. If a rank dies meanwhile, those that are left run ten more on a smaller communicator, and
 /// so on. Prints how long it took from the failure to the next sum. Buffers stay registered. If new ranks are
-/// to come, they are waited for once when the rounds are over, and ten more follow.
+/// to come, they are waited for once when the rounds are over, and ten more follow. After a second smaller
+/// communicator nobody waits for them any more: some ranks may have begun to, and others not.
 void run_shrinking(nzcl::Communicator comm, Arguments a) {
   std::vector<float> data(a.count);
   const auto registered = comm.register_buffer(data.data(), data.size() * sizeof(float));
+  int smaller = 0;
   while (true) {
     try {
       run(comm, a);
@@ -193,6 +195,7 @@ void run_shrinking(nzcl::Communicator comm, Arguments a) {
       try {
         comm = comm.shrink();
         shrunk = true;
+        if (++smaller > 1) a.grow = 0;
         const float mine = static_cast<float>(comm.rank());
         std::fill(data.begin(), data.end(), mine);
         comm.allreduce({.input = data.data(), .output = data.data(), .count = data.size()}).wait();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <latch>
@@ -188,6 +189,72 @@ TEST(ControlPlane, MembersThatDieOneAfterAnotherAreNotWaitedFor) {
     EXPECT_TRUE(all[i]->control->wait_quiesced(in(kLong)));
     EXPECT_EQ(all[i]->control->failure()->text, "first");
   }
+}
+
+constexpr std::chrono::minutes kVeryLong{5};
+
+/// The members that are left for a member which shrinks, or why it is not among them.
+std::string shrink(ControlPlane& control, std::chrono::milliseconds time) {
+  Regrouping& regrouping = control.regrouping();
+  try {
+    regrouping.enter();
+    while (true) {
+      const auto attempt = regrouping.next({}, in(time));
+      if (regrouping.conclude(attempt.number, std::nullopt, in(kVeryLong)))
+        return testing::PrintToString(attempt.members);
+    }
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+/// The thread of a control plane that does not get to run, as if its process was stopped.
+struct Stopped {
+  std::latch goes_on{1};
+  void stop(Plane& plane) {
+    plane.control->watch([] { return Progress{}; }, [this] { goes_on.wait(); });
+  }
+};
+
+// The one whose time is over first asks the next one, which finds out that the hub is silent, and then tells
+// the others. Otherwise it would give up before they do that by themselves.
+TEST(ControlPlane, ASilentHubIsReplacedWhenOneOfTheMembersIsLate) {
+  const auto all = planes(4);
+  Stopped stopped;
+  stopped.stop(*all[0]);
+  all[2]->control->abort({ErrorCode::aborted, "a reason to shrink"});
+  std::array<std::string, 4> said;
+  std::latch calls(3);
+  on_all(all, [&](Plane& p, std::size_t i) {
+    if (i > 0) said[i] = shrink(*p.control, i == 3 ? std::chrono::milliseconds(100) : kVeryLong);
+    if (i > 0) calls.count_down();
+    if (i == 0) {
+      calls.wait();
+      stopped.goes_on.count_down();
+      said[i] = shrink(*p.control, kVeryLong);
+    }
+  });
+  EXPECT_THAT(said[0], HasSubstr("rank 0 was left out, because it did not answer"));
+  for (const std::size_t i : {1u, 2u, 3u}) EXPECT_EQ(said[i], "{ 1, 2, 3 }") << i;
+}
+
+TEST(ControlPlane, TheNextHubMayBeSilentAsWell) {
+  const auto all = planes(5);
+  std::array<Stopped, 2> stopped;
+  for (std::size_t i = 0; i < stopped.size(); ++i) stopped[i].stop(*all[i]);
+  all[2]->control->abort({ErrorCode::aborted, "a reason to shrink"});
+  std::array<std::string, 5> said;
+  std::latch calls(3);
+  on_all(all, [&](Plane& p, std::size_t i) {
+    if (i > 1) {
+      said[i] = shrink(*p.control, i == 4 ? std::chrono::milliseconds(100) : kVeryLong);
+      calls.count_down();
+    } else {
+      calls.wait();
+      stopped[i].goes_on.count_down();
+    }
+  });
+  for (const std::size_t i : {2u, 3u, 4u}) EXPECT_EQ(said[i], "{ 2, 3, 4 }") << i;
 }
 
 TEST(ControlPlane, TheHubMayDieAfterAllHaveLeft) {

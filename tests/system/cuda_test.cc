@@ -5,22 +5,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdlib>
+#include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "nzcl/compress.h"
 #include "runtime/gpu/cuda/cuda_gpu.h"
 #include "runtime/gpu/cuda/cuda_memory.h"
 #include "runtime/gpu/cuda/ptx.h"
 #include "runtime/gpu/find_gpu.h"
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
+#include "tests/system/run_collective.h"
 
 namespace nzcl::test {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -124,13 +130,18 @@ TEST_F(CudaTest, AllreducesHaveTheBitsOfThePlainSum) {
             };
             start().wait();  // pins memory
             ready.arrive_and_wait();
-            Work work = start();
-            work.enqueue_wait(stream);
-            device->copy(stream, result.host, output, p.bytes());
-            device->synchronize(stream);
-            EXPECT_EQ(first_difference({result.host, result.host + p.bytes()}, expected.data), -1)
-                << p.text();
-            work.wait();
+            for (int i = 0; i < 4; ++i) {
+              Work work = start();
+              work.enqueue_wait(stream);
+              device->copy(stream, result.host, output, p.bytes());
+              device->synchronize(stream);
+              EXPECT_EQ(first_difference({result.host, result.host + p.bytes()}, expected.data), -1)
+                  << p.text();
+              work.wait();
+            }
+            // When all ranks have opened each other's memory, they read it, but for what is cut into tiles.
+            const bool sums = ranks > 1 && block * element_bytes(type) >= 512;
+            EXPECT_GE(communicator.statistics().gpu_sums, sums ? 2u : 0u) << p.text();
             over.arrive_and_wait();
             device->destroy_stream(stream);
             device->free(input);
@@ -140,6 +151,245 @@ TEST_F(CudaTest, AllreducesHaveTheBitsOfThePlainSum) {
           for (const std::string& error : errors) EXPECT_EQ(error, "");
         }
       }
+    }
+  }
+}
+
+/// Functions of the driver that nzcl does not use.
+template <typename Function>
+Function* driver_function(const char* name) {
+  static void* const library = on_device() ? ::dlopen("libcuda.so.1", RTLD_NOW) : fake();
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+/// What is put into the stream while it lives becomes a graph. The GPU's context is current meanwhile.
+class Capture {
+ public:
+  explicit Capture(void* stream) : stream_(stream) {
+    const gpu::CudaDriver& driver = gpu::CudaDriver::open();
+    gpu::cuda::Device device = 0;
+    gpu::cuda::Context context = nullptr;
+    EXPECT_EQ(driver.cuDeviceGet(&device, 0), gpu::cuda::kSuccess);
+    EXPECT_EQ(driver.cuDevicePrimaryCtxRetain(&context, device), gpu::cuda::kSuccess);
+    EXPECT_EQ(driver.cuCtxPushCurrent_v2(context), gpu::cuda::kSuccess);
+    constexpr int kModeOfThread = 1;
+    EXPECT_EQ(driver_function<int(void*, int)>("cuStreamBeginCapture_v2")(stream, kModeOfThread), 0);
+  }
+  void end() {
+    void* graph = nullptr;
+    EXPECT_EQ(driver_function<int(void*, void**)>("cuStreamEndCapture")(stream_, &graph), 0);
+    const auto instantiate =
+        driver_function<int(void**, void*, unsigned long long)>("cuGraphInstantiateWithFlags");
+    EXPECT_EQ(instantiate(&graph_, graph, 0), 0);
+  }
+  void launch() { EXPECT_EQ((driver_function<int(void*, void*)>("cuGraphLaunch")(graph_, stream_)), 0); }
+  ~Capture() {
+    gpu::cuda::Context context = nullptr;
+    EXPECT_EQ(gpu::CudaDriver::open().cuCtxPopCurrent_v2(&context), gpu::cuda::kSuccess);
+  }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+ private:
+  void* stream_;
+  void* graph_ = nullptr;
+};
+
+TEST_F(CudaTest, GraphsSumAgainWithEachLaunch) {
+  constexpr int kRanks = 2, kLaunches = 100;
+  constexpr std::uint64_t kFloats = 60000;
+  std::barrier<> ready(kRanks), over(kRanks);  // see above
+  const auto errors = run_ranks({.ranks = kRanks, .options = {}}, [&](Communicator& communicator) {
+    Leaving leaving(over);
+    const auto device = gpu();
+    float* const data = reinterpret_cast<float*>(device->allocate(kFloats * sizeof(float)));
+    const gpu::PinnedMemory host = device->pin(kFloats * sizeof(float));
+    auto* const floats = reinterpret_cast<float*>(host.host);
+    const auto buffer = communicator.register_buffer(data, kFloats * sizeof(float), MemoryKind::device);
+    void* const stream = device->make_stream();
+    Capture capture(stream);
+    device->copy(stream, data, floats, kFloats * sizeof(float));
+    Work work = communicator.allreduce({.input = data, .output = data, .count = kFloats, .stream = stream});
+    work.enqueue_wait(stream);
+    device->copy(stream, floats, data, kFloats * sizeof(float));
+    capture.end();
+    ready.arrive_and_wait();
+    for (int launch = 0; launch < kLaunches; ++launch) {
+      std::fill_n(floats, kFloats, static_cast<float>(launch + communicator.rank()));
+      capture.launch();
+      device->synchronize(stream);
+      ASSERT_THAT(std::span(floats, kFloats), Each(static_cast<float>(2 * launch + 1))) << launch;
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+TEST_F(CudaTest, OtherCollectivesHaveTheBitsOfPlainSumsAndCopies) {
+  constexpr int kRanks = 3;
+  for (const Kind kind : kKinds) {
+    for (const std::uint64_t block : {1, 256, 5000}) {
+      for (const bool in_place : {true, false}) {
+        const Problem p{.type = DataType::int32, .count = 50003, .block = block, .ranks = kRanks};
+        const Call call = make_call(kind, 1, p, false);
+        std::barrier<> ready(kRanks), over(kRanks);  // see above
+        const auto errors = run_ranks({.ranks = kRanks, .options = {}}, [&](Communicator& communicator) {
+          const Leaving leaves_ready(ready), leaves_over(over);
+          const auto device = gpu();
+          void* const stream = device->make_stream();
+          const Joined in = input_of(call, communicator.rank()), out = output_of(call, communicator.rank());
+          const Contents contents(call, communicator.rank(), in, out, in_place);
+          std::byte *const one = device->allocate(contents.one.size()), *const two = device->allocate(
+                                                                            contents.two.size());
+          const gpu::PinnedMemory result = device->pin(contents.output_bytes + 1);
+          const auto first = communicator.register_buffer(one, contents.one.size(), MemoryKind::device);
+          const auto second = communicator.register_buffer(two, contents.two.size(), MemoryKind::device);
+          const Places places{.input = one + contents.input_at,
+                              .output = contents.has_output
+                                            ? (contents.output_in_two ? two : one) + contents.output_at
+                                            : nullptr,
+                              .stream = stream};
+          const auto begin = [&] {
+            device->copy(stream, one, contents.one.data(), contents.one.size());
+            return start(communicator, call, places, {}, false, {});
+          };
+          begin().wait();  // pins memory
+          ready.arrive_and_wait();
+          Work work = begin();
+          work.enqueue_wait(stream);
+          if (gets_result(call, communicator.rank(), kRanks)) {
+            device->copy(stream, result.host, places.output, contents.output_bytes);
+            device->synchronize(stream);
+            EXPECT_EQ(first_difference({result.host, result.host + contents.output_bytes}, out.data), -1)
+                << call.text();
+          }
+          work.wait();
+          over.arrive_and_wait();
+          device->destroy_stream(stream);
+          device->free(one);
+          device->free(two);
+          device->unpin(result);
+        });
+        for (const std::string& error : errors) EXPECT_EQ(error, "");
+      }
+    }
+  }
+}
+
+/// Whole sparse streams, with a packed result of which only the GPU is told how large it is.
+TEST_F(CudaTest, SparseStreamsHaveTheSumsOfTheirElements) {
+  constexpr std::size_t kBlocks = 40000, kEach = 3;
+  for (const int ranks : {1, 3}) {
+    for (const std::uint64_t block : {1, 70}) {
+      std::barrier<> ready(ranks), over(ranks);
+      const auto errors = run_ranks({.ranks = ranks, .options = {}}, [&](Communicator& communicator) {
+        const Leaving leaves_ready(ready), leaves_over(over);
+        const auto device = gpu();
+        void* const stream = device->make_stream();
+        const std::size_t bytes = kBlocks * block * sizeof(float), index_bytes = kBlocks * 4;
+        const std::size_t all = bytes + index_bytes + 64;
+        const gpu::PinnedMemory from = device->pin(all), to = device->pin(all);
+        std::byte *const in = device->allocate(all), *const out = device->allocate(all);
+        const auto in_buffer = communicator.register_buffer(in, all, MemoryKind::device);
+        const auto out_buffer = communicator.register_buffer(out, all, MemoryKind::device);
+        // Every rank has every third block, and block 1 besides. Descending, so that they have to be sorted.
+        std::vector<std::int32_t> numbers;
+        for (std::size_t b = kBlocks; b-- > 2;) {
+          if (b % kEach == 0) numbers.push_back(static_cast<std::int32_t>(b));
+        }
+        numbers.push_back(1);
+        for (std::size_t i = 0; i < numbers.size() * block; ++i)
+          reinterpret_cast<float*>(from.host)[i] = static_cast<float>(numbers[i / block] + 1);
+        std::memcpy(from.host + bytes, numbers.data(), numbers.size() * 4);
+        device->copy(stream, in, from.host, all);
+        const auto start = [&] {
+          return communicator.allreduce_sparse(
+              {.values = in,
+               .indices = {in + bytes, numbers.size(), IndexType::int32},
+               .count = kBlocks * block,
+               .block_elems = block,
+               .packed_values = out,
+               .packed_capacity = kBlocks,
+               .packed_indices = {out + bytes, IndexType::int32},
+               .stream = stream,
+               .packed_count = reinterpret_cast<std::uint64_t*>(out + bytes + index_bytes)});
+        };
+        start().wait();  // pins memory
+        ready.arrive_and_wait();
+        Work work = start();
+        work.enqueue_wait(stream);
+        device->copy(stream, to.host, out, all);
+        device->synchronize(stream);
+        std::ranges::reverse(numbers);
+        std::uint64_t count = 0;
+        std::memcpy(&count, to.host + bytes + index_bytes, sizeof count);
+        EXPECT_EQ(count, numbers.size());
+        EXPECT_EQ(std::memcmp(to.host + bytes, numbers.data(), numbers.size() * 4), 0);
+        for (std::size_t i = 0; i < numbers.size() * block; ++i)
+          ASSERT_EQ(reinterpret_cast<float*>(to.host)[i],
+                    static_cast<float>((numbers[i / block] + 1) * ranks));
+        work.wait();
+        over.arrive_and_wait();
+        device->destroy_stream(stream);
+        device->free(in);
+        device->free(out);
+        device->unpin(from);
+        device->unpin(to);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+    }
+  }
+}
+
+/// Steps of a compressor on the GPU, against the same ones on the host.
+TEST_F(CudaTest, CompressorsSelectWhatTheySelectOnTheHost) {
+  constexpr std::size_t kElements = 150'001, kBytes = kElements * sizeof(float);
+  for (const char* text : {"adacomp:500,momentum=0.9", "threshold:1.5+asis", "topk:0.01:exact",
+                           "topk:0.01+fp16", "blocktopk:0.05:64,clip=3", "randomk:0.05"}) {
+    const Compressor compressor = compressor_from_text(text);
+    for (const int ranks : {1, 2}) {
+      std::barrier<> ready(ranks), over(ranks);
+      const auto errors = run_ranks({.ranks = ranks, .options = {}}, [&](Communicator& communicator) {
+        const Leaving leaves_ready(ready), leaves_over(over);
+        const auto device = gpu();
+        void* const stream = device->make_stream();
+        const gpu::PinnedMemory from = device->pin(kBytes), to = device->pin(kBytes);
+        std::byte *const in = device->allocate(kBytes), *const out = device->allocate(kBytes);
+        const auto buffer = communicator.register_buffer(out, kBytes, MemoryKind::device);
+        std::vector<float> expected(kElements);
+        const auto host_buffer = communicator.register_buffer(expected.data(), kBytes);
+        CompressorState host(compressor, kElements), state(compressor, kElements, GpuOf{in});
+        auto* const gradient = reinterpret_cast<float*>(from.host);
+        for (int step = 0; step < 3; ++step) {
+          for (std::size_t i = 0; i < kElements; ++i) {
+            const auto mixed =
+                static_cast<std::uint32_t>(i * 2654435761u + static_cast<std::size_t>(step) * 40503u);
+            gradient[i] = static_cast<float>(static_cast<int>(mixed % 2001) - 1000) / 700.0f;
+          }
+          communicator.allreduce_compressed({.state = &host, .input = gradient, .output = expected.data()})
+              .wait();
+          device->copy(stream, in, from.host, kBytes);
+          Work work = communicator.allreduce_compressed({.state = &state,
+                                                         .input = reinterpret_cast<float*>(in),
+                                                         .output = reinterpret_cast<float*>(out),
+                                                         .stream = stream});
+          // The first operation pins memory, for which it may wait for the other rank's stream.
+          if (step > 0) work.enqueue_wait(stream);
+          if (step == 0) work.wait();
+          device->copy(stream, to.host, out, kBytes);
+          device->synchronize(stream);
+          EXPECT_EQ(std::memcmp(to.host, expected.data(), kBytes), 0) << text << " step " << step;
+          work.wait();
+          if (step == 0) ready.arrive_and_wait();
+        }
+        over.arrive_and_wait();
+        EXPECT_EQ(state.save(), host.save());
+        device->destroy_stream(stream);
+        device->free(in);
+        device->free(out);
+        device->unpin(from);
+        device->unpin(to);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
     }
   }
 }

@@ -1,6 +1,8 @@
 // Memory of a GPU through the C API.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "nzcl/nzcl.h"
@@ -9,35 +11,146 @@
 namespace nzcl::test {
 namespace {
 
-TEST(GpuCApi, AStreamWaitsForTheResult) {
+/// Two pieces of memory of a GPU, registered with a communicator of one rank.
+class GpuCApi : public testing::Test {
+ protected:
+  void SetUp() override {
+    nzclUniqueId id;
+    ASSERT_EQ(nzclGetUniqueId(&id), nzclSuccess) << nzclGetLastError();
+    ASSERT_EQ(nzclCommInitRank(&comm_, 1, id, 0), nzclSuccess) << nzclGetLastError();
+    on_.write(in_, input_);
+    ASSERT_EQ(nzclCommRegisterDevice(comm_, in_, input_.size(), &in_buffer_), nzclSuccess);
+    ASSERT_EQ(nzclCommRegisterDevice(comm_, out_, input_.size(), &out_buffer_), nzclSuccess);
+  }
+  void TearDown() override {
+    EXPECT_EQ(nzclCommDeregister(comm_, in_buffer_), nzclSuccess);
+    EXPECT_EQ(nzclCommDeregister(comm_, out_buffer_), nzclSuccess);
+    EXPECT_EQ(nzclCommDestroy(comm_), nzclSuccess);
+  }
+  /// Compares the output behind the wait of the stream.
+  void check(nzclWork_t work) {
+    EXPECT_EQ(nzclWorkEnqueueWait(work, on_.stream()), nzclSuccess) << nzclGetLastError();
+    EXPECT_EQ(on_.read(out_, input_.size()), input_);
+    EXPECT_EQ(nzclWorkWait(work, -1), nzclSuccess) << nzclGetLastError();
+    EXPECT_EQ(nzclWorkFree(work), nzclSuccess);
+  }
+
+  OnGpu on_;
+  const std::vector<std::byte> input_ = std::vector<std::byte>(40000, std::byte{3});
+  const std::vector<std::byte> zeros_ = std::vector<std::byte>(input_.size());
+  std::byte* const in_ = on_.allocate(input_.size());
+  std::byte* const out_ = on_.allocate(input_.size());
+  nzclComm_t comm_ = nullptr;
+  nzclBuffer_t in_buffer_ = nullptr, out_buffer_ = nullptr;
+};
+
+TEST_F(GpuCApi, AStreamWaitsForAnAllreduce) {
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  args.send = in_;
+  args.recv = out_;
+  args.count = input_.size();
+  args.type = nzclUint8;
+  args.op = nzclSum;
+  args.stream = on_.stream();
+  nzclWork_t work = nullptr;
+  ASSERT_EQ(nzclAllReduceEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  check(work);
+}
+
+TEST_F(GpuCApi, AStreamWaitsForOtherCollectives) {
+  for (const auto start : {nzclReduceEx, nzclReduceScatterEx, nzclAllGatherEx}) {
+    on_.write(out_, zeros_);
+    nzclCollectiveArgs args{};
+    args.size = sizeof args;
+    args.send = in_;
+    args.recv = out_;
+    args.count = input_.size();
+    args.type = nzclUint8;
+    args.op = nzclSum;
+    args.stream = on_.stream();
+    nzclWork_t work = nullptr;
+    ASSERT_EQ(start(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+    check(work);
+  }
+}
+
+/// A caller that was compiled when the structure ended before the stream.
+TEST_F(GpuCApi, ArgumentsOfTheVersionBeforeHaveTheDefaultStream) {
+  on_.gpu().synchronize(on_.stream());
+  nzclCollectiveArgs args{};
+  args.size = offsetof(nzclCollectiveArgs, stream);
+  args.send = in_;
+  args.recv = out_;
+  args.count = input_.size();
+  args.type = nzclUint8;
+  args.stream = &args;  // no stream, and not read
+  nzclWork_t work = nullptr;
+  ASSERT_EQ(nzclAllGatherEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  check(work);
+}
+
+/// A packed result whose size the GPU finds in its own memory.
+TEST(GpuSparseCApi, ASparseStreamHasTheCountOfItsResult) {
   nzclUniqueId id;
   nzclComm_t comm = nullptr;
   ASSERT_EQ(nzclGetUniqueId(&id), nzclSuccess) << nzclGetLastError();
   ASSERT_EQ(nzclCommInitRank(&comm, 1, id, 0), nzclSuccess) << nzclGetLastError();
   OnGpu on;
-  const std::vector<std::byte> input(40000, std::byte{3});
-  std::byte *const in = on.allocate(input.size()), *const out = on.allocate(input.size());
-  on.write(in, input);
-  nzclBuffer_t in_buffer = nullptr, out_buffer = nullptr;
-  ASSERT_EQ(nzclCommRegisterDevice(comm, in, input.size(), &in_buffer), nzclSuccess) << nzclGetLastError();
-  ASSERT_EQ(nzclCommRegisterDevice(comm, out, input.size(), &out_buffer), nzclSuccess) << nzclGetLastError();
-  nzclAllReduceArgs args{};
+  const std::vector<std::byte> values(3 * 8, std::byte{3});
+  const std::vector<std::int32_t> numbers{1, 5, 8};
+  std::vector<std::byte> indices(12);
+  std::memcpy(indices.data(), numbers.data(), 12);
+  constexpr std::size_t kPart = 256;
+  std::byte* const memory = on.allocate(5 * kPart);
+  on.write(memory, values);
+  on.write(memory + kPart, indices);
+  nzclBuffer_t buffer = nullptr;
+  ASSERT_EQ(nzclCommRegisterDevice(comm, memory, 5 * kPart, &buffer), nzclSuccess) << nzclGetLastError();
+  nzclAllReduceSparseArgs args{};
   args.size = sizeof args;
-  args.send = in;
-  args.recv = out;
-  args.count = input.size();
-  args.type = nzclUint8;
+  args.values = memory;
+  args.indices = memory + kPart;
+  args.index_type = nzclIndexInt32;
+  args.index_count = 3;
+  args.count = 20;
+  args.type = nzclFloat32;
   args.op = nzclSum;
+  args.block_elems = 2;
+  args.packed_values = memory + 2 * kPart;
+  args.packed_indices = memory + 3 * kPart;
+  args.packed_capacity = 10;
+  args.packed_count = reinterpret_cast<uint64_t*>(memory + 4 * kPart);
   args.stream = on.stream();
   nzclWork_t work = nullptr;
-  ASSERT_EQ(nzclAllReduceEx(&args, comm, &work), nzclSuccess) << nzclGetLastError();
+  ASSERT_EQ(nzclAllReduceSparse(&args, comm, &work), nzclSuccess) << nzclGetLastError();
   EXPECT_EQ(nzclWorkEnqueueWait(work, on.stream()), nzclSuccess) << nzclGetLastError();
-  EXPECT_EQ(on.read(out, input.size()), input);
+  EXPECT_EQ(on.read(memory + 2 * kPart, values.size()), values);
+  EXPECT_EQ(on.read(memory + 3 * kPart, indices.size()), indices);
+  EXPECT_EQ(on.read(memory + 4 * kPart, 1).front(), std::byte{3});
   EXPECT_EQ(nzclWorkWait(work, -1), nzclSuccess) << nzclGetLastError();
   EXPECT_EQ(nzclWorkFree(work), nzclSuccess);
-  EXPECT_EQ(nzclCommDeregister(comm, in_buffer), nzclSuccess);
-  EXPECT_EQ(nzclCommDeregister(comm, out_buffer), nzclSuccess);
+  EXPECT_EQ(nzclCommDeregister(comm, buffer), nzclSuccess);
   EXPECT_EQ(nzclCommDestroy(comm), nzclSuccess);
+}
+
+/// A rank alone gets back what its state sends: here, every element that is large enough.
+TEST_F(GpuCApi, AStateOnAGpuCompresses) {
+  const std::size_t count = input_.size() / sizeof(float);
+  const nzclLayer_t layer{count, 0};
+  nzclCompressorState_t state = nullptr;
+  EXPECT_EQ(nzclCompressorStateCreateOnGpu("threshold:1+asis", &layer, 1, nullptr, &state),
+            nzclInvalidArgument);
+  EXPECT_STREQ(nzclGetLastError(), "nzclCompressorStateCreateOnGpu: a null pointer was passed");
+  ASSERT_EQ(nzclCompressorStateCreateOnGpu("threshold:1e-37+asis", &layer, 1, in_, &state), nzclSuccess)
+      << nzclGetLastError();
+  nzclWork_t work = nullptr;
+  ASSERT_EQ(nzclAllReduceCompressedOnStream(reinterpret_cast<float*>(in_), reinterpret_cast<float*>(out_),
+                                            count, nzclSum, state, comm_, on_.stream(), &work),
+            nzclSuccess)
+      << nzclGetLastError();
+  check(work);  // the bytes 0x03 are floats above the threshold
+  EXPECT_EQ(nzclCompressorStateDestroy(state), nzclSuccess);
 }
 
 }  // namespace

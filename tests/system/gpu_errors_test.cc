@@ -1,21 +1,17 @@
 // What goes wrong with memory of a GPU: every stream goes on, and the host learns what has happened.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
 
 #include "nzcl/compress.h"
-#include "tests/system/on_gpu.h"
+#include "tests/system/gpu_floats.h"
+#include "tests/system/rank_to_kill.h"
 #include "tests/system/ranks.h"
 
 namespace nzcl::test {
@@ -25,53 +21,6 @@ using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::HasSubstr;
-
-constexpr std::uint64_t kCount = 20000;
-
-Setting setting(int ranks = 2) {
-  Setting s{.ranks = ranks, .options = {}};
-  s.options.log_level = LogLevel::off;
-  s.options.timeout_s = 30;
-  return s;
-}
-
-/// Floats in memory of a GPU, all of them 1, and registered.
-struct GpuFloats {
-  GpuFloats(Communicator& communicator, OnGpu& on, std::uint64_t count = kCount)
-      : ones(count, 1.0f), data(reinterpret_cast<float*>(on.allocate(count * sizeof(float)))) {
-    on.gpu().copy(on.stream(), data, ones.data(), count * sizeof(float));
-    on.gpu().synchronize(on.stream());  // `ones` may end before the stream has come to the copy
-    buffer = communicator.register_buffer(data, count * sizeof(float), MemoryKind::device);
-  }
-  AllreduceRequest request(void* stream) const {
-    return {.input = data, .output = data, .count = ones.size(), .stream = stream};
-  }
-  std::vector<float> ones;
-  float* data;
-  RegisteredBuffer buffer;
-};
-
-/// The error that the call throws, or one with an empty text.
-Error error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e;
-  }
-  return Error(ErrorCode::internal, "");
-}
-
-/// Whether the stream has come to its end within a time that no failure may take.
-bool ends(OnGpu& on, void* stream) {
-  std::atomic<bool> ended{false};
-  std::jthread waiting([&] {
-    on.gpu().synchronize(stream);
-    ended = true;
-  });
-  for (int i = 0; i < 1000 && !ended; ++i) std::this_thread::sleep_for(10ms);
-  if (!ended) std::abort();  // the thread would never be joined
-  return true;
-}
 
 TEST(GpuErrors, AbortReleasesTheStreamsOfAllRanks) {
   const auto errors = run_ranks(setting(3), [](Communicator& communicator) {
@@ -84,7 +33,7 @@ TEST(GpuErrors, AbortReleasesTheStreamsOfAllRanks) {
     Work work = communicator.allreduce(floats.request(on.stream()));
     work.enqueue_wait(on.stream());
     EXPECT_TRUE(ends(on, on.stream()));
-    EXPECT_THAT(error_of([&] { work.wait(); }).what(), HasSubstr("enough"));
+    EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("enough"));
     EXPECT_NO_THROW(work.enqueue_wait(on.stream()));  // it is over, so this waits for nothing
     EXPECT_TRUE(ends(on, on.stream()));
   });
@@ -93,42 +42,27 @@ TEST(GpuErrors, AbortReleasesTheStreamsOfAllRanks) {
 
 /// A rank that is a process of its own, on a GPU, and is killed while the other one's stream waits for it.
 TEST(GpuErrors, DeadPeerReleasesTheStream) {
-  for (const char* transport : {"shm", "tcp"}) {
-    const std::string meeting = testing::TempDir() + "nzcl_gpu_errors_" + std::to_string(::getpid());
-    std::filesystem::remove(meeting);
-    Options options = setting().options;
-    options.transport = transport;
-    options.bootstrap = Bootstrap::file;
-    options.rendezvous_file = meeting;
-    options.world_size = 2;
-    std::array<int, 2> word{};  // by which the child is told to die
-    ASSERT_EQ(::pipe(word.data()), 0);
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      ::alarm(60);
-      options.rank = 1;
-      Communicator communicator(options);
+  for (const auto& [transport, gathers] :
+       {std::pair("shm", false), std::pair("tcp", false), std::pair("shm", true), std::pair("tcp", true)}) {
+    RankToKill other(setting().options, transport, [](Communicator& communicator, const auto& die) {
       OnGpu on;
       GpuFloats floats(communicator, on);
       communicator.allreduce(floats.request(on.stream())).wait();
-      char told = 0;
-      if (::read(word[0], &told, 1) == 1) ::raise(SIGKILL);
-      ::_exit(1);
-    }
-    options.rank = 0;
-    Communicator communicator(options);
+      die();
+    });
+    Communicator communicator(other.options_of_first());
     OnGpu on;
     GpuFloats floats(communicator, on);
     communicator.allreduce(floats.request(on.stream())).wait();
-    Work work = communicator.allreduce(floats.request(on.stream()));
+    Work work =
+        gathers
+            ? communicator.allgather(
+                  {.input = floats.data, .output = floats.data, .count = kCount / 2, .stream = on.stream()})
+            : communicator.allreduce(floats.request(on.stream()));
     work.enqueue_wait(on.stream());
-    EXPECT_EQ(::write(word[1], "!", 1), 1);
+    other.kill();
     EXPECT_TRUE(ends(on, on.stream())) << transport;
-    EXPECT_THAT(error_of([&] { work.wait(); }).what(), HasSubstr("rank 1")) << transport;
-    ::waitpid(child, nullptr, 0);
-    for (const int end : word) ::close(end);
-    std::filesystem::remove(meeting);
+    EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("rank 1")) << transport;
   }
 }
 
@@ -142,7 +76,7 @@ TEST(GpuErrors, StreamThatDoesNotComeInTimeFailsByTimeout) {
     const gpu::Flag flag = on.gpu().take_flag();
     if (communicator.rank() == 0) on.gpu().await(on.stream(), flag.device, flag.value);
     Work work = communicator.allreduce(floats.request(on.stream()));
-    const Error error = error_of([&] { work.wait(); });
+    const Error error = thrown_by([&] { work.wait(); });
     EXPECT_EQ(error.code(), ErrorCode::timeout);
     EXPECT_THAT(error.what(),
                 AnyOf(HasSubstr("its stream did not come to it"), HasSubstr("rank(s) 0 did not")));
@@ -165,12 +99,12 @@ TEST(GpuErrors, BrokenGpuFailsAllRanksInItsDriversWords) {
     Work work = communicator.allreduce(floats.request(on.stream()));
     if (communicator.rank() == 1) on.gpu().break_down("CUDA_ERROR_ILLEGAL_ADDRESS");
     flag.raise_here();
-    const Error error = error_of([&] { work.wait(); });
+    const Error error = thrown_by([&] { work.wait(); });
     EXPECT_EQ(error.code(), ErrorCode::system);
     EXPECT_THAT(error.what(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
     if (communicator.rank() == 1) {
       EXPECT_THAT(
-          error_of([&] { static_cast<void>(communicator.allreduce(floats.request(on.stream()))); }).what(),
+          thrown_by([&] { static_cast<void>(communicator.allreduce(floats.request(on.stream()))); }).what(),
           HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
     }
   });
@@ -183,19 +117,19 @@ TEST(GpuErrors, RefusalOfOneRankLeavesTheCommunicatorUsable) {
   const auto errors = run_ranks(setting(), [](Communicator& communicator) {
     OnGpu on;
     GpuFloats floats(communicator, on);
-    std::vector<float> host(kCount);
-    const auto host_buffer = communicator.register_buffer(host.data(), kCount * sizeof(float));
+    OnGpu second;
+    const GpuFloats elsewhere(communicator, second);
     for (const bool mixed : {false, true}) {
       AllreduceRequest request = floats.request(on.stream());
       if (communicator.rank() == 0) {
-        (mixed ? request.output : request.stream) = host.data();
-        EXPECT_NE(std::string(error_of([&] { static_cast<void>(communicator.allreduce(request)); }).what()),
+        (mixed ? request.output : request.stream) = elsewhere.data;
+        EXPECT_NE(std::string(thrown_by([&] { static_cast<void>(communicator.allreduce(request)); }).what()),
                   "");
       } else {
         Work work = communicator.allreduce(request);
         work.enqueue_wait(on.stream());
         EXPECT_TRUE(ends(on, on.stream()));
-        EXPECT_THAT(error_of([&] { work.wait(); }).what(), HasSubstr("rank 0 refused its request"));
+        EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("rank 0 refused its request"));
       }
     }
     communicator.allreduce(floats.request(on.stream())).wait();
@@ -210,63 +144,19 @@ TEST(GpuErrors, WhatDoesNotTakeItSaysSoAtTheCall) {
     std::vector<float> host(kCount);
     const auto host_buffer = communicator.register_buffer(host.data(), kCount * sizeof(float));
     const auto code_and_text = [&](const std::function<void()>& call) {
-      const Error error = error_of(call);
+      const Error error = thrown_by(call);
       return std::string(name_of(error.code())) + ": " + error.what();
     };
-    const std::int32_t index = 0;
     float* const gpu = floats.data;
     const auto unsupported = [&](const char* argument) {
       return AllOf(HasSubstr("unsupported"), HasSubstr(argument), HasSubstr("memory of emulated GPU"));
     };
-    EXPECT_THAT(code_and_text([&] {
-                  static_cast<void>(communicator.allreduce_sparse({.values = gpu,
-                                                                   .indices = {&index, 1, IndexType::int32},
-                                                                   .count = kCount,
-                                                                   .output = host.data()}));
-                }),
-                unsupported("values"));
-    EXPECT_THAT(code_and_text([&] {
-                  static_cast<void>(communicator.allreduce_sparse({.values = host.data(),
-                                                                   .indices = {&index, 1, IndexType::int32},
-                                                                   .count = kCount,
-                                                                   .output = gpu}));
-                }),
-                unsupported("output"));
-    EXPECT_THAT(code_and_text([&] {
-                  static_cast<void>(communicator.allreduce_sparse({.values = host.data(),
-                                                                   .indices = {&index, 1, IndexType::int32},
-                                                                   .count = kCount,
-                                                                   .packed_values = gpu,
-                                                                   .packed_capacity = 2}));
-                }),
-                unsupported("packed_values"));
-    EXPECT_THAT(
-        code_and_text([&] { static_cast<void>(communicator.broadcast({.data = gpu, .count = kCount})); }),
-        unsupported("data"));
-    EXPECT_THAT(code_and_text([&] {
-                  static_cast<void>(communicator.reduce({.input = gpu, .output = gpu, .count = kCount}));
-                }),
-                unsupported("input"));
-    EXPECT_THAT(
-        code_and_text([&] {
-          static_cast<void>(communicator.reduce_scatter({.input = gpu, .output = gpu, .count = kCount}));
-        }),
-        unsupported("input"));
-    EXPECT_THAT(code_and_text([&] {
-                  static_cast<void>(communicator.allgather({.input = gpu, .output = gpu, .count = kCount}));
-                }),
-                unsupported("input"));
     CompressorState state(Compressor{.selection = TopK{}}, kCount);
     EXPECT_THAT(code_and_text([&] {
                   static_cast<void>(communicator.allreduce_compressed(
                       {.state = &state, .input = gpu, .output = host.data()}));
                 }),
                 unsupported("input"));
-    EXPECT_THAT(code_and_text([&] {
-                  static_cast<void>(communicator.allreduce(
-                      {.input = gpu, .output = host.data(), .count = kCount, .stream = on.stream()}));
-                }),
-                AllOf(HasSubstr("unsupported"), HasSubstr("they must be on the same GPU")));
     OnGpu second;
     GpuFloats other(communicator, second);
     EXPECT_THAT(code_and_text([&] {
@@ -284,7 +174,7 @@ TEST(GpuErrors, WrongRegistrationsAndRequestsAreRefused) {
     std::byte* const memory = on.allocate(4096);
     const auto text_of_registering = [&](void* data, std::size_t bytes, MemoryKind kind) {
       return std::string(
-          error_of([&] { static_cast<void>(communicator.register_buffer(data, bytes, kind)); }).what());
+          thrown_by([&] { static_cast<void>(communicator.register_buffer(data, bytes, kind)); }).what());
     };
     EXPECT_THAT(text_of_registering(memory, 4096, MemoryKind::host), HasSubstr("MemoryKind::device"));
     EXPECT_THAT(text_of_registering(memory, 4097, MemoryKind::device), HasSubstr("not all in one piece"));
@@ -292,7 +182,7 @@ TEST(GpuErrors, WrongRegistrationsAndRequestsAreRefused) {
     const auto buffer = communicator.register_buffer(memory, 4096, MemoryKind::device);
     const auto host_buffer = communicator.register_buffer(host.data(), kCount * sizeof(float));
     const auto text_of = [&](const AllreduceRequest& request) {
-      return std::string(error_of([&] { static_cast<void>(communicator.allreduce(request)); }).what());
+      return std::string(thrown_by([&] { static_cast<void>(communicator.allreduce(request)); }).what());
     };
     EXPECT_THAT(text_of({.input = memory + 2, .output = memory + 2, .count = 8, .stream = on.stream()}),
                 HasSubstr("not aligned"));
@@ -303,8 +193,57 @@ TEST(GpuErrors, WrongRegistrationsAndRequestsAreRefused) {
     EXPECT_THAT(text_of({.input = host.data(), .output = host.data(), .count = 8, .stream = on.stream()}),
                 HasSubstr("a stream is given"));
     Work work = communicator.allreduce({.input = host.data(), .output = host.data(), .count = 8});
-    EXPECT_EQ(error_of([&] { work.enqueue_wait(on.stream()); }).code(), ErrorCode::invalid_usage);
+    EXPECT_EQ(thrown_by([&] { work.enqueue_wait(on.stream()); }).code(), ErrorCode::invalid_usage);
     work.wait();
+  });
+}
+
+TEST(GpuErrors, WrongRequestsOfOtherCollectivesAreRefused) {
+  run_ranks(setting(1), [](Communicator& communicator) {
+    OnGpu on, second;
+    std::vector<float> host(kCount);
+    const auto host_buffer = communicator.register_buffer(host.data(), kCount * sizeof(float));
+    GpuFloats floats(communicator, on), elsewhere(communicator, second);
+    float* const gpu = floats.data;
+    const auto text_of = [&](const std::function<Work()>& call) {
+      return std::string(thrown_by([&] { static_cast<void>(call()); }).what());
+    };
+    EXPECT_THAT(text_of([&] { return communicator.broadcast({.data = gpu + 1, .count = kCount}); }),
+                HasSubstr("broadcast: data (80000 bytes at"));
+    EXPECT_THAT(text_of([&] { return communicator.broadcast({.count = kCount, .stream = on.stream()}); }),
+                HasSubstr("broadcast: data is null"));
+    EXPECT_THAT(
+        text_of([&] {
+          return communicator.broadcast({.data = host.data(), .count = kCount, .stream = on.stream()});
+        }),
+        HasSubstr("broadcast: a stream is given, and the memory is not registered"));
+    EXPECT_THAT(text_of([&] {
+                  return communicator.reduce({.input = reinterpret_cast<std::byte*>(gpu) + 2,
+                                              .output = gpu,
+                                              .count = 8,
+                                              .stream = on.stream()});
+                }),
+                HasSubstr("reduce: input is not aligned"));
+    EXPECT_THAT(text_of([&] {
+                  return communicator.reduce_scatter(
+                      {.input = gpu, .output = elsewhere.data, .count = 8, .stream = on.stream()});
+                }),
+                AllOf(HasSubstr("reduce_scatter: input is memory of emulated GPU"),
+                      HasSubstr("they must be on the same GPU")));
+    EXPECT_THAT(
+        text_of([&] {
+          return communicator.allgather({.input = gpu, .output = gpu + 4, .count = 8, .stream = on.stream()});
+        }),
+        HasSubstr("allgather: input and output overlap"));
+    EXPECT_THAT(
+        text_of([&] {
+          return communicator.allgather({.input = gpu, .output = gpu, .count = 8, .stream = second.stream()});
+        }),
+        HasSubstr("is no stream of this GPU"));
+    Work empty = communicator.allgather({.input = gpu, .output = gpu, .stream = on.stream()});
+    EXPECT_NO_THROW(empty.enqueue_wait(on.stream()));  // there is nothing to wait for
+    empty.wait();
+    communicator.allgather({.input = gpu, .output = gpu, .count = kCount, .stream = on.stream()}).wait();
   });
 }
 
@@ -312,7 +251,7 @@ TEST(GpuErrors, WrongRegistrationsAndRequestsAreRefused) {
 TEST(GpuErrors, WithoutADriverRegistrationSaysSo) {
   run_ranks(setting(1), [](Communicator& communicator) {
     std::vector<float> host(kCount);
-    const Error error = error_of([&] {
+    const Error error = thrown_by([&] {
       static_cast<void>(
           communicator.register_buffer(host.data(), kCount * sizeof(float), MemoryKind::device));
     });

@@ -9,85 +9,15 @@
 #include <thread>
 #include <tuple>
 
+#include "tests/system/gpu_tensor.h"
 #include "tests/system/on_gpu.h"
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
+#include "tests/system/run_on_gpu.h"
 #include "tests/system/where.h"
 
 namespace nzcl::test {
 namespace {
-
-enum class Form { in_place, out_of_place, with_bitmap, dense_flag };
-
-/// Bytes around a tensor that nobody may write to.
-constexpr std::size_t kGuard = 256;
-
-/// A tensor in memory of a GPU, with other bytes before and behind it.
-class GpuTensor {
- public:
-  GpuTensor(OnGpu& on, const std::vector<std::byte>& data)
-      : on_(on), all_(data.size() + 2 * kGuard, std::byte{0x77}), memory_(on.allocate(all_.size())) {
-    std::copy(data.begin(), data.end(), all_.begin() + kGuard);
-    on_.write(memory_, all_);
-  }
-  std::byte* data() const { return memory_ + kGuard; }
-  std::size_t bytes() const { return all_.size() - 2 * kGuard; }
-  /// Returns the tensor as it is now. The bytes around it must be as they were.
-  std::vector<std::byte> read() {
-    auto now = on_.read(memory_, all_.size());
-    for (std::size_t i = 0; i < kGuard; ++i) {
-      EXPECT_EQ(now[i], std::byte{0x77}) << "written before the tensor";
-      EXPECT_EQ(now[now.size() - 1 - i], std::byte{0x77}) << "written behind the tensor";
-    }
-    return {now.begin() + kGuard, now.end() - kGuard};
-  }
-
- private:
-  OnGpu& on_;
-  std::vector<std::byte> all_;
-  std::byte* memory_;
-};
-
-std::vector<std::uint64_t> bitmap_of(const Problem& p, int rank) {
-  std::vector<std::uint64_t> bitmap(words_for(p.blocks()), 0);
-  for (std::uint64_t b = 0; b < p.blocks(); ++b) {
-    if (holds(p, rank, b)) set_bit(std::span(bitmap), b);
-  }
-  set_bits_behind(bitmap, p.blocks());
-  return bitmap;
-}
-
-/// Runs one operation on one rank, whose memory is on a GPU, and compares the result. With `in_stream`, the
-/// result is read behind enqueue_wait(), and not after wait().
-void run_one_on_gpu(Communicator& communicator, OnGpu& on, const Problem& p, const Expected& expected,
-                    Form form, bool in_stream) {
-  GpuTensor input(on, make_input(p, communicator.rank()));
-  GpuTensor other(on, std::vector<std::byte>(p.bytes(), std::byte{0x5a}));
-  GpuTensor& result = form == Form::out_of_place ? other : input;
-  const auto in = communicator.register_buffer(input.data(), input.bytes(), MemoryKind::device);
-  const auto out = communicator.register_buffer(other.data(), other.bytes(), MemoryKind::device);
-  AllreduceRequest request{.input = input.data(),
-                           .output = result.data(),
-                           .count = p.count,
-                           .type = p.type,
-                           .op = p.op,
-                           .block_elems = p.block,
-                           .dense = form == Form::dense_flag,
-                           .stream = on.stream()};
-  const auto bitmap = bitmap_of(p, communicator.rank());
-  if (form == Form::with_bitmap) request.bitmap = bitmap;
-  Work work = communicator.allreduce(request);
-  if (in_stream) work.enqueue_wait(on.stream());
-  if (!in_stream) work.wait();
-  EXPECT_EQ(first_difference(result.read(), expected.data), -1)
-      << p.text() << ", form " << static_cast<int>(form) << ", rank " << communicator.rank();
-  work.wait();
-  if (form != Form::dense_flag) {
-    const auto bits = work.union_bitmap();
-    EXPECT_TRUE(std::equal(bits.begin(), bits.end(), expected.bits.begin(), expected.bits.end())) << p.text();
-    EXPECT_EQ(work.statistics().union_blocks, count_bits(expected.bits)) << p.text();
-  }
-}
 
 using Ran = std::tuple<Where, DataType>;
 class GpuAllreduce : public testing::TestWithParam<Ran> {};
@@ -304,6 +234,38 @@ TEST(Gpu, MemoryIsFreedWhileAnOperationIsInFlight) {
     on.gpu().free(other);
     EXPECT_EQ(first_difference(tensor.read(), expected.data), -1) << "rank " << communicator.rank();
     work.wait();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+/// The input is written on one stream, and the request names one of nzcl's, which waits for that.
+TEST(Gpu, StreamOfNzclsWaitsForThatOfTheCaller) {
+  const Problem p{.count = 100003, .block = 256, .ranks = 2};
+  const Expected expected = make_expected(p);
+  const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& communicator) {
+    OnGpu on;
+    for (int round = 0; round < 5; ++round) {
+      GpuTensor tensor(on, make_input(p, communicator.rank()));
+      const auto buffer = communicator.register_buffer(tensor.data(), tensor.bytes(), MemoryKind::device);
+      void* const stream = communicator.device_stream(buffer);
+      EXPECT_EQ(communicator.device_stream(buffer), stream);
+      const gpu::Flag written = on.gpu().take_flag();
+      on.gpu().raise(on.stream(), written.device, written.value);
+      on.gpu().await(stream, written.device, written.value);
+      communicator
+          .allreduce({.input = tensor.data(),
+                      .output = tensor.data(),
+                      .count = p.count,
+                      .block_elems = p.block,
+                      .stream = stream})
+          .wait();
+      EXPECT_EQ(first_difference(tensor.read(), expected.data), -1);
+      on.gpu().give_back(written);
+    }
+    std::vector<std::byte> elsewhere(64);
+    const auto buffer = communicator.register_buffer(elsewhere.data(), elsewhere.size());
+    EXPECT_THAT([&] { (void)communicator.device_stream(buffer); },
+                testing::ThrowsMessage<Error>(testing::HasSubstr("not registered as that of a GPU")));
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <latch>
 #include <numeric>
 #include <thread>
 
+#include "nzcl/compress.h"
+#include "tests/system/by_hierarchy.h"
 #include "tests/system/misuse.h"
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
@@ -21,59 +24,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-struct Hosts {
-  int ranks, host_ranks;
-};
-
-Setting by_hierarchy(const Hosts& hosts, const char* transport = "loopback", int lanes = 1) {
-  Setting s = quick(hosts.ranks);
-  s.options.timeout_s = 3600;  // nothing here may need the timeout to end
-  s.transport = transport;
-  s.options.lanes = lanes;
-  s.options.algorithm = Algorithm::hierarchy;
-  s.options.tune.host_ranks = hosts.host_ranks;
-  return s;
-}
-
-/// The plain result: of each host, and then of all.
-Expected sum_by_hosts(const Problem& p, int host_ranks) {
-  Expected expected{std::vector<std::uint64_t>(words_for(p.blocks())), std::vector<std::byte>(p.bytes())};
-  std::vector<std::vector<std::byte>> inputs;
-  for (int r = 0; r < p.ranks; ++r) inputs.push_back(make_input(p, r));
-  const ReduceOp op = p.op == ReduceOp::avg ? ReduceOp::sum : p.op;
-  const std::size_t e = element_bytes(p.type);
-  const auto reduce = [&](const std::vector<std::vector<std::byte>>& parts, std::size_t of, std::uint64_t n) {
-    std::vector<const std::byte*> sources;
-    for (const auto& part : parts) sources.push_back(part.data());
-    return reference_reduce(p.type, op, sources, n, {.ranks = p.ranks, .with_zero = parts.size() < of});
-  };
-  for (std::uint64_t b = 0; b < p.blocks(); ++b) {
-    const std::uint64_t n = std::min(p.block, p.count - b * p.block), at = b * p.block * e;
-    std::vector<std::vector<std::byte>> of_hosts;
-    std::size_t hosts = 0;
-    for (int first = 0; first < p.ranks; first += host_ranks, ++hosts) {
-      const int last = std::min(first + host_ranks, p.ranks);
-      std::vector<std::vector<std::byte>> of_ranks;
-      for (int r = first; r < last; ++r) {
-        const auto from = inputs[static_cast<std::size_t>(r)].begin() + static_cast<std::ptrdiff_t>(at);
-        if (holds(p, r, b)) of_ranks.emplace_back(from, from + static_cast<std::ptrdiff_t>(n * e));
-      }
-      if (!of_ranks.empty()) of_hosts.push_back(reduce(of_ranks, static_cast<std::size_t>(last - first), n));
-    }
-    if (of_hosts.empty()) continue;
-    set_bit(std::span(expected.bits), b);
-    auto sum = reduce(of_hosts, hosts, n);
-    if (p.op == ReduceOp::avg) {
-      const std::byte* const all = sum.data();
-      sum = reference_reduce(p.type, p.op, std::span(&all, 1), n, {.ranks = p.ranks, .with_zero = false});
-    }
-    std::memcpy(expected.data.data() + at, sum.data(), sum.size());
-  }
-  return expected;
-}
-
-bool is_unfit(const Problem& p) { return p.type == DataType::uint8 && p.op == ReduceOp::avg; }
 
 class HierarchyTest : public testing::TestWithParam<Hosts> {};
 INSTANTIATE_TEST_SUITE_P(Hosts, HierarchyTest,
@@ -333,6 +283,68 @@ TEST(Hierarchy, rows_that_a_stream_has_twice_are_added_up) {
     EXPECT_THAT(sums, ElementsAre(8, 16, 16));
   });
   EXPECT_THAT(errors, Each(""));
+}
+
+/// What is in the output before does not count, also on ranks that give nothing.
+TEST(Hierarchy, zeros_the_rest_where_the_result_of_a_stream_is_dense) {
+  constexpr std::size_t kElements = 5000;
+  const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& c) {
+    std::vector<float> values{3}, output(kElements, 7.0f), expected(kElements, 0.0f);
+    const std::vector<std::int64_t> indices{c.rank()};
+    expected[0] = expected[1] = 3;
+    const auto from = c.register_buffer(values.data(), sizeof(float));
+    const auto to = c.register_buffer(output.data(), kElements * sizeof(float));
+    const std::size_t given = c.rank() < 2 ? 1 : 0;
+    c.allreduce_sparse({.values = values.data(),
+                        .indices = std::span(indices).first(given),
+                        .count = kElements,
+                        .block_elems = 1,
+                        .output = output.data()})
+        .wait();
+    EXPECT_EQ(output, expected);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+/// What a compressor sends is decoded before the ranks of a host sum it.
+TEST(Hierarchy, sums_what_compressors_send) {
+  constexpr std::size_t kElements = 140'001;
+  for (const char* text : {"adacomp:500", "topk:0.02+bf16,results=qsgd:8", "randomk:0.05+qsgd:4", "all"}) {
+    SCOPED_TRACE(text);
+    const Compressor compressor = compressor_from_text(text);
+    std::vector<std::vector<float>> sent(5);
+    std::barrier all_sent(5), all_read(5);
+    const auto errors = run_ranks(by_hierarchy({5, 2}), [&](Communicator& c) {
+      const auto rank = static_cast<std::size_t>(c.rank());
+      CompressorState state(compressor, kElements), twin(compressor, kElements);
+      std::vector<float> gradient(kElements), result(kElements);
+      const auto registered = c.register_buffer(result.data(), kElements * sizeof(float));
+      for (unsigned step = 0; step < 3; ++step) {
+        for (std::size_t i = 0; i < kElements; ++i) {
+          const auto mixed = static_cast<std::uint32_t>(i * 2654435761u + step * 40503u + rank * 977u);
+          gradient[i] = static_cast<float>(static_cast<int>(mixed % 2001) - 1000) / 700.0f;
+        }
+        sent[rank].assign(kElements, 0.0f);
+        const CompressedGradient own = twin.compress(gradient, c.rank(), c.size());
+        for (std::size_t i = 0; i < own.indices.size(); ++i)
+          sent[rank][static_cast<std::size_t>(own.indices[i])] = own.values[i];
+        all_sent.arrive_and_wait();
+        Work work =
+            c.allreduce_compressed({.state = &state, .input = gradient.data(), .output = result.data()});
+        work.wait();
+        EXPECT_EQ(work.statistics().algorithm, Algorithm::hierarchy);
+        EXPECT_EQ(state.save(), twin.save());
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < kElements; ++i) {
+          const float first = sent[0][i] + sent[1][i], second = sent[2][i] + sent[3][i];
+          wrong += result[i] == first + second + sent[4][i] ? 0 : 1;
+        }
+        EXPECT_EQ(wrong, 0u) << "step " << step;
+        all_read.arrive_and_wait();
+      }
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
 }
 
 TEST(Hierarchy, is_not_taken_for_sums_of_floats_that_nobody_allows_another_order) {

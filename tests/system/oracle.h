@@ -138,4 +138,14 @@ inline long first_difference(const std::vector<std::byte>& a, const std::vector<
   return a.size() == b.size() ? -1 : static_cast<long>(std::min(a.size(), b.size()));
 }
 
+/// Which blocks a rank holds, with the bits set that count for nothing.
+inline std::vector<std::uint64_t> bitmap_of(const Problem& p, int rank) {
+  std::vector<std::uint64_t> bitmap(words_for(p.blocks()), 0);
+  for (std::uint64_t b = 0; b < p.blocks(); ++b) {
+    if (holds(p, rank, b)) set_bit(std::span(bitmap), b);
+  }
+  set_bits_behind(bitmap, p.blocks());
+  return bitmap;
+}
+
 }  // namespace nzcl::test

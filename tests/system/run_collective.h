@@ -101,20 +101,19 @@ inline Joined output_of(const Call& call, int rank) {
   return out;
 }
 
-/// One rank's memory for a call: input and output, which share what they can if the call is in place.
-struct Memory {
-  std::vector<std::byte> one, two;
-  std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::size_t output_bytes = 0;
-  RegisteredBuffer first, second;
+/// What one rank's memory for a call holds before it, and where in it input and output lie. They share what
+/// they can if the call is in place.
+struct Contents {
+  std::vector<std::byte> one, two;  // the input is in the first
+  bool output_in_two = false, has_output = true;
+  std::size_t input_at = 0, output_at = 0, output_bytes = 0;
 
-  Memory(Communicator& c, const Call& call, const Joined& in, const Joined& out, bool in_place) {
+  Contents(const Call& call, int rank, const Joined& in, const Joined& out, bool in_place)
+      : output_bytes(out.data.size()) {
     std::size_t before = 0;  // bytes of the chunks before this rank's
-    for (int r = 0; call.chunked() && r < c.rank(); ++r)
+    for (int r = 0; call.chunked() && r < rank; ++r)
       before += call.chunks[static_cast<std::size_t>(r)].bytes();
-    output_bytes = out.data.size();
-    const bool root = c.rank() == call.root;
+    const bool root = rank == call.root;
     one = in.data;
     if (call.kind == Kind::broadcast && !root) one.assign(out.data.size(), std::byte{0x5a});
     if (call.kind == Kind::allgather && in_place) {
@@ -123,18 +122,40 @@ struct Memory {
     }
     one.resize(one.size() + 8);
     two.assign(out.data.size() + 8, std::byte{0x5a});
-    input = output = one.data();
-    if (call.kind == Kind::allgather && in_place) input += before;
-    if (call.kind == Kind::reduce_scatter && in_place) output += before;
-    if (!in_place && call.kind != Kind::broadcast) output = two.data();
-    if (call.kind == Kind::reduce && !root) output = nullptr;
+    if (call.kind == Kind::allgather && in_place) input_at = before;
+    if (call.kind == Kind::reduce_scatter && in_place) output_at = before;
+    output_in_two = !in_place && call.kind != Kind::broadcast;
+    has_output = call.kind != Kind::reduce || root;
+  }
+};
+
+/// Where a call finds its memory.
+struct Places {
+  std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  void* stream = nullptr;
+};
+
+/// One rank's memory for a call, on the host.
+struct Memory : Places {
+  std::vector<std::byte> one, two;
+  std::size_t output_bytes = 0;
+  RegisteredBuffer first, second;
+
+  Memory(Communicator& c, const Call& call, const Joined& in, const Joined& out, bool in_place) {
+    Contents contents(call, c.rank(), in, out, in_place);
+    output_bytes = contents.output_bytes;
+    one = std::move(contents.one);
+    two = std::move(contents.two);
+    input = one.data() + contents.input_at;
+    if (contents.has_output) output = (contents.output_in_two ? two : one).data() + contents.output_at;
     first = c.register_buffer(one.data(), one.size());
     second = c.register_buffer(two.data(), two.size());
   }
 };
 
 /// `bitmap` and `counts` may be empty.
-inline Work start(Communicator& c, const Call& call, const Memory& m, std::span<const std::uint64_t> bitmap,
+inline Work start(Communicator& c, const Call& call, const Places& m, std::span<const std::uint64_t> bitmap,
                   bool dense, std::span<const std::uint64_t> counts) {
   const Problem& p = call.chunks[0];
   switch (call.kind) {
@@ -145,7 +166,8 @@ inline Work start(Communicator& c, const Call& call, const Memory& m, std::span<
                           .root = call.root,
                           .block_elems = p.block,
                           .bitmap = bitmap,
-                          .dense = dense});
+                          .dense = dense,
+                          .stream = m.stream});
     case Kind::reduce:
       return c.reduce({.input = m.input,
                        .output = m.output,
@@ -155,7 +177,8 @@ inline Work start(Communicator& c, const Call& call, const Memory& m, std::span<
                        .root = call.root,
                        .block_elems = p.block,
                        .bitmap = bitmap,
-                       .dense = dense});
+                       .dense = dense,
+                       .stream = m.stream});
     case Kind::reduce_scatter:
       return c.reduce_scatter({.input = m.input,
                                .output = m.output,
@@ -165,7 +188,8 @@ inline Work start(Communicator& c, const Call& call, const Memory& m, std::span<
                                .op = p.op,
                                .block_elems = p.block,
                                .bitmap = bitmap,
-                               .dense = dense});
+                               .dense = dense,
+                               .stream = m.stream});
     case Kind::allgather:
       break;
   }
@@ -176,7 +200,41 @@ inline Work start(Communicator& c, const Call& call, const Memory& m, std::span<
                       .type = p.type,
                       .block_elems = p.block,
                       .bitmap = bitmap,
-                      .dense = dense});
+                      .dense = dense,
+                      .stream = m.stream});
+}
+
+/// Elements of the chunks of a call that says them.
+inline std::vector<std::uint64_t> counts_of(const Call& call) {
+  std::vector<std::uint64_t> counts;
+  if (call.given_counts) {
+    for (const Problem& p : call.chunks) counts.push_back(p.count);
+  }
+  return counts;
+}
+
+/// Whether a rank gets a result.
+inline bool gets_result(const Call& call, int rank, int ranks) {
+  if (call.kind == Kind::broadcast) return rank != call.root || ranks == 1;
+  return call.kind != Kind::reduce || rank == call.root;
+}
+
+/// The bitmap of what a rank has, with the bits behind its end that count for nothing.
+inline std::vector<std::uint64_t> given_bitmap(const Joined& in) {
+  std::vector<std::uint64_t> bitmap = in.bits;
+  set_bits_behind(bitmap, in.blocks);
+  return bitmap;
+}
+
+/// Compares what a call says of its result.
+inline void check_union(Work& work, const Joined& out, bool gets, const std::string& where) {
+  const auto bits = work.union_bitmap();
+  if (gets) {
+    EXPECT_TRUE(std::equal(bits.begin(), bits.end(), out.bits.begin(), out.bits.end())) << where;
+  } else {
+    EXPECT_TRUE(std::ranges::all_of(bits, [](std::uint64_t w) { return w == 0; })) << where;
+  }
+  EXPECT_EQ(work.statistics().union_blocks, gets ? count_bits(out.bits) : 0) << where;
 }
 
 /// Makes the call on this rank, and compares its result, bitmap and statistics with the oracle.
@@ -184,21 +242,13 @@ inline void run_collective(Communicator& c, const Call& call, Form form) {
   const Joined in = input_of(call, c.rank()), out = output_of(call, c.rank());
   const Memory m(c, call, in, out, form == Form::in_place);
   const std::vector<std::byte> before = m.one;
-  std::vector<std::uint64_t> counts;
-  if (call.given_counts) {
-    for (const Problem& p : call.chunks) counts.push_back(p.count);
-  }
-  std::vector<std::uint64_t> bitmap;
-  if (form == Form::with_bitmap) {
-    bitmap = in.bits;
-    set_bits_behind(bitmap, in.blocks);
-  }
+  const auto counts = counts_of(call);
+  const auto bitmap = form == Form::with_bitmap ? given_bitmap(in) : std::vector<std::uint64_t>();
   Work work = start(c, call, m, bitmap, form == Form::dense_flag, counts);
   work.wait();
   const auto where =
       call.text() + ", form " + std::to_string(static_cast<int>(form)) + ", rank " + std::to_string(c.rank());
-  const bool gets =
-      !(call.kind == Kind::broadcast && c.rank() == call.root && c.size() > 1) && m.output != nullptr;
+  const bool gets = gets_result(call, c.rank(), c.size());
   if (gets) {
     const std::vector<std::byte> result(m.output, m.output + m.output_bytes);
     ASSERT_EQ(first_difference(result, out.data), -1) << where;
@@ -206,15 +256,7 @@ inline void run_collective(Communicator& c, const Call& call, Form form) {
   if (form != Form::in_place && !(call.kind == Kind::broadcast && gets)) {
     ASSERT_EQ(first_difference(m.one, before), -1) << "the input of " << where;
   }
-  if (form != Form::dense_flag) {
-    const auto bits = work.union_bitmap();
-    if (gets) {
-      EXPECT_TRUE(std::equal(bits.begin(), bits.end(), out.bits.begin(), out.bits.end())) << where;
-    } else {
-      EXPECT_TRUE(std::ranges::all_of(bits, [](std::uint64_t w) { return w == 0; })) << where;
-    }
-    EXPECT_EQ(work.statistics().union_blocks, gets ? count_bits(out.bits) : 0) << where;
-  }
+  if (form != Form::dense_flag) check_union(work, out, gets, where);
 }
 
 }  // namespace nzcl::test

@@ -38,11 +38,7 @@ inline void run_one(Communicator& communicator, const Problem& p, const Expected
                            .block_elems = p.block,
                            .algorithm = algorithm};
   if (form == Form::with_bitmap) {
-    bitmap.assign(words_for(p.blocks()), 0);
-    for (std::uint64_t b = 0; b < p.blocks(); ++b) {
-      if (holds(p, communicator.rank(), b)) set_bit(std::span(bitmap), b);
-    }
-    set_bits_behind(bitmap, p.blocks());
+    bitmap = bitmap_of(p, communicator.rank());
     request.bitmap = bitmap;
   }
   request.dense = form == Form::dense_flag;

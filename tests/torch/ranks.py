@@ -1,5 +1,6 @@
 """Ranks of tests: processes of the calling script, `SCRIPT --rank CASE`, and what they have in common."""
 
+import faulthandler
 import os
 import socket
 import subprocess
@@ -44,8 +45,9 @@ def outcomes(ranks):
 
 def run(case, sizes=(2, 3), **extra):
     for size in sizes:
-        for rank, (status, text) in enumerate(outcomes(start_ranks(case, size, **extra))):
-            assert status == 0, f"{case}: rank {rank} of {size} ended with {status}:\n{text}"
+        ended = outcomes(start_ranks(case, size, **extra))
+        wrong = [f"{case}: rank {rank} of {size} ended with {status}:\n{text}" for rank, (status, text) in enumerate(ended) if status != 0]
+        assert not wrong, "\n".join(wrong)
         print(f"{case}: {size} ranks")
 
 
@@ -88,6 +90,7 @@ def expect_error(call, *texts):
 def main(tests):
     """The tests are a module's functions: rank_NAME() is what a rank does, and case_NAME(), if there is one, starts the ranks."""
     if sys.argv[1] == "--rank":
+        faulthandler.dump_traceback_later(0.9 * RANK_TIMEOUT_S)  # where it is, before it is killed for its time
         tests["rank_" + sys.argv[2]]()
     else:
         tests.get("case_" + sys.argv[1], lambda: run(sys.argv[1]))()

@@ -25,8 +25,8 @@ def rank_group():
     backend = pg._get_backend(torch.device("cpu"))
     assert pg.name() == "custom" and backend.name() == "nzcl", (pg.name(), backend.name())
     assert (backend.rank(), backend.size()) == (rank, size)
-    assert dist.get_backend_config() == "cpu:nzcl", dist.get_backend_config()
-    assert dist.distributed_c10d.Backend.backend_capability["nzcl"] == ["cpu"]
+    assert dist.get_backend_config() == "cpu:nzcl,cuda:nzcl", dist.get_backend_config()
+    assert dist.distributed_c10d.Backend.backend_capability["nzcl"] == ["cpu", "cuda"]
     assert dist.is_backend_available("nzcl")
     mixed = dist.new_group(backend="cpu:nzcl,cuda:gloo")
     t = torch.ones(3)

@@ -11,8 +11,8 @@
 #include "compressor_cases.h"
 #include "each_target.h"
 #include "guarded.h"
+#include "runtime/base/mix.h"
 #include "runtime/compress/qsgd.h"
-#include "runtime/compress/random.h"
 
 namespace nzcl::compress {
 namespace {

@@ -16,7 +16,7 @@
 #include "each_target.h"
 #include "guarded.h"
 #include "runtime/base/bitmap.h"
-#include "runtime/compress/random.h"
+#include "runtime/base/mix.h"
 
 namespace nzcl::compress {
 namespace {
@@ -319,14 +319,22 @@ TEST(MagnitudesFrom, AreThoseThatReachTheLeast) {
 }
 
 TEST(SumOfSquares, HasTheSameBitsOnEveryTarget) {
-  for (const std::size_t count : {0, 1, 15, 16, 17, 1000, 4099}) {
+  for (const std::size_t count : {0, 1, 31, 32, 33, 1000, 4099, 140'001}) {
     const auto values = test::normal_values(count, 3);
-    double sums[16] = {}, expected = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      volatile double square = double{values[i]} * double{values[i]};
-      sums[i % 16] += square;
+    double expected = 0;
+    for (std::size_t slice = 0; slice < count; slice += 65536) {
+      double of_slice = 0;
+      for (std::size_t part = slice; part < std::min(count, slice + 65536); part += 2048) {
+        double sums[32] = {}, of_part = 0;
+        for (std::size_t i = part; i < std::min(count, part + 2048); ++i) {
+          volatile double square = double{values[i]} * double{values[i]};
+          sums[i % 32] += square;
+        }
+        for (const double sum : sums) of_part += sum;
+        of_slice += of_part;
+      }
+      expected += of_slice;
     }
-    for (const double sum : sums) expected += sum;
     const GuardedFloats guarded(values);
     on_each_target([&] { ASSERT_EQ(sum_of_squares(guarded.span()), expected) << count; });
   }

@@ -215,6 +215,95 @@ TEST_F(RegroupBoardTest, AggregatorsWaitUntilARankShrinks) {
   EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
 }
 
+// --- Ranks that go on together or not at all
+
+class WholeBoardTest : public RegroupBoardTest {
+ protected:
+  static RegroupState whole(bool is_late = false) {
+    RegroupState state = is_late ? late() : ready();
+    state.wish.whole = state.wish.minority = true;
+    return state;
+  }
+  static void expect_refused(const std::vector<RegroupBoard::Order>& orders,
+                             const std::vector<std::size_t>& to) {
+    ASSERT_THAT(orders, SizeIs(1));
+    EXPECT_EQ(orders[0].frame.verdict.kind, Kind::refuse);
+    EXPECT_THAT(orders[0].to, testing::ElementsAreArray(to));
+  }
+  RegroupBoard job{{"rank 0", "rank 1", "rank 2", "aggregator 0", "aggregator 1"},
+                   {false, false, false, true, true}};
+};
+
+TEST_F(WholeBoardTest, AnAggregatorMayBeMissing) {
+  job.gone(4, true);
+  job.said(3, ready());
+  for (const std::size_t i : {0u, 1u}) job.said(i, whole());
+  EXPECT_THAT(job.decide(), IsEmpty());
+  job.said(2, whole());
+  const auto orders = job.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::begin);
+  EXPECT_THAT(orders[0].frame.verdict.members, ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(WholeBoardTest, ALateAggregatorIsLeftOut) {
+  job.gone(4, true);
+  for (const std::size_t i : {0u, 1u}) job.said(i, whole());
+  job.said(2, whole(true));
+  const auto orders = job.decide();
+  ASSERT_THAT(orders, SizeIs(2));
+  EXPECT_EQ(orders[0].frame.verdict.kind, Kind::leave_out);
+  EXPECT_THAT(orders[0].to, ElementsAre(3));
+  EXPECT_THAT(orders[1].frame.verdict.members, ElementsAre(0, 1, 2));
+}
+
+TEST_F(WholeBoardTest, NoRankMayBeMissingAndTheAggregatorsWaitForThoseWhoShrink) {
+  for (const std::size_t i : {3u, 4u}) job.said(i, ready());
+  job.said(0, whole());
+  job.gone(1, true);
+  expect_refused(job.decide(), {0});
+  job.said(2, whole());
+  expect_refused(job.decide(), {2});
+  for (const std::size_t i : {0u, 2u}) job.said(i, ready());
+  const auto orders = job.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].frame.verdict.members, ElementsAre(0, 2, 3, 4));
+}
+
+TEST_F(WholeBoardTest, ALateRankIsNotLeftOut) {
+  for (const std::size_t i : {3u, 4u}) job.said(i, ready());
+  job.said(0, whole());
+  job.said(1, whole(true));
+  expect_refused(job.decide(), {0, 1});
+  for (const std::size_t i : {0u, 1u, 2u}) job.said(i, ready());
+  const auto orders = job.decide();
+  ASSERT_THAT(orders, SizeIs(1));
+  EXPECT_THAT(orders[0].frame.verdict.members, ElementsAre(0, 1, 2, 3, 4));
+}
+
+TEST_F(WholeBoardTest, ARankThatShrinksDoesNotWaitForThoseWhoNeedAll) {
+  job.said(0, whole());
+  job.said(1, ready());
+  expect_refused(job.decide(), {0});
+}
+
+TEST_F(WholeBoardTest, ADeathInTheAttemptEndsIt) {
+  job.gone(4, true);
+  job.said(3, ready());
+  for (const std::size_t i : {0u, 1u, 2u}) job.said(i, whole());
+  ASSERT_THAT(job.decide(), SizeIs(1));
+  job.gone(2, true);
+  const auto again = job.decide();
+  ASSERT_THAT(again, SizeIs(1));
+  EXPECT_EQ(again[0].frame.verdict.kind, Kind::again);
+  RegroupState state = whole();
+  state.attempt = 1;
+  job.said(0, state);
+  expect_refused(job.decide(), {0});
+}
+
+// --- A hub that takes another one's place
+
 TEST_F(RegroupBoardTest, ANewHubDecidesNothingBeforeItKnowsAll) {
   board.took_over();
   board.gone(0, true);

@@ -21,10 +21,18 @@ using Kind = RegroupVerdict::Kind;
 /// may be lost; whoever is connected with it learns of its death after what has arrived.
 class Job {
  public:
-  /// `wish` is the same on all. If it is to grow, an attempt may also fail because a new rank does not come.
-  Job(std::size_t count, unsigned seed, int deaths, RegroupWish wish)
-      : random_(seed), deaths_(deaths), wish_(std::move(wish)), members_(count), queues_(count * count) {
-    for (Member& m : members_) m.board = RegroupBoard(test::rank_names(count), {});
+  /// `wish` is the same on all but the last members, which serve. If it is to grow, an attempt may also fail
+  /// because a new rank does not come.
+  Job(std::size_t count, unsigned seed, int deaths, RegroupWish wish, std::size_t servers = 0)
+      : random_(seed),
+        deaths_(deaths),
+        wish_(std::move(wish)),
+        workers_(count - servers),
+        members_(count),
+        queues_(count * count) {
+    std::vector<bool> serves(count, false);
+    std::fill(serves.begin() + static_cast<std::ptrdiff_t>(workers_), serves.end(), true);
+    for (Member& m : members_) m.board = RegroupBoard(test::rank_names(count), serves);
   }
 
   void run() {
@@ -47,8 +55,9 @@ class Job {
       if (!members_[i].alive || is_left_out(i)) continue;
       alive.push_back(static_cast<int>(i));
       const RegroupState& state = members_[i].machine.state();
-      if (wish_.grow > 0 && members_[i].machine.refused()) {
-        ++refused;
+      const bool waits = i >= workers_ && state.stage == Stage::ready;  // it serves, and nobody shrinks
+      if (may_be_refused() && (members_[i].machine.refused() || waits)) {
+        refused += i < workers_ ? 1 : 0;
         continue;
       }
       ++committed;
@@ -56,11 +65,17 @@ class Job {
       memberships.insert(state.members);
       attempts.insert(state.attempt);
     }
-    EXPECT_TRUE(refused == 0 || committed == 0) << "all grow, or none does";
+    EXPECT_TRUE(refused == 0 || committed == 0) << "all go on, or none does";
     EXPECT_LE(memberships.size(), 1u);
     EXPECT_LE(attempts.size(), 1u);
     for (const auto& membership : memberships)
       EXPECT_TRUE(std::includes(membership.begin(), membership.end(), alive.begin(), alive.end()));
+    if (wish_.whole) {
+      for (const auto& membership : memberships)
+        for (std::size_t i = 0; i < workers_; ++i)
+          EXPECT_TRUE(std::count(membership.begin(), membership.end(), static_cast<int>(i)) == 1)
+              << "rank " << i;
+    }
     return committed > 0;
   }
 
@@ -85,6 +100,7 @@ class Job {
   bool is_left_out(std::size_t i) const {
     return std::count(wish_.leave_out.begin(), wish_.leave_out.end(), static_cast<int>(i)) > 0;
   }
+  bool may_be_refused() const { return wish_.grow > 0 || wish_.whole; }
   bool is_hub(std::size_t i) const { return members_[i].hub == i; }
 
   void add_steps_of(std::size_t i, std::vector<std::function<void()>>& possible) {
@@ -140,7 +156,7 @@ class Job {
   void call(std::size_t i) {
     members_[i].called = true;
     members_[i].joining = 0;
-    members_[i].machine.ready(wish_);
+    members_[i].machine.ready(i < workers_ ? wish_ : RegroupWish{});
     tell(i);
   }
   /// The member could join the attempt's communicator, or could not because somebody has died.
@@ -239,6 +255,7 @@ class Job {
   int deaths_;
   int repeats_ = 10;  // so many times a member tells what it has told before
   const RegroupWish wish_;
+  const std::size_t workers_;
   std::vector<Member> members_;
   std::vector<std::deque<Message>> queues_;
 };
@@ -271,6 +288,21 @@ TEST_P(RegroupJob, GrowsOnAllRanksOrOnNone) {
   }
   EXPECT_GT(grown, 0);
   EXPECT_LT(grown, 4000);
+}
+TEST_P(RegroupJob, GoesOnWithoutServersButNotWithoutARank) {
+  const int deaths = GetParam();
+  int whole = 0;
+  for (unsigned seed = 0; seed < 4000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RegroupWish wish;
+    wish.whole = wish.minority = true;
+    Job job(3 + seed % 4, seed, deaths, wish, 1 + seed % 2);
+    job.run();
+    whole += job.check() ? 1 : 0;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(whole == 4000, deaths == 0);
 }
 INSTANTIATE_TEST_SUITE_P(Deaths, RegroupJob, testing::Values(0, 1, 2, 3, 6));
 

@@ -18,6 +18,7 @@
 #include "reference.h"
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/offsets.h"
+#include "runtime/kernels/unit_list_sum.h"
 #include "runtime/kernels/unit_sum.h"
 
 namespace nzcl {
@@ -193,6 +194,35 @@ Contribution contribute(const Sum& s, bool all, bool nothing, std::mt19937_64& r
   return c;
 }
 
+std::vector<std::uint32_t> list_of(const Words& bitmap, std::size_t units) {
+  std::vector<std::uint32_t> offsets;
+  for (std::size_t i = 0; i < units; ++i) {
+    if (test_bit(bitmap, i)) offsets.push_back(static_cast<std::uint32_t>(i));
+  }
+  return offsets;
+}
+
+/// Sums the same as lists, which have no short unit.
+void check_lists(const Sum& s, const std::vector<Contribution>& ranks, const Packed& expected) {
+  const std::size_t units = s.elements / s.unit;
+  UnitListSum sum;
+  for (int again = 0; again < 2; ++again) {  // nothing of a sum is left for the next one
+    std::vector<std::vector<std::uint32_t>> lists;
+    for (const Contribution& c : ranks) lists.push_back(list_of(c.packed.bitmap, units));
+    sum.start(s.type, s.op, s.ranks, s.unit);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      if (!lists[r].empty()) sum.add({.offsets = lists[r], .values = ranks[r].packed.values.data()});
+    }
+    const auto united = list_of(expected.bitmap, units);
+    ASSERT_EQ(sum.unite(), united.size()) << s.text();
+    std::vector<std::uint32_t> offsets(united.size());
+    const Guarded packed(expected.values.size());
+    sum.emit(packed.data(), offsets.data());
+    ASSERT_EQ(offsets, united) << s.text();
+    ASSERT_TRUE(std::ranges::equal(packed.bytes(), expected.values)) << s.text();
+  }
+}
+
 void check_sum(const Sum& s, std::mt19937_64& random) {
   std::vector<Contribution> ranks;
   std::vector<const std::byte*> dense;
@@ -220,6 +250,7 @@ void check_sum(const Sum& s, std::mt19937_64& random) {
       sources, {.elements = s.elements, .unit_elements = s.unit, .any = any, .ranks = s.ranks},
       packed.bytes());
   ASSERT_TRUE(std::ranges::equal(packed.bytes(), expected.values)) << s.text();
+  if (s.elements % s.unit == 0) check_lists(s, ranks, expected);
 }
 
 TEST(UnitSum, EqualsADenseSum) {

@@ -74,7 +74,7 @@ class RingReader {
     if (!is_next(entry)) return false;
     immediate = static_cast<std::uint32_t>(entry);
     ++read_;
-    if (read_ % (ring_.entries / 4) == 0) ring_.taken().store(read_, std::memory_order_release);
+    if ((read_ & (ring_.entries / 4 - 1)) == 0) ring_.taken().store(read_, std::memory_order_release);
     return true;
   }
 

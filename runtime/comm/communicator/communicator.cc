@@ -1,6 +1,12 @@
 #include "nzcl/communicator.h"
 
+#include <atomic>
+#include <forward_list>
+#include <mutex>
+#include <optional>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/deadline.h"
 #include "runtime/base/log.h"
@@ -49,31 +55,51 @@ class LocalGroupState {
   std::shared_ptr<verbs::LoopbackNetwork> network;
 };
 
-/// An operation, and the communicator that runs it.
+/// An operation, and the communicator that runs it. If that has been replaced and the operation has begun
+/// once more, it turns to what stands for it, and keeps what it was as long as somebody may look at it.
 class WorkState {
  public:
-  WorkState(std::shared_ptr<CommunicatorCore> c, std::shared_ptr<engine::Operation> o)
-      : core(std::move(c)), operation(std::move(o)) {}
-  const std::shared_ptr<CommunicatorCore> core;
-  const std::shared_ptr<engine::Operation> operation;
+  using Run = CommunicatorCore::Run;
+  WorkState(std::shared_ptr<CommunicatorCore> core, std::shared_ptr<engine::Operation> operation)
+      : first_{std::move(core), std::move(operation)} {}
+
+  const Run& run() const { return *present_.load(std::memory_order_acquire); }
+  engine::Operation& operation() const { return *run().operation; }
+  CommunicatorCore& core() const { return *run().core; }
+  std::uint64_t epoch() const { return first_.operation->epoch; }
+
+  /// To be called when the operation has finished. Returns true if it has begun once more.
+  bool follow() {
+    const Run& over = run();
+    auto next = over.core->begun_again(*over.operation);
+    if (!next) return false;
+    const std::scoped_lock lock(mutex_);
+    if (&run() == &over) present_.store(&later_.emplace_front(std::move(*next)), std::memory_order_release);
+    return true;
+  }
 
   void require_finished(const char* what) const {
-    if (!operation->finished())
-      throw Error(ErrorCode::invalid_usage, std::string(what) + ": operation " +
-                                                std::to_string(operation->epoch) +
+    if (!operation().finished())
+      throw Error(ErrorCode::invalid_usage, std::string(what) + ": operation " + std::to_string(epoch()) +
                                                 " has not completed; wait for it first");
   }
   void throw_if_failed() const {
-    operation->verify_input();
-    const auto failure = operation->failure();
+    operation().verify_input();
+    const auto failure = operation().failure();
     if (!failure) return;
-    core->told(*failure);
+    core().told(*failure);
     throw Error(failure->code, failure->text);
   }
   void require_success(const char* what) const {
     require_finished(what);
     throw_if_failed();
   }
+
+ private:
+  const Run first_;
+  std::forward_list<Run> later_;  // as which it has begun once more, the last one first
+  std::atomic<const Run*> present_{&first_};
+  std::mutex mutex_;  // of those who follow
 };
 
 /// Returns what `make` returns. What the system refuses becomes an Error that says which call it was in.
@@ -89,8 +115,39 @@ auto telling(const char* call, Make make) {
 /// Gives the public classes access to a CommunicatorCore, and to each other's private members.
 class CommunicatorState {
  public:
-  explicit CommunicatorState(std::shared_ptr<CommunicatorCore> c) : core(std::move(c)) {}
-  std::shared_ptr<CommunicatorCore> core;
+  explicit CommunicatorState(std::shared_ptr<CommunicatorCore> core)
+      : replaceable_(core->replaceable()), core_(std::move(core)) {
+    if (replaceable_) options_ = core_->options();
+  }
+
+  /// The core in use. If it has failed, waits until it is known whether another one takes its place.
+  std::shared_ptr<CommunicatorCore> core() {
+    if (!replaceable_) return core_;
+    auto last = last_core();
+    auto present = CommunicatorCore::present(last);
+    if (present == last) return present;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (core_ == last) core_ = present;
+      if (last->is_notifier()) retired_.push_back(last);  // a thread of that core, which cannot end it
+    }
+    return present;
+  }
+  /// The same without waiting. It may have failed.
+  std::shared_ptr<CommunicatorCore> last_core() const {
+    if (!replaceable_) return core_;
+    const std::scoped_lock lock(mutex_);
+    return core_;
+  }
+  /// As they were at first.
+  const Options& options() const { return options_ ? *options_ : core_->options(); }
+  /// Of the core, and of every other one that takes its place meanwhile.
+  void close() {
+    for (std::shared_ptr<CommunicatorCore> closed, now = core(); now != closed; now = core()) {
+      now->close();
+      closed = std::move(now);
+    }
+  }
 
   static std::unique_ptr<CommunicatorState> join(const Options& given,
                                                  std::unique_ptr<bootstrap::Meeting> meeting,
@@ -124,21 +181,36 @@ class CommunicatorState {
     buffer.registration_ = std::move(registration);
     return buffer;
   }
-  static CommunicatorCore& core_of(Communicator& communicator) { return *communicator.state().core; }
+  static std::shared_ptr<CommunicatorCore> core_of(Communicator& communicator) {
+    return communicator.state().core();
+  }
   static Work start(Communicator& communicator, const comm::Request& request, std::uint64_t checksum) {
     return communicator.state().start(request, checksum);
   }
   static void send_made(const Work& work) {
     const WorkState& state = work.state();
-    state.core->send_made(*state.operation);
+    state.core().send_made(state.operation());
   }
   Work start(const comm::Request& request, std::uint64_t checksum = 0) {
-    return Work(std::make_shared<WorkState>(core, core->start(request, checksum)));
+    const auto on = [&](std::shared_ptr<CommunicatorCore> core) {
+      auto operation = core->start(request, checksum);
+      return Work(std::make_shared<WorkState>(std::move(core), std::move(operation)));
+    };
+    return replaceable_ ? CommunicatorCore::on_present(core(), on) : on(core_);
   }
   Work start_collective(const auto& asked) {
-    const auto request = comm::request_of(asked, core->members().self, core->members().workers);
+    const auto core = last_core();
+    const engine::Members& members = core->members();
+    const auto request = comm::request_of(asked, members.self, members.workers);
     return start(&request);
   }
+
+ private:
+  const bool replaceable_;
+  std::optional<Options> options_;  // those of a core that may end before this object
+  mutable std::mutex mutex_;
+  std::shared_ptr<CommunicatorCore> core_;                  // with the lock, if it may be replaced
+  std::vector<std::shared_ptr<CommunicatorCore>> retired_;  // with the lock
 };
 
 // --- LocalGroup
@@ -167,24 +239,31 @@ WorkState& Work::state() const {
   return *state_;
 }
 
-std::uint64_t Work::epoch() const { return state().operation->epoch; }
+std::uint64_t Work::epoch() const { return state().epoch(); }
 
 bool Work::test() {
-  const WorkState& work = state();
-  if (!work.core->test(*work.operation)) return false;
+  WorkState& work = state();
+  do {
+    if (!work.core().test(work.operation())) return false;
+  } while (work.follow());
   work.throw_if_failed();
   return true;
 }
 
 void Work::wait() {
-  const WorkState& work = state();
-  work.core->wait(*work.operation, std::nullopt);
+  WorkState& work = state();
+  do {
+    work.core().wait(work.operation(), std::nullopt);
+  } while (work.follow());
   work.throw_if_failed();
 }
 
 bool Work::wait_at_most(std::chrono::nanoseconds timeout) {
-  const WorkState& work = state();
-  if (!work.core->wait(*work.operation, deadline_after(timeout))) return false;
+  WorkState& work = state();
+  const auto deadline = deadline_after(timeout);
+  do {
+    if (!work.core().wait(work.operation(), deadline)) return false;
+  } while (work.follow());
   work.throw_if_failed();
   return true;
 }
@@ -208,50 +287,57 @@ std::optional<Error> outcome(CommunicatorCore& core, engine::Operation& operatio
   return Error(failure->code, failure->text);
 }
 
+/// Makes the call when the operation is over, or when that is over as which it has begun once more.
+void call_at_end(const WorkState::Run& run, std::function<void(const Error* error)> callback) {
+  CommunicatorCore* const core = run.core.get();  // which owns the thread that makes the call
+  run.core->on_complete(run.operation,
+                        [core, operation = run.operation, call = std::move(callback)]() mutable {
+                          if (const auto again = core->begun_again(*operation))
+                            return call_at_end(*again, std::move(call));
+                          const auto error = outcome(*core, *operation);
+                          const auto log_thrown = [&](const char* what) {
+                            log().error("rank {}: a completion callback of operation {} has thrown: {}",
+                                        core->members().self, operation->epoch, what);
+                          };
+                          try {
+                            call(error ? &*error : nullptr);
+                          } catch (const std::exception& e) {
+                            log_thrown(e.what());
+                          } catch (...) {
+                            log_thrown("something that is no std::exception");
+                          }
+                        });
+}
+
 }  // namespace
 
 void Work::on_complete(std::function<void(const Error* error)> callback) {
-  const WorkState& work = state();
-  CommunicatorCore* const core = work.core.get();  // which owns the thread that makes the call
-  work.core->on_complete(work.operation, [core, operation = work.operation, call = std::move(callback)] {
-    const auto error = outcome(*core, *operation);
-    const auto log_thrown = [&](const char* what) {
-      log().error("rank {}: a completion callback of operation {} has thrown: {}", core->members().self,
-                  operation->epoch, what);
-    };
-    try {
-      call(error ? &*error : nullptr);
-    } catch (const std::exception& e) {
-      log_thrown(e.what());
-    } catch (...) {
-      log_thrown("something that is no std::exception");
-    }
-  });
+  call_at_end(state().run(), std::move(callback));
 }
 
-void Work::enqueue_wait(void* stream) { state().core->enqueue_wait(*state().operation, stream); }
+void Work::enqueue_wait(void* stream) { state().core().enqueue_wait(state().operation(), stream); }
 
 std::span<const std::uint64_t> Work::union_bitmap() const {
   state().require_success("union_bitmap");
-  return state().operation->union_bitmap();
+  return state().operation().union_bitmap();
 }
 
-std::uint64_t Work::result_blocks() const { return state().operation->result_blocks(); }
+std::uint64_t Work::result_blocks() const { return state().operation().result_blocks(); }
 
 std::span<const std::int64_t> Work::packed_indices() const {
   state().require_success("packed_indices");
-  return state().operation->packed_indices();
+  return state().operation().packed_indices();
 }
 
 OperationStatistics Work::statistics() const {
   state().require_finished("statistics");
-  const engine::Operation& op = *state_->operation;
+  const engine::Operation& op = state_->operation();
   return {.blocks = op.layout.blocks(),
           .input_blocks = op.input_blocks.load(std::memory_order_relaxed),
           .union_blocks = op.union_blocks.load(std::memory_order_relaxed),
           .bytes_sent = op.bytes_sent.load(std::memory_order_relaxed),
           .bytes_received = op.bytes_received.load(std::memory_order_relaxed),
-          .algorithm = state_->core->algorithm_of(op)};
+          .algorithm = state_->core().algorithm_of(op)};
 }
 
 // --- Communicator
@@ -277,9 +363,9 @@ Communicator::Communicator(std::unique_ptr<CommunicatorState> state) noexcept : 
 void Communicator::close_quietly() noexcept {
   if (!state_) return;
   try {
-    state_->core->close();
+    state_->close();
   } catch (const std::exception& e) {
-    log().warn("rank {}: {}", state_->core->members().self, e.what());
+    log().warn("rank {}: {}", state_->last_core()->members().self, e.what());
   }
 }
 Communicator::~Communicator() { close_quietly(); }
@@ -295,13 +381,16 @@ CommunicatorState& Communicator::state() const {
   if (!state_) reject_empty("Communicator");
   return *state_;
 }
-int Communicator::rank() const { return state().core->members().self; }
-int Communicator::size() const { return state().core->members().workers; }
-const Options& Communicator::options() const { return state().core->options(); }
-std::string Communicator::describe() const { return state().core->describe(); }
+int Communicator::rank() const { return state().last_core()->members().self; }
+int Communicator::size() const { return state().last_core()->members().workers; }
+const Options& Communicator::options() const { return state().options(); }
+std::string Communicator::describe() const { return state().core()->describe(); }
 
 RegisteredBuffer Communicator::register_buffer(void* data, std::size_t bytes, MemoryKind kind) {
-  return CommunicatorState::registered(state().core->register_memory(data, bytes, kind));
+  return CommunicatorState::registered(state().core()->register_memory(data, bytes, kind));
+}
+void* Communicator::device_stream(const RegisteredBuffer& buffer) {
+  return state().core()->device_stream(buffer.bytes());
 }
 Work Communicator::allreduce(const AllreduceRequest& request) { return state().start(&request); }
 Work Communicator::allreduce_sparse(const SparseAllreduceRequest& request) { return state().start(&request); }
@@ -316,58 +405,65 @@ void Communicator::refuse(std::string_view reason) {
   comm::refuse_unknown(*this, Error(ErrorCode::invalid_argument, std::string(reason)));
 }
 Communicator Communicator::split(int color, int key) {
-  auto core = telling("split", [&] { return state().core->split(color, key); });
+  auto core = telling("split", [&] { return state().core()->split(color, key); });
   return Communicator(core ? std::make_unique<CommunicatorState>(std::move(core)) : nullptr);
 }
 Communicator Communicator::shrink(const ShrinkOptions& options) {
-  comm::CommunicatorCore& core = *state().core;
-  const auto deadline = deadline_of("shrink", options.timeout, core.options());
+  const auto core = state().core();
+  const auto deadline = deadline_of("shrink", options.timeout, core->options());
   return Communicator(std::make_unique<CommunicatorState>(
-      telling("shrink", [&] { return core.shrink(options.leave_out, options.minority, deadline); })));
+      telling("shrink", [&] { return core->shrink(options.leave_out, options.minority, deadline); })));
 }
 Communicator Communicator::grow(const GrowOptions& options) {
-  comm::CommunicatorCore& core = *state().core;
-  const auto deadline = deadline_of("grow", options.timeout, core.options());
+  const auto core = state().core();
+  const auto deadline = deadline_of("grow", options.timeout, core->options());
   return Communicator(std::make_unique<CommunicatorState>(
-      telling("grow", [&] { return core.grow(options.size, options.place, deadline); })));
+      telling("grow", [&] { return core->grow(options.size, options.place, deadline); })));
 }
-Statistics Communicator::statistics() const { return state().core->statistics(); }
+Statistics Communicator::statistics() const { return state().core()->statistics(); }
 
 std::optional<Error> Communicator::async_error() const {
-  const auto failure = state().core->failure();
+  const auto core = state().last_core();
+  const auto failure = core->lasting_failure();
   if (!failure) return std::nullopt;
-  state().core->told(*failure);
+  core->told(*failure);
   return Error(failure->code, failure->text);
 }
 void Communicator::abort(std::string_view reason) {
-  state().core->abort(
+  state().core()->abort(
       {ErrorCode::aborted, "aborted by rank " + std::to_string(rank()) + ": " + std::string(reason)});
 }
-void Communicator::close() { state().core->close(); }
+void Communicator::close() { state().close(); }
 
 void comm::refuse(Communicator& communicator, const Request& request, const Error& refusal) {
-  CommunicatorState::core_of(communicator).refuse(request, refusal);
+  CommunicatorCore::on_present(
+      CommunicatorState::core_of(communicator),
+      [&](const std::shared_ptr<CommunicatorCore>& core) { core->refuse(request, refusal); });
 }
 void comm::refuse_unknown(Communicator& communicator, const Error& refusal) {
   refuse(communicator, &kUnknownRequest, refusal);
 }
 void comm::check(Communicator& communicator, const Request& request) {
-  CommunicatorState::core_of(communicator).check(request);
+  CommunicatorState::core_of(communicator)->check(request);
 }
-void comm::require_unwritten(Communicator& communicator, std::span<const std::byte> input) {
-  CommunicatorState::core_of(communicator).require_unwritten(input);
+void comm::require_unwritten(Communicator& communicator, std::span<const std::byte> input, bool may_be_gpu) {
+  CommunicatorState::core_of(communicator)->require_unwritten(input, may_be_gpu);
 }
 bool comm::takes(Communicator& communicator, const CompressedRequest& request) {
-  return CommunicatorState::core_of(communicator).takes(request);
+  return CommunicatorState::core_of(communicator)->takes(request);
+}
+bool comm::takes_lists(Communicator& communicator) {
+  return CommunicatorState::core_of(communicator)->takes_lists();
 }
 const char* comm::why_no_coded_results(Communicator& communicator) {
-  return CommunicatorState::core_of(communicator).why_no_coded_results();
+  return CommunicatorState::core_of(communicator)->why_no_coded_results();
 }
 bool comm::owners_are_ranks(Communicator& communicator) {
-  return CommunicatorState::core_of(communicator).members().dedicated == 0;
+  return CommunicatorState::core_of(communicator)->members().dedicated == 0;
 }
 double comm::remote_share(Communicator& communicator) {
-  const engine::Members& members = CommunicatorState::core_of(communicator).members();
+  const auto core = CommunicatorState::core_of(communicator);
+  const engine::Members& members = core->members();
   return members.dedicated > 0 ? 1 : (members.workers - 1.0) / members.workers;
 }
 Work comm::start(Communicator& communicator, const Request& request, std::uint64_t checksum) {

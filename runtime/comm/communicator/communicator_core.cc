@@ -202,6 +202,8 @@ CommunicatorCore::CommunicatorCore(Introduction introduction, std::shared_ptr<Se
                   }},
              session_->device(), introduction_.placement.caller_spin),
       splitter_(introduction_),
+      replaceable_(options().on_aggregator_loss != AggregatorLoss::fail && members().dedicated > 0 &&
+                   is_worker()),
       hierarchy_(plan_hierarchy()),
       staging_(session_->registrations(),
                {.fail = [this](const Failure& failure) { control_->abort(failure); },
@@ -231,7 +233,7 @@ void CommunicatorCore::begin(std::shared_ptr<bootstrap::ControlPlane> control, b
   control_ = std::move(control);
   control_->watch([this] { return operations_.progress(); },
                   [this] {
-                    lanes_.halt();
+                    if (!replaceable_) lanes_.halt();
                     threads_.fail();
                     children_.fail(control_->failure().value());
                   });
@@ -239,6 +241,12 @@ void CommunicatorCore::begin(std::shared_ptr<bootstrap::ControlPlane> control, b
   try {
     lanes_.connect(membership, rounds, deadline);
     threads_.start(lanes_, introduction_.placement, is_worker(), name(), [this] { end_operations(); });
+    if (!introduction_.wing && options().algorithm == Algorithm::automatic) {
+      std::string why_not;
+      board_ = PeerBoard::share(membership, rounds, deadline, why_not);
+      if (board_) staging_.read_peers(board_);
+      if (!why_not.empty()) log().info("{}: GPUs do not sum: {}", name(), why_not);
+    }
     // Nobody may write before everybody can receive. A member without its threads never could.
     rounds.allgather("ready", deadline);
   } catch (const std::exception& e) {
@@ -367,6 +375,7 @@ void CommunicatorCore::throw_if_failed() {
 
 bool CommunicatorCore::test(Operation& operation) {
   require_own_process("test");
+  refuse_captured(operation, "test");
   if (!operation.finished()) lanes_.drive();
   if (!operation.finished()) return false;
   operation.release_regions();
@@ -376,14 +385,25 @@ bool CommunicatorCore::test(Operation& operation) {
 
 bool CommunicatorCore::wait(Operation& operation, std::optional<verbs::Deadline> deadline) {
   require_own_process("wait");
+  refuse_captured(operation, "wait");
   if (!lanes_.drive_until(operation, deadline)) return false;
   operation.release_regions();
   operation.complete_packed();
   return true;
 }
 
+gpu::Stream CommunicatorCore::device_stream(std::span<const std::byte> memory) {
+  require_own_process("device_stream");
+  const auto gpu = session_->registrations().gpu_of(memory);
+  if (!gpu)
+    throw Error(ErrorCode::invalid_argument, "device_stream: the memory is not registered as that of a GPU");
+  return staging_.callers_stream(gpu);
+}
+
 void CommunicatorCore::enqueue_wait(Operation& operation, void* stream) {
   require_own_process("enqueue_wait");
+  const bool has_memory = operation.input.base != nullptr || operation.output.base != nullptr;
+  if (!operation.staged && !has_memory) return;  // of a tensor without elements
   if (!operation.staged)
     throw Error(ErrorCode::invalid_usage, "enqueue_wait: the operation has no memory of a GPU; call wait()");
   operation.staged->enqueue_wait(stream);
@@ -391,6 +411,7 @@ void CommunicatorCore::enqueue_wait(Operation& operation, void* stream) {
 
 void CommunicatorCore::on_complete(std::shared_ptr<Operation> operation, std::function<void()> call) {
   require_own_process("on_complete");
+  refuse_captured(*operation, "on_complete");
   notifier_.add(std::move(operation), std::move(call));
 }
 
@@ -399,11 +420,12 @@ Algorithm CommunicatorCore::algorithm_of(const Operation& operation) const {
 }
 
 Statistics CommunicatorCore::statistics() const {
-  Statistics total;
-  total.operations = operations_started_.load(std::memory_order_relaxed);
-  total.blocks_scanned = blocks_scanned_.load(std::memory_order_relaxed);
+  Statistics total = former_;
+  total.operations += operations_started_.load(std::memory_order_relaxed);
+  total.blocks_scanned += blocks_scanned_.load(std::memory_order_relaxed);
   lanes_.add_to(total);
   if (hierarchy_) hierarchy_->add_to(total);
+  total.gpu_sums += staging_.summed_by_gpus();
   return total;
 }
 
@@ -420,11 +442,15 @@ void CommunicatorCore::close_without_throwing() noexcept {
 /// What the ending thread runs, when the communicator has failed or is closed. In the former case it fails
 /// the operations.
 void CommunicatorCore::end_operations() {
-  if (!control_->failed()) return;
-  come_to_rest();
+  if (!control_->failed()) return replacement_.set_value(nullptr);
+  if (replaceable_) take_what_has_come();
+  const bool all_rest = come_to_rest();
   const Failure failure = control_->failure().value_or(Failure{});
   log().debug("{}: communicator failed: {}", name(), failure.text);
+  staging_.begin_all(failure);  // what a hierarchy has been told of has to begin before it can end
   if (hierarchy_) hierarchy_->end(failure);
+  auto next = all_rest ? replace_if_an_aggregator_is_lost(failure) : nullptr;
+  next ? begin_again_on(std::move(next), failure) : replacement_.set_value(nullptr);
   operations_.fail_all(failure);
   staging_.wait_for_all();  // it finishes those whose memory is on a GPU
   operations_.release_finished();
@@ -432,14 +458,15 @@ void CommunicatorCore::end_operations() {
 }
 
 /// Runs when nothing is posted any more. Waits until the last writes of this member and of all others have
-/// completed, then shuts the lanes down.
-void CommunicatorCore::come_to_rest() {
+/// completed, then shuts the lanes down. Returns false if one that lives may still write.
+bool CommunicatorCore::come_to_rest() {
   const auto deadline = Clock::now() + engine::kDrainTime;
   while (!lanes_.drain() && Clock::now() < deadline) std::this_thread::sleep_for(engine::kShortestNap);
   if (!lanes_.drain()) shut_down_lanes();  // a peer is dead, and this ends the writes to it
   control_->quiesced();
   const auto patience = Clock::now() + engine::kQuietTime;
-  while (!control_->wait_quiesced(Clock::now() + engine::kLongestNap)) {
+  bool all = false;
+  while (!(all = control_->wait_quiesced(Clock::now() + engine::kLongestNap))) {
     lanes_.drain();
     if (Clock::now() < patience) continue;
     log().warn(
@@ -449,6 +476,7 @@ void CommunicatorCore::come_to_rest() {
     break;
   }
   shut_down_lanes();
+  return all && !stuck_;
 }
 
 void CommunicatorCore::shut_down_lanes() {
@@ -457,6 +485,7 @@ void CommunicatorCore::shut_down_lanes() {
 
 void CommunicatorCore::stop_threads() {
   if (!threads_.stop(lanes_, stuck_ ? std::chrono::seconds(0) : engine::kStuckTime)) take_for_stuck();
+  for (const auto& call : captured_) call->detach();
   staging_.stop();
   notifier_.stop();
   try {

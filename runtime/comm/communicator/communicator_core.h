@@ -5,9 +5,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,11 +19,13 @@
 #include "runtime/base/own_process.h"
 #include "runtime/base/spare_memory.h"
 #include "runtime/bootstrap/control.h"
+#include "runtime/comm/communicator/captured_call.h"
 #include "runtime/comm/communicator/engine_threads.h"
 #include "runtime/comm/communicator/hierarchy.h"
 #include "runtime/comm/communicator/lane_set.h"
 #include "runtime/comm/communicator/notifier.h"
 #include "runtime/comm/communicator/operation_table.h"
+#include "runtime/comm/communicator/reassignment.h"
 #include "runtime/comm/gpu/staging_thread.h"
 #include "runtime/comm/join/join.h"
 #include "runtime/comm/join/joining_children.h"
@@ -68,6 +73,25 @@ class CommunicatorCore {
                                            verbs::Deadline deadline);
   /// Collective over the workers and the new ranks; see Communicator::grow().
   std::shared_ptr<CommunicatorCore> grow(int size, const std::string& place, verbs::Deadline deadline);
+
+  /// Whether another core takes the place of this one when a dedicated aggregator is lost (REASSIGNMENT.md).
+  bool replaceable() const { return replaceable_; }
+  /// Returns `core`, or the one that has taken its place. Waits while that is being decided.
+  static std::shared_ptr<CommunicatorCore> present(std::shared_ptr<CommunicatorCore> core);
+  /// Returns what `call(core)` returns, of the present core: also if that takes the place of another one
+  /// during the call, which then has not taken its place in the order of operations.
+  template <typename Call>
+  static auto on_present(std::shared_ptr<CommunicatorCore> core, Call call);
+  /// An operation, and the core that runs it.
+  struct Run {
+    std::shared_ptr<CommunicatorCore> core;
+    std::shared_ptr<engine::Operation> operation;
+  };
+  /// What stands for a failed operation, if that has begun once more.
+  std::optional<Run> begun_again(const engine::Operation& operation);
+  /// Whether this is the thread that runs the callbacks, which cannot end the core.
+  bool is_notifier() const { return notifier_.is_own_thread(); }
+
   CommunicatorCore(const CommunicatorCore&) = delete;
   CommunicatorCore& operator=(const CommunicatorCore&) = delete;
 
@@ -84,6 +108,7 @@ class CommunicatorCore {
   std::shared_ptr<engine::Operation> start(const Request& request, std::uint64_t checksum = 0);
   /// Whether the communicator takes such a request: whether its tensor is exchanged in tiles.
   bool takes(const CompressedRequest& request) const;
+  bool takes_lists() const { return !introduction_.wing; }
   /// Why the results of such a request cannot be coded, as a part of a sentence, or nullptr.
   const char* why_no_coded_results() const;
   /// Sends what the operation's source has made.
@@ -99,8 +124,8 @@ class CommunicatorCore {
   /// operations that other threads start meanwhile.
   void check(const Request& request);
   /// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read, and
-  /// Error{unsupported} for memory of a GPU.
-  void require_unwritten(std::span<const std::byte> input);
+  /// Error{unsupported} if that is memory of a GPU, and may not be.
+  void require_unwritten(std::span<const std::byte> input, bool may_be_gpu);
 
   /// Drives every lane once. Returns true if the operation has finished; then it holds no memory region any
   /// more.
@@ -108,8 +133,14 @@ class CommunicatorCore {
   /// The same, but drives the lanes until the operation has finished or the deadline comes.
   bool wait(engine::Operation& operation, std::optional<verbs::Deadline> deadline);
 
+  /// See Communicator::device_stream().
+  gpu::Stream device_stream(std::span<const std::byte> memory);
   /// Makes a stream of the operation's GPU wait for it; see Work::enqueue_wait().
   void enqueue_wait(engine::Operation& operation, void* stream);
+
+  /// Begins an operation of a call that was captured, once `last` is over, which it becomes. Returns false if
+  /// there is none: then the communicator has failed or ended.
+  bool begin_captured(const CapturedCall& call, std::shared_ptr<engine::Operation>& last) noexcept;
 
   /// Calls `call` once, when the operation has finished; see Notifier.
   void on_complete(std::shared_ptr<engine::Operation> operation, std::function<void()> call);
@@ -117,6 +148,8 @@ class CommunicatorCore {
   Statistics statistics() const;
   Algorithm algorithm_of(const engine::Operation& operation) const;
   std::optional<Failure> failure() const { return control_->failure(); }
+  /// The failure that no other core has to mend, or is about to.
+  std::optional<Failure> lasting_failure() const;
   /// Records that a caller has been told of this failure, so that it need not be logged.
   void told(const Failure& failure);
   void abort(Failure failure);
@@ -152,8 +185,16 @@ class CommunicatorCore {
   void end_operations_before(const char* call, verbs::Deadline deadline);
   bool wait_for_all(std::optional<verbs::Deadline> deadline);
   std::shared_ptr<CommunicatorCore> try_attempt(const bootstrap::Regrouping::Attempt& attempt,
-                                                const std::string& place, verbs::Deadline deadline);
+                                                const bootstrap::RegroupWish& wish, const std::string& place,
+                                                verbs::Deadline deadline);
   void discard();
+  void take_what_has_come();
+  std::shared_ptr<CommunicatorCore> replace_if_an_aggregator_is_lost(const Failure& failure) noexcept;
+  void begin_again_on(std::shared_ptr<CommunicatorCore> next, const Failure& failure);
+  Reassignment compare(OperationTable& former, verbs::Deadline deadline);
+  void expect(std::deque<std::optional<Failure>> calls);
+  void keep(const Request& request, Prepared& prepared) const;
+  void take_call_to_come();
   std::shared_ptr<CommunicatorCore> join_child(Part part, verbs::Deadline deadline);
   std::shared_ptr<CommunicatorCore> join_part(Part part, verbs::Deadline deadline,
                                               JoiningChildren* children = nullptr) const;
@@ -164,10 +205,22 @@ class CommunicatorCore {
   void check_wire_type(WireType asked, wire::OperationRecord& record) const;
   void check_algorithm(const wire::OperationRecord& record) const;
   void refuse_sparse() const;
+  std::optional<Error> try_to_prepare(const Request& request, Prepared& p);
   void prepare_request(const Request& request, Prepared& p);
-  void stage(Prepared& p);
-  std::shared_ptr<engine::Operation> launch(Prepared& prepared, std::optional<Error> refusal);
+  void stage(Prepared& p, Algorithm asked);
+  bool may_sum_on_gpus(const Prepared& p, Algorithm asked) const;
+  void stage_stream(Prepared& p);
+  engine::SliceLayout layout_for_gpu(Prepared& p) const;
+  void stage_compressed(Prepared& p);
+  void set_staged_output(const StagedOperation& staged, Prepared& p);
+  std::shared_ptr<engine::Operation> launch(std::unique_lock<std::mutex>& lock, Prepared& prepared,
+                                            std::optional<Error> refusal);
+  static bool is_captured(const Prepared& prepared) noexcept;
+  std::shared_ptr<engine::Operation> capture(Prepared& prepared);
+  void fail_captured(const Failure& why);
+  static void refuse_captured(const engine::Operation& operation, const char* call);
   void wait_for_room(std::unique_lock<std::mutex>& lock);
+  engine::SliceLayout layout_of(const Prepared& prepared, std::uint64_t epoch) const;
   std::shared_ptr<engine::Operation> make_operation(Prepared& prepared);
   std::shared_ptr<TwoLevelSum> add_to_hierarchy(Prepared& prepared,
                                                 const std::shared_ptr<engine::Operation>& operation,
@@ -188,7 +241,7 @@ class CommunicatorCore {
   void end_operations();
   void close_hierarchy(bool together) noexcept;
   void log_untold();
-  void come_to_rest();
+  bool come_to_rest();
   void shut_down_lanes();
   void stop_threads();
   void take_for_stuck();
@@ -205,11 +258,24 @@ class CommunicatorCore {
   Notifier notifier_;  // before lanes_, which finish operations
   LaneSet lanes_;
   OperationTable operations_;
+  std::vector<std::shared_ptr<CapturedCall>> captured_;  // with the lock of the operations
   Splitter splitter_;
   JoiningChildren children_;  // before control_, whose thread fails them
   std::atomic<std::uint64_t> operations_started_{0}, blocks_scanned_{0};
   std::atomic<bool> told_{false}, warned_of_far_memory_{false};
   std::atomic<bool> stuck_{false};  // a thread has not come back from the transport
+
+  const bool replaceable_;
+  std::promise<std::shared_ptr<CommunicatorCore>> replacement_;  // kept when the ending thread has ended
+  const std::shared_future<std::shared_ptr<CommunicatorCore>> replaced_by_ =
+      replacement_.get_future().share();
+  /// Of a core that takes the place of another one: what its ranks have told of the operations on that.
+  std::optional<Reassignment> reassignment_;
+  /// The next calls, of which ranks have made some on the core that this one replaces: why they fail, or
+  /// nothing for those that begin. With the lock of the operations.
+  std::deque<std::optional<Failure>> calls_to_come_;
+  std::map<const engine::Operation*, Run> begun_again_;  // with the lock of the operations
+  Statistics former_;                                    // of the cores that this one replaces
 
   std::promise<void> end_;  // kept once the operations of a failed communicator are over
   const std::shared_future<void> ended_ = end_.get_future().share();
@@ -219,7 +285,21 @@ class CommunicatorCore {
   std::shared_ptr<bootstrap::ControlPlane> former_control_;  // of the communicator that this one replaces
   const std::unique_ptr<Hierarchy> hierarchy_;  // nullptr if the members' hosts have no use for it
   StagingThread staging_;
-  EngineThreads threads_;  // the last member, because the threads use all others
+  std::shared_ptr<PeerBoard> board_;  // nullptr: GPUs do not sum
+  EngineThreads threads_;             // the last member, because the threads use all others
 };
+
+template <typename Call>
+auto CommunicatorCore::on_present(std::shared_ptr<CommunicatorCore> core, Call call) {
+  while (true) {
+    core = present(std::move(core));
+    try {
+      return call(core);
+    } catch (const Error& e) {
+      const auto failure = core->failure();
+      if (!failure || failure->text != e.what() || present(core) == core) throw;
+    }
+  }
+}
 
 }  // namespace nzcl::comm

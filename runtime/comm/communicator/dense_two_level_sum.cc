@@ -6,6 +6,7 @@
 
 #include "runtime/base/bitmap.h"
 #include "runtime/base/divide.h"
+#include "runtime/comm/lists/index_list.h"
 #include "runtime/operation/slice_view.h"
 
 namespace nzcl::comm {
@@ -28,9 +29,25 @@ void DenseTwoLevelSum::announce() {
   }
 }
 
+void DenseTwoLevelSum::take_list(const HostList& list) {
+  const wire::OperationRecord& r = request_.record;
+  const std::uint64_t blocks = ceil_div(r.count, r.block_elems);
+  const IndexList indices(list.indices, blocks, list.sum_duplicates);
+  indices.check_sums(list.values, r.count, r.block_elems, request_.type(), request_.op());
+  request_.bitmap = indices.bitmap(blocks);
+  request_.sparse = engine::InputView{.base = list.values};
+  if (indices.order().empty()) return;
+  sorted_values_ = indices.sorted_values(list.values, r.block_elems, request_.type(), request_.op());
+  request_.sparse->base = sorted_values_.data();
+}
+
+void DenseTwoLevelSum::refuse(const Failure& failure) {
+  for (PieceState& piece : pieces_) piece.failure = failure;
+}
+
 /// The pieces stay where they are, so steps may refer to them.
 void DenseTwoLevelSum::begin() {
-  if (request_.sparse.base != nullptr) place_values();
+  if (request_.sparse) place_values();
   const auto self = shared_from_this();
   for (PieceState& piece : pieces_)
     levels_.steps(Level::up).ready(piece.up, [this, self, &piece] { sum_host(piece); });
@@ -46,8 +63,8 @@ void DenseTwoLevelSum::place_values() {
   std::memset(output, 0, bytes);
   std::uint64_t i = 0;
   for (std::uint64_t b = next_set(bits, 0, blocks); b < blocks; b = next_set(bits, b + 1, blocks), ++i) {
-    const std::uint64_t from = request_.sparse.order.empty() ? i : request_.sparse.order[i];
-    std::memcpy(output + b * block_bytes, request_.sparse.base + from * block_bytes,
+    const std::uint64_t from = request_.sparse->order.empty() ? i : request_.sparse->order[i];
+    std::memcpy(output + b * block_bytes, request_.sparse->base + from * block_bytes,
                 std::min(block_bytes, bytes - b * block_bytes));
   }
 }

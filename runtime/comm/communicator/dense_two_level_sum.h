@@ -18,6 +18,10 @@ class DenseTwoLevelSum final : public TwoLevelSum {
   void announce() override;
   void begin() override;
 
+ protected:
+  void take_list(const HostList& list) override;
+  void refuse(const Failure& failure) override;
+
  private:
   struct PieceState {
     engine::Piece cut;
@@ -41,7 +45,8 @@ class DenseTwoLevelSum final : public TwoLevelSum {
   std::vector<std::uint64_t> counts(const engine::Piece& piece) const;
 
   Levels& levels_;
-  const TwoLevelRequest request_;
+  TwoLevelRequest request_;
+  std::vector<std::byte> sorted_values_;  // of a list from a GPU
   std::vector<PieceState> pieces_;
 
   std::mutex mutex_;  // of all below

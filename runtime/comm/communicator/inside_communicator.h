@@ -22,11 +22,14 @@ void refuse_unknown(Communicator& communicator, const Error& refusal);
 /// order of operations.
 void check(Communicator& communicator, const Request& request);
 
-/// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read.
-void require_unwritten(Communicator& communicator, std::span<const std::byte> input);
+/// Throws Error{invalid_usage} if an operation in flight writes to what an allreduce is about to read, and
+/// Error{unsupported} if that is memory of a GPU, and may not be.
+void require_unwritten(Communicator& communicator, std::span<const std::byte> input, bool may_be_gpu);
 
 /// Whether the communicator exchanges such a tensor in tiles. Otherwise it does not take the request.
 bool takes(Communicator& communicator, const CompressedRequest& request);
+/// Whether it exchanges values with their indices at all.
+bool takes_lists(Communicator& communicator);
 /// Returns why the results of compressed tensors cannot be coded here, as a part of a sentence, or nullptr.
 const char* why_no_coded_results(Communicator& communicator);
 /// Whether all slices are owned by ranks, and none by a dedicated aggregator.
@@ -34,7 +37,7 @@ bool owners_are_ranks(Communicator& communicator);
 /// Which share of a tensor has owners that are not this member.
 double remote_share(Communicator& communicator);
 /// Starts what the request asks for. Ranks whose checksums differ fail by name. The source of a compressed
-/// request has to be asked to make what is not made by other threads.
+/// request has to be asked to make what is not made by other threads, unless a step on a GPU makes it.
 Work start(Communicator& communicator, const Request& request, std::uint64_t checksum = 0);
 /// Called with what start() has returned, by whoever has had the source make something: sends that.
 void send_made(const Work& work);

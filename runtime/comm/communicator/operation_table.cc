@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "nzcl/error.h"
 #include "runtime/comm/request/requests.h"
@@ -16,35 +17,55 @@ std::shared_ptr<Operation> OperationTable::blocker() const {
   return operation && !operation->finished() ? operation : nullptr;
 }
 
-/// Drops the references to the oldest operations, as far as they have finished. This happens just before the
-/// next operation is made, so that the allocator can reuse memory that is still in cache.
-void OperationTable::forget_finished() {
+std::shared_ptr<Operation> OperationTable::forget_finished() {
+  std::shared_ptr<Operation> last;
   for (; oldest_ < next_epoch_; ++oldest_) {
     Entry& entry = entries_[index_of(oldest_)];
     if (!entry.operation->finished()) break;
     entry.operation->release_regions();
+    last = std::move(entry.operation);
     entry = {};
   }
+  if (last && !last->layout.express()) last.reset();
+  return last;
 }
 
 void OperationTable::check_conflicts(std::string_view call, std::span<const std::byte> input,
                                      std::span<const std::byte> output) {
-  forget_finished();
+  if (const Entry* const other = find_conflict(input, output))
+    throw Error(ErrorCode::invalid_usage,
+                fmt::format("{}: a buffer overlaps a buffer of operation {}, which has not completed", call,
+                            other->operation->epoch));
+}
+
+const OperationTable::Entry* OperationTable::find_conflict(std::span<const std::byte> input,
+                                                           std::span<const std::byte> output) const {
   for (std::uint64_t epoch = oldest_; epoch < next_epoch_; ++epoch) {
     const Entry& other = entries_[index_of(epoch)];
     if (other.operation->finished()) continue;
-    if (overlap(output, other.output) || overlap(output, other.input) || overlap(input, other.output)) {
-      throw Error(ErrorCode::invalid_usage,
-                  fmt::format("{}: a buffer overlaps a buffer of operation {}, which has not completed", call,
-                              epoch));
-    }
+    if (overlap(output, other.output) || overlap(output, other.input) || overlap(input, other.output))
+      return &other;
   }
+  return nullptr;
+}
+
+std::shared_ptr<Operation> OperationTable::conflicting(std::span<const std::byte> input,
+                                                       std::span<const std::byte> output) {
+  const std::scoped_lock lock(mutex_);
+  const Entry* const other = find_conflict(input, output);
+  return other != nullptr ? other->operation : nullptr;
+}
+
+bool OperationTable::is_closed() {
+  const std::scoped_lock lock(mutex_);
+  return closed_;
 }
 
 void OperationTable::add(std::shared_ptr<Operation> operation, std::span<const std::byte> input,
-                         std::span<const std::byte> output) {
+                         std::span<const std::byte> output, std::shared_ptr<const KeptRequest> kept) {
   if (!operation->refusal) wanted_ = next_epoch_ + 1;
-  entries_[next_index()] = {.operation = std::move(operation), .input = input, .output = output};
+  entries_[next_index()] = {
+      .operation = std::move(operation), .input = input, .output = output, .kept = std::move(kept)};
   ++next_epoch_;
 }
 
@@ -61,6 +82,19 @@ std::vector<std::shared_ptr<Operation>> OperationTable::all() const {
     if (entry.operation) operations.push_back(entry.operation);
   }
   return operations;
+}
+
+OperationsInFlight OperationTable::in_flight() const {
+  using State = OperationsInFlight::State;
+  OperationsInFlight result{.first = oldest_, .states = {}};
+  for (std::uint64_t epoch = oldest_; epoch < next_epoch_; ++epoch) {
+    const Entry& entry = entries_[index_of(epoch)];
+    result.states.push_back(entry.operation->finished() ? State::ended
+                            : !entry.kept               ? State::unkept
+                            : entry.kept->is_spoiled()  ? State::spoiled
+                                                        : State::whole);
+  }
+  return result;
 }
 
 void OperationTable::fail_all(const Failure& failure) {

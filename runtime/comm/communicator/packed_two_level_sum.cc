@@ -24,6 +24,12 @@ void PackedTwoLevelSum::begin() {
   levels_.steps(Level::up).ready(up_, [this, self = shared_from_this()] { sum_host(); });
 }
 
+/// The first step checks it.
+void PackedTwoLevelSum::take_list(const HostList& list) {
+  request_.input = list.values;
+  request_.set_indices(list.indices, list.sum_duplicates);
+}
+
 SparseAllreduceRequest PackedTwoLevelSum::step_request(LevelBuffer* result) const {
   SparseAllreduceRequest request{.count = request_.record.count,
                                  .type = request_.type(),

@@ -17,6 +17,10 @@ class PackedTwoLevelSum final : public TwoLevelSum {
   void announce() override;
   void begin() override;
 
+ protected:
+  void take_list(const HostList& list) override;
+  void refuse(const Failure& failure) override { failure_ = failure; }
+
  private:
   using Operation = engine::Operation;
 
@@ -31,7 +35,7 @@ class PackedTwoLevelSum final : public TwoLevelSum {
   std::uint64_t complete(Operation& step, LevelBuffer& buffer);
 
   Levels& levels_;
-  const TwoLevelRequest request_;
+  TwoLevelRequest request_;
   std::uint64_t up_ = 0, across_ = 0, down_ = 0;      // numbers of its steps
   std::unique_ptr<LevelBuffer> of_host_, of_column_;  // what the steps have left
   std::uint64_t host_blocks_ = 0, column_blocks_ = 0;

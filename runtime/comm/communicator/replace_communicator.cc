@@ -56,7 +56,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::regroup(const bootstrap::Reg
     std::shared_ptr<CommunicatorCore> core;
     std::optional<Failure> failure;
     try {
-      core = try_attempt(attempt, place, deadline);
+      core = try_attempt(attempt, wish, place, deadline);
     } catch (const std::exception& e) {
       failure = failure_of(e);
     }
@@ -88,14 +88,17 @@ bool CommunicatorCore::wait_for_all(std::optional<verbs::Deadline> deadline) {
     const std::scoped_lock lock(operations_.mutex());
     pending = operations_.all();
   }
-  return std::all_of(pending.begin(), pending.end(),
-                     [&](const auto& operation) { return operation->refusal || wait(*operation, deadline); });
+  return std::all_of(pending.begin(), pending.end(), [&](const auto& operation) {
+    const bool refused = !operation->staged && operation->refusal;  // staged ones have been called
+    return refused || wait(*operation, deadline);
+  });
 }
 
 std::shared_ptr<CommunicatorCore> CommunicatorCore::try_attempt(const bootstrap::Regrouping::Attempt& attempt,
+                                                                const bootstrap::RegroupWish& wish,
                                                                 const std::string& place,
                                                                 verbs::Deadline deadline) {
-  const bool must_end = attempt.grow == 0 || control_->failed();
+  const bool must_end = !wish.whole && (attempt.grow == 0 || control_->failed());
   if (must_end && ended_.wait_until(deadline) != std::future_status::ready)
     throw Error(ErrorCode::timeout, "the operations of the communicator did not end in time");
   if (attempt.grow > 0) {
@@ -103,7 +106,18 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::try_attempt(const bootstrap:
     return join_by(std::move(growth.options), std::move(growth.meeting), std::move(growth.identity), session_,
                    deadline);
   }
-  return join_part(part_of_attempt(introduction_, control_->regrouping(), attempt), deadline);
+  if (wish.whole && attempt.members.size() == static_cast<std::size_t>(members().count()))
+    throw Error(ErrorCode::peer_failed,
+                "no aggregator is lost, so the next communicator would fail as this one");
+  auto core = join_part(part_of_attempt(introduction_, control_->regrouping(), attempt), deadline);
+  if (!wish.whole) return core;
+  try {
+    core->reassignment_ = core->compare(operations_, deadline);
+  } catch (...) {
+    core->discard();
+    throw;
+  }
+  return core;
 }
 
 }  // namespace nzcl::comm

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <new>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 #include "nzcl/duration.h"
@@ -45,6 +47,11 @@ engine::InputBlocks input_blocks_of(const Prepared& p) {
   return input;
 }
 
+StagedWork::Exchanged exchanged(const Prepared& p) {
+  return p.record.algorithm == wire::Algorithm::hierarchy ? StagedWork::Exchanged::by_others
+                                                          : StagedWork::Exchanged::by_operation;
+}
+
 }  // namespace
 
 // --- Requests
@@ -53,7 +60,11 @@ bool CommunicatorCore::takes(const CompressedRequest& request) const {
   if (introduction_.wing || members().workers == 1) return false;
   wire::OperationRecord record = shape_of(request, WireType::as_is);
   record.algorithm = engine::choose_algorithm(config_, record, request.algorithm);
-  return engine::layout_of(config_, 0, record).tiled();
+  if (!engine::layout_of(config_, 0, record).tiled()) return false;
+  if (config_.algorithm != Algorithm::hierarchy) return true;
+  // In two levels, what the ranks of a host send is decoded before it is summed, so it travels as a list.
+  record.value_rule = wire::ValueRule::as_is;
+  return engine::choose_algorithm(config_, record, request.algorithm) != wire::Algorithm::hierarchy;
 }
 
 const char* CommunicatorCore::why_no_coded_results() const {
@@ -70,16 +81,21 @@ std::shared_ptr<Operation> CommunicatorCore::start(const Request& request, std::
   try {
     Prepared p;
     std::optional<Error> refusal;
-    try {
-      prepare_request(request, p);
-    } catch (const Error& e) {
-      refusal = e;
-    } catch (const std::bad_alloc&) {
-      refusal =
-          Error(ErrorCode::system, fmt::format("{}: out of memory", wire::name_of(p.record.collective)));
+    const auto* const repeatable = std::get_if<const AllreduceRequest*>(&request);
+    std::unique_lock lock(operations_.mutex());
+    if (repeatable != nullptr && recent_.recall(**repeatable, p)) {
+      keep(request, p);
+    } else {
+      lock.unlock();
+      refusal = try_to_prepare(request, p);
+      if (refusal && is_captured(p)) throw Error(*refusal);  // nothing begins on the other ranks either
+      if (!refusal && p.on_gpu.by_graph) return capture(p);
+      if (!refusal) keep(request, p);
+      lock.lock();
+      if (repeatable != nullptr && !refusal) recent_.remember(**repeatable, session_->registrations(), p);
     }
     if (checksum != 0) p.record.checksum = checksum;
-    return launch(p, std::move(refusal));
+    return launch(lock, p, std::move(refusal));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {  // memory ran out, so the place in the order was not taken
@@ -97,7 +113,8 @@ void CommunicatorCore::refuse(const Request& request, const Error& refusal) {
   nothing.record.algorithm = engine::choose_algorithm(config_, nothing.record, asked_algorithm(request));
   nothing.chunk_begins = chunk_begins_of(request, nothing.record);
   try {
-    launch(nothing, refusal);
+    std::unique_lock lock(operations_.mutex());
+    launch(lock, nothing, refusal);
   } catch (const Error& e) {
     if (std::string_view(e.what()) != refusal.what()) throw;
   }
@@ -114,16 +131,26 @@ void CommunicatorCore::check(const Request& request) {
   operations_.check_conflicts("allreduce", p.input_bytes, p.output_bytes);
 }
 
-void CommunicatorCore::require_unwritten(std::span<const std::byte> input) {
-  refuse_gpu_memory("allreduce", session_->registrations(), input, "input");
+void CommunicatorCore::require_unwritten(std::span<const std::byte> input, bool may_be_gpu) {
+  if (!may_be_gpu) refuse_gpu_memory("allreduce", session_->registrations(), input, "input");
   const std::scoped_lock lock(operations_.mutex());
   operations_.check_conflicts("allreduce", input, {});
 }
 
+/// Does prepare_request(), and returns why the request is refused if it is.
+std::optional<Error> CommunicatorCore::try_to_prepare(const Request& request, Prepared& p) {
+  try {
+    prepare_request(request, p);
+    return std::nullopt;
+  } catch (const Error& e) {
+    return e;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::system, fmt::format("{}: out of memory", wire::name_of(p.record.collective)));
+  }
+}
+
 /// Checks the request, and sets `p` to what it comes to. If it throws, `p.record` is all that counts.
 void CommunicatorCore::prepare_request(const Request& request, Prepared& p) {
-  const auto* const repeatable = std::get_if<const AllreduceRequest*>(&request);
-  if (repeatable != nullptr && recent_.recall(**repeatable, p)) return;
   p.record = shape_of(&kUnknownRequest, WireType::as_is);  // what counts if the next line throws
   p.record = shape_of(request, wire_type_);
   p.chunk_begins = chunk_begins_of(request, p.record);
@@ -132,28 +159,95 @@ void CommunicatorCore::prepare_request(const Request& request, Prepared& p) {
   check_algorithm(p.record);
   prepare(request, session_->registrations(), p);
   if (p.input.sparse) refuse_sparse();
-  if (repeatable != nullptr) recent_.remember(**repeatable, session_->registrations(), p);
-  if (p.gpu) stage(p);
+  if (p.gpu) stage(p, asked_algorithm(request));
 }
 
-/// Gives a request whose memory is on a GPU the host memory that stands for it.
-void CommunicatorCore::stage(Prepared& p) {
+/// Gives a request with memory on a GPU the host memory that stands for it.
+void CommunicatorCore::stage(Prepared& p, Algorithm asked) {
+  const auto call = wire::name_of(p.record.collective);
   if (introduction_.wing)
-    throw Error(ErrorCode::unsupported,
-                "allreduce: the switch exchange does not take memory of a GPU; set algorithm to another one");
-  if (p.record.algorithm == wire::Algorithm::hierarchy)
-    throw Error(ErrorCode::unsupported,
-                "allreduce: a hierarchy does not take memory of a GPU; set the request's algorithm to push");
-  if (!p.layout) p.layout = engine::layout_of(config_, 0, p.record);
-  p.staged = staging_.make(p.gpu, p.on_gpu, *p.layout);
-  p.input = p.staged->input();
-  p.output = p.staged->output();
-  p.regions = {p.staged->region(), p.staged->region()};
-  const auto& region = p.regions[1];
-  const auto remote =
-      region->remote().offset(static_cast<std::uint64_t>(p.output.base - region->bytes().data()));
-  p.record.output_address = remote.address;
-  p.record.output_key = remote.key;
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: the switch exchange does not take memory of a GPU; set algorithm to another one",
+                    call));
+  if ((p.gpu_step || p.stream_on_gpu) && is_captured(p))
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: the stream is captured into a graph, which can have calls with whole tensors "
+                    "only: no sparse streams, and no compressors",
+                    call));
+  if (p.gpu_step) return stage_compressed(p);
+  if (p.stream_on_gpu) return stage_stream(p);
+  p.on_gpu.check = options().check != 0;
+  p.on_gpu.by_graph = is_captured(p);
+  p.on_gpu.gpus_may_sum = may_sum_on_gpus(p, asked);
+  p.on_gpu.type = static_cast<gpu::SumType>(p.record.type);
+  p.on_gpu.op = static_cast<gpu::SumOp>(p.record.op);
+  auto staged = staging_.make(p.gpu, p.on_gpu, layout_for_gpu(p), exchanged(p));
+  if (staged->has_input()) {
+    p.input = staged->input();
+    p.regions[0] = staged->region();
+  }
+  if (staged->has_output()) set_staged_output(*staged, p);
+  p.staged = std::move(staged);
+}
+
+/// Whether the ranks' GPUs may sum it, where all of them can: whoever names an algorithm gets that.
+bool CommunicatorCore::may_sum_on_gpus(const Prepared& p, Algorithm asked) const {
+  const wire::OperationRecord& record = p.record;
+  return board_ && asked == Algorithm::automatic && record.algorithm == wire::Algorithm::push &&
+         record.collective == wire::Collective::allreduce && record.packed_result == 0 &&
+         record.value_rule == wire::ValueRule::as_is && record.checksum == 0 && !p.on_gpu.by_graph;
+}
+
+/// Whether the request's stream is captured into a graph. That of a GPU which cannot tell is not.
+bool CommunicatorCore::is_captured(const Prepared& p) noexcept {
+  try {
+    return p.gpu && p.gpu->captures(p.stream_on_gpu ? p.stream_on_gpu->stream : p.on_gpu.stream);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// An operation whose tensor others exchange has no slices of it itself, but the GPU needs some.
+engine::SliceLayout CommunicatorCore::layout_for_gpu(Prepared& p) const {
+  if (p.record.algorithm != wire::Algorithm::hierarchy) {
+    if (!p.layout) p.layout = layout_of(p, 0);
+    return *p.layout;
+  }
+  wire::OperationRecord flat = p.record;
+  flat.algorithm = wire::Algorithm::push;
+  return engine::layout_of(config_, 0, flat);
+}
+
+/// The same for a sparse stream.
+void CommunicatorCore::stage_stream(Prepared& p) {
+  auto staged = staging_.make(p.gpu, *p.stream_on_gpu, layout_for_gpu(p), exchanged(p));
+  if (const StagedList* const list = staged->list()) {
+    p.input = list->input();
+    p.regions[0] = list->region();
+  }
+  if (const StagedOperation* const dense = staged->dense()) set_staged_output(*dense, p);
+  if (const StagedPacked* const packed = staged->packed()) p.output = packed->output();
+  p.staged = std::move(staged);
+}
+
+/// The same for what a compressor on a GPU selects.
+void CommunicatorCore::stage_compressed(Prepared& p) {
+  const bool in_tiles = p.known == Prepared::Input::source;
+  auto staged =
+      staging_.make(p.gpu_step, p.on_gpu.output, p.on_gpu.stream, in_tiles, layout_for_gpu(p), exchanged(p));
+  if (!in_tiles) {
+    p.input = staged->input();
+    p.regions[0] = staged->region();
+  }
+  if (const StagedOperation* const dense = staged->dense()) set_staged_output(*dense, p);
+  p.staged = std::move(staged);
+}
+
+void CommunicatorCore::set_staged_output(const StagedOperation& staged, Prepared& p) {
+  p.output = staged.output();
+  set_output_region(staged.region(), p);
 }
 
 /// Takes back that values are to travel in a narrower type if the tensor's blocks are too large for it.
@@ -191,10 +285,12 @@ void CommunicatorCore::refuse_sparse() const {
 // --- Starting
 
 /// Throws `refusal`, or what the operations in flight and the input itself say against the request, after the
-/// operation that takes its place has been started.
-std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<Error> refusal) {
-  std::unique_lock lock(operations_.mutex());
+/// operation that takes its place has been started. `lock` is that of the operations.
+std::shared_ptr<Operation> CommunicatorCore::launch(std::unique_lock<std::mutex>& lock, Prepared& p,
+                                                    std::optional<Error> refusal) {
   wait_for_room(lock);
+  take_call_to_come();
+  const auto forgotten = operations_.forget_finished();  // destroyed at the end
   std::unique_ptr<const engine::InputCheck> check;
   if (!refusal) {
     try {
@@ -212,24 +308,45 @@ std::shared_ptr<Operation> CommunicatorCore::launch(Prepared& p, std::optional<E
   }
   auto operation = make_or_refuse(p, refusal);
   operation->input_check = std::move(check);
+  // A list that is still to come from a GPU.
+  const auto coming = p.known == Prepared::Input::staged_list ? p.staged : nullptr;
   std::shared_ptr<TwoLevelSum> levels;
   if (p.record.algorithm == wire::Algorithm::hierarchy) levels = add_to_hierarchy(p, operation, refusal);
-  operations_.add(operation, p.input_bytes, p.output_bytes);
+  operations_.add(operation, p.input_bytes, p.output_bytes, std::move(p.kept));
+  if (p.staged) p.staged->called(operation->epoch);
+  if (board_) board_->called(operation->epoch);
   if (!refusal) count(operations_started_, 1);
   if (p.known == Prepared::Input::scan) {
     count(blocks_scanned_, operation->contributed_blocks());
-    if (!operation->layout.express() && !operation->layout.tiled() && !operation->staged)
+    if (!operation->layout.express() && !operation->layout.tiled() && !operation->input_is_staged())
       threads_.scan_pool().submit(operation);
   }
-  if (p.known == Prepared::Input::source) threads_.scan_pool().submit(operation);
+  if (p.known == Prepared::Input::source && !p.gpu_step) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
-  if (operation->staged) staging_.watch(std::move(p.staged), operation);
+  if (operation->staged) {
+    std::function<void()> begin;
+    if (levels)
+      begin = [sum = std::exchange(levels, nullptr), coming] {
+        if (coming) sum->give_list(*coming);
+        sum->begin();
+      };
+    staging_.watch(std::move(p.staged), operation, std::move(begin));
+  }
   lock.unlock();
   if (levels) levels->begin();
   lanes_.drive();  // sends at once what can be sent already
   if (refusal) throw Error(*refusal);
   control_->has_begun(operation->epoch + 1);
   return operation;
+}
+
+/// Throws if the operation whose place the call takes has failed already, on the communicator that this one
+/// replaces.
+void CommunicatorCore::take_call_to_come() {
+  if (calls_to_come_.empty()) return;
+  const auto failure = std::move(calls_to_come_.front());
+  calls_to_come_.pop_front();
+  if (failure) throw Error(failure->code, failure->text);
 }
 
 /// Takes what the operation is to sum, so that its own lanes only find out whether the ranks agree.
@@ -240,7 +357,10 @@ std::shared_ptr<TwoLevelSum> CommunicatorCore::add_to_hierarchy(Prepared& p,
   if (refusal) {
     request.refusal = Failure{refusal->code(), refusal->what()};
   } else {
-    for (const auto range : {p.input_bytes, p.output_bytes}) {
+    const auto on_host = [](const std::byte* base, std::span<const std::byte> bytes) {
+      return std::span(base, bytes.size());
+    };
+    for (const auto range : {on_host(p.input.base, p.input_bytes), on_host(p.output.base, p.output_bytes)}) {
       if (auto handle = session_->registrations().handle_of(range).lock())
         request.handles.push_back(std::move(handle));
     }
@@ -249,14 +369,9 @@ std::shared_ptr<TwoLevelSum> CommunicatorCore::add_to_hierarchy(Prepared& p,
     request.dense = p.known == Prepared::Input::all;
     request.bitmap = std::move(p.bitmap);
     if (p.output.packed) {
-      const auto* const indices = static_cast<const std::byte*>(p.caller_indices.data());
-      request.index_count = p.caller_indices.size();
-      request.index_type = p.caller_indices.type();
-      const std::size_t index_bytes = request.index_type == IndexType::int64 ? 8 : 4;
-      request.indices.assign(indices, indices + request.index_count * index_bytes);
-      request.sum_duplicates = p.sum_duplicates;
+      request.set_indices(p.caller_indices, p.sum_duplicates);
     } else if (p.input.sparse) {
-      request.sparse = std::move(p.input);
+      if (p.known != Prepared::Input::staged_list) request.sparse = std::move(p.input);
       request.input = p.output.base;
     }
   }
@@ -267,15 +382,14 @@ std::shared_ptr<TwoLevelSum> CommunicatorCore::add_to_hierarchy(Prepared& p,
 }
 
 std::unique_ptr<const engine::InputCheck> CommunicatorCore::check_input(const Prepared& p) const {
-  if (options().check == 0 || p.input_bytes.empty() || p.gpu) return nullptr;
+  if (options().check == 0 || p.input_bytes.empty() || p.on_gpu.input != nullptr ||
+      p.known == Prepared::Input::staged_list || p.gpu_step)
+    return nullptr;
   engine::InputBlocks input = input_blocks_of(p);
   if (p.known == Prepared::Input::bitmap && !p.input.sparse) {
-    if (const auto block = engine::first_hidden_block(input, p.bitmap)) {
+    if (const auto block = engine::first_hidden_block(input, p.bitmap))
       throw Error(ErrorCode::invalid_argument,
-                  fmt::format("{}: block {} of the input is not all zero bytes, and its bit in the "
-                              "bitmap is not set; -0.0 is no zero here",
-                              wire::name_of(p.record.collective), *block));
-    }
+                  fmt::format("{}: {}", wire::name_of(p.record.collective), engine::hidden_text(*block)));
   }
   return std::make_unique<const engine::InputCheck>(std::move(input));
 }
@@ -308,21 +422,24 @@ std::shared_ptr<Operation> CommunicatorCore::make_or_refuse(Prepared& p, std::op
   return make_operation(p);
 }
 
+/// The layout refers to the chunks of `p`.
+engine::SliceLayout CommunicatorCore::layout_of(const Prepared& p, std::uint64_t epoch) const {
+  return engine::layout_of(config_, epoch, p.record,
+                           p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
+}
+
 std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
   const std::uint64_t epoch = operations_.next_epoch();
-  const engine::SliceLayout layout =
-      p.layout ? p.layout->at_epoch(epoch)
-               : engine::layout_of(config_, epoch, p.record,
-                                   p.chunk_begins.empty() ? nullptr : p.chunk_begins.data());
+  const engine::SliceLayout layout = p.layout ? p.layout->at_epoch(epoch) : layout_of(p, epoch);
   const bool levels = p.record.algorithm == wire::Algorithm::hierarchy;
   if (p.known == Prepared::Input::indices && !(levels && p.output.packed)) cut_indices(p, layout);
-  p.output.spare = spare_memory_;
+  p.output.spare = spare_memory_.get();
   // Of a hierarchy, other operations read the input, and write what is packed.
   engine::InputView input =
       levels ? engine::InputView{.base = p.input.base, .region = p.input.region} : std::move(p.input);
-  const engine::OutputView output =
-      levels ? engine::OutputView{.base = p.output.base, .region = p.output.region} : p.output;
-  auto operation = std::make_shared<Operation>(layout, p.record, std::move(input), output,
+  engine::OutputView output =
+      levels ? engine::OutputView{.base = p.output.base, .region = p.output.region} : std::move(p.output);
+  auto operation = std::make_shared<Operation>(layout, p.record, std::move(input), std::move(output),
                                                static_cast<int>(lanes_.size()));
   operation->chunk_begins = std::move(p.chunk_begins);  // they stay where `layout` refers to them
   operation->set_rank(members().self, members().workers);
@@ -338,6 +455,7 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
   operation->regions = std::move(p.regions);
   operation->refusal = std::move(p.refusal);
   operation->own_values = std::move(p.own_values);
+  operation->staged = p.staged;
   if (levels) {
     operation->set_rest();
     return operation;
@@ -357,12 +475,13 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
     case Prepared::Input::none:
       operation->set_no_input();
       break;
+    case Prepared::Input::staged_list:  // the staging gives it to the operation
+      break;
     case Prepared::Input::source:
       operation->set_input_source(std::move(p.source));
       operation->set_result_coder(std::move(p.result_coder));
       break;
   }
-  operation->staged = p.staged;
   if (p.staged) operation->await_staging();
   return operation;
 }

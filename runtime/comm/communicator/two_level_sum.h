@@ -11,6 +11,7 @@
 
 #include "nzcl/packed_memory.h"
 #include "runtime/base/failure.h"
+#include "runtime/comm/gpu/staged_work.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/operation/operation.h"
 #include "runtime/plan/hierarchy.h"
@@ -35,13 +36,15 @@ struct TwoLevelRequest {
   bool dense = false;                   // all blocks of the input are sent
   std::vector<std::uint64_t> bitmap{};  // those that are, if the caller or its indices have told
   /// Values that belong into the output before the sum begins, because the caller gave them with indices.
-  engine::InputView sparse{};
+  std::optional<engine::InputView> sparse{};
 
   // --- With a packed result.
   std::vector<std::byte> indices{};  // as the caller gave them
   std::size_t index_count = 0;
   IndexType index_type = IndexType::int64;
   bool sum_duplicates = false;
+  /// Copies the list.
+  void set_indices(const IndexSpan& list, bool duplicates);
 
   DataType type() const { return static_cast<DataType>(record.type); }
   ReduceOp op() const { return static_cast<ReduceOp>(record.op); }
@@ -66,6 +69,14 @@ class TwoLevelSum : public std::enable_shared_from_this<TwoLevelSum> {
   virtual void announce() = 0;
   /// Lets the first steps begin. It may start operations, and wait until there is room for them.
   virtual void begin() = 0;
+  /// Gives it, before it begins, the caller's list, which was on a GPU when the sum was made. If it is wrong,
+  /// the steps are refused. If it has not come, because the communicator has failed, there is none.
+  void give_list(const StagedWork& staged);
+
+ protected:
+  /// Throws Error if it is wrong.
+  virtual void take_list(const HostList& list) = 0;
+  virtual void refuse(const Failure& failure) = 0;
 };
 
 /// Makes the sum that the request asks for. `levels` outlive it.

@@ -4,7 +4,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "runtime/compress/random.h"
+#include "runtime/base/mix.h"
 #include "runtime/kernels/narrow.h"
 
 namespace nzcl::comm {
@@ -51,7 +51,7 @@ void CodedResults::code_levels(const engine::SummedTile& tile, std::byte* to) co
                               static_cast<std::uint16_t>(std::min(count, levels_->bucket) - 1)};
   std::memcpy(to, &head, sizeof head);
   const std::span coded(to + sizeof head, compress::qsgd_bytes(*levels_, count));
-  const auto key = compress::make_key(state_.compressor().seed, step_, tile.begin, kResults);
+  const auto key = make_key(state_.compressor().seed, step_, tile.begin, kResults);
   compress::qsgd_encode(*levels_, tile.sums, key, coded);
   [[maybe_unused]] const bool good = compress::qsgd_decode(*levels_, coded, tile.spare);
   assert(good);

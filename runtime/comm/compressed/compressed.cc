@@ -1,8 +1,8 @@
 // How compressed gradients travel. A tensor that is exchanged in tiles is compressed slice by slice, while
 // the slices before are on their way already, and its values are coded. A tensor of one message, or of one
-// rank, is compressed as a whole, and its values travel as they are: with their indices in the sparse
-// allreduce of single elements, or, where everything is sent, in the dense one. So does a tensor of the
-// switch exchange, which takes dense ones only.
+// rank, is compressed as a whole, and its values travel as they are, with their indices in the sparse
+// allreduce of single elements. The switch exchange takes dense tensors only, so of compressors only those
+// that send everything.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -19,6 +19,7 @@
 #include "runtime/comm/compressed/compressed_tiles.h"
 #include "runtime/comm/compressed/compressor_state.h"
 #include "runtime/compress/check.h"
+#include "runtime/gpu/find_gpu.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl {
@@ -81,7 +82,8 @@ struct SparseWay {
             .output = output,
             .wire_type = WireType::as_is,
             .timeout = r.timeout,
-            .tag = r.tag};
+            .tag = r.tag,
+            .stream = r.stream};
   }
   static void take_values(Communicator& communicator, StateImpl& state, const CompressedGradient& sent,
                           Request& request) {
@@ -93,12 +95,21 @@ struct SparseWay {
 };
 
 /// The communicator's own checks do not see the input, because no operation reads it.
-void check_input(Communicator& communicator, const CompressedAllreduceRequest& r) {
+void check_input(Communicator& communicator, const CompressedAllreduceRequest& r, const StateImpl& state) {
   const auto input = std::as_bytes(std::span(r.input, r.state->elements()));
   if (r.input != r.output &&
       comm::overlap(input, std::as_bytes(std::span(r.output, input.size() / sizeof(float)))))
     throw Error(ErrorCode::invalid_argument, "allreduce: input and output overlap without being the same");
-  comm::require_unwritten(communicator, input);
+  comm::require_unwritten(communicator, input, state.arrays != nullptr);
+  if (!state.arrays) return;
+  std::string why;
+  try {
+    if (gpu::find_gpu(input) == state.arrays->gpu()) return;
+  } catch (const Error& e) {
+    why = std::string(": ") + e.what();
+  }
+  throw Error(ErrorCode::unsupported, "allreduce: input is not on the GPU of the state, which is " +
+                                          state.arrays->gpu()->name() + why);
 }
 
 void check(Communicator& communicator, const CompressedAllreduceRequest& r, StateImpl& state) {
@@ -109,7 +120,7 @@ void check(Communicator& communicator, const CompressedAllreduceRequest& r, Stat
   if (r.state->elements() == 0) return;
   if (r.input == nullptr) throw Error(ErrorCode::invalid_argument, "allreduce: input is null");
   if (r.output == nullptr) throw Error(ErrorCode::invalid_argument, "allreduce: output is null");
-  check_input(communicator, r);
+  check_input(communicator, r, state);
 }
 
 /// Does a part of the call before the operation is started. If that fails, the request takes its place in the
@@ -157,7 +168,8 @@ comm::CompressedRequest coded_request(const CompressedAllreduceRequest& r) {
           .timeout = r.timeout,
           .tag = r.tag,
           .value_rule = comm::value_rule_of(r.state->compressor()),
-          .checksum = inside.checksum_in_tiles()};
+          .checksum = inside.checksum_in_tiles(),
+          .stream = r.stream};
 }
 
 /// The other ranks only have to know how large the tensor is.
@@ -207,6 +219,32 @@ Work run_in_tiles(Communicator& communicator, StateImpl& state, const Compressed
   return state.work;
 }
 
+/// The step is put into the caller's stream, and all else is done when it has come there. What is not
+/// exchanged in tiles travels as that of run_whole<SparseWay>().
+Work run_on_gpu(Communicator& communicator, StateImpl& state, const CompressedAllreduceRequest& r,
+                bool in_tiles) {
+  comm::CompressedRequest request = coded_request(r);
+  if (!in_tiles) {
+    request.value_rule = wire::ValueRule::as_is;
+    request.checksum = state.checksum();
+  }
+  comm::CompressedRequest size = request;  // all that the other ranks have to know
+  size.op = ReduceOp::sum;
+  or_refuse(communicator, size, [&] {
+    check(communicator, r, state);
+    request.step = std::make_shared<comm::GpuStep>(state.tensor, *state.arrays, r.input, r.stream,
+                                                   communicator.rank(), communicator.size());
+    if (!in_tiles) return;
+    request.source = std::make_shared<comm::CompressedTiles>(request.step, r.state->compressor(),
+                                                             comm::owners_are_ranks(communicator));
+    if (wire::has_coded_results(request.value_rule))
+      request.result_coder = std::make_shared<comm::CodedResults>(state.tensor);
+  });
+  state.work = comm::start(communicator, &request);
+  state.gpu_step = std::move(request.step);
+  return state.work;
+}
+
 /// Refuses a request that has no state, which alone knows what tensor it is about.
 [[noreturn]] void refuse_unknown(Communicator& communicator, const Error& refusal) {
   comm::refuse_unknown(communicator, refusal);
@@ -225,9 +263,12 @@ Work Communicator::allreduce_compressed(const CompressedAllreduceRequest& r) {
   StateImpl& inside = CompressorStateAccess::of(*r.state);
   inside.sent_share = comm::remote_share(*this);
   check_results(*this, r);
-  if (comm::takes(*this, size_of(r))) return run_in_tiles(*this, inside, r);
+  const bool in_tiles = comm::takes(*this, size_of(r));
+  if (inside.arrays) return run_on_gpu(*this, inside, r, in_tiles);
+  if (in_tiles) return run_in_tiles(*this, inside, r);
   const bool everything = std::holds_alternative<Everything>(r.state->compressor().selection);
-  return everything ? run_whole<DenseWay>(*this, inside, r) : run_whole<SparseWay>(*this, inside, r);
+  return everything && !comm::takes_lists(*this) ? run_whole<DenseWay>(*this, inside, r)
+                                                 : run_whole<SparseWay>(*this, inside, r);
 }
 
 }  // namespace nzcl

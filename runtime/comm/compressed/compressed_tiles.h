@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "nzcl/compress.h"
-#include "runtime/compress/compression_step.h"
+#include "runtime/compress/slice_source.h"
 #include "runtime/operation/tile_source.h"
 
 namespace nzcl::comm {
@@ -14,8 +14,7 @@ namespace nzcl::comm {
 class CompressedTiles : public engine::TileSource {
  public:
   /// `owners_draw`: whether all owners of slices are ranks, which draw what others do.
-  CompressedTiles(std::shared_ptr<compress::CompressionStep> step, const Compressor& compressor,
-                  bool owners_draw)
+  CompressedTiles(std::shared_ptr<compress::SliceSource> step, const Compressor& compressor, bool owners_draw)
       : step_(std::move(step)),
         values_(compressor.values),
         draws_(owners_draw && std::holds_alternative<RandomK>(compressor.selection)) {}
@@ -34,7 +33,7 @@ class CompressedTiles : public engine::TileSource {
   static Range range_of(std::span<const std::uint16_t> offsets, std::uint64_t begin, std::uint64_t end);
   engine::ValueCoding coding_of(std::span<const float> scales, std::size_t first, std::size_t last) const;
 
-  const std::shared_ptr<compress::CompressionStep> step_;
+  const std::shared_ptr<compress::SliceSource> step_;
   const ValueCodec values_;
   const bool draws_;
 };

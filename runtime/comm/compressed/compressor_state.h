@@ -6,6 +6,7 @@
 
 #include "nzcl/communicator.h"
 #include "nzcl/compress.h"
+#include "runtime/comm/gpu/gpu_step.h"
 #include "runtime/compress/compression_step.h"
 #include "runtime/compress/tensor_state.h"
 #include "runtime/compress/whole_tensor.h"
@@ -14,7 +15,8 @@ namespace nzcl {
 
 class CompressorState::Impl {
  public:
-  Impl(const Compressor& compressor, std::span<const Layer> layers);
+  /// `gpu`: where residual and velocity are; nullptr: here.
+  Impl(const Compressor& compressor, std::span<const Layer> layers, std::shared_ptr<gpu::Gpu> gpu);
   /// Waits for the operation that uses the buffers.
   ~Impl();
   Impl(const Impl&) = delete;
@@ -22,6 +24,8 @@ class CompressorState::Impl {
 
   /// Throws Error{invalid_usage} if an operation still uses the buffers. `call` is what the caller wants.
   void require_idle(const char* call);
+  /// Throws Error{unsupported} if the state is on a GPU.
+  void require_host(const char* call) const;
   /// What the state and its last operation have done.
   CompressionReport report();
   /// A checksum of what all ranks' states must have in common: the compressor, and in tiles also what the
@@ -30,6 +34,8 @@ class CompressorState::Impl {
   std::uint64_t checksum_in_tiles() const;
 
   compress::TensorState tensor;
+  std::unique_ptr<comm::GpuArrays> arrays;  // of a state on a GPU
+  std::shared_ptr<comm::GpuStep> gpu_step;  // its last one
   compress::WholeTensor whole;
   /// Of operations in tiles, which share it with the scan threads; nullptr before the first.
   std::shared_ptr<compress::CompressionStep> step;
@@ -42,6 +48,7 @@ class CompressorState::Impl {
   std::uint64_t sent_bytes = 0;  // of that operation, upwards, if it is not `work`
 
  private:
+  void require_no_work(const char* call);
   void note_sent_bytes();
   const std::uint64_t checksum_;
 };

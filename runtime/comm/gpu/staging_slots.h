@@ -5,19 +5,30 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "runtime/base/divide.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/gpu/gpu.h"
 
 namespace nzcl::comm {
 
-/// How much of everything an operation needs: bytes of its tensor, words of each of its two bitmaps, and
-/// flags.
+/// The bytes of as many pages as it takes. Parts of pinned memory begin at pages, so that kernels can read
+/// and write sixteen bytes at a time everywhere.
+constexpr std::uint64_t whole_pages(std::uint64_t bytes) {
+  constexpr std::uint64_t kPageBytes = 4096;
+  return ceil_div(bytes, kPageBytes) * kPageBytes;
+}
+
+/// How much of everything an operation needs: bytes of what it reads and of what it writes, words of the
+/// bitmap of either, and flags.
 struct SlotSize {
-  std::uint64_t bytes = 0, words = 0, flags = 0;
+  std::uint64_t input_bytes = 0, output_bytes = 0, words = 0, flags = 0;
+  std::uint64_t bytes() const { return input_bytes + output_bytes; }
   bool fits(const SlotSize& room) const {
-    return bytes <= room.bytes && words <= room.words && flags <= room.flags;
+    return input_bytes <= room.input_bytes && output_bytes <= room.output_bytes && words <= room.words &&
+           flags <= room.flags;
   }
 };
 
@@ -50,11 +61,15 @@ class StagingSlot {
     return memory_.seen(at);
   }
 
-  /// Begins a use in which the GPU raises the first `flags` flags, to use().
+  /// Begins a use in which the first `flags` flags are raised, to use(): by the GPU, or by raise_here() where
+  /// it has nothing to do.
   void begin_use(std::uint64_t flags);
+  /// Sets all words back to what they were before the present use began, so that it begins once more.
+  void take_back_use() const;
   std::uint32_t use() const { return use_; }
+  void raise_here(std::uint64_t flag) const;
   bool is_raised(std::uint64_t flag) const;
-  /// Whether the GPU has raised all flags of the present use, after which it does not write here any more.
+  /// Whether all flags of the present use are raised, after which the GPU does not write here any more.
   bool is_quiet() const;
 
  private:
@@ -79,6 +94,11 @@ class StagingSlots {
 
   const std::shared_ptr<gpu::Gpu>& gpu() const { return gpu_; }
   gpu::Stream stream() const { return stream_; }
+  /// Another stream, see Communicator::device_stream(). Throws Error{system}.
+  gpu::Stream callers_stream();
+  /// Makes a stream wait for the end of an operation, unless the flag says that it is over. Throws
+  /// Error{invalid_usage} if the stream is captured: a graph would wait for this one operation ever again.
+  void await(gpu::Stream stream, const gpu::Flag& done) const;
   /// Returns the smallest that is large enough and that the GPU does not write to, or a new one. Throws
   /// Error{system}.
   std::unique_ptr<StagingSlot> take(const SlotSize& size);
@@ -88,7 +108,8 @@ class StagingSlots {
   const std::shared_ptr<gpu::Gpu> gpu_;
   Registrations& registrations_;
   const gpu::Stream stream_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of all below
+  std::optional<gpu::Stream> callers_stream_;
   std::vector<std::unique_ptr<StagingSlot>> slots_;
 };
 

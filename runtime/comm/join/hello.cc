@@ -28,7 +28,7 @@ namespace {
 constexpr int kMostLanes = 1 << 16;
 
 /// The options that must be equal on all members.
-constexpr std::string_view kShared[] = {"transport", "aggregators", "connect",
+constexpr std::string_view kShared[] = {"transport", "aggregators", "on_aggregator_loss", "connect",
                                         "session",   "algorithm",   "sum_order"};
 constexpr std::string_view kSharedTunings[] = {"slot_bytes", "channel_slots", "slice_bytes", "packed_density",
                                                "host_ranks"};
@@ -75,6 +75,7 @@ std::string Hello::encode() const {
                     {"cores", cores},
                     {"cache_bytes", cache_bytes},
                     {"cpus", cpus},
+                    {"may_have_gpus", may_have_gpus},
                     {"options", shared_options(options)}});
 }
 
@@ -98,6 +99,7 @@ Hello Hello::decode(const std::string& text) {
     h.cores = j.at("cores");
     h.cache_bytes = j.at("cache_bytes");
     h.cpus = j.at("cpus");
+    h.may_have_gpus = j.at("may_have_gpus");
     set_shared_options(h.options, j.at("options"));
     // membership_of() computes with these numbers in int, where larger ones would overflow.
     if (h.index < -1 || h.index >= wire::kMaxMembers || h.lanes < 0 || h.lanes > kMostLanes || h.cores < 1)
@@ -125,6 +127,7 @@ Hello make_hello(const Options& options, Role role, int index) {
           .cores = 1,
           .cache_bytes = 0,
           .cpus = {},
+          .may_have_gpus = false,
           .options = options};
 }
 
@@ -202,8 +205,10 @@ engine::Membership membership_of(const std::vector<Hello>& hellos, int own_posit
   group_members(m, hellos);
   m.lanes = std::numeric_limits<int>::max();
   m.cache_bytes = hellos.front().cache_bytes;
+  m.may_have_gpus = true;
   for (std::size_t position = 0; position < hellos.size(); ++position) {
     const Hello& h = hellos[position];
+    m.may_have_gpus &= h.may_have_gpus || h.role == Role::aggregator;
     const int sharers = m.cores.size_of(m.member_of[position]);
     m.members_per_core = std::max(m.members_per_core, static_cast<double>(sharers) / h.cores);
     m.lanes = std::min(m.lanes, planned_lanes(h, sharers));

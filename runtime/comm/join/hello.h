@@ -30,14 +30,15 @@ struct Hello {
   std::uint64_t cache_bytes = 0;  // second-level cache of a core; 0: unknown
   /// The hardware threads that the process may use. Members of a host with the same list share the cores.
   std::string cpus;
-  Options options;  // only options that must be equal on all members are sent
+  bool may_have_gpus = false;  // whether there may be memory of a GPU in the process
+  Options options;             // only options that must be equal on all members are sent
 
   std::string encode() const;
   /// Throws Error{mismatch} for a hello of another version, and for one that is not valid.
   static Hello decode(const std::string& text);
 };
 
-/// The hello of this process. The caller adds cores, cache and hardware threads.
+/// The hello of this process. The caller adds cores, cache, hardware threads and whether there may be GPUs.
 Hello make_hello(const Options& options, Role role, int index);
 
 /// Works out the membership from the hellos of all members, ordered by position in the meeting. Throws

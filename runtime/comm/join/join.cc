@@ -7,6 +7,7 @@
 
 #include "nzcl/error.h"
 #include "runtime/comm/join/hello.h"
+#include "runtime/gpu/find_gpu.h"
 #include "runtime/placement/memory.h"
 #include "runtime/placement/topology.h"
 #include "runtime/switch/registration.h"
@@ -22,6 +23,7 @@ engine::Membership gather_hellos(const Options& options, bootstrap::ControlPlane
   own.cores = static_cast<int>(topology.cores.size());
   own.cache_bytes = topology.cache_bytes;
   own.cpus = topology.cpus;
+  own.may_have_gpus = gpu::may_have_gpus();
   std::vector<Hello> hellos;
   for (const std::string& text : rounds.allgather(own.encode(), deadline))
     hellos.push_back(Hello::decode(text));

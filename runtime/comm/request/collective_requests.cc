@@ -92,6 +92,7 @@ CollectiveRequest common_fields(Collective collective, const Request& r, int ran
   c.dense = r.dense;
   c.timeout = r.timeout;
   c.tag = r.tag;
+  c.stream = r.stream;
   return c;
 }
 
@@ -164,12 +165,16 @@ void prepare(const CollectiveRequest& r, const Registrations& registrations, Pre
   p.timeout = check_timeout(call, r.timeout);
   check_bitmap(call, r.bitmap.size(), in.blocks, r.dense);
   p.known = !reads || in.elements == 0 ? Prepared::Input::none : Prepared::Input::scan;
+  // Which chunks are there: all, this rank's own, or the whole tensor, which is number 0 then.
+  const auto chunks_of = [&](bool all) -> GpuTensors::Chunks {
+    if (all) return {.count = static_cast<std::uint32_t>(r.ranks)};
+    return {.first = scatters || gathers ? static_cast<std::uint32_t>(r.rank) : 0, .count = 1};
+  };
   if (reads && in.elements > 0) {
-    auto region = covered(call, registrations, r.input, in.elements * element, element,
-                          r.collective == Collective::broadcast ? "data" : "input");
-    p.input = {.base = static_cast<const std::byte*>(r.input), .region = region.get()};
-    p.input_bytes = {p.input.base, in.elements * element};
-    p.regions[0] = std::move(region);
+    const std::uint64_t bytes = in.elements * element;
+    auto memory = covered_anywhere(call, registrations, r.input, bytes, element,
+                                   r.collective == Collective::broadcast ? "data" : "input");
+    take_input(r.input, bytes, std::move(memory), chunks_of(scatters), p);
     if (r.dense) p.known = Prepared::Input::all;
     if (!r.bitmap.empty()) {
       p.known = Prepared::Input::bitmap;
@@ -177,19 +182,19 @@ void prepare(const CollectiveRequest& r, const Registrations& registrations, Pre
     }
   }
   if (writes && out.elements > 0) {
-    auto region = covered(call, registrations, r.output, out.elements * element, element,
-                          r.collective == Collective::broadcast ? "data" : "output");
-    p.output = {.base = static_cast<std::byte*>(r.output), .region = region.get()};
-    p.output_bytes = {p.output.base, out.elements * element};
-    const auto remote =
-        region->remote().offset(static_cast<std::uint64_t>(p.output.base - region->bytes().data()));
-    p.record.output_address = remote.address;
-    p.record.output_key = remote.key;
-    p.regions[1] = std::move(region);
+    const std::uint64_t bytes = out.elements * element;
+    auto memory = covered_anywhere(call, registrations, r.output, bytes, element,
+                                   r.collective == Collective::broadcast ? "data" : "output");
+    take_output(r.output, bytes, std::move(memory), chunks_of(gathers), p);
   }
+  // A rank whose own chunk is empty may still give the stream that its memory would have.
+  const bool has_empty = (reads && in.elements == 0) || (writes && out.elements == 0);
+  take_stream(call, has_empty && !p.gpu ? nullptr : r.stream, p);
   if (overlap(p.input_bytes, p.output_bytes)) {
-    const std::byte* input_part = p.input.base + shared_from(r, chunks, Collective::reduce_scatter) * element;
-    const std::byte* output_part = p.output.base + shared_from(r, chunks, Collective::allgather) * element;
+    const std::byte* input_part =
+        p.input_bytes.data() + shared_from(r, chunks, Collective::reduce_scatter) * element;
+    const std::byte* output_part =
+        p.output_bytes.data() + shared_from(r, chunks, Collective::allgather) * element;
     if (input_part != output_part)
       reject_request(call, "input and output overlap without being the same where they belong together");
   }

@@ -30,6 +30,7 @@ struct CollectiveRequest {
   bool dense = false;
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
+  void* stream = nullptr;
 };
 
 CollectiveRequest request_of(const BroadcastRequest& request, int rank, int ranks);

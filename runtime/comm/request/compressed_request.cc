@@ -5,12 +5,12 @@
 namespace nzcl::comm {
 namespace {
 
-constexpr const char* kCall = "allreduce";
+constexpr const char* kCompressedCall = "allreduce";
 
 }  // namespace
 
 wire::OperationRecord shape_of(const CompressedRequest& r, WireType) {
-  wire::OperationRecord shape = check_shape(kCall, r.count, DataType::float32, r.op, 1, r.tag);
+  wire::OperationRecord shape = check_shape(kCompressedCall, r.count, DataType::float32, r.op, 1, r.tag);
   shape.value_rule = r.value_rule;
   shape.checksum = r.checksum;
   return shape;
@@ -18,17 +18,18 @@ wire::OperationRecord shape_of(const CompressedRequest& r, WireType) {
 
 void prepare(const CompressedRequest& r, const Registrations& registrations, Prepared& p) {
   const std::uint64_t bytes = p.record.count * sizeof(float);
-  p.timeout = check_timeout(kCall, r.timeout);
+  p.timeout = check_timeout(kCompressedCall, r.timeout);
   p.known = Prepared::Input::source;
   p.source = r.source;
   p.result_coder = r.result_coder;
-  auto out = covered(kCall, registrations, r.output, bytes, sizeof(float), "output");
-  p.output = {.base = reinterpret_cast<std::byte*>(r.output), .region = out.get()};
-  p.output_bytes = {p.output.base, bytes};
-  const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
-  p.record.output_address = remote.address;
-  p.record.output_key = remote.key;
-  p.regions[1] = std::move(out);
+  auto out = covered_anywhere(kCompressedCall, registrations, r.output, bytes, sizeof(float), "output");
+  take_output(r.output, bytes, std::move(out), {.count = 1}, p);
+  if (!r.step) return take_stream(kCompressedCall, r.stream, p);
+  take_gpu(r.step->gpu(), "input", p);
+  p.input_bytes = r.step->gradient();
+  p.on_gpu.stream = r.stream;
+  p.gpu_step = r.step;
+  if (!r.source) p.known = Prepared::Input::staged_list;
 }
 
 }  // namespace nzcl::comm

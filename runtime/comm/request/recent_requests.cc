@@ -1,7 +1,7 @@
 #include "runtime/comm/request/recent_requests.h"
 
 #include <cstdint>
-#include <mutex>
+#include <utility>
 
 namespace nzcl::comm {
 namespace {
@@ -24,8 +24,6 @@ std::size_t RecentRequests::place_of(const AllreduceRequest& request) {
 
 bool RecentRequests::recall(const AllreduceRequest& request, Prepared& p) {
   if (!request.bitmap.empty()) return false;
-  const std::unique_lock lock(lock_, std::try_to_lock);
-  if (!lock) return false;
   const auto& entry = entries_[place_of(request)];
   if (!entry || !same_but_tag(entry->request, request)) return false;
   SharedRegion input = entry->input.find(), output = entry->output.find();
@@ -34,7 +32,14 @@ bool RecentRequests::recall(const AllreduceRequest& request, Prepared& p) {
   p.record.tag = request.tag;
   p.layout = entry->layout;
   p.timeout = request.timeout;
-  take_buffers(request, std::move(input), std::move(output), p);
+  p.known = entry->known;
+  p.input_bytes = bytes_at(request.input, entry->layout.tensor_bytes());
+  p.output_bytes = bytes_at(request.output, entry->layout.tensor_bytes());
+  p.input.base = p.input_bytes.data();
+  p.input.region = input.get();
+  p.output.base = static_cast<std::byte*>(request.output);
+  p.output.region = output.get();
+  p.regions[0] = std::move(input), p.regions[1] = std::move(output);
   return true;
 }
 
@@ -43,12 +48,11 @@ void RecentRequests::remember(const AllreduceRequest& request, const Registratio
   if (!request.bitmap.empty() || request.count == 0 || p.gpu) return;
   p.layout = engine::layout_of(config_, 0, p.record);
   if (!p.layout->express()) return;
-  const std::unique_lock lock(lock_, std::try_to_lock);
-  if (!lock) return;
   entries_[place_of(request)].emplace(
       Entry{.request = request,
             .record = p.record,
             .layout = *p.layout,
+            .known = p.known,
             .input = {registrations.handle_of(p.input_bytes), p.regions[0]},
             .output = {registrations.handle_of(p.output_bytes), p.regions[1]}});
 }

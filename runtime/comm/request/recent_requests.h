@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "nzcl/communicator.h"
-#include "runtime/base/try_lock.h"
 #include "runtime/comm/request/requests.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/plan/engine_config.h"
@@ -19,8 +18,8 @@ namespace nzcl::comm {
 /// part of the time of a small operation. All of that comes out alike if the same request, apart from its
 /// tag, is made again on the same communicator while its buffers are registered.
 ///
-/// Only requests without a bitmap whose tensor travels in one message are remembered. Any thread may call; a
-/// thread that finds another one inside goes without instead of waiting.
+/// Only requests without a bitmap whose tensor travels in one message are remembered. For one thread at a
+/// time: the communicator calls it with the lock that puts its operations in order.
 class RecentRequests {
  public:
   /// `config` must outlive this object.
@@ -42,13 +41,13 @@ class RecentRequests {
     AllreduceRequest request;
     wire::OperationRecord record;
     engine::SliceLayout layout;
+    Prepared::Input known;
     Buffer input, output;
   };
   static constexpr std::size_t kEntries = 64;
   static std::size_t place_of(const AllreduceRequest& request);
 
   const engine::EngineConfig& config_;
-  TryLock lock_;
   std::array<std::optional<Entry>, kEntries> entries_;
 };
 

@@ -74,17 +74,33 @@ void refuse_gpu_memory(std::string_view call, const Registrations& registrations
                        std::span<const std::byte> range, const char* name) {
   if (const auto gpu = registrations.gpu_of(range))
     throw Error(ErrorCode::unsupported,
-                fmt::format("{}: {} is memory of {}, which only a dense allreduce takes so far; copy it to "
-                            "host memory",
-                            call, name, gpu->name()));
+                fmt::format("{}: {} is memory of {}, which it cannot be so far; copy it to host memory", call,
+                            name, gpu->name()));
+}
+
+namespace {
+
+/// Returns the range, if it is one and aligned to its elements.
+std::span<const std::byte> checked_range(std::string_view call, const void* data, std::uint64_t bytes,
+                                         std::size_t alignment, const char* name) {
+  if (data == nullptr) reject_request(call, fmt::format("{} is null", name));
+  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0)
+    reject_request(call, fmt::format("{} is not aligned to its element's {} bytes", name, alignment));
+  return {static_cast<const std::byte*>(data), bytes};
+}
+
+}  // namespace
+
+CoveredMemory covered_anywhere(std::string_view call, const Registrations& registrations, const void* data,
+                               std::uint64_t bytes, std::size_t alignment, const char* name) {
+  if (auto gpu = registrations.gpu_of(checked_range(call, data, bytes, alignment, name)))
+    return {.gpu = std::move(gpu)};
+  return {.region = covered(call, registrations, data, bytes, alignment, name)};
 }
 
 SharedRegion covered(std::string_view call, const Registrations& registrations, const void* data,
                      std::uint64_t bytes, std::size_t alignment, const char* name) {
-  if (data == nullptr) reject_request(call, fmt::format("{} is null", name));
-  if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0)
-    reject_request(call, fmt::format("{} is not aligned to its element's {} bytes", name, alignment));
-  const std::span range{static_cast<const std::byte*>(data), bytes};
+  const std::span range = checked_range(call, data, bytes, alignment, name);
   auto region = registrations.find(range);
   if (!region) {
     refuse_gpu_memory(call, registrations, range, name);

@@ -35,6 +35,20 @@ std::vector<std::uint64_t> copy_bitmap(std::span<const std::uint64_t> bitmap, st
 void refuse_gpu_memory(std::string_view call, const Registrations& registrations,
                        std::span<const std::byte> range, const char* name);
 
+inline std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
+  return {static_cast<const std::byte*>(data), n};
+}
+
+/// What a range of memory is registered as: the host's, in a region, or a GPU's.
+struct CoveredMemory {
+  SharedRegion region = nullptr;
+  std::shared_ptr<gpu::Gpu> gpu = nullptr;
+};
+
+/// Returns what [data, data + bytes) is, or refuses the argument `name`.
+CoveredMemory covered_anywhere(std::string_view call, const Registrations& registrations, const void* data,
+                               std::uint64_t bytes, std::size_t alignment, const char* name);
+
 /// Returns the region that contains [data, data + bytes), or refuses the argument `name`.
 SharedRegion covered(std::string_view call, const Registrations& registrations, const void* data,
                      std::uint64_t bytes, std::size_t alignment, const char* name);

@@ -54,10 +54,6 @@ wire::OperationRecord make_shape(const Request& r, WireType by_option) {
   return shape;
 }
 
-std::span<const std::byte> bytes_at(const void* data, std::uint64_t n) {
-  return {static_cast<const std::byte*>(data), n};
-}
-
 }  // namespace
 
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -89,44 +85,64 @@ Prepared refused(const wire::OperationRecord& shape, int rank, const Error& erro
   return p;
 }
 
-void take_buffers(const AllreduceRequest& r, SharedRegion in, SharedRegion out, Prepared& p) {
-  const std::uint64_t bytes = p.record.count * element_bytes(r.type);
-  p.known = r.dense ? Prepared::Input::all : Prepared::Input::scan;
-  p.input_bytes = bytes_at(r.input, bytes);
-  p.output_bytes = bytes_at(r.output, bytes);
-  p.input = {.base = static_cast<const std::byte*>(r.input), .region = in.get()};
-  p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
-  const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
+/// One operation has one stream of the caller's, so all that it has on GPUs is on the same one.
+void take_gpu(std::shared_ptr<gpu::Gpu> gpu, const char* name, Prepared& p) {
+  if (p.gpu && p.gpu != gpu)
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("{}: {} is memory of {}, and {} is memory of {}; they must be on the same GPU, or one "
+                    "of them in host memory",
+                    wire::name_of(p.record.collective), p.gpu_argument, p.gpu->name(), name, gpu->name()));
+  if (!p.gpu) p.gpu_argument = name;
+  p.gpu = std::move(gpu);
+}
+
+void take_input(const void* data, std::uint64_t bytes, CoveredMemory memory, GpuTensors::Chunks chunks,
+                Prepared& p) {
+  p.input_bytes = bytes_at(data, bytes);
+  if (memory.gpu) {
+    take_gpu(std::move(memory.gpu), "input", p);
+    p.on_gpu.input = p.input_bytes.data();
+    p.on_gpu.input_chunks = chunks;
+    return;
+  }
+  p.input = {.base = p.input_bytes.data(), .region = memory.region.get()};
+  p.regions[0] = std::move(memory.region);
+}
+
+void take_output(void* data, std::uint64_t bytes, CoveredMemory memory, GpuTensors::Chunks chunks,
+                 Prepared& p) {
+  p.output_bytes = bytes_at(data, bytes);
+  if (memory.gpu) {
+    take_gpu(std::move(memory.gpu), "output", p);
+    p.on_gpu.output = static_cast<std::byte*>(data);
+    p.on_gpu.output_chunks = chunks;
+    return;
+  }
+  p.output = {.base = static_cast<std::byte*>(data), .region = memory.region.get()};
+  set_output_region(std::move(memory.region), p);
+}
+
+void set_output_region(SharedRegion region, Prepared& p) {
+  const auto remote =
+      region->remote().offset(static_cast<std::uint64_t>(p.output.base - region->bytes().data()));
   p.record.output_address = remote.address;
   p.record.output_key = remote.key;
-  p.regions = {std::move(in), std::move(out)};
+  p.regions[1] = std::move(region);
 }
 
-namespace {
+void take_stream(std::string_view call, void* stream, Prepared& p) {
+  if (!p.gpu && stream != nullptr)
+    reject_request(call, "a stream is given, and the memory is not registered as that of a GPU");
+  p.on_gpu.stream = stream;
+}
 
-/// Checks a request of which input or output is memory of a GPU.
-void prepare_on_gpu(const AllreduceRequest& r, std::uint64_t bytes, std::shared_ptr<gpu::Gpu> input,
-                    const std::shared_ptr<gpu::Gpu>& output, Prepared& p) {
-  const auto where = [](const auto& gpu) { return gpu ? "memory of " + gpu->name() : "host memory"; };
-  if (input != output)
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}: input is {}, and output is {}; they must be on the same GPU", kCall,
-                            where(input), where(output)));
-  for (const void* const at : {r.input, static_cast<const void*>(r.output)}) {
-    if (reinterpret_cast<std::uintptr_t>(at) % element_bytes(r.type) != 0)
-      reject_allreduce(
-          fmt::format("memory at {} is not aligned to its element's {} bytes", at, element_bytes(r.type)));
-  }
-  p.gpu = std::move(input);
-  p.on_gpu = {.input = static_cast<const std::byte*>(r.input),
-              .output = static_cast<std::byte*>(r.output),
-              .stream = r.stream};
+void take_buffers(const AllreduceRequest& r, CoveredMemory input, CoveredMemory output, Prepared& p) {
+  const std::uint64_t bytes = p.record.count * element_bytes(r.type);
   p.known = r.dense ? Prepared::Input::all : Prepared::Input::scan;
-  p.input_bytes = bytes_at(r.input, bytes);
-  p.output_bytes = bytes_at(r.output, bytes);
+  take_input(r.input, bytes, std::move(input), {.count = 1}, p);
+  take_output(r.output, bytes, std::move(output), {.count = 1}, p);
 }
-
-}  // namespace
 
 void prepare(const AllreduceRequest& r, const Registrations& registrations, Prepared& p) {
   const wire::OperationRecord& shape = p.record;
@@ -137,112 +153,17 @@ void prepare(const AllreduceRequest& r, const Registrations& registrations, Prep
     p.known = Prepared::Input::all;
     return;
   }
-  auto input_gpu = registrations.gpu_of(bytes_at(r.input, bytes));
-  const auto output_gpu = registrations.gpu_of(bytes_at(r.output, bytes));
-  const auto check_overlap = [&] {
-    if (r.input != r.output && overlap(bytes_at(r.input, bytes), bytes_at(r.output, bytes)))
-      reject_allreduce("input and output overlap without being the same");
-  };
-  if (input_gpu || output_gpu) {
-    check_overlap();
-    prepare_on_gpu(r, bytes, std::move(input_gpu), output_gpu, p);
-  } else {
-    auto in = covered(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
-    auto out = r.output == r.input
-                   ? in
-                   : covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
-    check_overlap();
-    if (r.stream != nullptr)
-      reject_allreduce("a stream is given, and the memory is not registered as that of a GPU");
-    take_buffers(r, std::move(in), std::move(out), p);
-  }
+  auto in = covered_anywhere(kCall, registrations, r.input, bytes, element_bytes(r.type), "input");
+  auto out = r.output == r.input
+                 ? in
+                 : covered_anywhere(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
+  if (r.input != r.output && overlap(bytes_at(r.input, bytes), bytes_at(r.output, bytes)))
+    reject_allreduce("input and output overlap without being the same");
+  take_buffers(r, std::move(in), std::move(out), p);
+  take_stream(kCall, r.stream, p);
   if (!r.bitmap.empty()) {
     p.known = Prepared::Input::bitmap;
     p.bitmap = copy_bitmap(r.bitmap, ceil_div(r.count, r.block_elems));
-  }
-}
-
-void prepare(const SparseAllreduceRequest& r, const Registrations& registrations, Prepared& p) {
-  const wire::OperationRecord& shape = p.record;
-  const std::uint64_t bytes = shape.count * element_bytes(r.type);
-  const std::uint64_t block_bytes = r.block_elems * element_bytes(r.type);
-  const std::uint64_t blocks = ceil_div(r.count, r.block_elems);
-  p.timeout = check_timeout(kCall, r.timeout);
-  if (r.output != nullptr && r.packed_values != nullptr)
-    reject_allreduce("output and packed_values exclude each other");
-  if (r.count > 0 && r.output == nullptr && r.packed_values == nullptr && !r.packed_grow)
-    reject_allreduce(
-        "no memory is given for the result: set output for a dense result, or packed_values for a packed "
-        "one");
-
-  p.known = Prepared::Input::indices;
-  p.input.sparse = true;
-  if (r.indices.size() > wire::kMostBytes / block_bytes)
-    reject_allreduce(fmt::format("{} indices are given, and their values are larger than memory can be",
-                                 r.indices.size()));
-  if (!r.indices.empty()) {
-    const std::uint64_t n = r.indices.size() * block_bytes;
-    auto in = covered(kCall, registrations, r.values, n, element_bytes(r.type), "values");
-    p.input.base = static_cast<const std::byte*>(r.values);
-    p.input.region = in.get();
-    p.input_bytes = bytes_at(r.values, n);
-    p.regions[0] = std::move(in);
-  }
-  // After the values, because as many of these as there are indices lie in registered memory, whereas a
-  // number of indices that is wrong would be found out only by reading beyond them.
-  p.indices = IndexList(r.indices, blocks, r.sum_duplicates);
-  p.caller_indices = r.indices;
-  p.sum_duplicates = r.sum_duplicates;
-  if (!r.indices.empty()) p.indices.check_sums(r.values, r.count, r.block_elems, r.type, r.op);
-
-  if (p.record.packed_result != 0) {
-    p.output = {
-        .packed = true, .capacity = r.packed_capacity, .indices = r.packed_indices, .grow = r.packed_grow};
-    if (const auto wrong = engine::wrong_with_index_memory(r.packed_indices, blocks))
-      reject_allreduce("packed_indices: " + *wrong);
-    if (p.output.capacity > wire::kMostBytes / block_bytes)
-      reject_allreduce("packed_capacity is larger than memory can be");
-    if (p.output.capacity > 0) {
-      if (r.packed_values == nullptr) reject_allreduce("packed_values is null, and packed_capacity is not 0");
-      p.output.base = static_cast<std::byte*>(r.packed_values);
-      p.output_bytes = bytes_at(r.packed_values, p.output.capacity * block_bytes);
-      refuse_gpu_memory(kCall, registrations, p.output_bytes, "packed_values");
-    }
-  } else if (r.count > 0) {
-    auto out = covered(kCall, registrations, r.output, bytes, element_bytes(r.type), "output");
-    p.output = {.base = static_cast<std::byte*>(r.output), .region = out.get()};
-    p.output_bytes = bytes_at(r.output, bytes);
-    const auto remote = out->remote().offset(static_cast<std::uint64_t>(p.output.base - out->bytes().data()));
-    p.record.output_address = remote.address;
-    p.record.output_key = remote.key;
-    p.regions[1] = std::move(out);
-  }
-  if (overlap(p.input_bytes, p.output_bytes)) reject_allreduce("values and the result overlap");
-}
-
-void cut_indices(Prepared& p, const engine::SliceLayout& layout) {
-  const auto type = static_cast<DataType>(p.record.type);
-  const auto op = static_cast<ReduceOp>(p.record.op);
-  const auto sorted = [&] { return p.indices.sorted_values(p.input.base, p.record.block_elems, type, op); };
-  if (layout.tiled()) {
-    p.stream = p.indices.tiles(layout);
-    p.stream.values = p.input.base;
-    p.stream.region = p.input.region;
-    if (!p.indices.order().empty()) {
-      p.stream.own_values = sorted();
-      p.stream.values = p.stream.own_values.data();
-      p.stream.region = nullptr;
-    }
-    return;
-  }
-  p.known = Prepared::Input::bitmap;
-  p.bitmap = p.indices.bitmap(layout.blocks());
-  if (p.indices.has_duplicates()) {
-    p.own_values = sorted();
-    p.input.base = p.own_values.data();
-    p.input.region = nullptr;
-  } else {
-    p.input.order = p.indices.order();
   }
 }
 

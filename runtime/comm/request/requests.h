@@ -7,12 +7,15 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "nzcl/communicator.h"
 #include "nzcl/error.h"
-#include "runtime/comm/gpu/staged_operation.h"
-#include "runtime/comm/request/index_list.h"
+#include "runtime/comm/gpu/gpu_step.h"
+#include "runtime/comm/gpu/staged_stream.h"
+#include "runtime/comm/lists/index_list.h"
+#include "runtime/comm/request/request_checks.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/operation/operation.h"
 #include "runtime/plan/slice_layout.h"
@@ -20,6 +23,8 @@
 #include "runtime/wire/refusal.h"
 
 namespace nzcl::comm {
+
+class KeptRequest;
 
 /// A checked request, from which the operation is made before the call returns.
 struct Prepared {
@@ -30,8 +35,8 @@ struct Prepared {
   engine::OutputView output;
   std::chrono::nanoseconds timeout{};  // 0: the value of the option
   /// Which blocks are non-zero: those that a scan finds, all of them, those of `bitmap`, those of `indices`,
-  /// none, or those that `source` makes.
-  enum class Input { scan, all, bitmap, indices, none, source } known = Input::scan;
+  /// none, those that `source` makes, or those of a list that is on a GPU.
+  enum class Input { scan, all, bitmap, indices, none, source, staged_list } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
   IndexList indices;                  // views the caller's list, if that ascends, so for the call only
   IndexSpan caller_indices;           // the same list as the caller gave it, for the call only
@@ -43,11 +48,15 @@ struct Prepared {
   std::span<const std::byte> input_bytes, output_bytes;  // to find conflicts with operations in flight
   std::array<SharedRegion, 2> regions;                   // those of input and output
   std::unique_ptr<const wire::Refusal> refusal;          // why the request was refused, if it was
-  /// Of a request whose memory is on a GPU: that, and what is there. `input`, `output` and `regions` are
-  /// those of `staged` then, which the communicator makes.
+  /// Of a request of which some memory is on a GPU: that, and what is there. What `input`, `output` and
+  /// `regions` say of it is that of `staged` then, which the communicator makes.
   std::shared_ptr<gpu::Gpu> gpu;
+  const char* gpu_argument = "";  // the first one that is there
   GpuTensors on_gpu;
-  std::shared_ptr<StagedOperation> staged;
+  std::optional<GpuStream> stream_on_gpu;  // in its place, for a sparse stream
+  std::shared_ptr<GpuStep> gpu_step;       // what makes the input, if that is a compressor on a GPU
+  std::shared_ptr<StagedWork> staged;
+  std::shared_ptr<const KeptRequest> kept;  // if the operation may have to begin once more
 };
 
 /// Returns true if two ranges have a byte in common.
@@ -67,8 +76,21 @@ inline std::vector<std::uint64_t> chunk_begins_of(const auto&, const wire::Opera
 void prepare(const AllreduceRequest& request, const Registrations& registrations, Prepared& p);
 void prepare(const SparseAllreduceRequest& request, const Registrations& registrations, Prepared& p);
 
+/// Add the memory of one side of a checked request to `p`, of which `chunks` say what of the tensor is there.
+void take_input(const void* data, std::uint64_t bytes, CoveredMemory memory, GpuTensors::Chunks chunks,
+                Prepared& p);
+void take_output(void* data, std::uint64_t bytes, CoveredMemory memory, GpuTensors::Chunks chunks,
+                 Prepared& p);
+/// Notes where the other ranks find `p.output`, which lies in this region.
+void set_output_region(SharedRegion region, Prepared& p);
+/// Notes which GPU the argument `name` is on. Throws Error{unsupported} if another one is on another GPU.
+void take_gpu(std::shared_ptr<gpu::Gpu> gpu, const char* name, Prepared& p);
+/// Adds the stream of a request whose memory has been added. Throws Error{invalid_argument} if there is one
+/// although no memory is a GPU's.
+void take_stream(std::string_view call, void* stream, Prepared& p);
+
 /// Adds the buffers of a checked request to `p`. If the request has a bitmap, the caller has to add that.
-void take_buffers(const AllreduceRequest& request, SharedRegion input, SharedRegion output, Prepared& p);
+void take_buffers(const AllreduceRequest& request, CoveredMemory input, CoveredMemory output, Prepared& p);
 
 /// Puts Input::indices into the form that the layout of the operation asks for: a bitmap of blocks, or a
 /// stream of elements. To be called while the caller's list is there.

@@ -262,7 +262,7 @@ std::optional<wire::Tile> Intake::tile(const IncomingSlice& s, int rank, const w
   if (!tile->listed) return tile;
   const auto used = static_cast<std::uint32_t>(source.used_listed);
   tile->count -= used;
-  tile->values = tile->values.subspan(used * element_bytes(type));
+  tile->values = tile->values.subspan(used * shape.unit * element_bytes(type));
   tile->index = tile->index.subspan(used * sizeof(std::uint32_t));
   return tile;
 }

@@ -57,14 +57,14 @@ class Intake {
   /// Returns true if the rank's next tile of the slice is here. That of the local rank is always here.
   bool has_tile(const IncomingSlice& s, int rank);
   /// Returns a remote rank's next tile, which has this shape, or what is left of a run of empty ones or of a
-  /// list: its elements are then counted from list_begin(). Returns nothing if it is malformed, which is a
+  /// list: its units are then counted from list_begin(). Returns nothing if it is malformed, which is a
   /// failure. Precondition: has_tile().
   std::optional<wire::Tile> tile(const IncomingSlice& s, int rank, const wire::TileShape& shape);
   std::uint64_t list_begin(const IncomingSlice& s, int rank) const {
-    return source_of(rank).used_tiles * s.layout->tile_elements();
+    return source_of(rank).used_tiles * s.layout->tile_units();
   }
   /// Marks the tile that tile() has returned as summed, or the first `tiles` of the run, which have `listed`
-  /// elements of the list. The last tile of a slot releases it.
+  /// units of the list. The last tile of a slot releases it.
   void consume_tiles(int rank, const wire::Tile& tile, std::uint64_t tiles, std::size_t listed);
   /// Fails because the tile that a rank sent is `wrong`.
   void refuse_tile(const IncomingSlice& s, int rank, const char* wrong);
@@ -99,7 +99,7 @@ class Intake {
     FixedQueue<Section> sections;
     std::uint64_t used = 0;        // bytes of the first section that have been consumed
     std::uint64_t used_tiles = 0;  // of the run of empty ones, or of the list, that comes next there
-    std::size_t used_listed = 0;   // elements of that list
+    std::size_t used_listed = 0;   // units of that list
   };
 
   bool receive_from(int rank);

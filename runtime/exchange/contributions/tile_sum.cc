@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <numeric>
+#include <utility>
 
 #include "runtime/kernels/narrow.h"
 #include "runtime/plan/tuning.h"
@@ -77,16 +78,22 @@ bool TileSum::read_arrived() {
     if (context_.is_self(rank)) continue;
     const auto tile = intake_.tile(*slice_, rank, shape_);
     if (!tile) return false;
+    if (tile->listed && tile->tiles > slice_->layout->listable_tiles(number_)) {
+      intake_.refuse_tile(*slice_, rank, wire::kShortInList);
+      return false;
+    }
     arrived_[static_cast<std::size_t>(rank)] = *tile;
   }
   return true;
 }
 
 /// Returns how many tiles from the next one on are best summed as lists, all at once: none, if a rank tells
-/// of them in another way, or if they have too many elements.
+/// of them in another way, or if they have too many units.
 std::uint64_t TileSum::listed_tiles() const {
-  if (ranks_.size() > kListedRanks || shape_.unit > 1 || rule() != wire::ValueRule::as_is) return 0;
-  std::uint64_t tiles = std::min(tiles_ - summed_, wire::kMostListElements / slice_->layout->tile_elements());
+  if (ranks_.size() > kListedRanks || rule() != wire::ValueRule::as_is) return 0;
+  const SliceLayout& layout = *slice_->layout;
+  std::uint64_t tiles = std::min({tiles_ - summed_, layout.listable_tiles(number_), wire::kMostListTiles,
+                                  wire::kMostListUnits / layout.tile_units()});
   for (const int rank : ranks_) {
     if (context_.is_self(rank)) {
       tiles = slice_->local->tile_input().listed_tiles(tiles);
@@ -99,7 +106,7 @@ std::uint64_t TileSum::listed_tiles() const {
   return tiles;
 }
 
-/// Whether these tiles' elements are so few that they can be summed as lists, and that this is fast.
+/// Whether these tiles' units are so few that they can be summed as lists, and that this is fast.
 bool TileSum::lists_pay(std::uint64_t tiles) const {
   std::uint64_t held = 0, steps = 0;
   for (const int rank : ranks_) {
@@ -107,52 +114,68 @@ bool TileSum::lists_pay(std::uint64_t tiles) const {
     if (held > 0 && listed > 0) steps += held + listed;
     held += listed;
   }
-  const std::uint64_t elements = tiles * slice_->layout->tile_elements();
-  return held > 0 && held <= most_listed() && steps * kElementsPerListStep <= elements;
+  const std::uint64_t units = tiles * slice_->layout->tile_units();
+  return held <= most_listed() && steps * kUnitsPerListStep <= units;
 }
 
-/// The most elements that are summed as lists: as many as fit a message, if no two ranks have the same one.
+/// The most units that are summed as lists: as many as fit a message, if no two ranks have the same one.
 std::size_t TileSum::most_listed() const {
   const std::uint64_t each = element_bytes(type());
-  const std::uint64_t around = wire::kMaxOverhead + list_bytes(0, each, 0) + sizeof(std::uint32_t);
-  return std::min(kMostListed, (most_bytes_ - around) / (each + sizeof(std::uint32_t)));
+  const std::uint64_t around =
+      wire::kMaxOverhead + list_bytes(0, each, shape_.unit, 0) + sizeof(std::uint32_t);
+  return std::min(kMostListed, (most_bytes_ - around) / (shape_.unit * each + sizeof(std::uint32_t)));
 }
 
-/// Returns how many elements the rank has listed of the next tiles.
+/// Returns how many units the rank has listed of the next tiles.
 std::size_t TileSum::listed_of(int rank, std::uint64_t tiles) const {
   if (context_.is_self(rank)) return slice_->local->tile_input().units_in(number_, tiles);
   const wire::Tile& tile = arrived(rank);
   if (!tile.listed || tiles == tile.tiles) return tile.count;
-  return listed_below(tile, intake_.list_begin(*slice_, rank) + tiles * slice_->layout->tile_elements());
+  return listed_below(tile, intake_.list_begin(*slice_, rank) + tiles * slice_->layout->tile_units());
 }
 
-/// Merges the lists of so many tiles. Returns false after a failure.
+/// Merges the lists of so many tiles, or finds that all of these are empty. Returns false after a failure.
 bool TileSum::unite_lists(std::uint64_t tiles) {
-  const std::uint64_t last = number_ + tiles - 1, elements = (tiles - 1) * slice_->layout->tile_elements() +
-                                                             slice_->layout->elements_of_tile(last);
-  const auto offsets = sum_.scratch().list();
+  const std::uint64_t units = slice_->layout->units_of_tiles(number_, tiles);
+  const int ranks = static_cast<int>(ranks_.size());
+  const bool single = shape_.unit == 1;
   std::size_t left = most_listed();
-  sum_.lists().start(type(), op(), static_cast<int>(ranks_.size()));
+  if (single) {
+    sum_.lists().start(type(), op(), ranks);
+  } else {
+    sum_.unit_lists().start(type(), op(), ranks, shape_.unit);
+  }
   for (const int rank : ranks_) {
     const std::size_t count = taken(rank) = listed_of(rank, tiles);
     if (count == 0) continue;
     const bool own = context_.is_self(rank);
+    // Single elements are not needed any more once they are added, and longer units are until they are
+    // summed.
+    const auto offsets = single ? sum_.scratch().list() : sum_.list_of(static_cast<std::size_t>(rank));
     // A peer that writes to its list meanwhile may let it have more than lists_pay() has counted.
-    if (count > left || (!own && !read_list(arrived(rank), count, intake_.list_begin(*slice_, rank), elements,
+    if (count > left || (!own && !read_list(arrived(rank), count, intake_.list_begin(*slice_, rank), units,
                                             offsets.data()))) {
       intake_.refuse_tile(*slice_, rank, "its index set is malformed");
       return false;
     }
+    ElementList list{.offsets = offsets.first(count), .values = arrived(rank).values.data()};
     if (own) {
       Operation& local = *slice_->local;
-      sum_.lists().add(local.tile_input().list(local.layout, number_, tiles, offsets.data()));
-      local.add(local.input_blocks, count);  // blocks are single elements
+      list = local.tile_input().list(local.layout, number_, tiles, offsets.data());
+      local.add(local.input_blocks, count);  // where there are lists, units are blocks
+    }
+    if (single) {
+      sum_.lists().add(list);
     } else {
-      sum_.lists().add({.offsets = offsets.first(count), .values = arrived(rank).values.data()});
+      sum_.unit_lists().add(list);
     }
     left -= count;
   }
-  result_.part.count = sum_.lists().unite();
+  if (left == most_listed()) {
+    empty_ = std::exchange(listed_, 0);
+    return true;
+  }
+  result_.part.units = single ? sum_.lists().unite() : sum_.unit_lists().unite();
   return true;
 }
 
@@ -220,9 +243,14 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   if (empty_ > 0) {
     write_empty_tiles(to, empty_);
   } else if (listed_ > 0) {
-    const std::uint64_t each = element_bytes(type()), count = result_.part.count;
-    std::uint32_t* const offsets = begin_list(to, at, each, listed_, count);
-    sum_.lists().emit({list_values(to, at, each), count * each}, offsets);
+    const std::uint64_t each = element_bytes(type()), units = result_.part.units;
+    std::uint32_t* const offsets = begin_list(to, at, each, shape_.unit, listed_, units);
+    std::byte* const values = list_values(to, at, each);
+    if (shape_.unit == 1) {
+      sum_.lists().emit({values, units * each}, offsets);
+    } else {
+      sum_.unit_lists().emit(values, offsets);
+    }
   } else {
     if (result_.part.count > 0) write_values(to + result_.values_at(at));
     write_tile(result_, at, sum_.scratch(), to);

@@ -37,7 +37,8 @@ class TileSum {
   /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
   /// ready().
   std::uint64_t bytes(std::uint64_t at) const {
-    return listed_ > 0 ? list_bytes(at, element_bytes(type()), result_.part.count) : result_.bytes(at);
+    return listed_ > 0 ? list_bytes(at, element_bytes(type()), shape_.unit, result_.part.units)
+                       : result_.bytes(at);
   }
   /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
   /// Precondition: ready().
@@ -85,9 +86,9 @@ class TileSum {
   std::uint64_t listed_ = 0;  // how many tiles from it on are summed as lists, all at once
   wire::TileShape shape_;
   std::vector<wire::Tile> arrived_;  // the parts of the remote ranks, by rank
-  std::vector<std::size_t> taken_;   // how many elements of their lists are summed now, by rank
+  std::vector<std::size_t> taken_;   // how many units of their lists are summed now, by rank
   bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
-  CodedTile result_;                 // sum_into() writes its values; of lists only the count is known
+  CodedTile result_;  // sum_into() writes its values; of lists only the number of units is known
   // Memory.
   PartSum sum_;
   const std::uint64_t most_bytes_;  // of a message

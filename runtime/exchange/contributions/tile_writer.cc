@@ -63,8 +63,8 @@ std::uint64_t TileWriter::add_tiles(MessageBuilder& message, const Contribution&
   const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles);
   const std::uint64_t empty =
       op.tile_input().empty_tiles(tile, std::min(c.tiles - c.sent_tiles, wire::kMostEmptyTiles));
-  if (empty > 0) return add_empty_tiles(message, empty) ? empty : 0;
   const std::uint64_t listed = listed_tiles(c);
+  if (empty > 0 && empty >= listed) return add_empty_tiles(message, empty) ? empty : 0;
   if (listed == 0) return add_tile(message, op, tile, payload_begin) ? 1 : 0;
   return add_list(message, op, tile, listed, message.bytes() - payload_begin) ? listed : 0;
 }
@@ -74,9 +74,11 @@ std::uint64_t TileWriter::add_tiles(MessageBuilder& message, const Contribution&
 /// the same tiles, because these are a power of two that divides the number of those before.
 std::uint64_t TileWriter::listed_tiles(const Contribution& c) const {
   const Operation& op = *c.operation;
-  const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles), left = c.tiles - c.sent_tiles;
-  if (rules_.shortest || rules_.forced || ranks_ > kListedRanks || op.layout.unit_elements() > 1 ||
-      op.record.value_rule != wire::ValueRule::as_is || op.tile_input().listed_tiles(1) == 0 ||
+  const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles),
+                      left = std::min(
+                          {c.tiles - c.sent_tiles, op.layout.listable_tiles(tile), wire::kMostListTiles});
+  if (rules_.shortest || rules_.forced || ranks_ > kListedRanks ||
+      op.record.value_rule != wire::ValueRule::as_is || op.tile_input().listed_tiles(left) == 0 ||
       !lists_pay(op, tile, 1))
     return 0;
   std::uint64_t tiles = 1;
@@ -84,27 +86,26 @@ std::uint64_t TileWriter::listed_tiles(const Contribution& c) const {
   return tiles;
 }
 
-/// Whether these tiles have so few elements that merging their lists is fast, and that they fit a message
-/// which is worth its cost. A list of one tile is shorter than the tile with all elements.
+/// Whether these tiles have so few units that merging their lists is fast, and that they fit a message which
+/// is worth its cost. A list of one tile is shorter than the tile with all elements.
 bool TileWriter::lists_pay(const Operation& op, std::uint64_t tile, std::uint64_t tiles) const {
-  const std::uint64_t units = op.tile_input().units_in(tile, tiles),
-                      elements = tiles * op.layout.tile_elements();
-  return units * list_steps(ranks_) * kElementsPerListStep <= elements &&
-         elements <= wire::kMostListElements &&
-         (tiles == 1 || list_bytes(0, op.layout.element_bytes(), units) <= most_list_bytes_);
+  const std::uint64_t units = op.tile_input().units_in(tile, tiles), all = tiles * op.layout.tile_units();
+  return units * list_steps(ranks_) * kUnitsPerListStep <= all && all <= wire::kMostListUnits &&
+         (tiles == 1 ||
+          list_bytes(0, op.layout.element_bytes(), op.layout.unit_elements(), units) <= most_list_bytes_);
 }
 
 /// Returns false, and adds nothing, if the list does not fit.
 bool TileWriter::add_list(MessageBuilder& message, Operation& op, std::uint64_t tile, std::uint64_t tiles,
                           std::uint64_t at) {
-  const std::uint64_t each = op.layout.element_bytes();
+  const std::uint64_t each = op.layout.element_bytes(), unit = op.layout.unit_elements();
   const std::size_t count = op.tile_input().units_in(tile, tiles);
-  std::byte* const to = message.reserve(list_bytes(at, each, count));
+  std::byte* const to = message.reserve(list_bytes(at, each, unit, count));
   if (to == nullptr) return false;
   const ElementList list =
-      op.tile_input().list(op.layout, tile, tiles, begin_list(to, at, each, tiles, count));
-  copy_cold(list_values(to, at, each), list.values, count * each);
-  op.add(op.input_blocks, count);  // blocks are single elements
+      op.tile_input().list(op.layout, tile, tiles, begin_list(to, at, each, unit, tiles, count));
+  copy_cold(list_values(to, at, each), list.values, count * unit * each);
+  op.add(op.input_blocks, count);  // where there are lists, units are blocks
   return true;
 }
 

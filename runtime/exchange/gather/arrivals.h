@@ -44,6 +44,10 @@ class Arrivals {
   /// Checks the next message of the leg, which belongs to `operation`. Returns false if it has not come, or
   /// had to be refused, which is a failure.
   bool check(std::size_t leg, const Operation& operation);
+  /// Gets the memory ready in which the next message of the leg will lie, if it has about so many bytes.
+  void prefetch_next(std::size_t leg, std::uint64_t bytes) const {
+    context_.channels(priority_, sources_[leg].rank).receive_up.prefetch_next(bytes);
+  }
   /// How many messages of the leg were checked: the number of operations whose contributions it has brought.
   std::uint64_t checked(std::size_t leg) const { return sources_[leg].checked; }
   /// Returns true if a message has arrived whose operation has not begun here.

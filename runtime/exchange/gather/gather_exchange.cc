@@ -48,6 +48,15 @@ bool GatherExchange::step() {
   return any;
 }
 
+/// Messages of the other ranks are about as long as this rank's own.
+void GatherExchange::expect_messages() const {
+  if (finished_ == started_) return;
+  for (std::size_t leg = 0; leg < legs_.size(); ++leg) {
+    if (arrivals_.checked(leg) == finished_)
+      arrivals_.prefetch_next(leg, running(finished_).bytes + wire::kSealBytes);
+  }
+}
+
 // --- This rank's contributions
 
 bool GatherExchange::may_start() const {
@@ -62,31 +71,34 @@ void GatherExchange::start_next() {
   const std::uint64_t sequence = started_;
   StagingPool& pool = context_.pool(priority_);
   const auto staging = pool.acquire();
-  const std::uint64_t bytes = compose(op, sequence, staging);
+  const SliceView own = op.input_slice(0);
+  const bool whole = own.whole();
+  const std::uint64_t bytes = compose(op, whole, sequence, staging);
   if (bytes == 0) {
     pool.release(staging);
     context_.fail(ErrorCode::internal, fmt::format("operation {} does not fit a slot of {} bytes", op.epoch,
                                                    context_.slot_bytes(priority_)));
     return;
   }
-  const SliceView own = op.input_slice(0);
   const std::uint64_t before = wire::kMaxOverhead + own.bits().size_bytes();
   arrivals_.contributions(sequence)[static_cast<std::size_t>(context_.config.members.self)] = {
       .bits = own.bits(),
       .stream = pool.buffer(staging) + before,
       .stream_bytes = static_cast<std::uint32_t>(bytes - before),
       .refusal_code = op.refusal ? op.refusal->code() : std::uint16_t{0},
-      .whole = own.whole()};
+      .whole = whole};
   running(sequence) = {&op, staging, static_cast<std::uint32_t>(bytes)};
   ++started_;
 }
 
 /// Writes the message with this rank's own contribution into the buffer. Returns its size in bytes, or 0 if
-/// it does not fit, which would be a fault of nzcl's own.
-std::uint64_t GatherExchange::compose(Operation& op, std::uint64_t sequence, StagingPool::Index staging) {
+/// it does not fit, which would be a fault of nzcl's own. `whole` says that all blocks of the input are
+/// there.
+std::uint64_t GatherExchange::compose(Operation& op, bool whole, std::uint64_t sequence,
+                                      StagingPool::Index staging) {
   const StagingPool& pool = context_.pool(priority_);
   const std::uint64_t room = context_.slot_bytes(priority_);
-  if (!op.refusal && !op.input.sparse && op.input_slice(0).whole()) {
+  if (!op.refusal && !op.input.sparse && whole) {
     LaneStatistics::add(context_.statistics.bytes_copied, op.layout.tensor_bytes());
     SlotWriter message(pool.buffer(staging), room);
     return write_tensor(message, op, sequence) ? message.bytes() : 0;

@@ -23,6 +23,7 @@ class GatherExchange final : public Exchange {
 
   void submit(Operation& operation) override;
   bool step() override;
+  void expect_messages() const override;
   void direct_arrived(std::uint16_t member, std::uint16_t sequence) override;
   bool idle() const override { return waiting_count_ == 0 && started_ == finished_ && !arrivals_.early(); }
   Stall waiting_for() const override;
@@ -43,7 +44,7 @@ class GatherExchange final : public Exchange {
 
   bool may_start() const;
   void start_next();
-  std::uint64_t compose(Operation& operation, std::uint64_t sequence, StagingPool::Index staging);
+  std::uint64_t compose(Operation& operation, bool whole, std::uint64_t sequence, StagingPool::Index staging);
   void check();
   bool send();
   bool may_send(const Outgoing& out) const;

@@ -60,7 +60,7 @@ void MergingExchange::submit(Operation& operation) {
 void MergingExchange::admit() {
   for (; operations_.submitted < waited_; ++operations_.submitted) {
     Operation* const operation = waiting_[operations_.submitted % kMaxOperations];
-    if (operation->staged && !operation->ensure_all_staged()) return;
+    if (operation->input_is_staged() && !operation->ensure_all_staged()) return;
     operations_.latest[operations_.submitted % kMaxOperations] = operation;
   }
 }

@@ -103,6 +103,7 @@ bool TilePlacer::place_next(const Uplink& uplink, Transfer& t, const wire::Secti
   if (!tile) return refuse_it(wrong);
   const std::uint64_t left = section.header.stream_offset + section.header.tiles - t.placed_tiles;
   if (tile->tiles > left) return refuse_it("its section has not so many tiles");
+  if (tile->listed && tile->tiles > op.layout.listable_tiles(number)) return refuse_it(wire::kShortInList);
   wrong = wrong_with_early_result(t.placed_tiles + tile->tiles <= t.up.sent_tiles);
   if (wrong != nullptr) return refuse_it(wrong);
   if (tile->empty_tiles() > 0) {

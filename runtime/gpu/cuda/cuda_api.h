@@ -18,6 +18,13 @@ using Stream = struct StreamTag*;
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kNotInitialized = 3;
 inline constexpr Result kNotReady = 600;
+inline constexpr Result kPeerAccessAlreadyEnabled = 704;
+
+/// CUipcMemHandle.
+struct IpcHandle {
+  char bytes[64];
+};
+inline constexpr unsigned kIpcLazyEnablePeerAccess = 1;
 
 // CUpointer_attribute and CUmemorytype.
 inline constexpr int kAttributeContext = 1, kAttributeMemoryType = 2, kAttributeIsManaged = 8,
@@ -32,6 +39,7 @@ inline constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;
 
 inline constexpr unsigned kHostRegisterPortable = 1, kHostRegisterMapped = 2;
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr int kCaptureStatusNone = 0, kCaptureModeRelaxed = 2;
 inline constexpr unsigned kWaitForGreaterOrEqual = 0, kWriteDefault = 0;
 
 /// Every function that is used: its name in the library, and what it takes. Those with _v2 have had another
@@ -63,12 +71,20 @@ inline constexpr unsigned kWaitForGreaterOrEqual = 0, kWriteDefault = 0;
   FUNCTION(cuStreamDestroy_v2, (Stream stream))                                                             \
   FUNCTION(cuStreamQuery, (Stream stream))                                                                  \
   FUNCTION(cuStreamSynchronize, (Stream stream))                                                            \
+  FUNCTION(cuStreamIsCapturing, (Stream stream, int* status))                                               \
+  FUNCTION(cuThreadExchangeStreamCaptureMode, (int* mode))                                                  \
+  FUNCTION(cuLaunchHostFunc, (Stream stream, void (*function)(void*), void* argument))                      \
   FUNCTION(cuStreamWriteValue32_v2,                                                                         \
            (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))                     \
   FUNCTION(cuStreamWaitValue32_v2,                                                                          \
            (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))                     \
   FUNCTION(cuMemAlloc_v2, (DevicePointer * pointer, std::size_t bytes))                                     \
   FUNCTION(cuMemFree_v2, (DevicePointer pointer))                                                           \
-  FUNCTION(cuMemcpyAsync, (DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream))
+  FUNCTION(cuMemcpyAsync, (DevicePointer to, DevicePointer from, std::size_t bytes, Stream stream))         \
+  FUNCTION(cuIpcGetMemHandle, (IpcHandle * handle, DevicePointer pointer))                                  \
+  FUNCTION(cuIpcOpenMemHandle_v2, (DevicePointer * pointer, IpcHandle handle, unsigned flags))              \
+  FUNCTION(cuIpcCloseMemHandle, (DevicePointer pointer))                                                    \
+  FUNCTION(cuDeviceCanAccessPeer, (int* can, Device device, Device peer))                                   \
+  FUNCTION(cuCtxEnablePeerAccess, (Context context, unsigned flags))
 
 }  // namespace nzcl::gpu::cuda

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -55,6 +56,14 @@ const CudaDriver& CudaDriver::open() {
   }();
   if (const auto* const error = std::get_if<Error>(outcome)) throw Error(*error);
   return *std::get<0>(*outcome);
+}
+
+bool CudaDriver::is_here() {
+  // The kernel's part of the driver: of Linux, and of Linux under Windows.
+  for (const char* const file : {"/dev/nvidiactl", "/dev/dxg"}) {
+    if (::access(file, F_OK) == 0) return true;
+  }
+  return ::dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) != nullptr;
 }
 
 const CudaDriver* CudaDriver::opened_by_process() {

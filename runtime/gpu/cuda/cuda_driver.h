@@ -14,6 +14,8 @@ class CudaDriver {
   /// Opens the driver at the first call. Throws Error{unavailable} if there is none, or none that works; the
   /// text says why, and it is the same at every call.
   static const CudaDriver& open();
+  /// Whether this machine has such a driver, as far as can be told without opening it.
+  static bool is_here();
   /// The driver if this process has opened it already, be it by nzcl or by others; otherwise nullptr.
   static const CudaDriver* opened_by_process();
 
@@ -38,6 +40,7 @@ class CudaDriver {
   using Module = cuda::Module;
   using Function = cuda::Function;
   using Stream = cuda::Stream;
+  using IpcHandle = cuda::IpcHandle;
   NZCL_CUDA_FUNCTIONS(NZCL_CUDA_MEMBER)
 #undef NZCL_CUDA_MEMBER
 

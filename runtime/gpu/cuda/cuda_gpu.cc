@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <type_traits>
 
 #include "nzcl/error.h"
+#include "runtime/base/list_text.h"
 #include "runtime/gpu/cuda/ptx.h"
 
 namespace nzcl::gpu {
@@ -16,6 +19,8 @@ namespace {
 
 /// The instructions of the kernels, among them those of warps that name their lanes, begin with it.
 constexpr int kLeastComputeMajor = 7;
+/// What SharedMemory says of memory of this driver's.
+constexpr std::uint32_t kKindCuda = 1;
 
 cuda::Device device_number(const CudaDriver& driver, int ordinal) {
   cuda::Device device = 0;
@@ -38,6 +43,20 @@ std::string describe(const CudaDriver& driver, int ordinal) {
                      attribute(driver, device, cuda::kComputeMinor));
 }
 
+/// The other GPUs whose memory this one reads, as the end of a line.
+std::string describe_peers(const CudaDriver& driver, int ordinal, int count) {
+  std::string peers;
+  for (int other = 0; other < count; ++other) {
+    int can = 0;
+    if (other != ordinal)
+      NZCL_CUDA_CALL(driver, cuDeviceCanAccessPeer, &can, device_number(driver, ordinal),
+                     device_number(driver, other));
+    if (can != 0) append_item(peers, other);
+  }
+  if (count == 1) return "";
+  return peers.empty() ? ", reads no other GPU's memory" : ", reads the memory of GPU " + peers;
+}
+
 cuda::Stream stream_of(Stream stream) { return static_cast<cuda::Stream>(stream); }
 
 template <typename T>
@@ -54,8 +73,10 @@ class CudaGpu::InContext {
  public:
   explicit InContext(const CudaGpu& gpu) : driver_(gpu.driver_) {
     NZCL_CUDA_CALL(driver_, cuCtxPushCurrent_v2, gpu.context_);
+    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
   }
   ~InContext() {
+    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
     cuda::Context own = nullptr;
     driver_.cuCtxPopCurrent_v2(&own);
   }
@@ -64,6 +85,7 @@ class CudaGpu::InContext {
 
  private:
   const CudaDriver& driver_;
+  int mode_ = cuda::kCaptureModeRelaxed;  // and, within, what the thread's was before
 };
 
 std::shared_ptr<CudaGpu> CudaGpu::number(const CudaDriver& driver, int ordinal) {
@@ -83,9 +105,11 @@ int CudaGpu::count(const CudaDriver& driver) {
 
 std::vector<std::string> CudaGpu::describe_all(const CudaDriver& driver) {
   std::vector<std::string> lines;
-  for (int i = 0; i < count(driver); ++i) {
+  const int gpus = count(driver);
+  for (int i = 0; i < gpus; ++i) {
     const bool old = attribute(driver, device_number(driver, i), cuda::kComputeMajor) < kLeastComputeMajor;
-    lines.push_back(describe(driver, i) + (old ? ", too old: 7.0 is needed" : ""));
+    lines.push_back(describe(driver, i) + describe_peers(driver, i, gpus) +
+                    (old ? ", too old: 7.0 is needed" : ""));
   }
   if (lines.empty()) lines.emplace_back("none: the CUDA driver has none");
   lines.push_back("driver for CUDA " + driver.version() +
@@ -93,7 +117,8 @@ std::vector<std::string> CudaGpu::describe_all(const CudaDriver& driver) {
   return lines;
 }
 
-CudaGpu::CudaGpu(const CudaDriver& driver, int ordinal) : driver_(driver), name_(describe(driver, ordinal)) {
+CudaGpu::CudaGpu(const CudaDriver& driver, int ordinal)
+    : driver_(driver), ordinal_(ordinal), name_(describe(driver, ordinal)) {
   const cuda::Device device = device_number(driver, ordinal);
   if (attribute(driver, device, cuda::kComputeMajor) < kLeastComputeMajor)
     throw Error(ErrorCode::unsupported, name_ + " is too old; nzcl needs compute capability 7.0");
@@ -121,13 +146,21 @@ void CudaGpu::load_kernels() {
                    fmt::format("nzcl_pack_{}", unit).c_str());
     NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &place_[unit], module,
                    fmt::format("nzcl_place_{}", unit).c_str());
+    NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &list_[unit], module,
+                   fmt::format("nzcl_list_{}", unit).c_str());
   }
+  for (std::size_t pass = 0; pass < kSelectPasses; ++pass)
+    NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &passes_[pass], module,
+                   fmt::format("nzcl_select_{}", pass).c_str());
+  for (std::size_t type = 0; type < kSumTypes; ++type)
+    NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &sums_[type], module,
+                   fmt::format("nzcl_sum_{}", type).c_str());
 }
 
 /// Runs each kernel once, with nothing to do. A driver may load a kernel only when it is launched first, and
 /// may wait for all work of the GPU then; but that may already wait for the very operation that launches it.
 void CudaGpu::run_kernels_once() {
-  const PinnedMemory page = pin(sizeof(std::uint64_t));
+  const PinnedMemory page = pin(2 * sizeof(RankSearch));
   const Stream stream = make_stream();
   for (const std::size_t unit : {1, 2, 4, 8, 16}) {
     PackJob pack{
@@ -135,6 +168,25 @@ void CudaGpu::run_kernels_once() {
     PlaceJob place{.shape = {}};
     launch(pack_[unit], stream, 1, 1, &pack);
     launch(place_[unit], stream, 1, 1, &place);
+    ListJob list;
+    launch(list_[unit], stream, 1, 0, &list);
+  }
+  SelectJob nothing;
+  std::byte* room = page.device;  // zeros, a word for each array
+  nothing.each_array([&](auto*& at, std::size_t) {
+    at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(room);
+    room += sizeof(std::uint64_t);
+  });
+  nothing.velocity = nullptr;
+  nothing.search = reinterpret_cast<RankSearch*>(page.device + sizeof(RankSearch));
+  for (std::size_t pass = 0; pass < kSelectPasses; ++pass) {
+    nothing.pass = static_cast<SelectPass>(pass);
+    launch(passes_[pass], stream, 1, 2 * SelectJob::kWords, &nothing);
+  }
+  SumJob no_ranks{.shape = {}, .union_bits = reinterpret_cast<std::uint64_t*>(page.device)};
+  for (std::size_t type = 0; type < kSumTypes; ++type) {
+    no_ranks.type = static_cast<SumType>(type);
+    launch(sums_[type], stream, 1, 1, &no_ranks);
   }
   synchronize(stream);
   destroy_stream(stream);
@@ -170,6 +222,56 @@ void CudaGpu::unpin(const PinnedMemory& memory) noexcept {
   ::munmap(memory.host, memory.bytes);
 }
 
+SharedMemory CudaGpu::share(std::byte* memory) {
+  const InContext in_context(*this);
+  SharedMemory shared{.process = static_cast<std::uint64_t>(::getpid()),
+                      .address = number_of(memory),
+                      .bytes = 0,
+                      .kind = kKindCuda,
+                      .number = static_cast<std::uint32_t>(ordinal_)};
+  cuda::IpcHandle handle{};
+  cuda::DevicePointer base = 0;
+  NZCL_CUDA_CALL(driver_, cuMemGetAddressRange_v2, &base, &shared.bytes, pointer_of(memory));
+  NZCL_CUDA_CALL(driver_, cuIpcGetMemHandle, &handle, pointer_of(memory));
+  std::memcpy(shared.handle.data(), &handle, sizeof handle);
+  return shared;
+}
+
+std::byte* CudaGpu::open(const SharedMemory& memory) {
+  if (memory.kind != kKindCuda) throw Error(ErrorCode::unsupported, "memory of another kind of GPU");
+  if (memory.process == static_cast<std::uint64_t>(::getpid())) return open_of_own_process(memory);
+  const InContext in_context(*this);
+  cuda::IpcHandle handle{};
+  std::memcpy(&handle, memory.handle.data(), sizeof handle);
+  cuda::DevicePointer at = 0;
+  const cuda::Result result = driver_.cuIpcOpenMemHandle_v2(&at, handle, cuda::kIpcLazyEnablePeerAccess);
+  if (result != cuda::kSuccess)
+    throw Error(ErrorCode::unsupported, fmt::format("{}: memory of process {}: cuIpcOpenMemHandle: {}", name_,
+                                                    memory.process, driver_.text_of(result)));
+  return reinterpret_cast<std::byte*>(at);
+}
+
+/// A process cannot open a handle that it has made itself, and need not.
+std::byte* CudaGpu::open_of_own_process(const SharedMemory& memory) {
+  if (const auto ordinal = static_cast<int>(memory.number); ordinal != ordinal_) {
+    const InContext in_context(*this);
+    const cuda::Result result = driver_.cuCtxEnablePeerAccess(number(driver_, ordinal)->context_, 0);
+    if (result != cuda::kSuccess && result != cuda::kPeerAccessAlreadyEnabled)
+      throw Error(ErrorCode::unsupported, fmt::format("{}: GPU {}: cuCtxEnablePeerAccess: {}", name_, ordinal,
+                                                      driver_.text_of(result)));
+  }
+  return reinterpret_cast<std::byte*>(memory.address);
+}
+
+void CudaGpu::close(const SharedMemory& memory, std::byte* opened) noexcept {
+  if (memory.process == static_cast<std::uint64_t>(::getpid())) return;
+  try {
+    const InContext in_context(*this);
+    driver_.cuIpcCloseMemHandle(pointer_of(opened));
+  } catch (const Error&) {  // with its context the mapping is gone too
+  }
+}
+
 gpu::Stream CudaGpu::make_stream() {
   const InContext in_context(*this);
   cuda::Stream stream = nullptr;
@@ -183,6 +285,13 @@ void CudaGpu::destroy_stream(gpu::Stream stream) noexcept {
     driver_.cuStreamDestroy_v2(stream_of(stream));
   } catch (const Error&) {  // with its context the stream is gone too
   }
+}
+
+bool CudaGpu::captures(gpu::Stream stream) {
+  const InContext in_context(*this);
+  int status = cuda::kCaptureStatusNone;
+  NZCL_CUDA_CALL(driver_, cuStreamIsCapturing, stream_of(stream), &status);
+  return status != cuda::kCaptureStatusNone;
 }
 
 void CudaGpu::launch(cuda::Function kernel, gpu::Stream stream, std::uint64_t slices, std::uint64_t words,
@@ -211,6 +320,23 @@ void CudaGpu::place(gpu::Stream stream, const PlaceJob& job) {
   launch(place_[unit], stream, job.slices, words <= kMostSliceWords ? words : 0, &copy);
 }
 
+void CudaGpu::sum(gpu::Stream stream, const SumJob& job) {
+  SumJob copy = job;
+  launch(sums_[static_cast<std::size_t>(job.type)], stream, job.shape.slices(), job.shared_words(), &copy);
+}
+
+void CudaGpu::copy_list(gpu::Stream stream, const ListJob& job) {
+  const unsigned unit = unit_bytes(number_of(job.values.from), number_of(job.values.to),
+                                   number_of(job.indices.from), number_of(job.indices.to));
+  ListJob copy = job;
+  launch(list_[unit], stream, job.runners, 0, &copy);
+}
+
+void CudaGpu::run_pass(gpu::Stream stream, const SelectJob& job) {
+  SelectJob copy = job;
+  launch(passes_[static_cast<std::size_t>(job.pass)], stream, job.runners(), 2 * SelectJob::kWords, &copy);
+}
+
 void CudaGpu::raise(gpu::Stream stream, std::uint32_t* flag, std::uint32_t value) {
   const InContext in_context(*this);
   NZCL_CUDA_CALL(driver_, cuStreamWriteValue32_v2, stream_of(stream), pointer_of(flag), value,
@@ -221,6 +347,11 @@ void CudaGpu::await(gpu::Stream stream, std::uint32_t* flag, std::uint32_t value
   const InContext in_context(*this);
   NZCL_CUDA_CALL(driver_, cuStreamWaitValue32_v2, stream_of(stream), pointer_of(flag), value,
                  cuda::kWaitForGreaterOrEqual);
+}
+
+void CudaGpu::call(gpu::Stream stream, HostFunction function, void* argument) {
+  const InContext in_context(*this);
+  NZCL_CUDA_CALL(driver_, cuLaunchHostFunc, stream_of(stream), function, argument);
 }
 
 std::optional<std::string> CudaGpu::why_broken(gpu::Stream stream) noexcept {

@@ -1,9 +1,14 @@
 #include "runtime/gpu/emulated/emulated_gpu.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +22,7 @@ namespace {
 struct AllEmulated {
   std::mutex mutex;
   std::vector<std::weak_ptr<EmulatedGpu>> all;
+  std::atomic<bool> announced{false};
   static AllEmulated& instance() {
     static auto* const all = new AllEmulated;
     return *all;
@@ -39,6 +45,9 @@ void with_unit(unsigned bytes, auto f) {
   }
 }
 
+/// What SharedMemory says of memory of an emulated GPU.
+constexpr std::uint32_t kKindEmulated = 2;
+
 std::uint64_t number(const void* at) { return reinterpret_cast<std::uintptr_t>(at); }
 
 /// Calls f for each slice: first for every other one, because blocks of threads end in no particular order.
@@ -56,7 +65,13 @@ void each_slice(EmulatedStream& stream, std::uint64_t slices, auto f) {
 
 }  // namespace
 
+void EmulatedGpu::announce() { AllEmulated::instance().announced.store(true, std::memory_order_relaxed); }
+bool EmulatedGpu::are_announced() {
+  return AllEmulated::instance().announced.load(std::memory_order_relaxed);
+}
+
 std::shared_ptr<EmulatedGpu> EmulatedGpu::make(unsigned seed) {
+  announce();
   std::shared_ptr<EmulatedGpu> gpu(new EmulatedGpu(seed));
   AllEmulated& everywhere = AllEmulated::instance();
   const std::scoped_lock lock(everywhere.mutex);
@@ -146,6 +161,41 @@ void EmulatedGpu::free(std::byte* memory) noexcept {
   pieces_.erase(memory);
 }
 
+SharedMemory EmulatedGpu::share(std::byte* memory) {
+  const std::scoped_lock lock(mutex_);
+  const Piece* const piece = piece_with(memory);
+  if (piece == nullptr || piece->pinned || piece->pages->host() != memory)
+    throw Error(ErrorCode::invalid_argument, "emulated GPU: this is not the beginning of memory of its own");
+  return {.process = static_cast<std::uint64_t>(::getpid()),
+          .address = number(memory),
+          .bytes = piece->pages->bytes(),
+          .kind = kKindEmulated,
+          .number = static_cast<std::uint32_t>(piece->pages->descriptor())};
+}
+
+/// Pages that only reads reach, so that whoever writes there is found out. They stay when their process has
+/// ended.
+std::byte* EmulatedGpu::open(const SharedMemory& memory) {
+  if (memory.kind != kKindEmulated || !reads_peers_)
+    throw Error(ErrorCode::unsupported, "emulated GPU: it does not reach the memory of that GPU");
+  const std::string path = fmt::format("/proc/{}/fd/{}", memory.process, memory.number);
+  const auto refuse = [&] {
+    throw Error(ErrorCode::system, fmt::format("emulated GPU: {}: {}", path, std::strerror(errno)));
+  };
+  const verbs::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (fd.get() < 0 || ::fstat(fd.get(), &status) != 0) refuse();
+  if (static_cast<std::uint64_t>(status.st_size) < memory.bytes)
+    throw Error(ErrorCode::system, "emulated GPU: " + path + " is not that memory any more");
+  void* const at = ::mmap(nullptr, memory.bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) refuse();
+  return static_cast<std::byte*>(at);
+}
+
+void EmulatedGpu::close(const SharedMemory& memory, std::byte* opened) noexcept {
+  ::munmap(opened, memory.bytes);
+}
+
 Stream EmulatedGpu::make_stream() {
   const std::scoped_lock lock(mutex_);
   auto stream = std::make_unique<EmulatedStream>(seed_ + static_cast<unsigned>(streams_.size()));
@@ -182,6 +232,11 @@ void EmulatedGpu::launch(Stream stream, std::function<void(EmulatedStream&)> wor
 
 void EmulatedGpu::add(Stream stream, std::function<void(EmulatedStream&)> work) {
   EmulatedStream& queue = stream_of(stream);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (const auto graph = captured_.find(stream); graph != captured_.end())
+      return graph->second.push_back(std::move(work));
+  }
   queue.add([this, &queue, work = std::move(work)] {
     if (!why_broken(nullptr)) work(queue);
   });
@@ -194,7 +249,10 @@ void EmulatedGpu::pack(Stream stream, const PackJob& asked) {
   job.tensor = reach(job.tensor, shape.bytes);
   job.packed = reach(job.packed, shape.bytes);
   job.bits = reach(job.bits, shape.words() * sizeof(std::uint64_t));
-  job.flags = reach(job.flags, shape.slices() * sizeof(std::uint32_t));
+  if (job.second_bits != nullptr)
+    job.second_bits = reach(job.second_bits, shape.words() * sizeof(std::uint64_t));
+  if (job.flags != nullptr) job.flags = reach(job.flags, shape.slices() * sizeof(std::uint32_t));
+  if (job.go != nullptr) job.go = reach(job.go, sizeof *job.go);
   launch(stream, [job, unit](EmulatedStream& queue) {
     with_unit(unit, [&](auto u) {
       each_slice(queue, job.shape.slices(), [&](CpuBlock& block) { pack_slice<decltype(u)>(block, job); });
@@ -207,13 +265,58 @@ void EmulatedGpu::place(Stream stream, const PlaceJob& asked) {
   const Shape& shape = job.shape;
   const unsigned unit = unit_bytes(number(job.tensor), number(job.staged), shape.block_bytes, shape.bytes);
   job.tensor = reach(job.tensor, shape.bytes);
-  job.staged = reach(job.staged, shape.bytes);
+  if (job.peers == nullptr) job.staged = reach(job.staged, shape.bytes);
+  if (job.peers != nullptr) job.peers = reach(job.peers, sizeof *job.peers);
   job.bits = reach(job.bits, shape.words() * sizeof(std::uint64_t));
   if (job.go != nullptr) job.go = reach(job.go, sizeof *job.go);
   launch(stream, [job, unit](EmulatedStream& queue) {
     with_unit(unit, [&](auto u) {
       each_slice(queue, job.slices, [&](CpuBlock& block) { place_slice<decltype(u)>(block, job); });
     });
+  });
+}
+
+void EmulatedGpu::sum(Stream stream, const SumJob& asked) {
+  SumJob job = asked;
+  job.peers = reach(job.peers, sizeof *job.peers);
+  if (job.result_bytes() > 0) job.result = reach(job.result, job.result_bytes());
+  job.union_bits = reach(job.union_bits, job.shape.words() * sizeof(std::uint64_t));
+  if (job.go != nullptr) job.go = reach(job.go, sizeof *job.go);
+  launch(stream, [job](EmulatedStream& queue) {
+    each_slice(queue, job.shape.slices(), [&](CpuBlock& block) { sum_any_type(block, job); });
+  });
+}
+
+void EmulatedGpu::copy_list(Stream stream, const ListJob& asked) {
+  ListJob job = asked;
+  const unsigned unit = unit_bytes(number(job.values.from), number(job.values.to), number(job.indices.from),
+                                   number(job.indices.to));
+  const auto reach_part = [&](ListJob::Part& part, std::uint64_t bytes) {
+    if (bytes == 0) return;
+    part.from = reach(part.from, bytes);
+    part.to = reach(part.to, bytes);
+  };
+  reach_part(job.values, job.sizes.value_bytes);
+  reach_part(job.indices, job.sizes.index_bytes);
+  if (job.found != nullptr) job.found = reach(job.found, sizeof *job.found);
+  if (job.count != nullptr) job.count = reach(job.count, sizeof *job.count);
+  if (job.go != nullptr) job.go = reach(job.go, sizeof *job.go);
+  if (job.flags != nullptr) job.flags = reach(job.flags, job.runners * sizeof(std::uint32_t));
+  launch(stream, [job, unit](EmulatedStream& queue) {
+    with_unit(unit, [&](auto u) {
+      each_slice(queue, job.runners, [&](CpuBlock& block) { nzcl::gpu::copy_list<decltype(u)>(block, job); });
+    });
+  });
+}
+
+void EmulatedGpu::run_pass(Stream stream, const SelectJob& asked) {
+  SelectJob job = asked;
+  if (job.elements == 0) return;
+  job.each_array([&](auto*& at, std::size_t bytes) {
+    if (at != nullptr) at = reach(at, bytes);
+  });
+  launch(stream, [job](EmulatedStream& queue) {
+    each_slice(queue, job.runners(), [&](CpuBlock& block) { run_any_pass(block, job); });
   });
 }
 
@@ -224,7 +327,32 @@ void EmulatedGpu::raise(Stream stream, std::uint32_t* flag, std::uint32_t value)
 
 void EmulatedGpu::await(Stream stream, std::uint32_t* flag, std::uint32_t value) {
   const std::uint32_t* const at = reach(flag, sizeof *flag);
-  stream_of(stream).await(at, value);
+  add(stream, [at, value](EmulatedStream& queue) { queue.await(at, value); });
+}
+
+void EmulatedGpu::call(Stream stream, HostFunction function, void* argument) {
+  add(stream, [function, argument](EmulatedStream&) { function(argument); });
+}
+
+bool EmulatedGpu::captures(Stream stream) {
+  const std::scoped_lock lock(mutex_);
+  return captured_.contains(stream);
+}
+
+void EmulatedGpu::begin_capture(Stream stream) {
+  stream_of(stream);  // which has to exist
+  const std::scoped_lock lock(mutex_);
+  captured_[stream];
+}
+
+EmulatedGpu::Graph EmulatedGpu::take_graph(Stream stream) {
+  const std::scoped_lock lock(mutex_);
+  auto graph = captured_.extract(stream);
+  return graph ? std::move(graph.mapped()) : Graph();
+}
+
+void EmulatedGpu::launch_graph(Stream stream, const Graph& graph) {
+  for (const auto& work : graph) launch(stream, work);
 }
 
 std::optional<std::string> EmulatedGpu::why_broken(Stream) noexcept {
@@ -247,6 +375,7 @@ void EmulatedGpu::copy(Stream stream, void* to, const void* from, std::size_t by
     const std::scoped_lock lock(mutex_);
     return piece_with(static_cast<const std::byte*>(at)) != nullptr;
   };
+  if (bytes == 0) return;  // nobody has to have memory for that
   void* const target = here(to) ? reach(static_cast<std::byte*>(to), bytes) : to;
   const void* const source = here(from) ? reach(static_cast<const std::byte*>(from), bytes) : from;
   launch(stream, [=](EmulatedStream&) { std::memcpy(target, source, bytes); });

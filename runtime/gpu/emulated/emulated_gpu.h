@@ -1,6 +1,8 @@
 // A GPU in software, for tests and for engines whose CI has no GPU.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,10 @@ class EmulatedGpu final : public Gpu {
  public:
   /// Registered memory is found to be this one's as long as it lives.
   static std::shared_ptr<EmulatedGpu> make(unsigned seed = 1);
+  /// Says that this process will make one, before its communicators are: their members tell each other
+  /// whether they may have memory of a GPU. make() does so as well.
+  static void announce();
+  static bool are_announced();
   /// The emulated GPU that has any of these bytes, or nullptr. Throws Error{invalid_argument} if they are not
   /// all in one piece of its memory.
   static std::shared_ptr<EmulatedGpu> owner_of(std::span<const std::byte> range);
@@ -29,18 +35,36 @@ class EmulatedGpu final : public Gpu {
   std::string name() const override { return "emulated GPU"; }
   PinnedMemory pin(std::size_t bytes) override;
   void unpin(const PinnedMemory& memory) noexcept override;
+  SharedMemory share(std::byte* memory) override;
+  std::byte* open(const SharedMemory& memory) override;
+  void close(const SharedMemory& memory, std::byte* opened) noexcept override;
   Stream make_stream() override;
   void destroy_stream(Stream stream) noexcept override;
   void pack(Stream stream, const PackJob& job) override;
   void place(Stream stream, const PlaceJob& job) override;
+  void sum(Stream stream, const SumJob& job) override;
+  void copy_list(Stream stream, const ListJob& job) override;
+  void run_pass(Stream stream, const SelectJob& job) override;
   void raise(Stream stream, std::uint32_t* flag, std::uint32_t value) override;
   void await(Stream stream, std::uint32_t* flag, std::uint32_t value) override;
+  void call(Stream stream, HostFunction function, void* argument) override;
+  bool captures(Stream stream) override;
   std::optional<std::string> why_broken(Stream stream) noexcept override;
   std::byte* allocate(std::size_t bytes) override;
   void free(std::byte* memory) noexcept override;
   void copy(Stream stream, void* to, const void* from, std::size_t bytes) override;
   void synchronize(Stream stream) override;
 
+  /// What a stream was told while it was captured.
+  using Graph = std::vector<std::function<void(EmulatedStream&)>>;
+  /// From now on the stream does nothing, until take_graph() returns what it was told.
+  void begin_capture(Stream stream);
+  Graph take_graph(Stream stream);
+  /// Does all that is in the graph. The memory that it uses must still be there.
+  void launch_graph(Stream stream, const Graph& graph);
+
+  /// From now on it reads no other GPU's memory.
+  void refuse_peers() { reads_peers_ = false; }
   /// How many pieces of memory there are, pinned ones too.
   std::size_t pieces();
   /// From now on it does nothing any more, as after an illegal access; `why` is what a driver would say.
@@ -65,8 +89,10 @@ class EmulatedGpu final : public Gpu {
   std::shared_mutex launch_mutex_;  // taken before the other one
   std::mutex mutex_;                // of all below
   std::string broken_;
+  std::atomic<bool> reads_peers_{true};
   std::map<const std::byte*, Piece> pieces_;  // by the address at which work finds them
   std::map<Stream, std::unique_ptr<EmulatedStream>> streams_;
+  std::map<Stream, Graph> captured_;  // of streams that are captured
 };
 
 }  // namespace nzcl::gpu

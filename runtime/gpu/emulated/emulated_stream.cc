@@ -39,19 +39,17 @@ void EmulatedStream::add(std::function<void()> work) {
 }
 
 void EmulatedStream::await(const std::uint32_t* flag, std::uint32_t value) {
-  add([this, flag, value] {
-    const auto reached = [&] {
-      // atomic_ref has no form for constant objects in this standard. Nothing is written.
-      const std::uint32_t seen =
-          std::atomic_ref(const_cast<std::uint32_t&>(*flag)).load(std::memory_order_acquire);
-      return static_cast<std::int32_t>(seen - value) >= 0;
-    };
-    while (!reached()) {
-      std::unique_lock lock(mutex_);
-      if (ending_) return;
-      changed_.wait_for(lock, kBetweenLooks);
-    }
-  });
+  const auto reached = [&] {
+    // atomic_ref has no form for constant objects in this standard. Nothing is written.
+    const std::uint32_t seen =
+        std::atomic_ref(const_cast<std::uint32_t&>(*flag)).load(std::memory_order_acquire);
+    return static_cast<std::int32_t>(seen - value) >= 0;
+  };
+  while (!reached()) {
+    std::unique_lock lock(mutex_);
+    if (ending_) return;
+    changed_.wait_for(lock, kBetweenLooks);
+  }
 }
 
 void EmulatedStream::synchronize() {

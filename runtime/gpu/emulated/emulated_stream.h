@@ -20,11 +20,13 @@ class EmulatedStream {
 
   /// Does `work` behind all that was added before, some time later.
   void add(std::function<void()> work);
-  /// Does nothing further before the word has reached the value.
-  void await(const std::uint32_t* flag, std::uint32_t value);
   /// Returns when everything that was added before has been done.
   void synchronize();
-  /// Sleeps for a short, random time. For work that is to be late within itself, on the stream's own thread.
+
+  // --- For the work itself, on the stream's own thread.
+  /// Returns when the word has reached the value.
+  void await(const std::uint32_t* flag, std::uint32_t value);
+  /// Sleeps for a short, random time, so that work is late within itself.
   void dawdle();
 
  private:

@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "nzcl/error.h"
-#include "verbs/fd.h"
 
 namespace nzcl::gpu {
 namespace {
@@ -28,12 +27,13 @@ std::byte* map(int fd, std::size_t bytes, int protection) {
 TwoMappings::TwoMappings(std::size_t bytes, bool host_may_touch) : bytes_(bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   mapped_ = (bytes + page - 1) / page * page;
-  const verbs::Fd fd(::memfd_create("nzcl-emulated-gpu", MFD_CLOEXEC));
-  if (fd.get() < 0) refuse("memfd_create");
-  if (::ftruncate(fd.get(), static_cast<off_t>(mapped_)) != 0) refuse("ftruncate");
+  fd_ = verbs::Fd(::memfd_create("nzcl-emulated-gpu", MFD_CLOEXEC));
+  if (fd_.get() < 0) refuse("memfd_create");
+  if (::ftruncate(fd_.get(), static_cast<off_t>(mapped_)) != 0) refuse("ftruncate");
   try {
-    host_ = map(fd.get(), mapped_, host_may_touch ? PROT_READ | PROT_WRITE : PROT_NONE);
-    device_ = map(fd.get(), mapped_, PROT_READ | PROT_WRITE);
+    host_ = map(fd_.get(), mapped_, host_may_touch ? PROT_READ | PROT_WRITE : PROT_NONE);
+    device_ = map(fd_.get(), mapped_, PROT_READ | PROT_WRITE);
+    if (host_may_touch) fd_ = verbs::Fd();  // nobody else maps those
   } catch (...) {
     unmap();
     throw;

@@ -1,15 +1,20 @@
-// The kernels, written once. A thin shim (gpu_shim.cuh, cpu_shim.h) says what a block of threads, a warp and
-// a lane are, so that the same loops are a program for CUDA and one for the CPU.
+// The kernels that pack, place and copy, written once; step_bodies.h has those of compressors. A thin shim
+// (gpu_shim.cuh, cpu_shim.h) says what a block of threads, a warp and a lane are, so that the same loops are
+// a program for CUDA and one for the CPU.
 //
-// A kernel runs one block of threads for each slice. `Block` has
-//   index()            the number of the slice
+// A kernel runs one block of threads for each slice, or for each share of a list. `Block` has
+//   index()            the number of the slice or share
 //   each(n, f)         f(i) for i below n, spread over all threads; then a barrier
 //   each_warp(f)       f(warp) once for each warp; then a barrier
 //   words()            shared_bytes() of memory that the threads share
 //   set(word, bits)    sets bits of one of them, atomically
+//   add(at, n)         adds to one of them, atomically
+//   add_everywhere(at, n)  the same with memory that all blocks use
 //   raise(flag, value) what all threads have written becomes visible to the host, and then the flag does
 // and a warp has index(), count(), and
 //   any<N>(f)          the lowest N bits of f(lane), or-ed over all lanes; the same answer for all
+//   ballot<N>(to, f)   to[i] gets bit i of f(lane) of all lanes, the first one's lowest; the same for all
+//   max(f)             the largest f(lane); the same for all
 //   each_lane(f)       f(lane) for each lane
 //   once(f)            f() by one lane
 #pragma once
@@ -18,10 +23,13 @@
 
 #if defined(__CUDA__)
 #define NZCL_ON_GPU __attribute__((device, always_inline))
+// A large lambda, whose variables stay in registers.
+#define NZCL_INLINE __attribute__((always_inline))
 // What such a loop counts through stays in registers.
 #define NZCL_UNROLL _Pragma("unroll")
 #else
 #define NZCL_ON_GPU
+#define NZCL_INLINE
 #define NZCL_UNROLL
 #endif
 
@@ -187,14 +195,21 @@ NZCL_ON_GPU inline const std::uint32_t* count_before(Block& block, const std::ui
   return before;
 }
 
+/// Whether a kernel has to do anything.
+NZCL_ON_GPU inline bool goes(const std::uint32_t* go, std::uint32_t value) {
+  return go == nullptr || load<std::uint32_t>(reinterpret_cast<const std::byte*>(go)) == value;
+}
+
 template <typename Unit, typename Block>
 NZCL_ON_GPU inline void pack_slice(Block& block, const PackJob& job) {
+  if (!goes(job.go, job.go_value)) return;
   const Pieces pieces(job.shape, block.index());
   std::uint64_t* const bits = job.bits + block.index() * job.shape.words_per_slice();
   const std::uint32_t words = (pieces.blocks() + 63) / 64;
   std::uint64_t* const shared = block.words();
   block.each(words, [&](std::uint32_t w) { shared[w] = job.known ? bits[w] : 0; });
-  if (!job.known) scan_slice<Unit>(block, job.tensor, pieces);
+  const bool scanned = !job.known || job.checked;
+  if (scanned) scan_slice<Unit>(block, job.tensor, pieces);
   const std::uint32_t* const before = count_before(block, shared, words);
   std::byte* const packed = job.packed + pieces.first_block() * job.shape.block_bytes;
   block.each_warp([&](auto& warp) {
@@ -203,19 +218,29 @@ NZCL_ON_GPU inline void pack_slice(Block& block, const PackJob& job) {
       const std::uint64_t word = shared[piece.block / 64], bit = std::uint64_t{1} << piece.block % 64;
       if ((word & bit) == 0) continue;
       const std::uint64_t rank = before[piece.block / 64] + ones(word & (bit - 1));
-      copy_piece<Unit>(warp, packed + rank * job.shape.block_bytes + piece.offset,
-                       job.tensor + piece.position, piece.bytes);
+      std::byte* const to =
+          job.in_places ? job.packed + piece.position : packed + rank * job.shape.block_bytes + piece.offset;
+      copy_piece<Unit>(warp, to, job.tensor + piece.position, piece.bytes);
     }
   });
-  if (!job.known) block.each(words, [&](std::uint32_t w) { bits[w] = shared[w]; });
-  block.raise(job.flags + block.index(), job.value);
+  if (scanned) block.each(words, [&](std::uint32_t w) { bits[w] = shared[w]; });
+  if (job.second_bits != nullptr) {
+    std::uint64_t* const second = job.second_bits + block.index() * job.shape.words_per_slice();
+    block.each(words, [&](std::uint32_t w) { second[w] = shared[w]; });
+  }
+  if (job.flags != nullptr) block.raise(job.flags + block.index(), job.value);
 }
 
 template <typename Unit, typename Block>
 NZCL_ON_GPU inline void place_slice(Block& block, const PlaceJob& job) {
-  if (job.go != nullptr && load<std::uint32_t>(reinterpret_cast<const std::byte*>(job.go)) != job.go_value)
-    return;
+  if (!goes(job.go, job.go_value)) return;
   const std::uint64_t slice = job.first_slice + block.index();
+  const std::byte* staged = job.staged;
+  if (job.peers != nullptr) {
+    const std::uint64_t owner = slice / job.slices_each;
+    const auto at = load<std::uint64_t>(reinterpret_cast<const std::byte*>(&job.peers->result[owner]));
+    staged = reinterpret_cast<const std::byte*>(at) - share_begin(job.shape, job.slices_each, owner);
+  }
   const Pieces pieces(job.shape, slice);
   const std::uint64_t* bits = job.bits + slice * job.shape.words_per_slice();
   const std::uint32_t words = (pieces.blocks() + 63) / 64;
@@ -229,7 +254,7 @@ NZCL_ON_GPU inline void place_slice(Block& block, const PlaceJob& job) {
       const Piece piece = pieces.at(i);
       std::byte* const to = job.tensor + piece.position;
       if ((bits[piece.block / 64] >> piece.block % 64 & 1) != 0) {
-        copy_piece<Unit>(warp, to, job.staged + piece.position, piece.bytes);
+        copy_piece<Unit>(warp, to, staged + piece.position, piece.bytes);
       } else if (job.fill) {
         warp.each_lane([&](unsigned lane) {
           for (std::uint64_t at = lane * sizeof(Unit); at < piece.bytes; at += kLanes * sizeof(Unit))
@@ -238,6 +263,45 @@ NZCL_ON_GPU inline void place_slice(Block& block, const PlaceJob& job) {
       }
     }
   });
+}
+
+/// This block's share of the pieces of one part of a list, and the bytes behind the last whole unit.
+template <typename Unit, typename Block>
+NZCL_ON_GPU inline void copy_part(Block& block, const ListJob::Part& part, std::uint64_t bytes,
+                                  std::uint32_t runners) {
+  const std::uint64_t whole = bytes / sizeof(Unit) * sizeof(Unit);
+  block.each_warp([&](auto& warp) {
+    for (std::uint64_t at = (block.index() * warp.count() + warp.index()) * kPieceBytes; at < whole;
+         at += std::uint64_t{runners} * warp.count() * kPieceBytes) {
+      const std::uint64_t n = whole - at < kPieceBytes ? whole - at : kPieceBytes;
+      copy_piece<Unit>(warp, part.to + at, part.from + at, static_cast<std::uint32_t>(n));
+    }
+  });
+  if (block.index() == 0)
+    block.each(static_cast<std::uint32_t>(bytes - whole),
+               [&](std::uint32_t i) { part.to[whole + i] = part.from[whole + i]; });
+}
+
+template <typename Unit, typename Block>
+NZCL_ON_GPU inline void copy_list(Block& block, const ListJob& job) {
+  const auto word = [](const auto* at) {
+    return load<std::uint64_t>(reinterpret_cast<const std::byte*>(at));
+  };
+  ListSizes sizes = job.sizes;
+  if (!goes(job.go, job.go_value)) {
+    sizes = {};
+  } else if (job.found != nullptr) {
+    sizes.blocks = word(&job.found->blocks);
+    sizes.value_bytes = word(&job.found->value_bytes);
+    sizes.index_bytes = word(&job.found->index_bytes);
+  }
+  copy_part<Unit>(block, job.values, sizes.value_bytes, job.runners);
+  copy_part<Unit>(block, job.indices, sizes.index_bytes, job.runners);
+  if (job.count != nullptr && block.index() == 0)
+    block.each(1, [&](std::uint32_t) {
+      store<std::uint64_t>(reinterpret_cast<std::byte*>(job.count), sizes.blocks);
+    });
+  if (job.flags != nullptr) block.raise(job.flags + block.index(), job.value);
 }
 
 }  // namespace nzcl::gpu

@@ -5,7 +5,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "runtime/gpu/kernels/bodies.h"
+#include "runtime/gpu/kernels/step_bodies.h"
+#include "runtime/gpu/kernels/sum_bodies.h"
 
 namespace nzcl::gpu {
 
@@ -19,6 +20,22 @@ class CpuWarp {
     unsigned found = 0;
     for (unsigned lane = 0; lane < kLanes; ++lane) found |= f(lane);
     return found;
+  }
+  template <unsigned kBits>
+  void ballot(unsigned (&to)[kBits], auto f) {
+    for (unsigned& bits : to) bits = 0;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      const unsigned own = f(lane);
+      for (unsigned bit = 0; bit < kBits; ++bit) to[bit] |= (own >> bit & 1) << lane;
+    }
+  }
+  std::uint32_t max(auto f) {
+    std::uint32_t most = 0;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      const std::uint32_t own = f(lane);
+      if (own > most) most = own;
+    }
+    return most;
   }
   void each_lane(auto f) {
     for (unsigned lane = 0; lane < kLanes; ++lane) f(lane);
@@ -46,6 +63,9 @@ class CpuBlock {
     }
   }
   void set(std::uint64_t word, std::uint64_t bits) { words_[word] |= bits; }
+  void add(auto* at, auto n) { *at += n; }
+  /// The blocks of a kernel run one after the other.
+  void add_everywhere(auto* at, auto n) { *at += n; }
   void raise(std::uint32_t* flag, std::uint32_t value) {
     std::atomic_ref(*flag).store(value, std::memory_order_release);
   }
@@ -54,5 +74,45 @@ class CpuBlock {
   std::uint64_t index_;
   std::uint64_t* words_;
 };
+
+/// One block of threads of a sum.
+inline void sum_any_type(CpuBlock& block, const SumJob& job) {
+  switch (job.type) {
+    case SumType::float32:
+      return sum_typed<SumType::float32>(block, job);
+    case SumType::float64:
+      return sum_typed<SumType::float64>(block, job);
+    case SumType::float16:
+      return sum_typed<SumType::float16>(block, job);
+    case SumType::bfloat16:
+      return sum_typed<SumType::bfloat16>(block, job);
+    case SumType::int32:
+      return sum_typed<SumType::int32>(block, job);
+    case SumType::int64:
+      return sum_typed<SumType::int64>(block, job);
+    case SumType::uint8:
+      return sum_typed<SumType::uint8>(block, job);
+  }
+}
+
+/// One block of threads of a job's pass.
+inline void run_any_pass(CpuBlock& block, const SelectJob& job) {
+  switch (job.pass) {
+    case SelectPass::put_back:
+      return run_pass<SelectPass::put_back>(block, job);
+    case SelectPass::square:
+      return run_pass<SelectPass::square>(block, job);
+    case SelectPass::clip:
+      return run_pass<SelectPass::clip>(block, job);
+    case SelectPass::measure:
+      return run_pass<SelectPass::measure>(block, job);
+    case SelectPass::rank:
+      return run_pass<SelectPass::rank>(block, job);
+    case SelectPass::count:
+      return run_pass<SelectPass::count>(block, job);
+    case SelectPass::select:
+      return run_pass<SelectPass::select>(block, job);
+  }
+}
 
 }  // namespace nzcl::gpu

@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-#include "runtime/gpu/kernels/bodies.h"
+#include "runtime/gpu/kernels/step_bodies.h"
+#include "runtime/gpu/kernels/sum_bodies.h"
 
 namespace nzcl::gpu {
 
@@ -23,6 +24,22 @@ class GpuWarp {
     for (unsigned bit = 0; bit < kBits; ++bit)
       found |= __nvvm_vote_any_sync(kAllLanes, (own >> bit & 1) != 0) ? 1U << bit : 0U;
     return found;
+  }
+  template <unsigned kBits, typename F>
+  NZCL_ON_GPU void ballot(unsigned (&to)[kBits], F f) {
+    const unsigned own = f(lane_);
+    NZCL_UNROLL for (unsigned bit = 0; bit < kBits; ++bit) to[bit] =
+        __nvvm_vote_ballot_sync(kAllLanes, (own >> bit & 1) != 0);
+  }
+  template <typename F>
+  NZCL_ON_GPU std::uint32_t max(F f) {
+    std::uint32_t most = f(lane_);
+    for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+      const auto other = static_cast<std::uint32_t>(
+          __nvvm_shfl_sync_bfly_i32(kAllLanes, static_cast<int>(most), apart, kLanes - 1));
+      if (other > most) most = other;
+    }
+    return most;
   }
   template <typename F>
   NZCL_ON_GPU void each_lane(F f) {
@@ -57,6 +74,14 @@ class GpuBlock {
   }
   NZCL_ON_GPU void set(std::uint64_t word, std::uint64_t bits) {
     __atomic_fetch_or(&shared_words[word], bits, __ATOMIC_RELAXED);
+  }
+  template <typename T>
+  NZCL_ON_GPU void add(T* at, T n) {
+    __atomic_fetch_add(at, n, __ATOMIC_RELAXED);
+  }
+  template <typename T>
+  NZCL_ON_GPU void add_everywhere(T* at, T n) {
+    __atomic_fetch_add(at, n, __ATOMIC_RELAXED);
   }
   NZCL_ON_GPU void raise(std::uint32_t* flag, std::uint32_t value) {
     __nvvm_membar_sys();  // by every thread, for what it has written itself

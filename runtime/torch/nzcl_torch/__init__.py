@@ -20,7 +20,7 @@ def register():
     if "NZCL" in c10d.Backend._plugins:
         return
     # PyTorch 1.13 does not ask for devices.
-    asked = {"devices": ["cpu"]} if "devices" in inspect.signature(c10d.Backend.register_backend).parameters else {}
+    asked = {"devices": ["cpu", "cuda"]} if "devices" in inspect.signature(c10d.Backend.register_backend).parameters else {}
     c10d.Backend.register_backend("nzcl", _create, **asked)
     atexit.register(_close_groups)
     for name, wrapper in {"monitored_barrier": _monitored_barrier_of, "_set_pg_timeout": _set_pg_timeout_of}.items():

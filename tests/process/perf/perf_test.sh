@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the microbenchmarks as people call them, and checks what they print but not how fast they are.
-#   perf_test.sh CASE WRITE_BW WRITE_LAT ALLREDUCE_PERF
+#   perf_test.sh CASE WRITE_BW WRITE_LAT ALLREDUCE_PERF [CUDA_DRIVER]
 set -euo pipefail
-case_name=$1 write_bw=$2 write_lat=$3 allreduce=$4
+case_name=$1 write_bw=$2 write_lat=$3 allreduce=$4 driver=${5:-}
 work=$(mktemp -d)
 server=''
 trap '[[ -z $server ]] || kill "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -180,9 +180,28 @@ signal.pause()")
         grep -q "\"collective\": \"$collective\"" "$work/json" || fail "the rows are not those of $collective"
       done
     done
+    for collective in allreduce broadcast reduce reduce_scatter allgather; do
+      right 2 --collective "$collective" --ranks 3 --memory emulated -b 100000 -n 2 -w 1 --density 1,0.1
+    done
+    refused 'emulated is for whole tensors' --memory emulated --input stream
     right 8 --collective reduce_scatter --ranks 2 -b 10000 -n 1 -w 0 --density 0.3 -o all -d int32,bfloat16
     refused 'broadcast excludes --bitmap' --collective broadcast --bitmap
     refused 'gossip not in' --collective gossip
+    ;;
+  gpus)
+    # Processes whose GPUs read each other's memory send no blocks, and those that let the host sum do. With the driver in software, they open each
+    # other's memory by the handles of CUDA's.
+    bytes() { awk -F '[:,]' -v least="$1" -v most="$2" '/"wire_bytes"/ { if ($2 < least || $2 > most) exit 1 }' "$work/json" || fail "bytes on the wire"; }
+    for transport in "${transports[@]}"; do
+      right 2 --ranks 3 --transport "$transport" --memory emulated -b 1M -n 3 -w 4 --density 1,0.1
+      bytes 1 30000
+    done
+    right 2 --ranks 2 --memory emulated -b 1M -n 3 -w 4 --density 1,0.1 --algorithm push
+    bytes 100000 2000000
+    if [[ -n $driver ]] && LD_PRELOAD=$driver "$(dirname "$write_bw")/nzcl_info" | grep -A 2 'GPU 0: Fake' | grep -q 'driver for CUDA [0-9.]*$'; then
+      LD_PRELOAD=$driver right 2 --ranks 3 --memory cuda -b 1M -n 3 -w 4 --density 1,0.1
+      bytes 1 30000
+    fi
     ;;
   codes)
     for compressor in adacomp:500 topk:0.01:exact topk:0.02+qsgd:4 qsgd:8; do

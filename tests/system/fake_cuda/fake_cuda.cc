@@ -2,6 +2,10 @@
 // strict as the documentation allows: calls without a current context, without cuInit(), with memory that was
 // not allocated or registered, with misaligned or too large launches fail. Memory cannot be touched by the
 // host, streams are late, and launches run the kernels on the CPU.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -21,6 +25,7 @@
 #define FAKE extern "C" __attribute__((visibility("default"))) int
 
 using namespace nzcl::gpu;
+namespace verbs = nzcl::verbs;
 using cuda::Context;
 using cuda::Device;
 using cuda::DevicePointer;
@@ -34,9 +39,11 @@ constexpr int kSuccess = 0, kInvalidValue = 1, kNotInitialized = 3, kInvalidCont
               kInvalidHandle = 400, kNotFound = 500, kMisaligned = 716;
 
 struct Kernel {
-  bool packs;
-  unsigned unit;
+  enum Kind { pack, place, list, select, sum } kind;
+  unsigned unit;  // or, of a selection, the number of its pass, and of a sum that of its type
 };
+
+using Graph = std::vector<std::function<void()>>;  // what a stream was told while it was captured
 
 /// All of it lives until the process ends, as a driver does.
 struct State {
@@ -45,16 +52,17 @@ struct State {
   bool initialized = false;
   std::string module;
   std::map<std::uintptr_t, std::unique_ptr<TwoMappings>> memory;
-  std::map<std::uintptr_t, std::size_t> registered;
+  std::map<std::uintptr_t, std::size_t> registered, opened;  // the latter are other processes'
   std::map<void*, std::unique_ptr<EmulatedStream>> streams;
   std::vector<std::unique_ptr<Kernel>> kernels;
+  std::map<void*, std::unique_ptr<Graph>> captured;  // by the stream
 };
 State& state() {
   static auto* const s = new State;
   return *s;
 }
 
-thread_local int contexts = 0;
+thread_local int contexts = 0, capture_mode = 0;
 auto* const kPrimary = reinterpret_cast<Context>(0x1000);
 
 /// What every call but the first ones has to find.
@@ -79,7 +87,9 @@ std::uintptr_t reach(std::uintptr_t at, std::size_t bytes) {
       return reinterpret_cast<std::uintptr_t>(found->second->device()) + offset;
   }
   if (const auto found = piece_of(s.registered, at); found != s.registered.end())
-    return at - found->first + bytes <= found->second ? at : 0;
+    if (at - found->first + bytes <= found->second) return at;
+  if (const auto found = piece_of(s.opened, at); found != s.opened.end())
+    if (at - found->first + bytes <= found->second) return at;
   return 0;
 }
 
@@ -103,25 +113,30 @@ EmulatedStream* stream_of(FakeStream stream) {
 int add(FakeStream stream, const std::function<void()>& work) {
   EmulatedStream* const queue = stream_of(stream);
   if (queue == nullptr) return kInvalidHandle;
-  queue->add([work] {
+  const auto unless_broken = [work] {
     if (state().broken == kSuccess) work();
-  });
+  };
+  if (const auto graph = state().captured.find(stream); graph != state().captured.end()) {
+    graph->second->emplace_back(unless_broken);
+  } else {
+    queue->add(unless_broken);
+  }
   return kSuccess;
 }
 
 template <typename Job>
-void run(const Job& job, unsigned unit) {
+void run(const Job& job, unsigned unit, unsigned grid) {
   std::vector<std::uint64_t> words(shared_bytes(kMostSliceWords) / sizeof(std::uint64_t));
   const auto each = [&](auto zero) {
     using Unit = decltype(zero);
-    std::uint64_t slices = job.shape.slices();
-    if constexpr (requires { job.go; }) slices = job.slices;
-    for (std::uint64_t slice = 0; slice < slices; ++slice) {
-      CpuBlock block(slice, words.data());
-      if constexpr (requires { job.flags; }) {
-        pack_slice<Unit>(block, job);
+    for (unsigned i = 0; i < grid; ++i) {
+      CpuBlock block(i, words.data());
+      if constexpr (std::is_same_v<Job, PackJob>) {
+        if (i < job.shape.slices()) pack_slice<Unit>(block, job);
+      } else if constexpr (std::is_same_v<Job, PlaceJob>) {
+        if (i < job.slices) place_slice<Unit>(block, job);
       } else {
-        place_slice<Unit>(block, job);
+        copy_list<Unit>(block, job);
       }
     }
   };
@@ -132,15 +147,33 @@ void run(const Job& job, unsigned unit) {
   each(std::uint8_t{});
 }
 
+/// The addresses of a table as the fake GPU's threads have them.
+PeerTable reached(const PeerTable& table) {
+  const std::scoped_lock lock(state().mutex);
+  const auto reached = [](auto& at) {
+    if (at != nullptr)
+      at = reinterpret_cast<std::remove_reference_t<decltype(at)>>(
+          reach(reinterpret_cast<std::uintptr_t>(at), 1));
+  };
+  PeerTable found = table;
+  for (auto& at : found.contribution) reached(at);
+  for (auto& at : found.bits) reached(at);
+  for (auto& at : found.result) reached(at);
+  return found;
+}
+
 int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
   const Shape& shape = job.shape;
   if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shared_bytes(shape.words_per_slice()) ||
       shared > 48 << 10)
     return kInvalidValue;
   if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.packed, shape.bytes, unit) ||
-      !make_reachable(job.bits, shape.words() * 8, 8) || !make_reachable(job.flags, shape.slices() * 4, 4))
+      !make_reachable(job.bits, shape.words() * 8, 8) ||
+      (job.flags != nullptr && !make_reachable(job.flags, shape.slices() * 4, 4)) ||
+      (job.second_bits != nullptr && !make_reachable(job.second_bits, shape.words() * 8, 8)) ||
+      (job.go != nullptr && !make_reachable(job.go, 4, 4)))
     return kMisaligned;
-  return add(stream, [job, unit] { run(job, unit); });
+  return add(stream, [job, unit, grid] { run(job, unit, grid); });
 }
 
 int launch_place(PlaceJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
@@ -149,11 +182,76 @@ int launch_place(PlaceJob job, unsigned unit, unsigned grid, unsigned shared, Fa
   if (grid != std::max<std::uint64_t>(job.slices, 1) || job.first_slice + job.slices > shape.slices() ||
       (words <= kMostSliceWords && shared < shared_bytes(words)))
     return kInvalidValue;
-  if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.staged, shape.bytes, unit) ||
+  const bool staged = job.peers != nullptr ? make_reachable(job.peers, sizeof *job.peers, 8)
+                                           : make_reachable(job.staged, shape.bytes, unit);
+  if (!staged || !make_reachable(job.tensor, shape.bytes, unit) ||
       !make_reachable(job.bits, shape.words() * 8, 8) ||
       (job.go != nullptr && !make_reachable(job.go, sizeof *job.go, sizeof *job.go)))
     return kMisaligned;
-  return add(stream, [job, unit] { run(job, unit); });
+  return add(stream, [job, unit, grid] {
+    if (job.peers == nullptr) return run(job, unit, grid);
+    const PeerTable table = reached(*job.peers);
+    PlaceJob with_table = job;
+    with_table.peers = &table;
+    run(with_table, unit, grid);
+  });
+}
+
+int launch_sum(SumJob job, unsigned type, unsigned grid, unsigned shared, FakeStream stream) {
+  const Shape& shape = job.shape;
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1) || type != static_cast<unsigned>(job.type) ||
+      shared < job.shared_words() * 8 || shared > 48 << 10 || job.ranks > kMostPeers)
+    return kInvalidValue;
+  if (job.ranks == 0) return kSuccess;
+  if (!make_reachable(job.peers, sizeof *job.peers, 8) ||
+      !make_reachable(job.result, job.result_bytes(), 16) ||
+      !make_reachable(job.union_bits, shape.words() * 8, 8) ||
+      (job.go != nullptr && !make_reachable(job.go, 4, 4)))
+    return kMisaligned;
+  return add(stream, [job, grid, shared] {
+    const PeerTable table = reached(*job.peers);
+    SumJob with_table = job;
+    with_table.peers = &table;
+    std::vector<std::uint64_t> words(shared / sizeof(std::uint64_t) + 1);
+    for (unsigned i = 0; i < grid; ++i) {
+      CpuBlock block(i, words.data());
+      sum_any_type(block, with_table);
+    }
+  });
+}
+
+int launch_list(ListJob job, unsigned unit, unsigned grid, FakeStream stream) {
+  if (grid != job.runners) return kInvalidValue;
+  const ListSizes& sizes = job.sizes;
+  if (!make_reachable(job.values.from, sizes.value_bytes, unit) ||
+      !make_reachable(job.values.to, sizes.value_bytes, unit) ||
+      !make_reachable(job.indices.from, sizes.index_bytes, unit) ||
+      !make_reachable(job.indices.to, sizes.index_bytes, unit) ||
+      (job.found != nullptr && !make_reachable(job.found, sizeof *job.found, 8)) ||
+      (job.count != nullptr && !make_reachable(job.count, 8, 8)) ||
+      (job.go != nullptr && !make_reachable(job.go, 4, 4)) ||
+      (job.flags != nullptr && !make_reachable(job.flags, job.runners * 4, 4)))
+    return kMisaligned;
+  return add(stream, [job, unit, grid] { run(job, unit, grid); });
+}
+
+int launch_select(SelectJob job, unsigned pass, unsigned grid, unsigned shared, FakeStream stream) {
+  if (grid != std::max<std::uint64_t>(job.runners(), 1) || pass != static_cast<unsigned>(job.pass) ||
+      shared < shared_bytes(2 * SelectJob::kWords) || shared > 48 << 10)
+    return kInvalidValue;
+  if (job.elements == 0) return kSuccess;
+  bool good = true;
+  job.each_array([&](auto*& at, std::size_t bytes) {
+    good = good && (at == nullptr || make_reachable(at, bytes, alignof(decltype(*at))));
+  });
+  if (!good) return kMisaligned;
+  return add(stream, [job, grid] {
+    std::vector<std::uint64_t> words(shared_bytes(2 * SelectJob::kWords) / sizeof(std::uint64_t) + 1);
+    for (unsigned i = 0; i < grid; ++i) {
+      CpuBlock block(i, words.data());
+      run_any_pass(block, job);
+    }
+  });
 }
 
 }  // namespace
@@ -284,7 +382,12 @@ FAKE cuModuleGetFunction(Function* function, Module, const char* name) {
   const std::string_view wanted(name);
   if (state().module.find(".entry " + std::string(wanted) + "(") == std::string::npos) return kNotFound;
   const unsigned unit = static_cast<unsigned>(std::stoul(std::string(wanted.substr(wanted.rfind('_') + 1))));
-  state().kernels.push_back(std::make_unique<Kernel>(Kernel{wanted.starts_with("nzcl_pack_"), unit}));
+  const auto kind = wanted.starts_with("nzcl_pack_")    ? Kernel::pack
+                    : wanted.starts_with("nzcl_place_") ? Kernel::place
+                    : wanted.starts_with("nzcl_list_")  ? Kernel::list
+                    : wanted.starts_with("nzcl_sum_")   ? Kernel::sum
+                                                        : Kernel::select;
+  state().kernels.push_back(std::make_unique<Kernel>(Kernel{kind, unit}));
   *function = reinterpret_cast<Function>(state().kernels.back().get());
   return kSuccess;
 }
@@ -297,9 +400,19 @@ FAKE cuLaunchKernel(Function function, unsigned grid, unsigned grid_y, unsigned 
     return kInvalidValue;
   const std::scoped_lock lock(state().mutex);
   const auto* const kernel = reinterpret_cast<const Kernel*>(function);
-  return kernel->packs
-             ? launch_pack(*static_cast<const PackJob*>(arguments[0]), kernel->unit, grid, shared, stream)
-             : launch_place(*static_cast<const PlaceJob*>(arguments[0]), kernel->unit, grid, shared, stream);
+  switch (kernel->kind) {
+    case Kernel::pack:
+      return launch_pack(*static_cast<const PackJob*>(arguments[0]), kernel->unit, grid, shared, stream);
+    case Kernel::place:
+      return launch_place(*static_cast<const PlaceJob*>(arguments[0]), kernel->unit, grid, shared, stream);
+    case Kernel::list:
+      return launch_list(*static_cast<const ListJob*>(arguments[0]), kernel->unit, grid, stream);
+    case Kernel::sum:
+      return launch_sum(*static_cast<const SumJob*>(arguments[0]), kernel->unit, grid, shared, stream);
+    case Kernel::select:
+      break;
+  }
+  return launch_select(*static_cast<const SelectJob*>(arguments[0]), kernel->unit, grid, shared, stream);
 }
 FAKE cuStreamCreate(FakeStream* stream, unsigned flags) {
   if (const int wrong = ready()) return wrong;
@@ -325,6 +438,40 @@ FAKE cuStreamQuery(FakeStream stream) {
   const std::scoped_lock lock(state().mutex);
   return stream_of(stream) != nullptr ? cuda::kNotReady : kInvalidHandle;
 }
+FAKE cuStreamIsCapturing(FakeStream stream, int* status) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  *status = state().captured.contains(stream) ? 1 : cuda::kCaptureStatusNone;
+  return kSuccess;
+}
+FAKE cuStreamBeginCapture_v2(FakeStream stream, int mode) {
+  if (const int wrong = ready()) return wrong;
+  if (stream == nullptr || mode < 0 || mode > 2) return kInvalidValue;
+  const std::scoped_lock lock(state().mutex);
+  state().captured[stream] = std::make_unique<Graph>();
+  return kSuccess;
+}
+FAKE cuStreamEndCapture(FakeStream stream, void** graph) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().captured.find(stream);
+  if (found == state().captured.end()) return kInvalidValue;
+  *graph = found->second.release();
+  state().captured.erase(found);
+  return kSuccess;
+}
+FAKE cuGraphInstantiateWithFlags(void** launchable, void* graph, unsigned long long flags) {
+  *launchable = graph;
+  return flags == 0 ? ready() : kInvalidValue;
+}
+FAKE cuGraphLaunch(void* launchable, FakeStream stream) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  for (const auto& work : *static_cast<const Graph*>(launchable)) {
+    if (const int wrong = add(stream, work)) return wrong;
+  }
+  return kSuccess;
+}
 FAKE cuStreamSynchronize(FakeStream stream) {
   if (const int wrong = ready()) return wrong;
   EmulatedStream* queue = nullptr;
@@ -349,7 +496,16 @@ FAKE cuStreamWaitValue32_v2(FakeStream stream, DevicePointer address, std::uint3
   const auto* const word = reinterpret_cast<const std::uint32_t*>(reach(address, 4));
   EmulatedStream* const queue = stream_of(stream);
   if (word == nullptr || queue == nullptr || flags != cuda::kWaitForGreaterOrEqual) return kInvalidValue;
-  queue->await(word, value);
+  return add(stream, [queue, word, value] { queue->await(word, value); });
+}
+FAKE cuLaunchHostFunc(FakeStream stream, void (*function)(void*), void* argument) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  return add(stream, [function, argument] { function(argument); });
+}
+FAKE cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (*mode < 0 || *mode > 2) return kInvalidValue;
+  std::swap(*mode, capture_mode);
   return kSuccess;
 }
 FAKE cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
@@ -365,6 +521,46 @@ FAKE cuMemFree_v2(DevicePointer pointer) {
   const std::scoped_lock lock(state().mutex);
   return state().memory.erase(pointer) == 1 ? kSuccess : kInvalidValue;
 }
+/// A handle is the process and the descriptor of the memory's pages. Only other processes can open it.
+FAKE cuIpcGetMemHandle(cuda::IpcHandle* handle, DevicePointer pointer) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().memory.find(pointer);
+  if (found == state().memory.end()) return kInvalidValue;
+  const long all[]{::getpid(), found->second->descriptor(), static_cast<long>(found->second->bytes())};
+  std::memcpy(handle->bytes, all, sizeof all);
+  return kSuccess;
+}
+FAKE cuIpcOpenMemHandle_v2(DevicePointer* pointer, cuda::IpcHandle handle, unsigned flags) {
+  if (const int wrong = ready()) return wrong;
+  long all[3]{};
+  std::memcpy(all, handle.bytes, sizeof all);
+  if (all[0] == ::getpid() || flags != cuda::kIpcLazyEnablePeerAccess) return kInvalidValue;
+  const std::string path = "/proc/" + std::to_string(all[0]) + "/fd/" + std::to_string(all[1]);
+  const verbs::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto bytes = static_cast<std::size_t>(all[2]);
+  void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (at == MAP_FAILED) return kInvalidHandle;
+  *pointer = reinterpret_cast<DevicePointer>(at);
+  const std::scoped_lock lock(state().mutex);
+  state().opened[*pointer] = bytes;
+  return kSuccess;
+}
+FAKE cuIpcCloseMemHandle(DevicePointer pointer) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().opened.find(pointer);
+  if (found == state().opened.end()) return kInvalidValue;
+  ::munmap(reinterpret_cast<void*>(pointer), found->second);
+  state().opened.erase(found);
+  return kSuccess;
+}
+/// There is one GPU.
+FAKE cuDeviceCanAccessPeer(int* can, Device, Device) {
+  *can = 0;
+  return kInvalidValue;
+}
+FAKE cuCtxEnablePeerAccess(Context, unsigned) { return kInvalidValue; }
 FAKE cuMemcpyAsync(DevicePointer to, DevicePointer from, std::size_t bytes, FakeStream stream) {
   if (const int wrong = ready()) return wrong;
   const std::scoped_lock lock(state().mutex);

@@ -13,6 +13,9 @@
 
 namespace nzcl::comm {
 
+/// The size of one index.
+constexpr std::uint64_t index_bytes(IndexType type) { return type == IndexType::int64 ? 8 : 4; }
+
 /// A list that ascends is used where the caller has it. Any other one is sorted into memory of its own.
 class IndexList {
  public:
@@ -38,11 +41,14 @@ class IndexList {
                                        ReduceOp op) const;
   /// Sets the bits of the indices.
   std::vector<std::uint64_t> bitmap(std::uint64_t blocks) const;
-  /// Cuts the list into the tiles of a layout. The caller has to set where the values are.
-  engine::ElementStream tiles(const engine::SliceLayout& layout) const;
+  /// Copies the list as a layout's tiles are asked for. The caller's values, which are in `region`, are used
+  /// where they are if the list ascends.
+  engine::ElementStream stream(const engine::SliceLayout& layout, const std::byte* values,
+                               const verbs::MemoryRegion* region, DataType type, ReduceOp op) const;
 
  private:
   void sort(const IndexSpan& indices, bool duplicates);
+  engine::StreamUnits units(const engine::SliceLayout& layout) const;
 
   IndexSpan ascending_;
   std::vector<std::int64_t> own_;

@@ -1,4 +1,4 @@
-#include "runtime/comm/request/index_list.h"
+#include "runtime/comm/lists/index_list.h"
 
 #include <fmt/format.h>
 #include <hwy/contrib/sort/vqsort.h>
@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "nzcl/error.h"
 #include "runtime/base/bitmap.h"
@@ -131,33 +132,35 @@ std::vector<std::uint64_t> IndexList::bitmap(std::uint64_t blocks) const {
   return bits;
 }
 
-engine::ElementStream IndexList::tiles(const engine::SliceLayout& layout) const {
+engine::ElementStream IndexList::stream(const engine::SliceLayout& layout, const std::byte* values,
+                                        const verbs::MemoryRegion* region, DataType type, ReduceOp op) const {
   engine::ElementStream stream;
-  const std::uint64_t units = layout.block_units();
-  stream.offsets.reset(new std::uint16_t[ascending_.size() * units]);
-  visit(ascending_, [&](auto list) {
-    std::uint64_t before = 0;  // units
-    for (std::size_t at = 0; at < list.size();) {
-      const std::uint64_t t = static_cast<std::uint64_t>(list[at]) / layout.tile_blocks();
-      const std::uint64_t first_block = t * layout.tile_blocks();
-      stream.tiles.push_back({t, before});
-      const std::size_t end = find_index(list, at, first_block + layout.tile_blocks());
-      if (units == 1) {
-        offsets_in_slice(list.subspan(at, end - at), first_block, stream.offsets.get() + before);
-        before += end - at;
-      } else {
-        const std::uint64_t most = layout.shape_of_tile(t).units();
-        for (std::size_t i = at; i < end; ++i) {
-          const std::uint64_t first = (static_cast<std::uint64_t>(list[i]) - first_block) * units;
-          for (std::uint64_t u = first; u < std::min(first + units, most); ++u)
-            stream.offsets[before++] = static_cast<std::uint16_t>(u);
-        }
-      }
-      at = end;
-    }
-    stream.tiles.push_back({engine::ElementStream::kNoTile, before});
-  });
+  stream.units = units(layout);
+  stream.values = values;
+  stream.region = region;
+  if (!order_.empty()) {
+    stream.own_values = sorted_values(values, layout.block_elements(), type, op);
+    stream.values = stream.own_values.data();
+    stream.region = nullptr;
+  }
   return stream;
+}
+
+engine::StreamUnits IndexList::units(const engine::SliceLayout& layout) const {
+  const std::uint64_t each = layout.block_units();
+  engine::StreamUnits units(ascending_.size() * each, layout);
+  visit(ascending_, [&](auto list) {
+    if (each == 1) return units.append(list);
+    const std::uint64_t all = layout.units_of_tiles(0, layout.tiles());
+    std::vector<std::int64_t> of_block(each);
+    for (const auto index : list) {
+      const std::uint64_t first = static_cast<std::uint64_t>(index) * each;
+      std::iota(of_block.begin(), of_block.end(), static_cast<std::int64_t>(first));
+      units.append(std::span<const std::int64_t>(of_block).first(std::min(each, all - first)));
+    }
+  });
+  units.end();
+  return units;
 }
 
 }  // namespace nzcl::comm

@@ -1,0 +1,29 @@
+// What tests of failures have in common.
+#pragma once
+
+#include <functional>
+
+#include "nzcl/error.h"
+#include "tests/system/ranks.h"
+
+namespace nzcl::test {
+
+/// Ranks that fail without a word, and do not wait long for each other.
+inline Setting setting(int ranks = 2) {
+  Setting s{.ranks = ranks, .options = {}};
+  s.options.log_level = LogLevel::off;
+  s.options.timeout_s = 30;
+  return s;
+}
+
+/// The error that the call throws, or one with an empty text.
+inline Error thrown_by(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(ErrorCode::internal, "");
+}
+
+}  // namespace nzcl::test
