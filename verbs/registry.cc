@@ -27,6 +27,11 @@ void EndpointOptions::throw_if_halted() const {
     throw Error(ErrorCode::aborted, "the communicator has failed while its members connected");
 }
 
+std::unique_ptr<MemoryRegion> Device::register_gpu_memory(const GpuMemory&) {
+  throw Error(ErrorCode::unsupported,
+              name() + ": this transport does not reach memory of a GPU; ibverbs between all ranks does");
+}
+
 std::unique_ptr<Trial> Device::begin_trial(const TrialOptions&) { return nullptr; }
 
 void Device::release(std::span<std::byte> bytes) noexcept { ::munmap(bytes.data(), bytes.size()); }

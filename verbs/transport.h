@@ -55,14 +55,26 @@ class MemoryRegion {
   void* local_descriptor(Level level) const noexcept {
     return local_descriptors_[static_cast<std::size_t>(level)];
   }
+  /// False for memory of a GPU, which only the device reads and writes.
+  bool host_reaches() const noexcept { return host_reaches_; }
 
  protected:
-  explicit MemoryRegion(void* local_descriptor = nullptr)
-      : MemoryRegion(local_descriptor, local_descriptor) {}
+  explicit MemoryRegion(void* local_descriptor = nullptr, bool host_reaches = true)
+      : local_descriptors_{local_descriptor, local_descriptor}, host_reaches_(host_reaches) {}
   MemoryRegion(void* between, void* within) : local_descriptors_{between, within} {}
 
  private:
   const std::array<void*, kLevels> local_descriptors_;  // by level
+  const bool host_reaches_ = true;
+};
+
+/// Memory of a GPU, as the kernel lends it to other devices: a dmabuf, whose bytes from `offset` on are those
+/// at the addresses of `bytes`. These are the GPU's, and the host reads and writes none of them. The
+/// descriptor is only needed while it is registered.
+struct GpuMemory {
+  int dmabuf = -1;
+  std::uint64_t offset = 0;
+  std::span<std::byte> bytes;
 };
 
 /// The longest gather list that any backend or engine uses, which bounds their arrays. Longer lists would
@@ -222,6 +234,10 @@ class Device {
   /// Throws Error{system} with advice when the operating system refuses, for example because of the limit of
   /// locked memory.
   virtual std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) = 0;
+  /// Registers memory of a GPU, from where writes are sent then, and where those of peers land, without the
+  /// host. Segments and peers name it by the GPU's addresses. Throws Error{unsupported} if this transport
+  /// needs the host for that, Error{system} if the device or the kernel refuses.
+  virtual std::unique_ptr<MemoryRegion> register_gpu_memory(const GpuMemory& memory);
   /// Allocates zeroed memory of the kind that peers write most cheaply over this transport, for buffers that
   /// they write often. It is not registered yet. Must be called before address_for() of the endpoints. Throws
   /// Error{system}.

@@ -179,6 +179,8 @@ struct Statistics {
   std::uint64_t blocks_scanned = 0;
   /// Operations that were summed by GPUs which read each other's memory: their blocks are not in bytes_sent.
   std::uint64_t gpu_sums = 0;
+  /// The part of what was sent and received that a NIC has read in memory of a GPU, or written there.
+  std::uint64_t gpu_direct_bytes = 0;
 };
 
 /// An operation that was started. Copies stand for the same operation. Any thread may test or wait. Dropping

@@ -357,7 +357,8 @@ NZCL_C_API nzclResult_t nzclWorkOnComplete(nzclWork_t work, nzclCallback_t callb
 /* The smallest allowed size ends with operations. */
 typedef struct {
   size_t size; /* sizeof(nzclStatistics) */
-  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_copied, blocks_scanned, gpu_sums;
+  uint64_t operations, messages_sent, bytes_sent, bytes_received, bytes_copied, blocks_scanned, gpu_sums,
+      gpu_direct_bytes;
 } nzclStatistics;
 NZCL_C_API nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics);
 

@@ -89,6 +89,10 @@ struct Tuning {
   /// The share of a rank's blocks that the model takes not to be zero where the result is packed and the
   /// request has no expected_density. Equal on all members.
   double packed_density = 0.01;
+  /// Where one GPU's memory is lent to the NIC, messages and direct results go there without the host. Not
+  /// equal on all members, but of those with GPUs each needs it for itself. Off, because it has not been seen
+  /// on hardware.
+  bool gpu_direct = false;
   int ack_timeout = 0;  ///< ibverbs: 4.096 us * 2^n until a packet is sent again; 0 = from timeout_s.
   /// A hierarchy takes so many ranks in a row for one host, such as those of one socket. 0 = the ranks that
   /// do share a host. Equal on all members.

@@ -277,8 +277,9 @@ nzclResult_t nzclCommGetStatistics(nzclComm_t comm, nzclStatistics* statistics) 
   return guarded([&] {
     require("nzclCommGetStatistics", comm, statistics);
     const nzcl::Statistics s = comm->communicator.statistics();
-    const nzclStatistics ours{sizeof ours,      s.operations,   s.messages_sent,  s.bytes_sent,
-                              s.bytes_received, s.bytes_copied, s.blocks_scanned, s.gpu_sums};
+    const nzclStatistics ours{sizeof ours,      s.operations,     s.messages_sent,
+                              s.bytes_sent,     s.bytes_received, s.bytes_copied,
+                              s.blocks_scanned, s.gpu_sums,       s.gpu_direct_bytes};
     nzcl::capi::write_sized("nzclCommGetStatistics", "nzclStatistics", ours, statistics, kLeastStatistics);
   });
 }

@@ -77,6 +77,21 @@ class MessageBuilder {
     copied_ += bytes;
     return true;
   }
+  /// Adds bytes that only the transport reads, behind those of the same memory that come right before them,
+  /// if there are any. Returns false, and adds nothing, if no room or no gather entry is left.
+  [[nodiscard]] bool add_far(const std::byte* data, std::uint64_t bytes, const verbs::MemoryRegion* region) {
+    if (bytes > room()) return false;
+    verbs::Segment* const last = count_ > 0 && !last_is_staged_ ? &segments_[count_ - 1] : nullptr;
+    if (last != nullptr && last->region == region && last->data + last->bytes == data) {
+      last->bytes += static_cast<std::uint32_t>(bytes);
+    } else {
+      if (free_segments() == 0) return false;
+      segments_[count_++] = {data, static_cast<std::uint32_t>(bytes), region};
+      last_is_staged_ = false;
+    }
+    gathered_ += bytes;
+    return true;
+  }
   /// Takes back what was reserved since staged() was `staged`. Precondition: nothing was gathered since.
   void take_back_to(std::uint64_t staged) {
     if (staged == this->staged()) return;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/gpu/kernels/jobs.h"
+#include "verbs/fd.h"
 
 namespace nzcl::gpu {
 
@@ -40,6 +41,13 @@ struct SharedMemory {
   std::uint64_t process = 0, address = 0, bytes = 0;
   std::uint32_t kind = 0, number = 0;  // which Gpu has made it, and what that likes
   std::array<std::byte, 64> handle{};
+};
+
+/// Memory of a GPU that other devices may reach: a descriptor, a dmabuf's or that of an emulated GPU's pages,
+/// and where in it the memory begins. The memory outlives the descriptor.
+struct LentMemory {
+  verbs::Fd descriptor;
+  std::uint64_t offset = 0;
 };
 
 /// A word that streams may wait for. Its value only grows, in the cyclic order of 32 bits, from use to use.
@@ -85,6 +93,12 @@ class Gpu {
   virtual std::byte* open(const SharedMemory& memory) = 0;
   /// No work may read it any more.
   virtual void close(const SharedMemory& memory, std::byte* opened) noexcept = 0;
+
+  // --- Memory that devices of other kinds read and write, such as NICs.
+  /// Lends `bytes` of what allocate() has returned, from a page on. Throws Error{unsupported} if the GPU or
+  /// its driver lends nothing, or does not promise its kernels what a device has written before the host was
+  /// told so.
+  virtual LentMemory lend(std::span<std::byte> bytes) = 0;
 
   // --- Work, in the order of a stream.
   virtual Stream make_stream() = 0;

@@ -76,11 +76,15 @@ void Operation::set_rank(int rank, int workers) {
   }
 }
 
+verbs::RemoteMemory OutputView::remote(verbs::Level level) const {
+  const FarMemory at = far.region != nullptr ? far : FarMemory{base, region};
+  return at.region->remote_at(level).offset(static_cast<std::uint64_t>(at.base - at.region->bytes().data()));
+}
+
 wire::OperationRecord Operation::record_of(std::uint64_t slice, verbs::Level level) const {
   wire::OperationRecord r = record;
   if (level == verbs::Level::within && output.region != nullptr) {
-    const auto remote = output.region->remote_at(level).offset(
-        static_cast<std::uint64_t>(output.base - output.region->bytes().data()));
+    const verbs::RemoteMemory remote = output.remote(level);
     r.output_address = remote.address;
     r.output_key = remote.key;
   }
@@ -337,9 +341,9 @@ bool Operation::ensure_all_staged() {
   return true;
 }
 
-void Operation::stage_result(std::uint64_t slice) noexcept {
+void Operation::stage_result(std::uint64_t slice, bool far) noexcept {
   const bool valid = !failed_.load(std::memory_order_acquire);
-  staged->slice_over(slice, layout.tiled() ? std::span<std::uint64_t>() : union_bits(slice), valid);
+  staged->slice_over(slice, layout.tiled() ? std::span<std::uint64_t>() : union_bits(slice), valid, far);
 }
 
 void Operation::staging_done(const std::optional<Failure>& failure) {

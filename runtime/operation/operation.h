@@ -36,6 +36,12 @@
 
 namespace nzcl::engine {
 
+/// Memory of a GPU, which the transport reaches and the host does not.
+struct FarMemory {
+  std::byte* base = nullptr;
+  const verbs::MemoryRegion* region = nullptr;  // nullptr: there is none
+};
+
 /// Where the contribution's bytes lie: in a whole tensor, or as blocks of values one behind the other.
 struct InputView {
   const std::byte* base = nullptr;
@@ -46,6 +52,8 @@ struct InputView {
   std::vector<std::uint64_t> order = {};
   /// `base` holds the blocks of each slice one behind the other, from where the slice begins in the tensor.
   bool packed_slices = false;
+  /// If there is any, slices of other members' lie there, as they would at `base`, and are sent from there.
+  FarMemory far = {};
 };
 
 /// Where the result goes: into a whole tensor, or packed, which means only the union's blocks, one behind the
@@ -61,6 +69,11 @@ struct OutputView {
   SpareMemory* spare = nullptr;  // what is noted about a packed result comes from there; may be null
   /// `base` is only on the way to the output: blocks outside of the union are of no interest there.
   bool staged = false;
+  /// If there is any, others write results there that are direct.
+  FarMemory far = {};
+
+  /// What others have to know to write at `base`, or at `far.base`.
+  verbs::RemoteMemory remote(verbs::Level level) const;
 };
 
 /// One collective on one rank, shared by the caller and all lanes. The bitmaps of each slice begin at a word
@@ -211,9 +224,10 @@ class Operation {
   /// Sets the blocks of the slice that no rank contributes to zero, if the output is dense and not also this
   /// rank's contribution. Precondition: the slice's union is known.
   void zero_absent(std::uint64_t slice);
-  /// Says that nothing of a slice moves any more. The operation may be deleted after its last one.
-  void slice_done(std::uint64_t slice) {
-    if (staged) stage_result(slice);
+  /// Says that nothing of a slice moves any more. The operation may be deleted after its last one. `written`:
+  /// another member has written the result where this one's output is (OutputView::remote()).
+  void slice_done(std::uint64_t slice, bool written = false) {
+    if (staged) stage_result(slice, written && output.far.region != nullptr);
     part_done();
   }
   /// Counts a write that reads from input or output. The operation does not finish before local_write_done()
@@ -281,7 +295,7 @@ class Operation {
   /// The number of the slice's first block among those of this rank's input or result.
   std::uint64_t first_block(Side side, std::uint64_t slice) const;
   void part_done();
-  void stage_result(std::uint64_t slice) noexcept;
+  void stage_result(std::uint64_t slice, bool far) noexcept;
   bool try_scan(std::uint64_t slice);
   void scan_slice(std::uint64_t slice);
   bool ensure_made(std::uint64_t slice);

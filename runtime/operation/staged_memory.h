@@ -16,8 +16,10 @@ class StagedMemory {
   /// it, also when that is so already. Throws Error.
   virtual void enqueue_wait(void* stream) = 0;
   /// Called once for each slice, by its lane: nothing of it moves any more. `bits` are the union's blocks in
-  /// it, and nothing for a tiled operation. If `valid` is false, its result is of no use.
-  virtual void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid) noexcept = 0;
+  /// it, and nothing for a tiled operation. If `valid` is false, its result is of no use. If it is `far`, it
+  /// lies in OutputView::far.
+  virtual void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid,
+                          bool far) noexcept = 0;
 };
 
 }  // namespace nzcl::engine

@@ -146,6 +146,9 @@ constexpr std::array kTunings = {
         "packed_density", &Tuning::packed_density, SettingKind::number, 1e-9, 1, "",
         "The share of blocks that are taken not to be zero on a rank, by which an exchange is chosen, where "
         "the result is packed and the call does not say it"},
+    Setting{"gpu_direct", choice_in<&Tuning::gpu_direct>(), SettingKind::choice, 0, 0, "off|on",
+            "ibverbs: the NIC reads and writes memory of this rank's GPU itself; it has not been seen on "
+            "hardware"},
     Setting{"ack_timeout", &Tuning::ack_timeout, SettingKind::number, 0, 31, "",
             "ibverbs: a packet is sent again after 4.096 us times 2 to the power of this; 0: from timeout_s"},
     Setting{"host_ranks", &Tuning::host_ranks, SettingKind::number, 0, 4095, "",

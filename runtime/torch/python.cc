@@ -176,7 +176,7 @@ py::dict statistics(const c10::intrusive_ptr<GroupBase>& group) {
   return py::dict(py::arg("operations") = s.operations, py::arg("messages_sent") = s.messages_sent,
                   py::arg("bytes_sent") = s.bytes_sent, py::arg("bytes_received") = s.bytes_received,
                   py::arg("bytes_copied") = s.bytes_copied, py::arg("blocks_scanned") = s.blocks_scanned,
-                  py::arg("gpu_sums") = s.gpu_sums,
+                  py::arg("gpu_sums") = s.gpu_sums, py::arg("gpu_direct_bytes") = s.gpu_direct_bytes,
                   py::arg("registered_storages") = nzcl_torch::registered_storages(*group));
 }
 

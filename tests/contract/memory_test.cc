@@ -1,10 +1,15 @@
 // Tests registered memory: offsets, and several registrations of the same bytes.
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
 
 #include "tests/contract/pair.h"
+#include "verbs/fd.h"
 
 namespace nzcl::verbs::test {
 namespace {
@@ -155,6 +160,72 @@ TEST_P(MemoryTest, WhatCanBeReadIsSeenWhereItLies) {
     }
   }
   devices()[0]->release(memory);
+}
+
+/// Memory as an emulated GPU lends it: pages that this process finds at other addresses than their own.
+class LentMemory {
+ public:
+  explicit LentMemory(std::size_t pages)
+      : bytes_((pages + 1) * kPage), fd_(::memfd_create("lent", MFD_CLOEXEC)) {
+    EXPECT_EQ(::ftruncate(fd_.get(), static_cast<off_t>(bytes_)), 0);
+    named_ = map(PROT_NONE), seen_ = map(PROT_READ | PROT_WRITE);
+  }
+  ~LentMemory() {
+    ::munmap(named_, bytes_);
+    ::munmap(seen_, bytes_);
+  }
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  /// All but the first page.
+  GpuMemory lent() const { return {fd_.get(), kPage, {named_ + kPage, bytes_ - kPage}}; }
+  /// Where the test itself reads and writes what is lent.
+  std::span<std::byte> seen() const { return {seen_ + kPage, bytes_ - kPage}; }
+
+ private:
+  static constexpr std::size_t kPage = 4096;
+  std::byte* map(int protection) const {
+    void* const at = ::mmap(nullptr, bytes_, protection, MAP_SHARED, fd_.get(), 0);
+    EXPECT_NE(at, MAP_FAILED);
+    return static_cast<std::byte*>(at);
+  }
+  const std::size_t bytes_;
+  const Fd fd_;
+  std::byte *named_ = nullptr, *seen_ = nullptr;
+};
+
+/// From memory of a GPU into that of another one, mixed with memory of the host in one gather list. Short
+/// writes are those that a device may send inline, which would have the host read them.
+TEST_P(MemoryTest, MemoryOfAGpuIsReadAndWrittenAtItsOwnAddresses) {
+  Peers peers(devices(), 2, kBytes);
+  const LentMemory from(16), to(16);
+  std::unique_ptr<MemoryRegion> source, target;
+  try {
+    source = devices()[0]->register_gpu_memory(from.lent());
+    target = devices()[1]->register_gpu_memory(to.lent());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_THAT(error.what(), testing::HasSubstr("does not reach memory of a GPU"));
+    return;
+  }
+  EXPECT_FALSE(source->host_reaches());
+  EXPECT_EQ(source->bytes().data(), from.lent().bytes.data());
+  const auto bytes = pattern(from.seen().size(), 5);
+  std::ranges::copy(bytes, from.seen().begin());
+  std::vector<std::byte> expected(to.seen().size());
+  std::size_t at = 0;
+  for (const std::uint32_t length : {1u, 60u, 4095u, 20000u}) {
+    Writes writes;
+    writes.add(1, {peers[0].segment(at, 33), {source->bytes().data() + at + 7, length, source.get()}},
+               target->remote().offset(at + 3), 1);
+    const std::size_t before = peers[1].arrived.size();
+    ASSERT_TRUE(peers.post(0, writes));
+    ASSERT_TRUE(peers.until([&] { return peers[1].arrived.size() > before; }));
+    std::memcpy(&expected[at + 3], &peers[0].source[at], 33);
+    std::memcpy(&expected[at + 36], &bytes[at + 7], length);
+    ASSERT_TRUE(same(expected, to.seen())) << length;
+    at += length + 50;
+  }
 }
 
 }  // namespace

@@ -91,6 +91,28 @@ TEST(MessageBuilderTest, NothingIsAddedWithoutAnEntryOfTheGatherList) {
   EXPECT_EQ(message.bytes(), 16u);
 }
 
+TEST(MessageBuilderTest, FarMemoryTakesOneEntryAsLongAsItLiesInOnePiece) {
+  std::array<std::byte, 64> staging{};
+  const std::array<std::byte, 64> far{};
+  const auto* staged_region = reinterpret_cast<const verbs::MemoryRegion*>(1);  // which are not looked into
+  const auto* far_region = reinterpret_cast<const verbs::MemoryRegion*>(2);
+  MessageBuilder message({.segments = 3, .gather_bytes = 1000, .bytes = 40}, staging.data(), staged_region);
+  EXPECT_TRUE(message.put(far.data(), 8));
+  EXPECT_TRUE(message.add_far(far.data() + 4, 3, far_region));
+  EXPECT_TRUE(message.add_far(far.data() + 7, 5, far_region));
+  EXPECT_TRUE(message.add_far(far.data() + 20, 6, far_region));
+  EXPECT_FALSE(message.in_one_piece());
+  ASSERT_EQ(message.segments().size(), 3u);
+  EXPECT_EQ(message.segments()[1].data, far.data() + 4);
+  EXPECT_EQ(message.segments()[1].bytes, 8u);
+  EXPECT_EQ(message.segments()[2].bytes, 6u);
+  EXPECT_FALSE(message.add_far(far.data() + 40, 1, far_region)) << "there is no further entry";
+  EXPECT_FALSE(message.add_far(far.data() + 26, 19, far_region)) << "that is more than the slot has";
+  EXPECT_TRUE(message.add_far(far.data() + 26, 18, far_region));
+  EXPECT_EQ(message.room(), 0u);
+  EXPECT_EQ(message.copied(), 0u);
+}
+
 struct ChannelTest : ::testing::Test {
   std::array<std::byte, kSlotBytes * kBuffers> memory{};
   StagingPool pool{memory.data(), kSlotBytes, kBuffers, nullptr};

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <barrier>
@@ -62,8 +63,9 @@ class CudaTest : public testing::Test {
 
 TEST_F(CudaTest, SaysWhichGpusThereAre) {
   if (on_device()) GTEST_SKIP() << "what is expected is the driver in software's";
-  EXPECT_THAT(gpu::describe_gpus(),
-              ElementsAre("GPU 0: Fake GPU, compute capability 9.0", "driver for CUDA 12.2"));
+  EXPECT_THAT(
+      gpu::describe_gpus(),
+      ElementsAre("GPU 0: Fake GPU, compute capability 9.0, NICs reach its memory", "driver for CUDA 12.2"));
   EXPECT_EQ(gpu()->name(), "GPU 0: Fake GPU, compute capability 9.0");
 }
 
@@ -97,6 +99,58 @@ TEST_F(CudaTest, ErrorsHaveTheDriversName) {
     EXPECT_EQ(e.code(), ErrorCode::system);
     EXPECT_THAT(e.what(), AllOf(HasSubstr("cuStreamWriteValue32"), HasSubstr("CUDA_ERROR_INVALID_VALUE")));
   }
+}
+
+TEST_F(CudaTest, LendsMemoryOrSaysWhyNot) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::byte* const memory = gpu()->allocate(16 * page);
+  try {
+    const gpu::LentMemory lent = gpu()->lend({memory, 16 * page});
+    EXPECT_GE(lent.descriptor.get(), 0);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported) << error.what();
+    EXPECT_TRUE(on_device()) << error.what();
+  }
+  EXPECT_THROW(static_cast<void>(gpu()->lend({memory, std::size_t{1} << 40})), Error);
+  gpu()->free(memory);
+}
+
+/// The driver lends memory to the transport, which reads and writes it.
+TEST_F(CudaTest, DevicesReadAndWriteItsMemory) {
+  if (on_device()) GTEST_SKIP() << "a device in software does not reach a GPU's memory";
+  const Problem p{.count = 100003, .block = 256, .ranks = 2};
+  const Expected expected = make_expected(p);
+  Options options;
+  options.tune.gpu_direct = true;
+  options.tune.direct_bytes = 1;
+  options.algorithm = Algorithm::push;
+  std::barrier<> ready(2), over(2);
+  const auto errors = run_ranks({.ranks = 2, .options = options}, [&](Communicator& communicator) {
+    const Leaving leaves_ready(ready), leaves_over(over);
+    const auto device = gpu();
+    void* const stream = device->make_stream();
+    const auto data = make_input(p, communicator.rank());
+    const gpu::PinnedMemory result = device->pin(p.bytes());
+    std::byte* const memory = device->allocate(p.bytes());
+    const auto buffer = communicator.register_buffer(memory, p.bytes(), MemoryKind::device);
+    for (int i = 0; i < 3; ++i) {
+      device->copy(stream, memory, data.data(), p.bytes());
+      Work work = communicator.allreduce(
+          {.input = memory, .output = memory, .count = p.count, .block_elems = p.block, .stream = stream});
+      work.enqueue_wait(stream);
+      device->copy(stream, result.host, memory, p.bytes());
+      device->synchronize(stream);
+      EXPECT_EQ(first_difference({result.host, result.host + p.bytes()}, expected.data), -1);
+      work.wait();
+      if (i == 0) ready.arrive_and_wait();
+    }
+    EXPECT_GT(communicator.statistics().gpu_direct_bytes, 0u);
+    over.arrive_and_wait();
+    device->destroy_stream(stream);
+    device->free(memory);
+    device->unpin(result);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 TEST_F(CudaTest, AllreducesHaveTheBitsOfThePlainSum) {

@@ -6,6 +6,7 @@
 
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/endpoint.h"
+#include "verbs/lent_pages.h"
 
 namespace nzcl::verbs::ibv {
 namespace {
@@ -22,6 +23,21 @@ class IbvRegion final : public MemoryRegion {
  private:
   Handle<ibv_mr> mr_;
   std::span<std::byte> bytes_;
+};
+
+class IbvGpuRegion final : public MemoryRegion {
+ public:
+  IbvGpuRegion(Handle<ibv_mr> mr, std::span<std::byte> bytes, std::unique_ptr<LentPages> pages)
+      : MemoryRegion(mr.get(), false), pages_(std::move(pages)), mr_(std::move(mr)), bytes_(bytes) {}
+  std::span<std::byte> bytes() const noexcept override { return bytes_; }
+  RemoteMemory remote() const noexcept override {
+    return {reinterpret_cast<std::uint64_t>(bytes_.data()), mr_->rkey};
+  }
+
+ private:
+  const std::unique_ptr<LentPages> pages_;  // of an emulated GPU
+  const Handle<ibv_mr> mr_;
+  const std::span<std::byte> bytes_;
 };
 
 bool is_fatal(ibv_event_type type) {
@@ -103,6 +119,27 @@ std::unique_ptr<MemoryRegion> IbvDevice::register_memory(std::span<std::byte> by
   auto handle = owned(ibv_reg_mr(domain_.get(), bytes.data(), bytes.size(), access_),
                       fmt::format("{}: registering {} MiB", name_, bytes.size() >> 20));
   return std::make_unique<IbvRegion>(std::move(handle), bytes);
+}
+
+/// Without relaxed ordering: what a GPU promises its kernels of a device's writes, it promises of those that
+/// come in order. A kernel's device does not take a memfd for a dmabuf, so that is mapped and registered at
+/// the addresses of the emulated GPU.
+std::unique_ptr<MemoryRegion> IbvDevice::register_gpu_memory(const GpuMemory& memory) {
+  constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  const std::string what = fmt::format("{}: registering {} MiB of a GPU", name_, memory.bytes.size() >> 20);
+  const auto address = reinterpret_cast<std::uint64_t>(memory.bytes.data());
+  std::unique_ptr<LentPages> pages;
+  ibv_mr* mr = nullptr;
+  if (LentPages::are_in(memory)) {
+    pages = std::make_unique<LentPages>(memory);
+    mr = ibv_reg_mr_iova(domain_.get(), pages->bytes().data(), pages->bytes().size(), address, kAccess);
+  } else {
+    mr =
+        ibv_reg_dmabuf_mr(domain_.get(), memory.offset, memory.bytes.size(), address, memory.dmabuf, kAccess);
+    if (mr == nullptr && (errno == EOPNOTSUPP || errno == EPROTONOSUPPORT))
+      throw Error(ErrorCode::unsupported, what + ": its driver takes no dmabuf");
+  }
+  return std::make_unique<IbvGpuRegion>(owned(mr, what), memory.bytes, std::move(pages));
 }
 
 std::unique_ptr<Endpoint> IbvDevice::open_endpoint(const EndpointOptions& options) {

@@ -22,6 +22,7 @@ class IbvDevice final : public Device {
   std::string name() const override { return name_; }
   const Limits& limits() const noexcept override { return limits_; }
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind kind) override;
+  std::unique_ptr<MemoryRegion> register_gpu_memory(const GpuMemory& memory) override;
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override;
 
   // --- For endpoints only.

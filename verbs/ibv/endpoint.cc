@@ -158,11 +158,13 @@ bool IbvEndpoint::append(const Write& write) noexcept {
   if (in_flight_ >= kMaxPosted || peer.posted - peer.retired >= kSendDepth || !peer.queue) return false;
   auto& sges = segments_[burst_];
   std::uint64_t bytes = 0;
+  bool readable = true;  // by this process, which copies what is sent inline
   for (std::size_t i = 0; i < write.segments.size(); ++i) {
     const Segment& s = write.segments[i];
     sges[i] = {reinterpret_cast<std::uint64_t>(s.data), s.bytes,
                static_cast<const ibv_mr*>(s.region->local_descriptor(options_.level))->lkey};
     bytes += s.bytes;
+    readable &= s.region->host_reaches();
   }
   ibv_send_wr& request = requests_[burst_++];
   request = {};
@@ -173,7 +175,7 @@ bool IbvEndpoint::append(const Write& write) noexcept {
   request.imm_data = htonl(write.immediate.value_or(0));
   request.wr.rdma.remote_addr = write.target.address;
   request.wr.rdma.rkey = static_cast<std::uint32_t>(write.target.key);
-  if (bytes <= inline_bytes_) request.send_flags |= IBV_SEND_INLINE;
+  if (bytes <= inline_bytes_ && readable) request.send_flags |= IBV_SEND_INLINE;
   if (peer.posted % kSignalEvery == kSignalEvery - 1) request.send_flags |= IBV_SEND_SIGNALED;
   if (peer.first == nullptr) {
     peer.first = &request;

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "nzcl/error.h"
+#include "verbs/lent_pages.h"
 
 namespace nzcl::verbs {
 namespace {
@@ -34,21 +35,25 @@ struct Inbox {
 
 class LoopbackState {
  public:
-  std::uint64_t add_region(std::span<std::byte> bytes) {
+  /// Memory that is written at `bytes` where peers name the addresses of `named`, which are as many.
+  std::uint64_t add_region(std::span<std::byte> named, std::byte* bytes) {
     const std::scoped_lock lock(mutex_);
-    regions_[next_key_] = bytes;
+    regions_[next_key_] = {named, bytes};
     return next_key_++;
   }
   void remove_region(std::uint64_t key) {
     const std::scoped_lock lock(mutex_);
     regions_.erase(key);
   }
-  bool allowed(const RemoteMemory& target, std::uint64_t bytes) {
+  /// Returns where that memory is, or nullptr if it is not all registered.
+  std::byte* reach(const RemoteMemory& target, std::uint64_t bytes) {
     const std::scoped_lock lock(mutex_);
     const auto found = regions_.find(target.key);
-    if (found == regions_.end()) return false;
-    const auto first = reinterpret_cast<std::uint64_t>(found->second.data());
-    return target.address >= first && target.address + bytes <= first + found->second.size();
+    if (found == regions_.end()) return nullptr;
+    const auto& [named, at] = found->second;
+    const auto first = reinterpret_cast<std::uint64_t>(named.data());
+    if (target.address < first || target.address + bytes > first + named.size()) return nullptr;
+    return at + (target.address - first);
   }
   std::uint64_t add_inbox(const std::shared_ptr<Inbox>& inbox) {
     const std::scoped_lock lock(mutex_);
@@ -64,7 +69,11 @@ class LoopbackState {
  private:
   std::mutex mutex_;
   std::uint64_t next_key_ = 1, next_inbox_ = 1;
-  std::map<std::uint64_t, std::span<std::byte>> regions_;
+  struct Reached {
+    std::span<std::byte> named;
+    std::byte* bytes;
+  };
+  std::map<std::uint64_t, Reached> regions_;
   std::map<std::uint64_t, std::weak_ptr<Inbox>> inboxes_;
 };
 
@@ -72,8 +81,13 @@ namespace {
 
 class LoopbackRegion final : public MemoryRegion {
  public:
-  LoopbackRegion(std::shared_ptr<LoopbackState> state, std::span<std::byte> bytes)
-      : state_(std::move(state)), bytes_(bytes), key_(state_->add_region(bytes)) {}
+  LoopbackRegion(std::shared_ptr<LoopbackState> state, std::span<std::byte> bytes,
+                 std::unique_ptr<LentPages> pages = nullptr)
+      : MemoryRegion(nullptr, pages == nullptr),
+        state_(std::move(state)),
+        pages_(std::move(pages)),
+        bytes_(bytes),
+        key_(state_->add_region(bytes, pages_ ? pages_->bytes().data() : bytes.data())) {}
   ~LoopbackRegion() override { state_->remove_region(key_); }
   std::span<std::byte> bytes() const noexcept override { return bytes_; }
   RemoteMemory remote() const noexcept override {
@@ -82,6 +96,7 @@ class LoopbackRegion final : public MemoryRegion {
 
  private:
   std::shared_ptr<LoopbackState> state_;
+  const std::unique_ptr<LentPages> pages_;  // of an emulated GPU
   std::span<std::byte> bytes_;
   std::uint64_t key_;
 };
@@ -160,9 +175,7 @@ class LoopbackEndpoint final : public Endpoint {
   }
 
   const std::byte* view(PeerId, RemoteMemory memory, std::size_t bytes) const noexcept override {
-    return options_.limits.readable && state_->allowed(memory, bytes)
-               ? reinterpret_cast<const std::byte*>(memory.address)
-               : nullptr;
+    return options_.limits.readable ? state_->reach(memory, bytes) : nullptr;
   }
   std::string failure() const override { return failure_; }
   std::size_t in_flight() const noexcept override { return flying_.size() + completions_.size() + stalled_; }
@@ -219,11 +232,17 @@ class LoopbackEndpoint final : public Endpoint {
     if (inbox == nullptr) return fail(f, "not connected");
     const std::scoped_lock lock(inbox->mutex);
     if (!inbox->open) return fail(f, "the endpoint is gone");
-    if (!state_->allowed(f.target, bytes))
-      return fail(f, "remote access error: the target is not registered memory");
-    auto* to = reinterpret_cast<std::byte*>(f.target.address);
+    std::byte* to = state_->reach(f.target, bytes);
+    if (to == nullptr) return fail(f, "remote access error: the target is not registered memory");
     for (const Segment& s : f.segments) {
-      std::memcpy(to, s.data, s.bytes);
+      const std::byte* from = s.data;
+      if (s.region != nullptr && !s.region->host_reaches()) {
+        const RemoteMemory named = s.region->remote();
+        from = state_->reach(named.offset(static_cast<std::uint64_t>(s.data - s.region->bytes().data())),
+                             s.bytes);
+        if (from == nullptr) return fail(f, "local access error: the source is not registered memory");
+      }
+      std::memcpy(to, from, s.bytes);
       to += s.bytes;
     }
     completions_.push_back(
@@ -261,6 +280,11 @@ class LoopbackDevice final : public Device {
   const Limits& limits() const noexcept override { return options_.limits; }
   std::unique_ptr<MemoryRegion> register_memory(std::span<std::byte> bytes, MemoryKind) override {
     return std::make_unique<LoopbackRegion>(state_, bytes);
+  }
+  /// Of an emulated GPU, and where messages are not read in place, which takes the host.
+  std::unique_ptr<MemoryRegion> register_gpu_memory(const GpuMemory& memory) override {
+    if (options_.limits.readable || !LentPages::are_in(memory)) return Device::register_gpu_memory(memory);
+    return std::make_unique<LoopbackRegion>(state_, memory.bytes, std::make_unique<LentPages>(memory));
   }
   std::unique_ptr<Endpoint> open_endpoint(const EndpointOptions& options) override {
     return std::make_unique<LoopbackEndpoint>(state_, options_, options.self);

@@ -426,6 +426,7 @@ Statistics CommunicatorCore::statistics() const {
   lanes_.add_to(total);
   if (hierarchy_) hierarchy_->add_to(total);
   total.gpu_sums += staging_.summed_by_gpus();
+  total.gpu_direct_bytes += staging_.far_bytes();
   return total;
 }
 

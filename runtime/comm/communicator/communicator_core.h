@@ -209,6 +209,7 @@ class CommunicatorCore {
   void prepare_request(const Request& request, Prepared& p);
   void stage(Prepared& p, Algorithm asked);
   bool may_sum_on_gpus(const Prepared& p, Algorithm asked) const;
+  void set_far(Prepared& p) const;
   void stage_stream(Prepared& p);
   engine::SliceLayout layout_for_gpu(Prepared& p) const;
   void stage_compressed(Prepared& p);

@@ -24,6 +24,15 @@ using engine::Operation;
 
 namespace {
 
+/// Whether it is an allreduce whose blocks and sums are moved as they are, and once: without tiles' codes,
+/// checksums, a packed result, or a graph, which repeats it with other owners.
+bool is_pushed_whole(const Prepared& p) {
+  const wire::OperationRecord& record = p.record;
+  return record.algorithm == wire::Algorithm::push && record.collective == wire::Collective::allreduce &&
+         record.packed_result == 0 && record.value_rule == wire::ValueRule::as_is && record.checksum == 0 &&
+         !p.on_gpu.by_graph;
+}
+
 /// Adds to a counter that is written only under the lock of the operations.
 void count(std::atomic<std::uint64_t>& counter, std::uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
@@ -181,6 +190,7 @@ void CommunicatorCore::stage(Prepared& p, Algorithm asked) {
   p.on_gpu.check = options().check != 0;
   p.on_gpu.by_graph = is_captured(p);
   p.on_gpu.gpus_may_sum = may_sum_on_gpus(p, asked);
+  set_far(p);
   p.on_gpu.type = static_cast<gpu::SumType>(p.record.type);
   p.on_gpu.op = static_cast<gpu::SumOp>(p.record.op);
   auto staged = staging_.make(p.gpu, p.on_gpu, layout_for_gpu(p), exchanged(p));
@@ -194,10 +204,21 @@ void CommunicatorCore::stage(Prepared& p, Algorithm asked) {
 
 /// Whether the ranks' GPUs may sum it, where all of them can: whoever names an algorithm gets that.
 bool CommunicatorCore::may_sum_on_gpus(const Prepared& p, Algorithm asked) const {
-  const wire::OperationRecord& record = p.record;
-  return board_ && asked == Algorithm::automatic && record.algorithm == wire::Algorithm::push &&
-         record.collective == wire::Collective::allreduce && record.packed_result == 0 &&
-         record.value_rule == wire::ValueRule::as_is && record.checksum == 0 && !p.on_gpu.by_graph;
+  return board_ && asked == Algorithm::automatic && is_pushed_whole(p);
+}
+
+/// Whether a NIC may use the GPU's memory. What the host has to read or write goes through its own.
+void CommunicatorCore::set_far(Prepared& p) const {
+  if (!options().tune.gpu_direct || members().count() == 1 || !is_pushed_whole(p)) return;
+  if (config_.message_segments() < 2)
+    throw Error(
+        ErrorCode::unsupported,
+        "NZCL_TUNE=gpu_direct=on: a message needs three entries of a gather list; leave max_segments as "
+        "it is");
+  p.on_gpu.may_be_far = true;
+  if (!members().is_aggregator(members().self)) return;
+  p.on_gpu.first_own = static_cast<std::uint32_t>(members().aggregator_of(members().self) * config_.lanes);
+  p.on_gpu.own = static_cast<std::uint32_t>(config_.lanes);
 }
 
 /// Whether the request's stream is captured into a graph. That of a GPU which cannot tell is not.
@@ -296,7 +317,7 @@ std::shared_ptr<Operation> CommunicatorCore::launch(std::unique_lock<std::mutex>
     try {
       operations_.check_conflicts(wire::name_of(p.record.collective), p.input_bytes, p.output_bytes);
       check = check_input(p);
-      if (p.staged) p.staged->begin(p.bitmap, p.known == Prepared::Input::all);
+      if (p.staged) p.staged->begin(operations_.next_epoch(), p.bitmap, p.known == Prepared::Input::all);
     } catch (const Error& e) {
       refusal = e;
     }

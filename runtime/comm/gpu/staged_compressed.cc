@@ -21,9 +21,9 @@ engine::InputView StagedCompressed::input() const {
   return {.base = step_->values(), .region = step_->region().get(), .sparse = true};
 }
 
-void StagedCompressed::begin(std::span<const std::uint64_t>, bool) {
+void StagedCompressed::begin(std::uint64_t epoch, std::span<const std::uint64_t>, bool) {
   step_->begin();
-  result_.begin({}, false);
+  result_.begin(epoch, {}, false);
 }
 
 bool StagedCompressed::publish(engine::Operation& operation) {

@@ -28,7 +28,7 @@ class StagedCompressed final : public StagedWork {
   const SharedRegion& region() const { return step_->region(); }
   const StagedOperation* dense() const { return result_.dense(); }
 
-  void begin(std::span<const std::uint64_t> bitmap, bool all) override;
+  void begin(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all) override;
   bool publish(engine::Operation& operation) override;
   std::optional<HostList> list_for_others() const override;
   bool all_published() const override { return published_ && result_.all_published(); }
@@ -41,8 +41,9 @@ class StagedCompressed final : public StagedWork {
 
   bool brings(std::uint64_t) const override { return !in_tiles_ && !by_others_; }
   void enqueue_wait(void* stream) override { result_.enqueue_wait(stream); }
-  void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid) noexcept override {
-    result_.slice_over(slice, bits, valid);
+  void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid,
+                  bool far) noexcept override {
+    result_.slice_over(slice, bits, valid, far);
   }
 
  private:

@@ -34,12 +34,14 @@ StagedOperation::StagedOperation(std::shared_ptr<StagingSlots> slots, const GpuT
       out_(layout_, tensors.output_chunks.first, tensors.output_chunks.count),
       by_others_(exchanged == Exchanged::by_others),
       copied_(by_others_ || moves_whole(layout)),
+      far_(tensors.may_be_far && !copied_ && !layout.express()),
       slices_(layout.slices()),
       group_slices_(slices_per_group(out_)),
       slot_(slots_->take({.input_bytes = in_.bytes(),
                           .output_bytes = out_.bytes(),
                           .words = layout.slices() * layout.words_per_slice(),
-                          .flags = layout.slices() + 2})),
+                          .flags = layout.slices() + 2,
+                          .far = far_})),
       done_(slots_->gpu()->take_flag()),
       seen_(layout.slices()) {
   if (!peers || !tensors_.gpus_may_sum || by_others_ || copied_ || layout_.express() || !has_input() ||
@@ -65,11 +67,17 @@ StagedOperation::~StagedOperation() {
 }
 
 engine::InputView StagedOperation::input() const {
-  return {.base = slot_->input(), .region = slot_->region().get(), .packed_slices = !copied_};
+  return {.base = slot_->input(),
+          .region = slot_->region().get(),
+          .packed_slices = !copied_,
+          .far = far_ ? slot_->far_input() : engine::FarMemory()};
 }
 
 engine::OutputView StagedOperation::output() const {
-  return {.base = slot_->output(), .region = slot_->region().get(), .staged = true};
+  return {.base = slot_->output(),
+          .region = slot_->region().get(),
+          .staged = true,
+          .far = far_ ? slot_->far_output() : engine::FarMemory()};
 }
 
 /// Bits of blocks, or, where the input is moved whole, a word for each slice.
@@ -92,13 +100,13 @@ bool StagedOperation::results_may_be_early() const {
   return false;
 }
 
-void StagedOperation::begin(std::span<const std::uint64_t> bitmap, bool all) {
+void StagedOperation::begin(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all) {
   if (tensors_.by_graph) {
     take_back();
-    return prepare(bitmap, all);
+    return prepare(epoch, bitmap, all);
   }
   slot_->begin_use(used_flags());
-  prepare(bitmap, all);
+  prepare(epoch, bitmap, all);
   start_packing();
   start_placing(slots_->stream());
 }
@@ -106,7 +114,7 @@ void StagedOperation::begin(std::span<const std::uint64_t> bitmap, bool all) {
 void StagedOperation::capture(std::span<const std::uint64_t> bitmap, bool all, gpu::HostFunction start,
                               void* call) {
   slot_->begin_use(used_flags());
-  prepare(bitmap, all);
+  prepare(0, bitmap, all);
   slots_->gpu()->call(tensors_.stream, start, call);
   start_packing();
 }
@@ -126,8 +134,9 @@ void StagedOperation::abandon() {
 }
 
 /// What the host has to do before the GPU begins.
-void StagedOperation::prepare(std::span<const std::uint64_t> bitmap, bool all) {
+void StagedOperation::prepare(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all) {
   say_what_is_known(bitmap, all);
+  if (far_ && has_input()) choose_far_inputs(epoch);
   if (tensors_.check && copied_) given_.assign(bitmap.begin(), bitmap.end());
   if (tensors_.check && !copied_ && !bitmap.empty()) given_.assign(input_bits(0), input_bits(slices_));
   awaits_stream_ = results_may_be_early();
@@ -140,6 +149,14 @@ void StagedOperation::prepare(std::span<const std::uint64_t> bitmap, bool all) {
   }
   set_groups();
   if (has_output() && layout_.tiled()) std::fill_n(slot_->output_bits(), slices_, 1);
+}
+
+/// The host sums the slices of its own lanes, and only sends the others. Who owns a slice depends on the
+/// epoch.
+void StagedOperation::choose_far_inputs(std::uint64_t epoch) {
+  const engine::SliceLayout layout = layout_.at_epoch(epoch);
+  for (std::uint64_t s = 0; s < slices_; ++s)
+    slot_->far_inputs()[s] = layout.owner(s) - tensors_.first_own < tensors_.own ? 0 : 1;
 }
 
 void StagedOperation::say_what_is_known(std::span<const std::uint64_t> bitmap, bool all) {
@@ -236,6 +253,8 @@ void StagedOperation::start_packing() {
                   .value = slot_->use(),
                   .known = copied_ || known_ || peers_,
                   .checked = !copied_ && !given_.empty() && !peers_,
+                  .far = far_ ? slot_->far_input().base : nullptr,
+                  .is_far = far_ ? slot_->seen(slot_->far_inputs()) : nullptr,
                   .go = peers_ ? peers_->declined_word() : nullptr,
                   .go_value = peers_ ? peers_->declined_value() : 0});
       begun = layout_.first_slice_of(chunk + 1);
@@ -275,6 +294,8 @@ void StagedOperation::place(gpu::Stream stream, std::uint64_t number) {
                .slices = to - from,
                .tensor = tensors_.output + out_.offset_of(chunk),
                .staged = slot_->seen(slot_->output()) + out_.offset_of(chunk),
+               .far = far_ ? slot_->far_output().base : nullptr,
+               .is_far = far_ ? slot_->seen(slot_->far_outputs()) : nullptr,
                .bits = slot_->seen(slot_->output_bits() + begin * (whole ? 1 : layout_.words_per_slice())),
                .fill = !in_place(chunk),
                .go = ready,
@@ -287,13 +308,21 @@ void StagedOperation::one_less(std::uint64_t group) noexcept {
     slot_->set_ready(group, !groups_[group].invalid.load(std::memory_order_relaxed));
 }
 
-void StagedOperation::slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits,
-                                 bool valid) noexcept {
+void StagedOperation::slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid,
+                                 bool far) noexcept {
   if (by_others_ || by_peers_ || !out_.has(slice)) return;
+  if (far_) {
+    slot_->far_outputs()[slice] = far ? 1 : 0;
+    if (far) add_far_bytes(slice, bits);
+  }
   std::copy(bits.begin(), bits.end(), slot_->output_bits() + slice * layout_.words_per_slice());
   const std::uint64_t number = (slice - out_.first_slice()) / group_slices_;
   if (!valid) groups_[number].invalid.store(true, std::memory_order_relaxed);
   one_less(number);
+}
+
+void StagedOperation::add_far_bytes(std::uint64_t slice, std::span<const std::uint64_t> bits) noexcept {
+  far_bytes_.fetch_add(engine::SliceView(layout_, slice, bits).stream_bytes(), std::memory_order_relaxed);
 }
 
 /// Groups whose slices are over have gone on already, so the rest is of an operation that has failed.
@@ -374,6 +403,7 @@ bool StagedOperation::publish(engine::Operation& operation) {
     if (!given_.empty() && !copied_) note_hidden(s);
     if (!given_.empty() && copied_ && published_ == slices_) note_hidden_on_host();
     if (by_others_) continue;
+    if (far_ && slot_->far_inputs()[s] != 0) add_far_bytes(s, {input_bits(s), layout_.words_of(s)});
     const bool by_gpu = !copied_ && (!known_ || !given_.empty());
     const std::span bits(input_bits(s), layout_.words_of(s));
     operation.slice_staged(s, by_gpu ? bits : std::span<std::uint64_t>(),

@@ -36,6 +36,11 @@ struct GpuTensors {
   bool by_graph = false;         // the stream is captured: see StagedOperation::capture()
   /// It is an allreduce that the GPUs of a host's ranks may sum, if all of them can.
   bool gpus_may_sum = false;
+  /// It is an allreduce by push, of which the transport may send what others sum from memory of the GPU, and
+  /// write direct results there. The slices of so many owners, from `first_own` on, are summed by this
+  /// member.
+  bool may_be_far = false;
+  std::uint32_t first_own = 0, own = 0;
   gpu::SumType type{};
   gpu::SumOp op{};
 };
@@ -64,7 +69,7 @@ class StagedOperation final : public StagedWork {
   /// Lets the graph go on without a result.
   void abandon();
 
-  void begin(std::span<const std::uint64_t> bitmap, bool all) override;
+  void begin(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all) override;
   void called(std::uint64_t epoch) override {
     if (peers_) peers_->vote(epoch);
   }
@@ -77,6 +82,7 @@ class StagedOperation final : public StagedWork {
   bool peers_wait() const override { return by_peers_ && !all_published(); }
   std::string awaited_of_peers() const override { return peers_ ? peers_->awaited() : ""; }
   bool summed_by_gpus() const override { return by_peers_; }
+  std::uint64_t far_bytes() const override { return far_bytes_.load(std::memory_order_relaxed); }
   std::optional<std::uint64_t> hidden_block() const override { return hidden_; }
   std::optional<Failure> place_rest(engine::Operation& operation, bool lost) override;
   bool is_placed() const override { return !placing_ || done_.is_raised(); }
@@ -87,7 +93,8 @@ class StagedOperation final : public StagedWork {
 
   bool brings(std::uint64_t slice) const override { return !by_others_ && packs(slice); }
   void enqueue_wait(void* stream) override;
-  void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid) noexcept override;
+  void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid,
+                  bool far) noexcept override;
 
  private:
   /// Slices whose results are placed together.
@@ -108,7 +115,8 @@ class StagedOperation final : public StagedWork {
   bool in_place(std::uint32_t chunk) const;
   bool results_may_be_early() const;
   void take_back();
-  void prepare(std::span<const std::uint64_t> bitmap, bool all);
+  void prepare(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all);
+  void choose_far_inputs(std::uint64_t epoch);
   void say_what_is_known(std::span<const std::uint64_t> bitmap, bool all);
   void note_hidden(std::uint64_t slice);
   void place_whole(std::span<const std::uint64_t> bits);
@@ -122,6 +130,7 @@ class StagedOperation final : public StagedWork {
   void start_placing(gpu::Stream stream);
   void place(gpu::Stream stream, std::uint64_t number);
   void one_less(std::uint64_t group) noexcept;
+  void add_far_bytes(std::uint64_t slice, std::span<const std::uint64_t> bits) noexcept;
   void give_up_rest();
 
   const std::shared_ptr<StagingSlots> slots_;
@@ -131,6 +140,7 @@ class StagedOperation final : public StagedWork {
   const bool by_others_;
   /// The input is moved whole: a warp for each of many small blocks would take longer.
   const bool copied_;
+  const bool far_;
   const std::uint64_t slices_;
   const std::uint64_t group_slices_;
   std::array<Group, StagingSlot::kMostGroups> groups_;
@@ -145,6 +155,7 @@ class StagedOperation final : public StagedWork {
   std::optional<std::uint64_t> hidden_;
   std::vector<bool> seen_;
   std::uint64_t published_ = 0;
+  std::atomic<std::uint64_t> far_bytes_{0};
 };
 
 }  // namespace nzcl::comm

@@ -27,9 +27,9 @@ StagedStream::~StagedStream() {
 
 /// The list comes first, so that a result which the caller's stream has come to is never placed before the
 /// list has been read.
-void StagedStream::begin(std::span<const std::uint64_t>, bool) {
+void StagedStream::begin(std::uint64_t epoch, std::span<const std::uint64_t>, bool) {
   if (list_) list_->begin(stream_);
-  if (dense_) dense_->begin({}, false);
+  if (dense_) dense_->begin(epoch, {}, false);
   if (packed_) packed_->begin(stream_, done_);
 }
 
@@ -80,8 +80,9 @@ void StagedStream::enqueue_wait(void* stream) {
   slots_->await(stream, done_);
 }
 
-void StagedStream::slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid) noexcept {
-  if (dense_) dense_->slice_over(slice, bits, valid);
+void StagedStream::slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid,
+                              bool far) noexcept {
+  if (dense_) dense_->slice_over(slice, bits, valid, far);
 }
 
 }  // namespace nzcl::comm

@@ -36,7 +36,7 @@ class StagedStream final : public StagedWork {
   const StagedOperation* dense() const { return dense_ ? &*dense_ : nullptr; }
   const StagedPacked* packed() const { return packed_ ? &*packed_ : nullptr; }
 
-  void begin(std::span<const std::uint64_t> bitmap, bool all) override;
+  void begin(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all) override;
   bool publish(engine::Operation& operation) override;
   std::optional<HostList> list_for_others() const override;
   bool all_published() const override;
@@ -47,7 +47,8 @@ class StagedStream final : public StagedWork {
 
   bool brings(std::uint64_t slice) const override;
   void enqueue_wait(void* stream) override;
-  void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid) noexcept override;
+  void slice_over(std::uint64_t slice, std::span<const std::uint64_t> bits, bool valid,
+                  bool far) noexcept override;
 
  private:
   const std::shared_ptr<StagingSlots> slots_;

@@ -23,10 +23,10 @@ class StagedWork : public engine::StagedMemory {
   /// Who exchanges the tensor: the operation, whose layout the staging has too, or other operations, which
   /// read and write the whole of it between all_published() and the end of the operation's rest.
   enum class Exchanged : std::uint8_t { by_operation, by_others };
-  /// Gives the GPU all that it has to do. Without a `bitmap`, it finds out which blocks of a tensor are not
-  /// zero; with one it takes those that are set, and `all` stands for all of them. Throws Error, after which
-  /// the operation is of no use.
-  virtual void begin(std::span<const std::uint64_t> bitmap, bool all) = 0;
+  /// Gives the GPU all that it has to do for the operation that will have this epoch. Without a `bitmap`, it
+  /// finds out which blocks of a tensor are not zero; with one it takes those that are set, and `all` stands
+  /// for all of them. Throws Error, after which the operation is of no use.
+  virtual void begin(std::uint64_t epoch, std::span<const std::uint64_t> bitmap, bool all) = 0;
   /// The operation that has begun has this epoch. Called before publish(), in the order of epochs.
   virtual void called(std::uint64_t /*epoch*/) {}
   /// Publishes what has come of the input, and notes whether the caller's stream has. Returns true if
@@ -46,6 +46,8 @@ class StagedWork : public engine::StagedMemory {
   virtual std::string awaited_of_peers() const { return {}; }
   /// Whether the GPUs have summed it.
   virtual bool summed_by_gpus() const { return false; }
+  /// How many bytes the transport has taken from memory of the GPU, or written there, itself.
+  virtual std::uint64_t far_bytes() const { return 0; }
   /// The first block, of those that this rank's input has, that a bitmap hides although it is not zero. It is
   /// found only if it was asked for, and known when all is published.
   virtual std::optional<std::uint64_t> hidden_block() const { return std::nullopt; }

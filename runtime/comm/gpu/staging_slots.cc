@@ -12,7 +12,7 @@ std::uint64_t bitmap_bytes(const SlotSize& size) { return whole_pages(size.words
 
 std::size_t total_bytes(const SlotSize& size) {
   return whole_pages(size.input_bytes) + whole_pages(size.output_bytes) + 2 * bitmap_bytes(size) +
-         whole_pages((size.flags + StagingSlot::kMostGroups) * sizeof(std::uint32_t));
+         whole_pages((size.flags + StagingSlot::kMostGroups) * sizeof(std::uint32_t) + 2 * size.flags);
 }
 
 }  // namespace
@@ -21,13 +21,16 @@ StagingSlot::StagingSlot(std::shared_ptr<gpu::Gpu> gpu, Registrations& registrat
     : gpu_(std::move(gpu)), size_(size), memory_(gpu_->pin(total_bytes(size))) {
   try {
     registration_ = registrations.add({memory_.host, memory_.bytes}, MemoryKind::host);
+    if (size.far) far_.emplace(gpu_, registrations, whole_pages(size.input_bytes) + size.output_bytes);
   } catch (...) {
+    registration_.reset();
     gpu_->unpin(memory_);
     throw;
   }
 }
 
 StagingSlot::~StagingSlot() {
+  far_.reset();
   registration_.reset();
   gpu_->unpin(memory_);
 }
@@ -41,6 +44,11 @@ std::uint64_t* StagingSlot::output_bits() const {
 }
 std::uint32_t* StagingSlot::flags() const {
   return reinterpret_cast<std::uint32_t*>(output_bits() + bitmap_bytes(size_) / sizeof(std::uint64_t));
+}
+
+std::uint8_t* StagingSlot::far_inputs() const { return reinterpret_cast<std::uint8_t*>(ready(kMostGroups)); }
+engine::FarMemory StagingSlot::far_output() const {
+  return {far_->data() + whole_pages(size_.input_bytes), far_->region()};
 }
 
 std::uint32_t* StagingSlot::ready(std::uint64_t group) const { return flags() + size_.flags + group; }

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "runtime/base/divide.h"
+#include "runtime/comm/gpu/far_slot.h"
 #include "runtime/comm/session/registrations.h"
 #include "runtime/gpu/gpu.h"
+#include "runtime/operation/operation.h"
 
 namespace nzcl::comm {
 
@@ -25,10 +27,11 @@ constexpr std::uint64_t whole_pages(std::uint64_t bytes) {
 /// bitmap of either, and flags.
 struct SlotSize {
   std::uint64_t input_bytes = 0, output_bytes = 0, words = 0, flags = 0;
+  bool far = false;  // there is as much memory of the GPU for either
   std::uint64_t bytes() const { return input_bytes + output_bytes; }
   bool fits(const SlotSize& room) const {
-    return input_bytes <= room.input_bytes && output_bytes <= room.output_bytes && words <= room.words &&
-           flags <= room.flags;
+    return far == room.far && input_bytes <= room.input_bytes && output_bytes <= room.output_bytes &&
+           words <= room.words && flags <= room.flags;
   }
 };
 
@@ -51,6 +54,12 @@ class StagingSlot {
   std::uint64_t* input_bits() const;
   std::uint64_t* output_bits() const;
   std::uint32_t* flags() const;
+  /// For each slice, one byte: whether its part of the input, or its result, lies in memory of the GPU.
+  std::uint8_t* far_inputs() const;
+  std::uint8_t* far_outputs() const { return far_inputs() + size_.flags; }
+  /// That memory. Precondition: size().far.
+  engine::FarMemory far_input() const { return {far_->data(), far_->region()}; }
+  engine::FarMemory far_output() const;
   /// The word for which the GPU waits before it places a group, and what it is set to.
   std::uint32_t* ready(std::uint64_t group) const;
   std::uint32_t value_of_valid() const { return 2 * use_; }
@@ -77,6 +86,7 @@ class StagingSlot {
   const SlotSize size_;
   const gpu::PinnedMemory memory_;
   std::shared_ptr<Registration> registration_;  // released before the memory is unpinned
+  std::optional<FarSlot> far_;
   std::uint32_t use_ = 0;
   std::uint64_t used_flags_ = 0;
 };

@@ -196,6 +196,7 @@ void StagingThread::look_for_trouble(Entry& entry) const {
 void StagingThread::end(const Entry& entry) {
   if (entry.staged->summed_by_gpus() && !entry.failure && !entry.broken)
     summed_by_gpus_.fetch_add(1, std::memory_order_relaxed);
+  far_bytes_.fetch_add(entry.staged->far_bytes(), std::memory_order_relaxed);
   entry.staged->release();
   entry.operation->staging_done(entry.broken ? entry.broken : entry.failure);
   parent_.ring();

@@ -37,6 +37,9 @@ class StagingThread {
   /// How many operations GPUs have summed.
   std::uint64_t summed_by_gpus() const { return summed_by_gpus_.load(std::memory_order_relaxed); }
 
+  /// Statistics::gpu_direct_bytes.
+  std::uint64_t far_bytes() const { return far_bytes_.load(std::memory_order_relaxed); }
+
   /// Make what an operation of this layout needs. They start the thread at the first call, and throw
   /// Error{system}.
   std::shared_ptr<StagedOperation> make(const std::shared_ptr<gpu::Gpu>& gpu, const GpuTensors& tensors,
@@ -81,7 +84,7 @@ class StagingThread {
   Registrations& registrations_;
   const Parent parent_;
   std::shared_ptr<PeerMemory> peers_;  // nullptr: GPUs do not sum
-  std::atomic<std::uint64_t> summed_by_gpus_{0};
+  std::atomic<std::uint64_t> summed_by_gpus_{0}, far_bytes_{0};
   Failure why_failed_;  // once failed_ is set
   std::atomic<bool> failed_{false};
   std::mutex mutex_;  // of all below

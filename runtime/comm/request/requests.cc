@@ -124,8 +124,7 @@ void take_output(void* data, std::uint64_t bytes, CoveredMemory memory, GpuTenso
 }
 
 void set_output_region(SharedRegion region, Prepared& p) {
-  const auto remote =
-      region->remote().offset(static_cast<std::uint64_t>(p.output.base - region->bytes().data()));
+  const verbs::RemoteMemory remote = p.output.remote(verbs::Level::between);
   p.record.output_address = remote.address;
   p.record.output_key = remote.key;
   p.regions[1] = std::move(region);

@@ -61,7 +61,7 @@ bool Registrations::is_covered_elsewhere(std::span<const std::byte> bytes) const
 
 std::shared_ptr<Registration> Registrations::add(std::span<std::byte> bytes, MemoryKind kind) {
   SharedRegion region = find(bytes);
-  if (!region) region = make_region(bytes, kind);
+  if (!region) region = share(device_->register_memory(bytes, kind));
   auto handle = std::make_shared<Registration>(Registration{std::move(region), bytes, kind});
   remember(handle);
   return handle;
@@ -134,13 +134,17 @@ bool Registrations::was_released(std::span<const std::byte> bytes) const {
   });
 }
 
-SharedRegion Registrations::make_region(std::span<std::byte> bytes, MemoryKind kind) const {
+SharedRegion Registrations::add_gpu_memory(const verbs::GpuMemory& memory) const {
+  return share(device_->register_gpu_memory(memory));
+}
+
+SharedRegion Registrations::share(std::unique_ptr<verbs::MemoryRegion> region) const {
   struct Owner {  // in this order, so that the region is destroyed before its device
     std::shared_ptr<verbs::Device> device;
     std::unique_ptr<verbs::MemoryRegion> region;
   };
   // A forked child must not deregister the memory.
-  const auto owner = shared_in_own_process(new Owner{device_, device_->register_memory(bytes, kind)});
+  const auto owner = shared_in_own_process(new Owner{device_, std::move(region)});
   return {owner, owner->region.get()};
 }
 

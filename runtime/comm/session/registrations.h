@@ -42,6 +42,9 @@ class Registrations {
   /// Makes a handle for the range. A range that lies inside that of another handle shares its region. Throws
   /// the device's Error.
   std::shared_ptr<Registration> add(std::span<std::byte> bytes, MemoryKind kind);
+  /// Registers memory of nzcl's own on a GPU, which no handle covers, with the transport. Throws the device's
+  /// Error.
+  SharedRegion add_gpu_memory(const verbs::GpuMemory& memory) const;
   /// Registers there what living handles cover here, until either these handles or `others` end.
   void add_to(Registrations& others) const;
   /// Makes a handle for memory of this GPU.
@@ -64,7 +67,7 @@ class Registrations {
     std::span<const std::byte> bytes;
     std::weak_ptr<Registration> handle;
   };
-  SharedRegion make_region(std::span<std::byte> bytes, MemoryKind kind) const;
+  SharedRegion share(std::unique_ptr<verbs::MemoryRegion> region) const;
   void remember(const std::shared_ptr<Registration>& handle);
 
   /// A handle that was made for one of another object.

@@ -20,9 +20,13 @@ std::uint64_t write_data(MessageBuilder& message, Contribution& c, std::uint64_t
   std::uint64_t written = 0;
   while (room > 0 && !c.sent()) {
     const std::uint64_t n = std::min(c.walk.run_bytes(), room);
-    if (const auto ahead = c.walk.ahead()) prefetch_to_read(input.base + ahead->offset, ahead->bytes);
-    const std::uint64_t left = std::min(room, c.stream_bytes - c.sent_bytes);
-    if (!message.add(input.base + c.walk.offset(), n, input.region, left)) break;
+    if (input.far.region != nullptr) {
+      if (!message.add_far(input.far.base + c.walk.offset(), n, input.far.region)) break;
+    } else {
+      if (const auto ahead = c.walk.ahead()) prefetch_to_read(input.base + ahead->offset, ahead->bytes);
+      const std::uint64_t left = std::min(room, c.stream_bytes - c.sent_bytes);
+      if (!message.add(input.base + c.walk.offset(), n, input.region, left)) break;
+    }
     c.walk.advance(n);
     c.sent_bytes += n;
     room -= n, written += n;

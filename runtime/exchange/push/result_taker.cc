@@ -254,9 +254,10 @@ void ResultTaker::finish_if_complete(Uplink& uplink, Transfer& t) {
   }
   if (!t.complete()) return;
   const std::uint64_t slice = t.up.slice;
+  const bool written = t.direct && !context_.is_self(uplink.member());
   uplink.finish(t);
   ++finished_;
-  op.slice_done(slice);  // last, because the operation may be deleted from here on
+  op.slice_done(slice, written);  // last, because the operation may be deleted from here on
 }
 
 }  // namespace nzcl::engine

@@ -32,7 +32,12 @@ inline constexpr int kAttributeContext = 1, kAttributeMemoryType = 2, kAttribute
 inline constexpr unsigned kMemoryOfDevice = 2;
 
 // CUdevice_attribute.
-inline constexpr int kComputeMajor = 75, kComputeMinor = 76;
+inline constexpr int kComputeMajor = 75, kComputeMinor = 76, kRdmaWritesOrdering = 118,
+                     kDmabufSupported = 124;
+// CUGPUDirectRDMAWritesOrdering: the GPU's own kernels see what devices have written.
+inline constexpr int kOrderedForOwner = 100;
+// CUmemRangeHandleType.
+inline constexpr int kRangeHandleDmabuf = 1;
 
 // CUjit_option.
 inline constexpr int kJitErrorLog = 5, kJitErrorLogBytes = 6;
@@ -58,6 +63,8 @@ inline constexpr unsigned kWaitForGreaterOrEqual = 0, kWriteDefault = 0;
   FUNCTION(cuCtxPopCurrent_v2, (Context * context))                                                         \
   FUNCTION(cuPointerGetAttributes, (unsigned count, int* attributes, void** values, DevicePointer pointer)) \
   FUNCTION(cuMemGetAddressRange_v2, (DevicePointer * base, std::size_t * bytes, DevicePointer pointer))     \
+  FUNCTION(cuMemGetHandleForAddressRange,                                                                   \
+           (void* handle, DevicePointer pointer, std::size_t bytes, int type, unsigned long long flags))    \
   FUNCTION(cuMemHostRegister_v2, (void* memory, std::size_t bytes, unsigned flags))                         \
   FUNCTION(cuMemHostUnregister, (void* memory))                                                             \
   FUNCTION(cuMemHostGetDevicePointer_v2, (DevicePointer * pointer, void* memory, unsigned flags))           \

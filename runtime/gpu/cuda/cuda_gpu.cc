@@ -43,6 +43,15 @@ std::string describe(const CudaDriver& driver, int ordinal) {
                      attribute(driver, device, cuda::kComputeMinor));
 }
 
+/// Why NICs cannot use the GPU's memory, or nothing.
+std::optional<std::string> why_not_lent(const CudaDriver& driver, cuda::Device device) {
+  if (attribute(driver, device, cuda::kDmabufSupported) == 0)
+    return "its driver lends no memory to NICs (dmabuf); NVIDIA's open kernel modules do";
+  if (attribute(driver, device, cuda::kRdmaWritesOrdering) < cuda::kOrderedForOwner)
+    return "its kernels may not see what NICs have written, without a flush that nzcl does not make";
+  return std::nullopt;
+}
+
 /// The other GPUs whose memory this one reads, as the end of a line.
 std::string describe_peers(const CudaDriver& driver, int ordinal, int count) {
   std::string peers;
@@ -109,6 +118,7 @@ std::vector<std::string> CudaGpu::describe_all(const CudaDriver& driver) {
   for (int i = 0; i < gpus; ++i) {
     const bool old = attribute(driver, device_number(driver, i), cuda::kComputeMajor) < kLeastComputeMajor;
     lines.push_back(describe(driver, i) + describe_peers(driver, i, gpus) +
+                    (why_not_lent(driver, device_number(driver, i)) ? "" : ", NICs reach its memory") +
                     (old ? ", too old: 7.0 is needed" : ""));
   }
   if (lines.empty()) lines.emplace_back("none: the CUDA driver has none");
@@ -270,6 +280,16 @@ void CudaGpu::close(const SharedMemory& memory, std::byte* opened) noexcept {
     driver_.cuIpcCloseMemHandle(pointer_of(opened));
   } catch (const Error&) {  // with its context the mapping is gone too
   }
+}
+
+LentMemory CudaGpu::lend(std::span<std::byte> bytes) {
+  if (const auto why = why_not_lent(driver_, device_number(driver_, ordinal_)))
+    throw Error(ErrorCode::unsupported, fmt::format("{}: {}", name_, *why));
+  const InContext in_context(*this);
+  int descriptor = -1;
+  NZCL_CUDA_CALL(driver_, cuMemGetHandleForAddressRange, &descriptor, pointer_of(bytes.data()), bytes.size(),
+                 cuda::kRangeHandleDmabuf, 0);
+  return {verbs::Fd(descriptor), 0};
 }
 
 gpu::Stream CudaGpu::make_stream() {

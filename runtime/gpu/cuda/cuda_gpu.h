@@ -28,6 +28,7 @@ class CudaGpu final : public Gpu {
   SharedMemory share(std::byte* memory) override;
   std::byte* open(const SharedMemory& memory) override;
   void close(const SharedMemory& memory, std::byte* opened) noexcept override;
+  LentMemory lend(std::span<std::byte> bytes) override;
   gpu::Stream make_stream() override;
   void destroy_stream(gpu::Stream stream) noexcept override;
   void pack(gpu::Stream stream, const PackJob& job) override;

@@ -196,6 +196,20 @@ void EmulatedGpu::close(const SharedMemory& memory, std::byte* opened) noexcept 
   ::munmap(opened, memory.bytes);
 }
 
+LentMemory EmulatedGpu::lend(std::span<std::byte> bytes) {
+  const std::scoped_lock lock(mutex_);
+  const Piece* const piece = piece_with(bytes.data());
+  if (piece == nullptr || piece->pinned ||
+      bytes.data() + bytes.size() > piece->pages->host() + piece->pages->bytes())
+    throw Error(ErrorCode::invalid_argument,
+                "emulated GPU: this is not all in one piece of memory of its own");
+  verbs::Fd descriptor(::fcntl(piece->pages->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (descriptor.get() < 0)
+    throw Error(ErrorCode::system,
+                fmt::format("emulated GPU: a descriptor to lend: {}", std::strerror(errno)));
+  return {std::move(descriptor), static_cast<std::uint64_t>(bytes.data() - piece->pages->host())};
+}
+
 Stream EmulatedGpu::make_stream() {
   const std::scoped_lock lock(mutex_);
   auto stream = std::make_unique<EmulatedStream>(seed_ + static_cast<unsigned>(streams_.size()));
@@ -249,6 +263,10 @@ void EmulatedGpu::pack(Stream stream, const PackJob& asked) {
   job.tensor = reach(job.tensor, shape.bytes);
   job.packed = reach(job.packed, shape.bytes);
   job.bits = reach(job.bits, shape.words() * sizeof(std::uint64_t));
+  if (job.is_far != nullptr) {
+    job.is_far = reach(job.is_far, shape.slices());
+    job.far = reach(job.far, shape.bytes);
+  }
   if (job.second_bits != nullptr)
     job.second_bits = reach(job.second_bits, shape.words() * sizeof(std::uint64_t));
   if (job.flags != nullptr) job.flags = reach(job.flags, shape.slices() * sizeof(std::uint32_t));
@@ -267,6 +285,10 @@ void EmulatedGpu::place(Stream stream, const PlaceJob& asked) {
   job.tensor = reach(job.tensor, shape.bytes);
   if (job.peers == nullptr) job.staged = reach(job.staged, shape.bytes);
   if (job.peers != nullptr) job.peers = reach(job.peers, sizeof *job.peers);
+  if (job.is_far != nullptr) {
+    job.is_far = reach(job.is_far, shape.slices());
+    job.far = reach(job.far, shape.bytes);
+  }
   job.bits = reach(job.bits, shape.words() * sizeof(std::uint64_t));
   if (job.go != nullptr) job.go = reach(job.go, sizeof *job.go);
   launch(stream, [job, unit](EmulatedStream& queue) {

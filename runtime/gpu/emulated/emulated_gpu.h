@@ -38,6 +38,7 @@ class EmulatedGpu final : public Gpu {
   SharedMemory share(std::byte* memory) override;
   std::byte* open(const SharedMemory& memory) override;
   void close(const SharedMemory& memory, std::byte* opened) noexcept override;
+  LentMemory lend(std::span<std::byte> bytes) override;
   Stream make_stream() override;
   void destroy_stream(Stream stream) noexcept override;
   void pack(Stream stream, const PackJob& job) override;

@@ -200,6 +200,13 @@ NZCL_ON_GPU inline bool goes(const std::uint32_t* go, std::uint32_t value) {
   return go == nullptr || load<std::uint32_t>(reinterpret_cast<const std::byte*>(go)) == value;
 }
 
+/// Which of two pieces of memory a slice has.
+template <typename Byte>
+NZCL_ON_GPU inline Byte* near_or_far(Byte* near, Byte* far, const std::uint8_t* is_far, std::uint64_t slice) {
+  if (is_far == nullptr) return near;
+  return load<std::uint8_t>(reinterpret_cast<const std::byte*>(is_far + slice)) == 0 ? near : far;
+}
+
 template <typename Unit, typename Block>
 NZCL_ON_GPU inline void pack_slice(Block& block, const PackJob& job) {
   if (!goes(job.go, job.go_value)) return;
@@ -211,7 +218,8 @@ NZCL_ON_GPU inline void pack_slice(Block& block, const PackJob& job) {
   const bool scanned = !job.known || job.checked;
   if (scanned) scan_slice<Unit>(block, job.tensor, pieces);
   const std::uint32_t* const before = count_before(block, shared, words);
-  std::byte* const packed = job.packed + pieces.first_block() * job.shape.block_bytes;
+  std::byte* const base = near_or_far(job.packed, job.far, job.is_far, block.index());
+  std::byte* const packed = base + pieces.first_block() * job.shape.block_bytes;
   block.each_warp([&](auto& warp) {
     for (std::uint32_t i = warp.index(); i < pieces.count(); i += warp.count()) {
       const Piece piece = pieces.at(i);
@@ -219,7 +227,7 @@ NZCL_ON_GPU inline void pack_slice(Block& block, const PackJob& job) {
       if ((word & bit) == 0) continue;
       const std::uint64_t rank = before[piece.block / 64] + ones(word & (bit - 1));
       std::byte* const to =
-          job.in_places ? job.packed + piece.position : packed + rank * job.shape.block_bytes + piece.offset;
+          job.in_places ? base + piece.position : packed + rank * job.shape.block_bytes + piece.offset;
       copy_piece<Unit>(warp, to, job.tensor + piece.position, piece.bytes);
     }
   });
@@ -235,7 +243,7 @@ template <typename Unit, typename Block>
 NZCL_ON_GPU inline void place_slice(Block& block, const PlaceJob& job) {
   if (!goes(job.go, job.go_value)) return;
   const std::uint64_t slice = job.first_slice + block.index();
-  const std::byte* staged = job.staged;
+  const std::byte* staged = near_or_far(job.staged, job.far, job.is_far, slice);
   if (job.peers != nullptr) {
     const std::uint64_t owner = slice / job.slices_each;
     const auto at = load<std::uint64_t>(reinterpret_cast<const std::byte*>(&job.peers->result[owner]));

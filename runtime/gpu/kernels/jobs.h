@@ -35,6 +35,8 @@ struct PackJob {
   bool known = false;              // `bits` say already which blocks are to be packed
   bool checked = false;            // with `known`: those that are not zero are packed too, and their bits set
   bool in_places = false;          // blocks lie in `packed` where they do in the tensor
+  std::byte* far = nullptr;        // in place of `packed` for slices whose byte in `is_far` is not 0
+  const std::uint8_t* is_far = nullptr;  // or null, if there are none
   std::uint64_t* second_bits = nullptr;  // gets the bits too, unless it is null
   /// The kernel does nothing if this word has another value when it begins. There is none if it is null.
   const std::uint32_t* go = nullptr;
@@ -67,6 +69,8 @@ struct PlaceJob {
   std::uint64_t slices = 0;
   std::byte* tensor = nullptr;
   const std::byte* staged = nullptr;
+  const std::byte* far = nullptr;        // in place of `staged` for slices whose byte in `is_far` is not 0
+  const std::uint8_t* is_far = nullptr;  // or null, if there are none
   const std::uint64_t* bits = nullptr;
   bool fill = false;                 // sets all other blocks to zero
   const PeerTable* peers = nullptr;  // in place of `staged`

@@ -162,13 +162,19 @@ PeerTable reached(const PeerTable& table) {
   return found;
 }
 
+/// Memory of slices that a job has somewhere else.
+bool make_far_reachable(auto& job) {
+  return job.is_far == nullptr ||
+         (make_reachable(job.is_far, job.shape.slices(), 1) && make_reachable(job.far, job.shape.bytes, 16));
+}
+
 int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
   const Shape& shape = job.shape;
   if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shared_bytes(shape.words_per_slice()) ||
       shared > 48 << 10)
     return kInvalidValue;
   if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.packed, shape.bytes, unit) ||
-      !make_reachable(job.bits, shape.words() * 8, 8) ||
+      !make_reachable(job.bits, shape.words() * 8, 8) || !make_far_reachable(job) ||
       (job.flags != nullptr && !make_reachable(job.flags, shape.slices() * 4, 4)) ||
       (job.second_bits != nullptr && !make_reachable(job.second_bits, shape.words() * 8, 8)) ||
       (job.go != nullptr && !make_reachable(job.go, 4, 4)))
@@ -184,7 +190,7 @@ int launch_place(PlaceJob job, unsigned unit, unsigned grid, unsigned shared, Fa
     return kInvalidValue;
   const bool staged = job.peers != nullptr ? make_reachable(job.peers, sizeof *job.peers, 8)
                                            : make_reachable(job.staged, shape.bytes, unit);
-  if (!staged || !make_reachable(job.tensor, shape.bytes, unit) ||
+  if (!staged || !make_reachable(job.tensor, shape.bytes, unit) || !make_far_reachable(job) ||
       !make_reachable(job.bits, shape.words() * 8, 8) ||
       (job.go != nullptr && !make_reachable(job.go, sizeof *job.go, sizeof *job.go)))
     return kMisaligned;
@@ -302,7 +308,10 @@ FAKE cuDeviceGetName(char* name, int bytes, Device device) {
   return device == 40 ? ready(false) : kInvalidValue;
 }
 FAKE cuDeviceGetAttribute(int* value, int attribute, Device) {
-  *value = attribute == cuda::kComputeMajor ? 9 : 0;
+  *value = attribute == cuda::kComputeMajor         ? 9
+           : attribute == cuda::kRdmaWritesOrdering ? cuda::kOrderedForOwner
+           : attribute == cuda::kDmabufSupported    ? 1
+                                                    : 0;
   return ready(false);
 }
 FAKE cuDevicePrimaryCtxRetain(Context* context, Device) {
@@ -520,6 +529,20 @@ FAKE cuMemFree_v2(DevicePointer pointer) {
   if (const int wrong = ready()) return wrong;
   const std::scoped_lock lock(state().mutex);
   return state().memory.erase(pointer) == 1 ? kSuccess : kInvalidValue;
+}
+/// Whole allocations, which the pages of a memfd stand for.
+FAKE cuMemGetHandleForAddressRange(void* handle, DevicePointer pointer, std::size_t bytes, int type,
+                                   unsigned long long flags) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().memory.find(pointer);
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  if (found == state().memory.end() || type != cuda::kRangeHandleDmabuf || flags != 0 ||
+      pointer % page != 0 || bytes % page != 0 || bytes > found->second->bytes())
+    return kInvalidValue;
+  const int descriptor = ::fcntl(found->second->descriptor(), F_DUPFD_CLOEXEC, 0);
+  std::memcpy(handle, &descriptor, sizeof descriptor);
+  return descriptor < 0 ? kInvalidHandle : kSuccess;
 }
 /// A handle is the process and the descriptor of the memory's pages. Only other processes can open it.
 FAKE cuIpcGetMemHandle(cuda::IpcHandle* handle, DevicePointer pointer) {
