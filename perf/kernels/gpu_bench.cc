@@ -1,4 +1,4 @@
-// nzcl_gpu_bench: how long the kernels of a GPU take for 64 MiB, as a Markdown table.
+// nzcl_gpu_bench: how long the kernels of a GPU take for 64 MiB, as Markdown tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "perf/kernels/gpu_steps.h"
 #include "runtime/gpu/cuda/cuda_gpu.h"
 #include "runtime/gpu/emulated/emulated_gpu.h"
 
@@ -131,6 +132,8 @@ int run(std::string_view memory) {
                bench.time_sum(), place_own);
     std::fflush(stdout);
   }
+  fmt::print("\n");
+  print_gpu_steps(gpu);
   return 0;
 }
 
