@@ -18,6 +18,10 @@ struct Stall {
   /// Members that have not answered, as in "rank 2 (operation 7, slice 0)". They may be waiting for somebody
   /// else themselves, so `known` is the better explanation.
   std::string suspected;
+  /// All ranks that get a result, if none of them takes it, as in "operation 7, allreduce(...): rank(s) 0, 1
+  /// stopped taking results". They probably wait for somebody else, who is named as `suspected` elsewhere, so
+  /// this is the poorest explanation.
+  std::string all = {};
 };
 
 /// Runs all operations of one priority on one lane.

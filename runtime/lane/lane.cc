@@ -378,24 +378,22 @@ void Lane::check_timeout(bool moved) {
 
 /// Fails the lane when its patience is over, and names those that keep it waiting. Members that are known to
 /// be missing come first. A member that only does not answer is named later, because it may itself be waiting
-/// for somebody who is known to be missing elsewhere.
+/// for somebody who is known to be missing elsewhere; and all ranks at once are named last.
 void Lane::report_stall(Clock::time_point now) {
   if (now - last_moved_ < kShortestTimeout) return;
   const auto patience = options_.patience(context_.config.lane, {last_moved_, options_.timeout});
   if (!patience || now <= patience->end()) return;
   const double seconds = std::chrono::duration<double>(patience->timeout).count();
+  const auto late = now - patience->end();
   for (const auto& exchange : exchanges_) {
     if (!exchange) continue;
-    if (const std::string known = exchange->waiting_for().known; !known.empty())
-      context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, known));
-  }
-  if (now <= patience->end() + kWorkerGrace) return;
-  for (const auto& exchange : exchanges_) {
-    if (!exchange) continue;
-    if (const std::string suspected = exchange->waiting_for().suspected; !suspected.empty()) {
-      context_.fail(ErrorCode::timeout,
-                    fmt::format("no progress for {:g} s: no answer from {}", seconds, suspected));
-    }
+    const Stall stall = exchange->waiting_for();
+    std::string whom = stall.known;
+    if (whom.empty() && late > kWorkerGrace && !stall.suspected.empty())
+      whom = "no answer from " + stall.suspected;
+    if (whom.empty() && late > 2 * kWorkerGrace) whom = stall.all;
+    if (!whom.empty())
+      context_.fail(ErrorCode::timeout, fmt::format("no progress for {:g} s: {}", seconds, whom));
   }
 }
 

@@ -102,13 +102,14 @@ std::span<const int> Aggregator::holders() const {
   return sum_.slice().layout->tiled() ? tiles_.holders() : sum_.holders();
 }
 
-std::string Aggregator::waiting_for() const {
+Stall Aggregator::waiting_for() const {
+  Stall stall = results_.waiting_for();
   const std::string missing =
       intake_.waiting_for(sum_.started() && !summed() ? holders() : std::span<const int>());
-  if (!missing.empty()) return missing;
-  const std::string full = results_.waiting_for();
-  if (!full.empty()) return full;
-  return intake_.oldest().active ? describe(intake_.oldest()) : std::string();
+  if (!missing.empty()) stall.known = missing;
+  if (stall.known.empty() && stall.all.empty() && intake_.oldest().active)
+    stall.known = describe(intake_.oldest());
+  return stall;
 }
 
 }  // namespace nzcl::engine

@@ -10,6 +10,7 @@
 #include "runtime/exchange/contributions/intake.h"
 #include "runtime/exchange/contributions/slice_sum.h"
 #include "runtime/exchange/contributions/tile_sum.h"
+#include "runtime/exchange/exchange.h"
 #include "runtime/exchange/push/result_sender.h"
 
 namespace nzcl::engine {
@@ -45,8 +46,8 @@ class Aggregator {
   /// Returns true if nothing is under way.
   bool idle() const { return !intake_.oldest().active && results_.idle(); }
   /// Says what the current slice waits for, and names the ranks if they are known. Empty if nothing is under
-  /// way.
-  std::string waiting_for() const;
+  /// way. Nobody is suspected.
+  Stall waiting_for() const;
 
  private:
   enum class Progress : std::uint8_t { waiting, summed, sent, slice_over };

@@ -33,8 +33,9 @@ bool PushExchange::idle() const {
 }
 
 Stall PushExchange::waiting_for() const {
-  return {.known = aggregator_ ? aggregator_->waiting_for() : std::string(),
-          .suspected = worker_ ? worker_->waiting_for() : std::string()};
+  Stall stall = aggregator_ ? aggregator_->waiting_for() : Stall();
+  if (worker_) stall.suspected = worker_->waiting_for();
+  return stall;
 }
 
 }  // namespace nzcl::engine

@@ -427,17 +427,25 @@ void ResultSender::taken(std::size_t receiver, StagingPool::Index staging) {
   if (results_.take(receiver)) context_.pool(priority_).release(staging);
 }
 
-std::string ResultSender::waiting_for() const {
-  std::string full;
+Stall ResultSender::waiting_for() const {
+  const auto is_stuck = [this](std::size_t i) {
+    return results_.next(i) != nullptr && !context_.channels(priority_, receivers_[i]).send_down.ready();
+  };
+  std::string stuck;
   std::uint64_t epoch = 0;
+  bool others_go_on = false;  // of those that get the same results
   for (std::size_t i = 0; i < receivers_.size(); ++i) {
-    const ResultQueue::Result* next = results_.next(i);
-    if (next == nullptr || context_.channels(priority_, receivers_[i]).send_down.ready()) continue;
-    if (full.empty()) epoch = next->epoch;
-    append_item(full, context_.number(receivers_[i]));
+    if (!is_stuck(i)) continue;
+    const ResultQueue::Result& next = *results_.next(i);
+    if (stuck.empty()) epoch = next.epoch;
+    append_item(stuck, context_.number(receivers_[i]));
+    for (std::size_t other = 0; other < receivers_.size(); ++other)
+      others_go_on |= next.audience.has(receivers_[other]) && !is_stuck(other);
   }
-  return full.empty() ? full
-                      : fmt::format("{}: rank(s) {} stopped taking results", describe(context_, epoch), full);
+  if (stuck.empty()) return {};
+  std::string text = fmt::format("{}: rank(s) {} stopped taking results", describe(context_, epoch), stuck);
+  if (!others_go_on) return {.known = {}, .suspected = {}, .all = std::move(text)};
+  return {.known = std::move(text), .suspected = {}};
 }
 
 }  // namespace nzcl::engine

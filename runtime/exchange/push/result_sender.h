@@ -11,6 +11,7 @@
 #include "runtime/channel/lane_context.h"
 #include "runtime/channel/slot_writer.h"
 #include "runtime/exchange/contributions/slice_sum.h"
+#include "runtime/exchange/exchange.h"
 #include "runtime/exchange/push/result_queue.h"
 
 namespace nzcl::engine {
@@ -86,8 +87,8 @@ class ResultSender {
 
   bool idle() const { return results_.empty(); }
   /// Names the ranks that do not take their results, as in "operation 7, ...: rank(s) 3 stopped taking
-  /// results". Empty if there are none.
-  std::string waiting_for() const;
+  /// results": as known if others go on taking theirs, and otherwise as all.
+  Stall waiting_for() const;
 
  private:
   enum class Form : std::uint8_t { in_message, direct, notice, refusal, tiles };

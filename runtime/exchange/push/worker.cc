@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/base/list_text.h"
 #include "runtime/exchange/push/aggregator.h"
@@ -262,9 +263,14 @@ void Worker::on_direct(std::uint16_t member, std::uint16_t sequence) {
       fmt::format("{} announced a direct write, but sums nothing for this rank", context_.name(member)));
 }
 
+/// Aggregators that are ahead of others may wait for these, so only those of the oldest operation are named.
 std::string Worker::waiting_for() const {
   std::string text;
+  std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
   const auto add = [&](std::uint16_t member, std::uint64_t epoch, std::uint64_t slice) {
+    if (epoch > oldest) return;
+    if (epoch < oldest) text.clear();
+    oldest = epoch;
     append_item(text, fmt::format("{} (operation {}, slice {})", context_.name(member), epoch, slice));
   };
   for (const Uplink& uplink : uplinks_) {
