@@ -322,6 +322,13 @@ std::unique_ptr<Communicator> Job::make_level(int rank, Level level, const engin
   return std::make_unique<Communicator>(*core, config, needed, device, *m.registrations);
 }
 
+/// Those of what is not an allreduce, which is what a host exchanges.
+Priorities needed_within() {
+  return Priorities()
+      .set(static_cast<std::size_t>(wire::Priority::bulk))
+      .set(static_cast<std::size_t>(wire::Priority::express));
+}
+
 /// The priorities of what is exchanged between hosts. Known only of dense tensors that are not coarse.
 Priorities Job::needed_across(const engine::EngineConfig& config) const {
   Priorities needed;
@@ -353,7 +360,7 @@ void Job::make_levels() {
       make_coarse(config, record, coarseness());
       if (collective == wire::Collective::allreduce && coarseness() > 1)  // what the whole tensor would take
         config.algorithm = engine::public_algorithm(config, record.algorithm);
-      const Priorities needed = level == Level::across ? needed_across(config) : Priorities().set();
+      const Priorities needed = level == Level::across ? needed_across(config) : needed_within();
       m.levels[static_cast<std::size_t>(level)] = make_level(ranks[i], level, config, needed);
     }
     check_memory(scene_);
