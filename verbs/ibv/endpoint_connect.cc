@@ -120,6 +120,8 @@ void IbvEndpoint::look_at_calls() noexcept {
 
 /// Does what a peer's word makes necessary.
 void IbvEndpoint::hear(const Calls::Heard& heard) {
+  // Only a call begins a handshake, so whatever is kept of a peer that is not broken has a queue pair.
+  if (!peers_[heard.peer] && heard.word != Word::call) return;
   Peer& peer = peers_[heard.peer] ? *peers_[heard.peer] : make_peer(heard.peer);
   if (peer.broken) return;
   const Handshake::Step step = peer.handshake.hear(heard.word, heard.queue_pair);
