@@ -137,7 +137,8 @@ struct Limits {
   bool ordered = false;
   /// Peers can read memory of Device::allocate() in place, through Endpoint::view(). Implies `ordered`.
   bool readable = false;
-  /// Writes land and complete even while the receiver does not poll.
+  /// Writes land and complete even while the receiver does not poll, from the first one on that it has polled
+  /// for. Backends that connect when they are first used need it for that one.
   bool autonomous = false;
   double link_gbps = 0;  // of the device's link, one way, as the system says; 0: it has none or does not say
   /// How many descriptors an endpoint keeps open: by itself, and for each peer that is connected.
@@ -160,9 +161,9 @@ class Endpoint {
   /// have one connection per peer return a different address for each of them. The caller asks for the
   /// addresses of all peers before it calls connect().
   virtual std::string address_for(PeerId peer) = 0;
-  /// Connects to all peers. addresses[i] is what peer i returned from address_for(index of this endpoint). An
-  /// empty address leaves that peer out, as for this endpoint itself. Throws Error{timeout} or
-  /// Error{transport} naming the peer.
+  /// Connects to all peers, or learns where they are if a peer is connected when it is first needed.
+  /// addresses[i] is what peer i returned from address_for(index of this endpoint). An empty address leaves
+  /// that peer out, as for this endpoint itself. Throws Error{timeout} or Error{transport} naming the peer.
   virtual void connect(std::span<const std::string> addresses, Deadline deadline) = 0;
 
   /// Posts writes in order and returns how many were accepted. There is no room for the rest now: poll, then

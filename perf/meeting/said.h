@@ -15,7 +15,7 @@
 #include "runtime/comm/join/lane_addresses.h"
 #include "runtime/comm/join/node_and_link.h"
 #include "verbs/cma/address.h"
-#include "verbs/ibv/queue_pair.h"
+#include "verbs/ibv/address.h"
 
 namespace perf::meeting {
 
@@ -43,14 +43,14 @@ class Addresses {
   /// Of one more lane, by member. This member itself has one too.
   Texts next_lane() {
     const std::string within = cma();
-    const std::string memory = start(place_ -= kLaneBytes, key_++), host = tcp();
-    const auto first_packet = static_cast<std::uint32_t>(random_() >> 40);
+    const std::string memory = start(place_ -= kLaneBytes, key_++);
+    const std::string host = job_.between == Between::tcp ? tcp() : ibverbs();
     Texts addresses;
     for (std::size_t peer = 0; peer < job_.members; ++peer) {
       if (job_.together(member_, peer)) {
         addresses.push_back(within);
       } else {
-        addresses.push_back(memory + (job_.between == Between::tcp ? host : ibverbs(first_packet)));
+        addresses.push_back(memory + host);
       }
     }
     return addresses;
@@ -80,10 +80,10 @@ class Addresses {
     std::memcpy(name.data() + 2, &port, 2);
     return "tcp;ofi_rxm" + std::string(1, '\0') + name;
   }
-  /// A queue pair for each member of another host. A device counts them.
-  std::string ibverbs(std::uint32_t first_packet) {
-    nzcl::verbs::ibv::QueuePairAddress address{
-        .number = queue_pairs_++, .first_packet = first_packet, .mtu = 3, .ethernet = 1};
+  /// The same for all members of other hosts: where calls arrive, and the token that they must show.
+  std::string ibverbs() {
+    nzcl::verbs::ibv::EndpointAddress address{
+        .token = random_(), .calls = queue_pairs_++, .mtu = 3, .ethernet = 1};
     const auto number = static_cast<std::uint32_t>(member_ / job_.per_host);
     std::memcpy(address.gid + 12, &number, sizeof number);
     return address.encode();
@@ -106,7 +106,7 @@ class Addresses {
   static constexpr std::uint64_t kLaneBytes = 118 << 20;
   std::uint64_t place_ = random_place();
   std::uint64_t key_ = random_() >> 1;  // of the memory that is registered next
-  std::uint32_t queue_pairs_ = 17;
+  std::uint32_t queue_pairs_ = 17;      // a device counts them
 };
 
 inline std::string hello(const Job& job, std::size_t member) {

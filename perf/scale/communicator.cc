@@ -1,6 +1,7 @@
 #include "perf/scale/communicator.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include "runtime/plan/algorithm.h"
@@ -12,6 +13,13 @@ using namespace nzcl;
 using comm::Prepared;
 
 namespace {
+
+engine::EngineConfig only(engine::EngineConfig config, const Priorities& needed) {
+  for (std::size_t p = 0; p < config.channels.size(); ++p) {
+    if (!needed[p]) config.channels[p].slots = 0;
+  }
+  return config;
+}
 
 /// Nobody looks at the machine's clock: what never ends is noticed because nothing happens any more.
 engine::LaneOptions lane_options(const engine::EngineConfig& config, std::string& failure) {
@@ -69,14 +77,15 @@ std::shared_ptr<engine::Operation> make_operation(const engine::EngineConfig& co
   return operation;
 }
 
-Communicator::Communicator(Core& core, const engine::EngineConfig& config,
+Communicator::Communicator(Core& core, const engine::EngineConfig& config, const Priorities& needed,
                            const std::shared_ptr<verbs::Device>& device,
                            const comm::Registrations& registrations)
     : core_(core),
       number_(core.next_lane()),
       config_(config),
+      needed_(needed),
       registrations_(registrations),
-      lane_(lane_options(config, failure_), device) {
+      lane_(lane_options(only(config, needed), failure_), device) {
   core.add(lane_, [this] { tell_finished(); });
 }
 
@@ -91,6 +100,8 @@ void Communicator::connect(std::span<Communicator* const> members) {
 
 std::shared_ptr<engine::Operation> Communicator::start(const comm::Request& request, Over over) {
   auto operation = make_operation(config_, epoch_++, request, registrations_);
+  if (!needed_[static_cast<std::size_t>(operation->layout.priority())])
+    throw std::logic_error("an operation that the simulation has not expected");
   under_way_.push_back({operation, std::move(over)});
   lane_.submit(operation.get());
   wake();

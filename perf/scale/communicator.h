@@ -1,6 +1,7 @@
 // One rank's part of a communicator, in simulated time: a lane, and what becomes of requests.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +23,10 @@ std::shared_ptr<nzcl::engine::Operation> make_operation(const nzcl::engine::Engi
                                                         const nzcl::comm::Request& request,
                                                         const nzcl::comm::Registrations& registrations);
 
+/// By wire::Priority: whether a lane has channels and an exchange for it. A real rank has all of them, and
+/// without those that nothing is exchanged at it does the same in the same time, and thousands of ranks fit.
+using Priorities = std::bitset<nzcl::wire::kPriorities>;
+
 /// Does what a CommunicatorCore does of a request, without threads, meetings and failures: the record, the
 /// choice of the algorithm, the layout and the operation are made by the same functions, and lanes are those
 /// of the library.
@@ -30,14 +35,16 @@ class Communicator {
   using Operation = nzcl::engine::Operation;
   using Over = std::function<void(const std::shared_ptr<Operation>&)>;
 
-  Communicator(Core& core, const nzcl::engine::EngineConfig& config,
+  /// Operations are chosen and laid out as the configuration says. The lane has the exchanges of the
+  /// priorities in `needed`, and no others.
+  Communicator(Core& core, const nzcl::engine::EngineConfig& config, const Priorities& needed,
                const std::shared_ptr<nzcl::verbs::Device>& device,
                const nzcl::comm::Registrations& registrations);
   /// Connects the lanes of all members, who are numbered in this order.
   static void connect(std::span<Communicator* const> members);
 
   /// Starts an operation. `over` is called when it has finished, within the round that has finished it.
-  /// Throws what make_operation() throws.
+  /// Throws what make_operation() throws, and std::logic_error if the lane lacks the exchange for it.
   std::shared_ptr<Operation> start(const nzcl::comm::Request& request, Over over);
   /// Lets the lane have a round, after which operations are told that have finished meanwhile.
   void wake() { core_.wake(number_); }
@@ -55,6 +62,7 @@ class Communicator {
   Core& core_;
   const std::size_t number_;  // of the lane, on the rank
   const nzcl::engine::EngineConfig config_;
+  const Priorities needed_;
   const nzcl::comm::Registrations& registrations_;
   nzcl::engine::Lane lane_;
   std::uint64_t epoch_ = 0;

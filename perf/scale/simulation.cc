@@ -123,6 +123,11 @@ void make_coarse(engine::EngineConfig& config, wire::OperationRecord record, std
   config.tile_block_bytes = ceil_div(config.tile_block_bytes, coarseness);
 }
 
+/// Adds the priority at which an operation of this record is exchanged.
+void add_needed(Priorities& needed, const engine::EngineConfig& config, const wire::OperationRecord& record) {
+  needed.set(static_cast<std::size_t>(engine::layout_of(config, 0, record).priority()));
+}
+
 // --- The ranks
 
 /// Throws if this process has more memory than the scene allows.
@@ -185,7 +190,9 @@ class Job {
   engine::EngineConfig config_of(const std::vector<int>& ranks, int self) const;
   void make_flat();
   void make_levels();
-  std::unique_ptr<Communicator> make_level(int rank, Level level, const engine::EngineConfig& config);
+  std::unique_ptr<Communicator> make_level(int rank, Level level, const engine::EngineConfig& config,
+                                           const Priorities& needed);
+  Priorities needed_across(const engine::EngineConfig& config) const;
   void connect(const std::vector<int>& ranks, const std::function<Communicator*(Member&)>& part);
   void start(int rank);
   void start_levels(int rank, const AllreduceRequest& request, const std::vector<std::uint64_t>& bitmap);
@@ -290,21 +297,52 @@ void Job::make_flat() {
   record.algorithm = algorithm_;
   for (const int rank : all) {
     engine::EngineConfig config = config_of(all, rank);
-    if (!plan_) make_coarse(config, record, coarseness());
+    Priorities needed;
+    if (plan_) {
+      needed.set();
+    } else {
+      make_coarse(config, record, coarseness());
+      add_needed(needed, config, record);
+    }
     Member& m = member(rank);
-    m.flat = std::make_unique<Communicator>(m.core, config, m.device, *m.registrations);
+    m.flat = std::make_unique<Communicator>(m.core, config, needed, m.device, *m.registrations);
     check_memory(scene_);
   }
   connect(all, [](Member& m) { return m.flat.get(); });
 }
 
-std::unique_ptr<Communicator> Job::make_level(int rank, Level level, const engine::EngineConfig& config) {
+std::unique_ptr<Communicator> Job::make_level(int rank, Level level, const engine::EngineConfig& config,
+                                              const Priorities& needed) {
   Member& m = member(rank);
-  if (scene_.one_core) return std::make_unique<Communicator>(m.core, config, m.device, *m.registrations);
+  if (scene_.one_core)
+    return std::make_unique<Communicator>(m.core, config, needed, m.device, *m.registrations);
   auto& core = m.level_cores[static_cast<std::size_t>(level)];
   core = std::make_unique<Core>(timeline_, core_costs(scene_), scene_.coarseness);
   const auto device = network_.device(rank, *core, network_limits(scene_), host_limits());
-  return std::make_unique<Communicator>(*core, config, device, *m.registrations);
+  return std::make_unique<Communicator>(*core, config, needed, device, *m.registrations);
+}
+
+/// Those of what is not an allreduce, which is what a host exchanges.
+Priorities needed_within() {
+  return Priorities()
+      .set(static_cast<std::size_t>(wire::Priority::bulk))
+      .set(static_cast<std::size_t>(wire::Priority::express));
+}
+
+/// The priorities of what is exchanged between hosts. Known only of dense tensors that are not coarse.
+Priorities Job::needed_across(const engine::EngineConfig& config) const {
+  Priorities needed;
+  if (!tensors_.is_dense() || coarseness() > 1) return needed.set();
+  for (const engine::Piece& piece :
+       engine::cut_into_pieces(fine_elements_, scene_.block_elements, sizeof(float), plan_->columns())) {
+    for (const std::uint64_t share : piece.columns) {
+      if (share == 0) continue;
+      wire::OperationRecord record = fine_record(wire::Collective::allreduce, share);
+      record.algorithm = engine::choose_algorithm(config, record, Algorithm::automatic);
+      add_needed(needed, config, record);
+    }
+  }
+  return needed;
 }
 
 void Job::make_levels() {
@@ -322,7 +360,8 @@ void Job::make_levels() {
       make_coarse(config, record, coarseness());
       if (collective == wire::Collective::allreduce && coarseness() > 1)  // what the whole tensor would take
         config.algorithm = engine::public_algorithm(config, record.algorithm);
-      m.levels[static_cast<std::size_t>(level)] = make_level(ranks[i], level, config);
+      const Priorities needed = level == Level::across ? needed_across(config) : needed_within();
+      m.levels[static_cast<std::size_t>(level)] = make_level(ranks[i], level, config, needed);
     }
     check_memory(scene_);
     connect(ranks, [level](Member& m) { return m.levels[static_cast<std::size_t>(level)].get(); });

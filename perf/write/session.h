@@ -41,6 +41,9 @@ class Session {
   std::string exchange(const std::string& mine) { return meeting_.exchange(mine); }
 
  private:
+  void write_first();
+  void poll_until_over(nzcl::verbs::Deadline deadline);
+
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };

@@ -28,8 +28,9 @@ inline constexpr std::uint64_t kGatherLimit = kFrameLimit / 2;
 /// How members meet and what the control plane says, in other words the version of all these frames and of
 /// exchange_meeting.h. Version 1 met over connections of their own; in version 2 everybody was told what is
 /// meant for others; version 3 could not shrink; version 4 could not grow; version 5 had longer lists of
-/// similar strings; version 6 had no ranks that go on together or not at all.
-inline constexpr int kMeetingVersion = 7;
+/// similar strings; version 6 had no ranks that go on together or not at all; in version 7 each member was
+/// told a queue pair of its own.
+inline constexpr int kMeetingVersion = 8;
 
 /// Where a member listens to take the place of a hub that has died. There is at least one host.
 struct HubAddress {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cassert>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -64,6 +65,28 @@ struct ChannelSet {
   ReceiveChannel& receive(wire::Direction d) { return d == wire::Direction::up ? receive_up : receive_down; }
 };
 
+/// The channels of one priority, by member. Members without channels take two bytes each, and are all found
+/// to have the same one, which has no slots.
+class ChannelSets {
+ public:
+  ChannelSet& operator[](std::size_t member) { return sets_[places_[member]]; }
+  const ChannelSet& operator[](std::size_t member) const { return sets_[places_[member]]; }
+  /// Starts over with members of which `exists(member)` have channels.
+  template <typename Exists>
+  void reset(std::size_t members, Exists exists) {
+    places_.assign(members, 0);
+    std::size_t count = 0;
+    for (std::size_t member = 0; member < members; ++member)
+      if (exists(member)) places_[member] = static_cast<std::uint16_t>(++count);
+    sets_ = std::vector<ChannelSet>(count + 1);
+  }
+
+ private:
+  static_assert(wire::kMaxMembers <= std::numeric_limits<std::uint16_t>::max());
+  std::vector<std::uint16_t> places_;  // by member: of its channels in sets_, or 0
+  std::vector<ChannelSet> sets_;
+};
+
 /// Where the credits of one channel between this member and another one are written to. The total of released
 /// slots is a word of 8 bytes, and word number (total % slots) belongs to it: so an older total that lands
 /// late never hides a newer one. An immediate only tells that a word has come. It is believed if the word
@@ -73,12 +96,20 @@ struct CreditWordsOfChannel {
   std::byte* given = nullptr;           // the sources of this member's writes; of the channel to this one
   verbs::RemoteMemory sink;             // the words `received` of the other member, for that channel
 };
+/// The same for all channels with all members, whose words lie one after the other.
 struct CreditWords {
-  std::array<CreditWordsOfChannel, std::size_t{2} * wire::kPriorities> channels;
+  std::byte *received = nullptr, *given = nullptr;                          // of member 0
+  std::uint64_t of_member = 0;                                              // from one member's to the next
+  std::array<std::uint64_t, std::size_t{2} * wire::kPriorities> offsets{};  // of channels, among a member's
+  std::vector<verbs::RemoteMemory> sinks;  // by member: where its words for this one begin
   const verbs::MemoryRegion* region = nullptr;
 
-  CreditWordsOfChannel& of(wire::Direction d, wire::Priority p) {
-    return channels[static_cast<std::size_t>(d) * wire::kPriorities + static_cast<std::size_t>(p)];
+  std::uint64_t& offset(wire::Direction d, wire::Priority p) {
+    return offsets[static_cast<std::size_t>(d) * wire::kPriorities + static_cast<std::size_t>(p)];
+  }
+  CreditWordsOfChannel of(std::uint16_t member, wire::Direction d, wire::Priority p) {
+    const std::uint64_t at = offset(d, p), first = member * of_member + at;
+    return {received + first, given + first, sinks[member].offset(at)};
   }
 };
 
@@ -108,13 +139,13 @@ struct LaneContext {
   std::array<wire::Refusal, kMaxOperations> refusals;     // of these operations; few are ever used
   Outbox outbox;
   std::array<StagingPool, wire::kPriorities> staging;
-  std::array<StagingChoice, wire::kPriorities> staging_choices;         // by priority
-  std::array<std::vector<ChannelSet>, wire::kPriorities> channel_sets;  // by priority, then member
+  std::array<StagingChoice, wire::kPriorities> staging_choices;  // by priority
+  std::array<ChannelSets, wire::kPriorities> channel_sets;       // by priority
   std::vector<ReadySet> arrivals;         // by priority, then direction: see arrived_from()
   std::vector<StagingWay> staging_ways;   // by member, of bulk messages
   std::vector<StagingSeen> staging_seen;  // of each, for any thread
   verbs::Segment announcement_source;     // the byte that announcements of lent messages send
-  std::vector<CreditWords> credits;       // by member
+  CreditWords credits;
   /// The gather list of the message that is being pushed, with its seal. It is kept for the next one, because
   /// to clear a new one takes a noticeable part of the time of a small message.
   std::array<verbs::Segment, verbs::kMaxSegments> sealed;
@@ -296,7 +327,7 @@ struct LaneContext {
     const std::uint64_t full = channel.credited() + static_cast<std::uint64_t>(*more);
     std::uint64_t word = 0;
     std::memcpy(&word,
-                credits[from.member].of(from.direction, from.priority).received +
+                credits.of(from.member, from.direction, from.priority).received +
                     full % channel.slots() * sizeof word,
                 sizeof word);
     if (word != full) return "announced credits that it has not written";
@@ -308,9 +339,9 @@ struct LaneContext {
     ReceiveChannel& channel = channels(p, member).receive(direction);
     if (!channel.credit_due() || outbox.room() == 0) return;
     const std::uint64_t total = channel.take_credit(), at = total % channel.slots() * sizeof total;
-    const CreditWordsOfChannel& words = credits[member].of(direction, p);
+    const CreditWordsOfChannel words = credits.of(member, direction, p);
     std::memcpy(words.given + at, &total, sizeof total);
-    const verbs::Segment word{words.given + at, sizeof total, credits[member].region};
+    const verbs::Segment word{words.given + at, sizeof total, credits.region};
     push({.peer = member,
           .segments = {},
           .target = words.sink.offset(at),

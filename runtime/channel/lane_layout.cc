@@ -63,7 +63,7 @@ LaneLayout::LaneLayout(const EngineConfig& config) : config_(config) {
 
 bool LaneLayout::exists(int receiver, const ChannelId& from) const {
   const Members& members = config_.members;
-  if (from.member == receiver) return false;
+  if (from.member == receiver || config_.channel(from.priority).slots == 0) return false;
   if (from.priority == Priority::doubling)
     return from.direction == Direction::up && doubles(config_, from.member, receiver);
   if (from.priority == Priority::merging)

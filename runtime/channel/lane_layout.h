@@ -22,7 +22,7 @@ class LaneLayout {
   /// The configuration must outlive it.
   explicit LaneLayout(const EngineConfig& config);
 
-  /// Returns true if `receiver` has this channel.
+  /// Returns true if `receiver` has this channel. There is none at a priority whose channels have no slots.
   bool exists(int receiver, const wire::ChannelId& from) const;
   /// Offset of the ring for channel `from` (member, direction, priority) in the lane memory of `receiver`.
   std::uint64_t ring_offset(int receiver, const wire::ChannelId& from) const;

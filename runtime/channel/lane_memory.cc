@@ -56,7 +56,7 @@ void LaneMemory::attach(LaneContext& context) const {
   std::byte* base = bytes_.get();
   context.announcement_source = {base + LaneLayout::announcement_source(), 1, region_.get()};
   attach_credits(context);
-  for (auto& sets : context.channel_sets) sets.resize(static_cast<std::size_t>(config.members.count()));
+  attach_sets(context);
   const int self = config.members.self;
   for (int member = 0; member < config.members.count(); ++member) {
     layout_.for_each_channel(self, member, [&](const ChannelId& channel) {
@@ -75,27 +75,38 @@ void LaneMemory::attach(LaneContext& context) const {
   }
 }
 
+/// Makes room for the channels with each member, in both directions.
+void LaneMemory::attach_sets(LaneContext& context) const {
+  const EngineConfig& config = context.config;
+  const int self = config.members.self;
+  for (const Priority p : wire::kAllPriorities) {
+    context.channel_sets[static_cast<std::size_t>(p)].reset(
+        static_cast<std::size_t>(config.members.count()), [&](std::size_t at) {
+          const auto member = static_cast<int>(at);
+          bool any = false;
+          const auto look = [&](const ChannelId& channel) { any |= channel.priority == p; };
+          layout_.for_each_channel(self, member, look);
+          layout_.for_each_channel(member, self, look);
+          return any;
+        });
+  }
+}
+
 /// Says where the credits of each channel lie in this memory.
 void LaneMemory::attach_credits(LaneContext& context) const {
-  const EngineConfig& config = context.config;
-  context.credits.resize(static_cast<std::size_t>(config.members.count()));
-  for (int member = 0; member < config.members.count(); ++member) {
-    CreditWords& words = context.credits[static_cast<std::size_t>(member)];
-    layout_.for_each_credit([&](Direction d, Priority p, std::uint64_t at) {
-      words.of(d, p).received = bytes_.get() + layout_.credits_received(member) + at;
-      words.of(d, p).given = bytes_.get() + layout_.credits_given(member) + at;
-    });
-    words.region = region_.get();
-  }
+  CreditWords& words = context.credits;
+  words.received = bytes_.get() + layout_.credits_received(0);
+  words.given = bytes_.get() + layout_.credits_given(0);
+  words.of_member = layout_.credits_received(1) - layout_.credits_received(0);
+  layout_.for_each_credit([&](Direction d, Priority p, std::uint64_t at) { words.offset(d, p) = at; });
+  words.sinks.resize(static_cast<std::size_t>(context.config.members.count()));
+  words.region = region_.get();
 }
 
 void LaneMemory::attach_peer(LaneContext& context, int member, verbs::RemoteMemory memory) const {
   const EngineConfig& config = context.config;
   const std::uint16_t self = context.self();
-  layout_.for_each_credit([&](Direction d, Priority p, std::uint64_t at) {
-    context.credits[static_cast<std::size_t>(member)].of(d, p).sink =
-        memory.offset(layout_.credits_received(self) + at);
-  });
+  context.credits.sinks[static_cast<std::size_t>(member)] = memory.offset(layout_.credits_received(self));
   layout_.for_each_channel(member, self, [&](const ChannelId& mine) {
     const ChannelConfig& c = config.channel(mine.priority);
     context.channels(mine.priority, static_cast<std::uint16_t>(member)).send(mine.direction) =

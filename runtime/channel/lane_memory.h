@@ -33,6 +33,7 @@ class LaneMemory {
 
  private:
   void place(const EngineConfig& config) const;
+  void attach_sets(LaneContext& context) const;
   void attach_credits(LaneContext& context) const;
 
   struct Release {

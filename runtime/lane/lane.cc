@@ -88,6 +88,12 @@ std::vector<verbs::Level> levels_of(const EngineConfig& config) {
   return levels;
 }
 
+/// The configuration is kept once, in the context: what it says of each member adds up.
+LaneOptions without_config(LaneOptions options) {
+  options.config = {};
+  return options;
+}
+
 bool lends_any(const EngineConfig& config, int member) {
   return std::any_of(kPrioritiesInOrder.begin(), kPrioritiesInOrder.end(),
                      [&](Priority p) { return config.lends(p, config.members.self, member); });
@@ -96,7 +102,7 @@ bool lends_any(const EngineConfig& config, int member) {
 }  // namespace
 
 Lane::Lane(const LaneOptions& options, std::shared_ptr<verbs::Device> device)
-    : options_(options),
+    : options_(without_config(options)),
       device_(std::move(device)),
       context_(options.config),
       memory_(context_.config, *device_),
@@ -328,6 +334,8 @@ const char* Lane::take(const Immediate& immediate) {
       if (channel.direction == Direction::up) return "announced a direct write upwards, where there are none";
       if (context_.config.link(channel.member).ordered)
         return "announced a direct write, although its writes arrive in order";
+      if ((existing_ & bit_of(channel.priority)) == 0)
+        return "announced a direct write at a priority that nothing is exchanged at";
       exchange(channel.priority).direct_arrived(channel.member, immediate.value);
       return nullptr;
   }
@@ -403,7 +411,8 @@ void Lane::report_stall(Clock::time_point now) {
 /// Precondition: `drive_` is locked.
 std::optional<Descriptors> Lane::prepare_descriptors() {
   if (!endpoint_) return Descriptors{-1, -1, -1, -1};
-  const Descriptors fds{endpoint_->wait_fd(), exchanges_[0]->wait_fd(), exchanges_[1]->wait_fd(), -1};
+  const auto port = [this](std::size_t p) { return exchanges_[p] ? exchanges_[p]->wait_fd() : -1; };
+  const Descriptors fds{endpoint_->wait_fd(), port(0), port(1), -1};
   return fds[0] >= 0 && !endpoint_->prepare_wait() ? std::nullopt : std::optional(fds);
 }
 

@@ -15,6 +15,7 @@ std::unique_ptr<Exchange> make_exchange(LaneContext& context, wire::Priority pri
   if (priority == wire::Priority::merging)
     return context.config.has_merging() ? std::make_unique<MergingExchange>(context) : nullptr;
   if (context.config.make_exchange) return context.config.make_exchange(context);
+  if (context.config.channel(priority).slots == 0) return nullptr;
   if (context.config.one_hop && priority == wire::Priority::express)
     return std::make_unique<GatherExchange>(context, priority, one_hop_schedule(ranks));
   return std::make_unique<PushExchange>(context, priority);

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "runtime/channel/lane_context.h"
 #include "runtime/channel/message_builder.h"
 #include "runtime/channel/outbox.h"
 
@@ -180,6 +181,22 @@ TEST_F(ChannelTest, AnnouncementsOfLentBuffersAreNotBelieved) {
   for (std::uint16_t i = 0; i < kSlots; ++i) EXPECT_TRUE(receive.arrived(i));
   EXPECT_FALSE(receive.arrived(0)) << "more than there are credits for";
   EXPECT_FALSE(ReceiveChannel().arrived(0)) << "a channel that the roles do not need";
+}
+
+TEST(ChannelSets, OnlyMembersWithChannelsTakeRoom) {
+  ChannelSets sets;
+  sets.reset(5, [](std::size_t member) { return member == 1 || member == 4; });
+  std::array<std::byte, 64> ring{};
+  sets[4].receive_up = ReceiveChannel(ring.data(), 32, 2);
+  EXPECT_EQ(sets[4].receive_up.slots(), 2u);
+  EXPECT_NE(&sets[1], &sets[4]);
+  EXPECT_EQ(&sets[0], &sets[2]);
+  EXPECT_EQ(&sets[0], &sets[3]);
+  EXPECT_EQ(sets[0].receive_up.slots(), 0u);
+  EXPECT_FALSE(sets[0].receive_up.arrived(0)) << "a stranger's announcement";
+  EXPECT_EQ(sets[0].receive_up.pop().data, nullptr);
+  EXPECT_FALSE(sets[0].send_up.ready());
+  EXPECT_FALSE(sets[0].send_up.newly_credited(1)) << "a stranger's credit";
 }
 
 }  // namespace

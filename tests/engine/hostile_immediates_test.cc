@@ -23,11 +23,12 @@ using wire::Priority;
 /// A lane of rank 0, and a bare endpoint by which the test acts as rank 1.
 class HostilePeer : public testing::Test {
  protected:
-  explicit HostilePeer(bool with_checksums = false) : ours_(network_.device()), theirs_(network_.device()) {
+  explicit HostilePeer(bool with_checksums = false, const engine::ChannelConfig& express = {512, 4})
+      : ours_(network_.device()), theirs_(network_.device()) {
     engine::LaneOptions options{.config = {}, .timeout = std::chrono::hours(1), .spin = {}, .on_failure = {}};
     options.on_failure = [this](const Failure& f) { failure_ = f.text; };
     options.config.members = {.self = 0, .workers = 2, .dedicated = 0};
-    options.config.channels = {engine::ChannelConfig{1024, 4}, engine::ChannelConfig{512, 4}};
+    options.config.channels = {engine::ChannelConfig{1024, 4}, express};
     options.config.set_links({});
     lane_config_ = options.config;
     lane_ = std::make_unique<engine::Lane>(options, ours_);
@@ -111,6 +112,23 @@ constexpr wire::ChannelId kDown{1, Direction::down, Priority::bulk}, kUp{1, Dire
 TEST_F(HostilePeer, ASlotThatDoesNotExist) {
   EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 4}),
               StartsWith("rank 1 announced a message in a slot that its channel does not have"));
+}
+/// A lane on which nothing is exchanged at one of the priorities that may have direct writes.
+class HostilePeerOfAFewPriorities : public HostilePeer {
+ protected:
+  HostilePeerOfAFewPriorities() : HostilePeer(false, {512, 0}) {}
+};
+TEST_F(HostilePeerOfAFewPriorities, ADirectWriteAtAnotherOne) {
+  EXPECT_THAT(failure_after({Immediate::Kind::direct, {1, Direction::down, Priority::express}, 0}),
+              StartsWith("rank 1 announced a direct write at a priority that nothing is exchanged at"));
+}
+TEST_F(HostilePeer, AMessageAtAPriorityWithoutChannels) {
+  EXPECT_THAT(failure_after({Immediate::Kind::message, {1, Direction::up, Priority::merging}, 0}),
+              StartsWith("rank 1 announced a message in a slot that its channel does not have"));
+}
+TEST_F(HostilePeer, ACreditAtAPriorityWithoutChannels) {
+  EXPECT_THAT(failure_after({Immediate::Kind::credit, {1, Direction::up, Priority::doubling}, 1}),
+              StartsWith("rank 1 returned more credits than it was sent messages"));
 }
 TEST_F(HostilePeer, AMessageThatIsNotThere) {
   EXPECT_THAT(failure_after({Immediate::Kind::message, kUp, 0}),

@@ -124,6 +124,15 @@ TEST(ScaleSimulation, CoarseValuesTakeTheSameTime) {
   }
 }
 
+/// Where they merge, a rank keeps 2 MiB and little of each other one. It was 16 KiB: 4 GiB for all of these.
+TEST(ScaleSimulation, RanksThatMergeTakeLittleMemory) {
+  Scene scene;
+  scene.sum_order = nzcl::SumOrder::any;
+  scene.most_memory = std::uint64_t{2} << 30;
+  const Outcome o = right(scene, {512, 512, 64 << 10});
+  EXPECT_EQ(o.algorithm, Algorithm::merging);
+}
+
 TEST(ScaleSimulation, WhatCannotBeIsRefused) {
   EXPECT_ANY_THROW(simulate({}, {4, 8, 8}));
   EXPECT_ANY_THROW(simulate({}, {4, 4, 64 << 20, 1, Algorithm::doubling}));

@@ -43,7 +43,7 @@ case $case_name in
       for device in /sys/class/infiniband/*; do echo "${device##*/} hca_handle=max hca_object=$objects" >"$work/cgroup/job/rdma.max"; done
       status=0
       export WORLD_SIZE=2 MASTER_PORT=$((29600 + objects))
-      RANK=1 "$rank" >"$work/other" 2>&1 & # this rank is not limited; it exists because a single rank makes no queue pairs
+      RANK=1 "$rank" >"$work/other" 2>&1 & # this rank is not limited; it exists because a single rank makes no queue pairs for peers
       other=$!
       # shellcheck disable=SC2016 # the inner shell expands it
       timeout 60 bash -c 'echo $$ >"$0" && exec "$1"' "$work/cgroup/job/cgroup.procs" "$rank" >"$work/out" 2>&1 || status=$?
@@ -53,10 +53,10 @@ case $case_name in
       ((status != 0)) || break
       [[ $status == 3 ]] || fail "status $status with $objects objects"
       grep -q "control group is reached (rdma.max)" "$work/out" || fail "the limit is not named with $objects objects"
-      said+=("$(grep -oE 'creating a [a-z ]+|allocating a [a-z ]+|registering [0-9]+ MiB' "$work/out" | head -n 1)")
+      said+=("$(grep -oE 'creating a [a-z ]+|allocating a [a-z ]+|registering ([0-9]+ MiB|memory for calls)|finding the way to peer' "$work/out" | head -n 1)")
     done
     ((status == 0)) || fail "40 objects are not enough"
-    for object in "allocating a protection domain" "creating a shared receive queue" "creating a queue pair"; do
+    for object in "allocating a protection domain" "creating a shared receive queue" "creating a queue pair$" "creating a queue pair for calls" "finding the way"; do
       printf '%s\n' "${said[@]}" | grep -q "$object" || fail "never refused: $object, only: ${said[*]}"
     done
     ;;

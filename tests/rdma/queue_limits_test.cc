@@ -41,6 +41,15 @@ class QueueLimits : public testing::Test {
     const std::array addresses{endpoints_[0]->address_for(1), endpoints_[1]->address_for(0)};
     endpoints_[0]->connect(std::array{std::string(), addresses[1]}, Clock::now() + seconds(10));
     endpoints_[1]->connect(std::array{addresses[0], std::string()}, Clock::now() + seconds(10));
+    // The queue pairs are made by the first write, which the receiver polls for.
+    const Segment segment{bytes_[0].data(), 8, regions_[0].get()};
+    const Write write{
+        .peer = 1, .segments = {&segment, 1}, .target = regions_[1]->remote(), .immediate = {}, .context = 0};
+    ASSERT_EQ(endpoints_[0]->post({&write, 1}), 1u);
+    poll_until([&] {
+      poll(1, Completion::Kind::written);
+      return poll(0, Completion::Kind::written) > 0;
+    });
   }
 
   /// Posts immediates from endpoint 0 to endpoint 1, as many as are accepted, and returns their number.

@@ -3,14 +3,20 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <array>
 #include <cerrno>
 #include <cmath>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "nzcl/error.h"
 #include "verbs/cm/greeting.h"
+#include "verbs/ibv/address.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/handles.h"
+#include "verbs/ibv/handshake.h"
+#include "verbs/ibv/held_requests.h"
 #include "verbs/ibv/port.h"
 #include "verbs/ibv/queue_pair.h"
 #include "verbs/ibv/work_request_id.h"
@@ -101,16 +107,136 @@ TEST(IbvAckTimeout, FindsADeadPeerWithinAQuarterOfTheTimeout) {
 }
 
 TEST(IbvAddress, ComesBackAndRefusesOthers) {
-  QueuePairAddress address;
-  address.number = 0x123456;
-  address.first_packet = 0xabcdef;
+  EndpointAddress address;
+  address.calls = 0x123456;
+  address.token = 9;
   address.gid[15] = 7;
   address.mtu = IBV_MTU_1024;
-  const QueuePairAddress copy = QueuePairAddress::decode(address.encode());
-  EXPECT_EQ(copy.number, address.number);
-  EXPECT_EQ(copy.first_packet, address.first_packet);
+  const EndpointAddress copy = EndpointAddress::decode(address.encode());
+  EXPECT_EQ(copy.calls, address.calls);
   EXPECT_EQ(copy.gid[15], 7);
-  EXPECT_THROW(QueuePairAddress::decode("short"), Error);
+  EXPECT_EQ(copy.token, 9u);
+  address.token = ~std::uint64_t{0};
+  EXPECT_EQ(address.key(), 0x7fffffffu);
+  EXPECT_THROW(EndpointAddress::decode("short"), Error);
+}
+
+/// Two sides of a handshake, between which words are lost, doubled and out of order.
+class TwoSides {
+ public:
+  Handshake& operator[](std::size_t side) { return sides_[side]; }
+  void call(std::size_t side) {
+    if (!sides_[side].open()) under_way_.push_back({side, sides_[side].call()});
+  }
+  std::size_t under_way() const { return under_way_.size(); }
+  /// The other side hears one of the words, which then is gone or comes once more.
+  void deliver(std::size_t which, bool again) {
+    const auto [from, word] = under_way_[which];
+    if (!again) under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(which));
+    const std::size_t to = 1 - from;
+    const auto step = sides_[to].hear(word, number(from));
+    if (step.connect) {
+      RC_ASSERT(sides_[to].theirs() == number(from));
+      ++connected_[to];
+    }
+    if (step.say) under_way_.push_back({to, *step.say});
+  }
+  void lose(std::size_t which) { under_way_.erase(under_way_.begin() + static_cast<std::ptrdiff_t>(which)); }
+  void check() const {
+    for (std::size_t side = 0; side < 2; ++side) {
+      RC_ASSERT(connected_[side] == (sides_[side].state() >= Handshake::State::connected ? 1 : 0));
+      RC_ASSERT(!sides_[side].open() || connected_[1 - side] == 1);
+    }
+  }
+
+ private:
+  static std::uint32_t number(std::size_t side) { return 17 + static_cast<std::uint32_t>(side); }
+  struct Spoken {
+    std::size_t from;
+    Word word;
+  };
+  std::array<Handshake, 2> sides_;
+  std::array<int, 2> connected_{};
+  std::vector<Spoken> under_way_;
+};
+
+RC_GTEST_PROP(IbvHandshake, OpensWhereSomethingIsToBeWritten, (bool first, bool second)) {
+  TwoSides sides;
+  const std::array wants{first, second};
+  for (int i = *rc::gen::inRange(0, 40); i > 0; --i) {
+    const std::size_t side = *rc::gen::inRange<std::size_t>(0, 2);
+    if (wants[side] && *rc::gen::arbitrary<bool>()) sides.call(side);
+    if (sides.under_way() == 0) continue;
+    const std::size_t which = *rc::gen::inRange<std::size_t>(0, sides.under_way());
+    if (*rc::gen::inRange(0, 3) == 0) {
+      sides.lose(which);
+    } else {
+      sides.deliver(which, *rc::gen::inRange(0, 4) == 0);
+    }
+    sides.check();
+  }
+  // Nothing is lost any more, and who wants to write goes on calling.
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t side = 0; side < 2; ++side) {
+      if (wants[side]) sides.call(side);
+    }
+    while (sides.under_way() > 0) sides.deliver(0, false);
+    sides.check();
+  }
+  for (std::size_t side = 0; side < 2; ++side) RC_ASSERT(!wants[side] || sides[side].open());
+}
+
+TEST(IbvHandshake, KeepsToTheNumberThatItHasHeardFirst) {
+  Handshake side;
+  EXPECT_FALSE(side.hear(Word::answer, 5).connect) << "it has told nobody a number";
+  EXPECT_FALSE(side.hear(Word::confirm, 5).say);
+  EXPECT_EQ(side.state(), Handshake::State::closed);
+  EXPECT_TRUE(side.hear(Word::call, 6).connect);
+  EXPECT_FALSE(side.hear(Word::call, 7).say);
+  EXPECT_FALSE(side.hear(Word::confirm, 7).say);
+  EXPECT_EQ(side.state(), Handshake::State::connected);
+  EXPECT_EQ(side.theirs(), 6u);
+  side.hear(Word::confirm, 6);
+  EXPECT_TRUE(side.open());
+}
+
+TEST(IbvCallMessage, ComesBackAndRefusesOthers) {
+  const auto read = [](const std::function<void(CallMessage&)>& change) {
+    CallMessage message{
+        .from = 3, .to = 4, .word = Word::confirm, .queue_pair = 0xffffff, .first_packet = 0xabcdef};
+    change(message);
+    return CallMessage::read(std::as_bytes(std::span(&message, 1)));
+  };
+  const auto copy = read([](CallMessage& m) { m.token = 9; });
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->from, 3u);
+  EXPECT_EQ(copy->to, 4u);
+  EXPECT_EQ(copy->word, Word::confirm);
+  EXPECT_EQ(copy->queue_pair, 0xffffffu);
+  EXPECT_EQ(copy->first_packet, 0xabcdefu);
+  EXPECT_EQ(copy->token, 9u);
+  EXPECT_FALSE(read([](CallMessage& m) { m.magic ^= 1; }));
+  EXPECT_FALSE(read([](CallMessage& m) { m.word = Word(); }));
+  EXPECT_FALSE(read([](CallMessage& m) { m.word = static_cast<Word>(4); }));
+  EXPECT_FALSE(read([](CallMessage& m) { m.queue_pair = 1 << 24; }));
+  EXPECT_FALSE(read([](CallMessage& m) { m.first_packet = 1 << 24; }));
+  const CallMessage message;
+  EXPECT_FALSE(CallMessage::read(std::as_bytes(std::span(&message, 1)).first(sizeof message - 1)));
+}
+
+TEST(IbvHeldRequests, AListIsHeldUntilItIsGivenBack) {
+  HeldRequests held(2);
+  for (int turn = 0; turn < 3; ++turn) {
+    ibv_sge *first = nullptr, *second = nullptr;
+    ibv_send_wr& a = held.hold(first);
+    ibv_send_wr& b = held.hold(second);
+    EXPECT_NE(&a, &b);
+    EXPECT_NE(first, second);
+    a.next = &b;
+    b.next = nullptr;
+    held.release(&a);
+  }
+  held.release(nullptr);
 }
 
 std::string text_of(const std::function<void()>& call) {

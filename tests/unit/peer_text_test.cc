@@ -11,7 +11,7 @@
 #include "runtime/comm/join/hello.h"
 #include "runtime/comm/join/lane_addresses.h"
 #include "verbs/cma/address.h"
-#include "verbs/ibv/queue_pair.h"
+#include "verbs/ibv/address.h"
 #include "verbs/segment/shared_segment.h"
 #include "verbs/shm/address.h"
 #include "verbs/shm/bounce_ring.h"
@@ -167,19 +167,19 @@ TEST(PeerText, AddressesOfShmHaveRingsThatFillTheirMemory) {
               HasSubstr("beyond the largest address"));
 }
 
-TEST(PeerText, AddressesOfQueuePairsStayWithinTheirFields) {
-  const auto with = [](const std::function<void(verbs::ibv::QueuePairAddress&)>& change) {
-    verbs::ibv::QueuePairAddress address{.number = 17};
-    address.mtu = 3;
+TEST(PeerText, AddressesOfVerbsEndpointsStayWithinTheirFields) {
+  const auto with = [](const std::function<void(verbs::ibv::EndpointAddress&)>& change) {
+    verbs::ibv::EndpointAddress address{.calls = 17, .mtu = 3};
     change(address);
-    return refusal([&] { verbs::ibv::QueuePairAddress::decode(address.encode()); });
+    return refusal([&] { verbs::ibv::EndpointAddress::decode(address.encode()); });
   };
-  EXPECT_EQ(with([](verbs::ibv::QueuePairAddress&) {}), "");
+  EXPECT_EQ(with([](verbs::ibv::EndpointAddress&) {}), "");
   const auto out_of_range = HasSubstr("has a value out of range");
-  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.mtu = 200; }), out_of_range);
-  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.mtu = 0; }), out_of_range);
-  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.ethernet = 2; }), out_of_range);
-  EXPECT_THAT(with([](verbs::ibv::QueuePairAddress& a) { a.number = 1 << 24; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::EndpointAddress& a) { a.mtu = 200; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::EndpointAddress& a) { a.mtu = 0; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::EndpointAddress& a) { a.ethernet = 2; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::EndpointAddress& a) { a.calls = 1 << 24; }), out_of_range);
+  EXPECT_THAT(with([](verbs::ibv::EndpointAddress& a) { a.calls = 0; }), out_of_range);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Queue depths, batch sizes and times of the native verbs backend, and what each of them bounds.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,6 +39,14 @@ inline constexpr std::uint32_t kRefillBatch = 64;
 /// its memory bound the number of peers. Where more immediates may be on their way, a packet that finds no
 /// request is sent again until there is one.
 inline constexpr std::uint32_t kMostReceives = 4096 - kRefillBatch;
+
+/// Receive requests for calls, the datagrams by which queue pairs are connected. Peers mostly call within the
+/// first operation, and what finds no request is sent again after kFirstPause.
+inline constexpr std::uint32_t kCallReceives = 256;
+/// Calls that may be on their way out. More wait for the next poll().
+inline constexpr std::uint32_t kCallSends = 64;
+/// The pause before a word that was not answered is said again, at first and at most. It doubles each time.
+inline constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{1000};
 
 /// Times that a packet is sent again before its queue pair fails. The largest value is 7, but that means "for
 /// ever" on Soft-RoCE.

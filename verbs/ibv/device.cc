@@ -82,7 +82,7 @@ IbvDevice::IbvDevice(const DeviceOptions& options) : open_(open_port(options)) {
   connection_.service_level = static_cast<std::uint8_t>(options.service_level);
   connection_.ack_timeout = options.ack_timeout > 0 ? static_cast<std::uint8_t>(options.ack_timeout)
                                                     : ack_timeout_for(options.timeout_s);
-
+  connection_.call_patience = call_patience_for(options.timeout_s);
   connection_.rdma_cm = options.rdma_cm;
   if (options.inline_bytes > 0) connection_.inline_bytes = options.inline_bytes;
   if (options.on_demand_paging) require_on_demand_paging();

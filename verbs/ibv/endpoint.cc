@@ -42,15 +42,16 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
     : device_(device),
       options_(options),
       connection_(connection_for(options, device.connection())),
+      first_packet_(std::random_device()() & kMost24Bits),
       connector_(connection_.rdma_cm ? std::make_unique<cm::Connector>(device.port(), connection_, options_)
                                      : nullptr),
-      first_packet_(std::random_device()() & 0xffffff),
       peers_(options.peers),
+      held_(connection_.rdma_cm ? 0 : kMaxPosted),
       inline_bytes_(device.connection().inline_bytes) {
   const ibv_device_attr& limits = device.attributes();
   const std::string& name = device.port().device;
   const std::uint32_t receives = receives_for(options);
-  const std::uint32_t entries = kMaxPosted + receives;
+  const std::uint32_t entries = kMaxPosted + receives + Calls::kEntries;
   if (static_cast<int>(receives) > limits.max_srq_wr || static_cast<int>(entries) > limits.max_cqe) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("{}: {} receive requests and {} completion entries are needed, but the device "
@@ -67,6 +68,7 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
   receives_ = owned(ibv_create_srq(device.domain(), &attr), name + ": creating a shared receive queue");
   ready_ = CompletionRing(entries + options.peers + 1);
   refill(receives);
+  if (!connector_) calls_ = std::make_unique<Calls>(device, completions_.get(), options, first_packet_);
 
   wait_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
   check(wait_fd_ >= 0 ? 0 : errno, name + ": epoll_create1");
@@ -78,43 +80,6 @@ IbvEndpoint::IbvEndpoint(IbvDevice& device, const EndpointOptions& options)
 
 IbvEndpoint::~IbvEndpoint() {
   if (wait_fd_ >= 0) ::close(wait_fd_);
-}
-
-std::string IbvEndpoint::address_for(PeerId id) {
-  if (id == options_.self) return {};
-  Peer& peer = peers_[id];
-  if (!peer.queue) {
-    peer.queue = make_queue_pair(device_.domain(), completions_.get(), receives_.get(), kSendDepth,
-                                 static_cast<std::uint32_t>(device_.limits().max_segments), inline_bytes_,
-                                 fmt::format("{} (to peer {})", device_.name(), id));
-  }
-  if (connector_) return connector_->address_for(id);
-  return address_of(peer.queue.get(), device_.port(), first_packet_).encode();
-}
-
-void IbvEndpoint::connect(std::span<const std::string> addresses, Deadline deadline) {
-  std::vector<ibv_qp*> queues(addresses.size());
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    if (i == options_.self) continue;
-    if (addresses[i].empty()) {
-      peers_[i].queue.reset();
-      continue;
-    }
-    if (!peers_[i].queue) {
-      throw Error(
-          ErrorCode::internal,
-          fmt::format("{}: connecting to peer {} before address_for() was called for it", device_.name(), i));
-    }
-    queues[i] = peers_[i].queue.get();
-    if (connector_) continue;
-    try {
-      ibv::connect(peers_[i].queue.get(), device_.port(), first_packet_,
-                   QueuePairAddress::decode(addresses[i]), connection_);
-    } catch (const Error& e) {
-      throw Error(e.code(), fmt::format("{} (connecting to peer {})", e.what(), i));
-    }
-  }
-  if (connector_) connector_->connect(queues, addresses, deadline);
 }
 
 void IbvEndpoint::refill(std::uint32_t count) {
@@ -151,25 +116,44 @@ std::size_t IbvEndpoint::post(std::span<const Write> writes) noexcept {
 }
 
 bool IbvEndpoint::append(const Write& write) noexcept {
-  Peer& peer = peers_[write.peer];
-  if (peer.broken) {  // dropped: the failure of this peer was reported, so nobody waits for its writes
+  Peer* const peer = peers_[write.peer] ? peers_[write.peer].get() : first_write_to(write.peer);
+  if (peer == nullptr) return false;
+  if (peer->broken) {  // dropped: the failure of this peer was reported, so nobody waits for its writes
     return true;
   }
-  if (in_flight_ >= kMaxPosted || peer.posted - peer.retired >= kSendDepth || !peer.queue) return false;
-  auto& sges = segments_[burst_];
+  if (in_flight_ >= kMaxPosted || peer->posted - peer->retired >= kSendDepth) return false;
+  const bool open = peer->handshake.open();
+  ibv_sge* segments = open ? segments_[burst_].data() : nullptr;
+  ibv_send_wr& request = open ? requests_[burst_++] : held_.hold(segments);
+  fill(request, segments, write, *peer);
+  if (peer->first == nullptr) {
+    peer->first = &request;
+    if (open) touched_[touched_count_++] = write.peer;
+  } else {
+    peer->last->next = &request;
+  }
+  peer->last = &request;
+  peer->contexts[peer->posted++ % kSendDepth] = write.context;
+  ++in_flight_;
+  if (!open && peer->say_at == Clock::time_point()) begin_calling(write.peer, *peer);
+  return true;
+}
+
+/// Makes the next work request to a peer of a write.
+void IbvEndpoint::fill(ibv_send_wr& request, ibv_sge* segments, const Write& write,
+                       const Peer& peer) const noexcept {
   std::uint64_t bytes = 0;
   bool readable = true;  // by this process, which copies what is sent inline
   for (std::size_t i = 0; i < write.segments.size(); ++i) {
     const Segment& s = write.segments[i];
-    sges[i] = {reinterpret_cast<std::uint64_t>(s.data), s.bytes,
-               static_cast<const ibv_mr*>(s.region->local_descriptor(options_.level))->lkey};
+    segments[i] = {reinterpret_cast<std::uint64_t>(s.data), s.bytes,
+                   static_cast<const ibv_mr*>(s.region->local_descriptor(options_.level))->lkey};
     bytes += s.bytes;
     readable &= s.region->host_reaches();
   }
-  ibv_send_wr& request = requests_[burst_++];
   request = {};
   request.wr_id = WorkRequestId{.receive = false, .peer = write.peer, .sequence = peer.posted}.encode();
-  request.sg_list = sges.data();
+  request.sg_list = segments;
   request.num_sge = static_cast<int>(write.segments.size());
   request.opcode = write.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
   request.imm_data = htonl(write.immediate.value_or(0));
@@ -177,34 +161,26 @@ bool IbvEndpoint::append(const Write& write) noexcept {
   request.wr.rdma.rkey = static_cast<std::uint32_t>(write.target.key);
   if (bytes <= inline_bytes_ && readable) request.send_flags |= IBV_SEND_INLINE;
   if (peer.posted % kSignalEvery == kSignalEvery - 1) request.send_flags |= IBV_SEND_SIGNALED;
-  if (peer.first == nullptr) {
-    peer.first = &request;
-    touched_[touched_count_++] = write.peer;
-  } else {
-    peer.last->next = &request;
-  }
-  peer.last = &request;
-  peer.contexts[peer.posted++ % kSendDepth] = write.context;
-  ++in_flight_;
-  return true;
 }
 
 bool IbvEndpoint::send_lists() noexcept {
   bool good = true;
-  for (std::size_t i = 0; i < touched_count_; ++i) {
-    Peer& peer = peers_[touched_[i]];
-    peer.last->send_flags |= IBV_SEND_SIGNALED;
-    ibv_send_wr* bad = nullptr;
-    const int error = ibv_post_send(peer.queue.get(), peer.first, &bad);
-    peer.first = peer.last = nullptr;
-    if (error != 0) {
-      give_up(touched_[i]);
-      fail(touched_[i], fmt::format("{}: posting to peer {} on queue pair {}: {}", device_.name(),
-                                    touched_[i], peer.queue->qp_num, std::strerror(error)));
-      good = false;
-    }
-  }
+  for (std::size_t i = 0; i < touched_count_; ++i) good &= send_list(touched_[i]);
   return good;
+}
+
+/// Posts the list of a peer, which then is empty.
+bool IbvEndpoint::send_list(PeerId id) noexcept {
+  Peer& peer = *peers_[id];
+  peer.last->send_flags |= IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  const int error = ibv_post_send(peer.queue.get(), peer.first, &bad);
+  peer.first = peer.last = nullptr;
+  if (error == 0) return true;
+  give_up(id);
+  fail(id, fmt::format("{}: posting to peer {} on queue pair {}: {}", device_.name(), id, peer.queue->qp_num,
+                       std::strerror(error)));
+  return false;
 }
 
 // --- Completions
@@ -226,7 +202,7 @@ std::size_t IbvEndpoint::hand_out(std::span<Completion> out) noexcept {
   return n;
 }
 
-/// Takes entries from the completion queue. Returns false if there were none.
+/// Takes entries from the completion queue, and calls again. Returns false if nothing came of it.
 bool IbvEndpoint::poll_queue(std::size_t at_most) noexcept {
   std::array<ibv_wc, kBurst> entries;
   const int count =
@@ -237,15 +213,20 @@ bool IbvEndpoint::poll_queue(std::size_t at_most) noexcept {
     return true;
   }
   for (int i = 0; i < count; ++i) take(entries[static_cast<std::size_t>(i)]);
+  if (!calling_.empty()) call_again();
   if (used_receives_ >= kRefillBatch) {
     refill(kRefillBatch);
     used_receives_ -= kRefillBatch;
   }
-  return count > 0;
+  return count > 0 || !ready_.empty();
 }
 
 void IbvEndpoint::take(const ibv_wc& wc) noexcept {
   const WorkRequestId id = WorkRequestId::decode(wc.wr_id);
+  if (id.peer == WorkRequestId::kCalls) {
+    take_call(wc);
+    return;
+  }
   if (wc.status == IBV_WC_SUCCESS) {
     if (id.receive) {
       ++used_receives_;
@@ -258,11 +239,12 @@ void IbvEndpoint::take(const ibv_wc& wc) noexcept {
     }
     return;
   }
-  const auto peer = std::find_if(peers_.begin(), peers_.end(),
-                                 [&](const Peer& p) { return p.queue && p.queue->qp_num == wc.qp_num; });
+  const auto peer = std::find_if(peers_.begin(), peers_.end(), [&](const auto& p) {
+    return p && p->queue && p->queue->qp_num == wc.qp_num;
+  });
   const PeerId number = id.receive ? static_cast<PeerId>(peer - peers_.begin()) : id.peer;
   // After its first error, which was reported, a queue pair flushes all other writes.
-  if (number < peers_.size() && peers_[number].broken) return;
+  if (number < peers_.size() && peers_[number]->broken) return;
   if (number < peers_.size()) give_up(number);
   fail(number < peers_.size() ? number : Completion::kNoPeer,
        fmt::format("{}: {} {} peer {} on queue pair {}: {} (vendor error {:#x})", device_.name(),
@@ -273,7 +255,7 @@ void IbvEndpoint::take(const ibv_wc& wc) noexcept {
 /// Reports all writes of the queue pair up to this one as written, because a completion stands for all
 /// earlier ones too.
 void IbvEndpoint::retire(PeerId id, std::uint32_t up_to) noexcept {
-  Peer& peer = peers_[id];
+  Peer& peer = *peers_[id];
   if (peer.broken) return;
   for (; peer.retired != up_to; ++peer.retired) {
     ready_.push({.kind = Completion::Kind::written,
@@ -285,7 +267,7 @@ void IbvEndpoint::retire(PeerId id, std::uint32_t up_to) noexcept {
 
 /// Marks the peer as broken. Its writes leave in_flight_, because no more completions are reported for them.
 void IbvEndpoint::give_up(PeerId id) noexcept {
-  Peer& peer = peers_[id];
+  Peer& peer = *peers_[id];
   peer.broken = true;
   in_flight_ -= peer.posted - peer.retired;
   peer.retired = peer.posted;

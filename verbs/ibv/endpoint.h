@@ -4,23 +4,29 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "verbs/cm/connector.h"
 #include "verbs/completion_ring.h"
+#include "verbs/ibv/calls.h"
 #include "verbs/ibv/constants.h"
 #include "verbs/ibv/device.h"
+#include "verbs/ibv/handshake.h"
+#include "verbs/ibv/held_requests.h"
 #include "verbs/transport.h"
 
 namespace nzcl::verbs::ibv {
 
-/// One RC queue pair per peer, one completion queue for all of them, and one shared receive queue.
+/// One RC queue pair for each peer that it exchanges something with, made when it is first needed
+/// (README.md); one completion queue for all of them, and one shared receive queue.
 ///
 /// The life of a write:
 /// 1. append() turns it into a work request with a gather list and adds it to the list of its peer. The
-/// context is kept in a ring at the position of the write's sequence number.
+/// context is kept in a ring at the position of the write's sequence number. The requests of a peer that is
+/// not connected yet are held until it is.
 /// 2. send_lists() posts one list per peer. The last request of each list, and every kSignalEvery-th request
 /// of a queue pair, asks for a completion.
 /// 3. poll_queue() takes a completion, whose WorkRequestId names the peer and the sequence number. retire()
@@ -48,16 +54,35 @@ class IbvEndpoint final : public Endpoint {
   bool prepare_wait() noexcept override;
 
  private:
+  /// What is kept of a peer from the time on at which one of both has something to write.
   struct Peer {
     Handle<ibv_qp> queue;
     std::uint32_t posted = 0, retired = 0;  // numbers of writes, modulo 2^32
     std::array<std::uint64_t, kSendDepth> contexts{};
     ibv_send_wr* first = nullptr;  // first and last request of the list that append() builds
     ibv_send_wr* last = nullptr;
+    Handshake handshake;
+    Clock::time_point say_at, patient_until;  // while this side calls
+    Clock::duration pause{};                  // from one word to the next
     bool broken = false;
   };
+  // --- Connecting: endpoint_connect.cc
+  Peer& make_peer(PeerId id);
+  void make_queue(PeerId id, Peer& peer);
+  Peer* first_write_to(PeerId id) noexcept;
+  void begin_calling(PeerId id, Peer& peer) noexcept;
+  void call_again() noexcept;
+  bool still_calls(PeerId id, Clock::time_point now) noexcept;
+  void take_call(const ibv_wc& wc) noexcept;
+  void hear(const Calls::Heard& heard);
+  void look_at_calls() noexcept;
+  void send_held(PeerId id) noexcept;
+  void break_off(PeerId id, std::string why) noexcept;
+
   bool append(const Write& write) noexcept;
+  void fill(ibv_send_wr& request, ibv_sge* segments, const Write& write, const Peer& peer) const noexcept;
   bool send_lists() noexcept;
+  bool send_list(PeerId id) noexcept;
   void retire(PeerId peer, std::uint32_t up_to) noexcept;
   void give_up(PeerId peer) noexcept;
   void take(const ibv_wc& wc) noexcept;
@@ -72,11 +97,14 @@ class IbvEndpoint final : public Endpoint {
   Handle<ibv_comp_channel> channel_;
   Handle<ibv_cq> completions_;
   Handle<ibv_srq> receives_;
-  std::unique_ptr<cm::Connector> connector_;  // null unless the queue pairs are connected by rdma_cm
   const std::uint32_t first_packet_;          // the number of the first one to each peer
-  std::vector<Peer> peers_;
-  std::uint32_t inline_bytes_;  // largest write that is sent inline, as the device granted it
-  int wait_fd_ = -1;            // an epoll of completions and of the device's events
+  std::unique_ptr<cm::Connector> connector_;  // null unless the queue pairs are connected by rdma_cm
+  std::unique_ptr<Calls> calls_;              // null if they are
+  std::vector<std::unique_ptr<Peer>> peers_;  // null for those that nothing was exchanged with
+  std::vector<PeerId> calling_;               // peers that are to be told a word again
+  HeldRequests held_;                         // of those peers
+  std::uint32_t inline_bytes_;                // largest write that is sent inline, as the device granted it
+  int wait_fd_ = -1;                          // an epoll of completions and of the device's events
 
   // The work requests that post() builds, and the peers that they go to.
   std::array<ibv_send_wr, kBurst> requests_;

@@ -7,24 +7,8 @@
 
 namespace nzcl::verbs::ibv {
 
-std::string QueuePairAddress::encode() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }
-
-QueuePairAddress QueuePairAddress::decode(const std::string& text) {
-  QueuePairAddress address;
-  if (text.size() != sizeof address)
-    throw Error(ErrorCode::transport,
-                fmt::format("ibverbs: an address has {} bytes instead of {}", text.size(), sizeof address));
-  std::memcpy(&address, text.data(), sizeof address);
-  constexpr std::uint32_t kMost = (1 << 24) - 1;
-  if (address.number > kMost || address.first_packet > kMost || address.ethernet > 1 ||
-      address.mtu < IBV_MTU_256 || address.mtu > IBV_MTU_4096) {
-    throw Error(
-        ErrorCode::transport,
-        fmt::format("ibverbs: an address has a value out of range: queue pair {}, first packet {}, MTU code "
-                    "{}, link layer {}",
-                    address.number, address.first_packet, address.mtu, address.ethernet));
-  }
-  return address;
+Clock::duration call_patience_for(double timeout_s) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s / 2));
 }
 
 std::uint8_t ack_timeout_for(double timeout_s) {
@@ -52,19 +36,21 @@ Handle<ibv_qp> make_queue_pair(ibv_pd* pd, ibv_cq* cq, ibv_srq* srq, std::uint32
   return handle;
 }
 
-QueuePairAddress address_of(ibv_qp* qp, const Port& port, std::uint32_t first_packet) {
-  QueuePairAddress address;
-  std::memcpy(address.gid, port.gid.gid.raw, sizeof address.gid);
-  address.number = qp->qp_num;
-  address.first_packet = first_packet;
-  address.lid = port.lid;
-  address.mtu = static_cast<std::uint8_t>(port.mtu);
-  address.ethernet = port.ethernet;
-  return address;
+ibv_ah_attr route_to(const EndpointAddress& peer, const Port& port, const ConnectionOptions& options) {
+  ibv_ah_attr route{};
+  route.is_global = 1;
+  std::memcpy(route.grh.dgid.raw, peer.gid, sizeof peer.gid);
+  route.grh.sgid_index = static_cast<std::uint8_t>(port.gid.index);
+  route.grh.hop_limit = 64;
+  route.grh.traffic_class = options.traffic_class;
+  route.dlid = peer.lid;
+  route.sl = options.service_level;
+  route.port_num = port.number;
+  return route;
 }
 
-void connect(ibv_qp* qp, const Port& port, std::uint32_t first_packet, const QueuePairAddress& peer,
-             const ConnectionOptions& options) {
+void connect(ibv_qp* qp, const Port& port, std::uint32_t first_packet, const EndpointAddress& peer,
+             const QueuePairEnd& end, const ConnectionOptions& options) {
   const auto step = [&](ibv_qp_attr& attr, int mask, const char* state) {
     check(ibv_modify_qp(qp, &attr, mask),
           fmt::format("{}: bringing queue pair {} to {}", port.device, qp->qp_num, state));
@@ -79,18 +65,11 @@ void connect(ibv_qp* qp, const Port& port, std::uint32_t first_packet, const Que
   ibv_qp_attr rtr{};
   rtr.qp_state = IBV_QPS_RTR;
   rtr.path_mtu = std::min(port.mtu, static_cast<ibv_mtu>(peer.mtu));
-  rtr.dest_qp_num = peer.number;
-  rtr.rq_psn = peer.first_packet;
+  rtr.dest_qp_num = end.number;
+  rtr.rq_psn = end.first_packet;
   rtr.max_dest_rd_atomic = 0;  // nzcl uses no RDMA reads
   rtr.min_rnr_timer = kReceiverPause;
-  rtr.ah_attr.is_global = 1;
-  std::memcpy(rtr.ah_attr.grh.dgid.raw, peer.gid, sizeof peer.gid);
-  rtr.ah_attr.grh.sgid_index = static_cast<std::uint8_t>(port.gid.index);
-  rtr.ah_attr.grh.hop_limit = 64;
-  rtr.ah_attr.grh.traffic_class = options.traffic_class;
-  rtr.ah_attr.dlid = peer.lid;
-  rtr.ah_attr.sl = options.service_level;
-  rtr.ah_attr.port_num = port.number;
+  rtr.ah_attr = route_to(peer, port, options);
   step(rtr,
        IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,

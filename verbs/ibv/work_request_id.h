@@ -8,6 +8,8 @@ namespace nzcl::verbs::ibv {
 /// 63       62        32 31        0
 /// [receive][ peer: 31 ][ sequence ]
 struct WorkRequestId {
+  /// In place of a peer, in the requests for calls (calls.h). `sequence` is a slot then.
+  static constexpr std::uint32_t kCalls = 0x7fffffff;
   bool receive = false;
   std::uint32_t peer = 0;      // below 2^31
   std::uint32_t sequence = 0;  // number of the write on its queue pair, modulo 2^32
