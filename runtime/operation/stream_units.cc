@@ -79,16 +79,10 @@ std::size_t StreamUnits::before(std::uint64_t tile) const {
   if (group + 1 >= groups_.size()) return size_;
   if (tile == group << shift_) return groups_[group];
   const std::uint64_t first = tile * tile_units_;
-  std::size_t begin = groups_[group], end = groups_[group + 1];
-  while (begin < end) {
-    const std::size_t middle = begin + (end - begin) / 2;
-    if (at(middle) < first) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
-  }
-  return begin;
+  // Without branches, because nobody can predict them.
+  std::size_t begin = groups_[group], left = groups_[group + 1] - begin;
+  for (; left > 1; left -= left / 2) begin += at(begin + left / 2 - 1) < first ? left / 2 : 0;
+  return begin + (left == 1 && at(begin) < first ? 1 : 0);
 }
 
 std::uint64_t StreamUnits::tile_from(std::uint64_t tile) const {
@@ -115,8 +109,8 @@ std::span<const std::uint16_t> StreamUnits::of_tile(std::uint64_t tile, std::siz
   return to;
 }
 
-void StreamUnits::list(std::uint64_t tile, std::uint64_t tiles, std::uint32_t* to) const {
-  const std::size_t place = before(tile), count = before(tile + tiles) - place;
+void StreamUnits::list(std::uint64_t tile, std::uint64_t tiles, Range range, std::uint32_t* to) const {
+  const auto [place, count] = range;
   // The lowest 32 bits are all that matters.
   const auto less = static_cast<std::uint32_t>(tile * tile_units_);
   const auto subtract = [&](const auto* from) {

@@ -29,17 +29,26 @@ class StreamUnits {
   /// Called once, when all units are there.
   void end();
 
+  /// Units in a row.
+  struct Range {
+    std::size_t place = 0, count = 0;  // how many lie before them, and how many they are
+  };
+
   std::size_t size() const { return size_; }
   /// Returns how many units lie before a tile. `tile` may be the number of tiles.
   std::size_t before(std::uint64_t tile) const;
+  Range of_tiles(std::uint64_t tile, std::uint64_t tiles) const {
+    const std::size_t place = before(tile);
+    return {place, before(tile + tiles) - place};
+  }
   /// Returns the first tile from this one on that has any units. Precondition: there is one.
   std::uint64_t tile_from(std::uint64_t tile) const;
   /// Returns the units of a tile, of which there are `count` from `place` on, counted from its first one.
   /// They may be written to `to`.
   std::span<const std::uint16_t> of_tile(std::uint64_t tile, std::size_t place,
                                          std::span<std::uint16_t> to) const;
-  /// Writes the units of these tiles, counted from the first one of the first tile.
-  void list(std::uint64_t tile, std::uint64_t tiles, std::uint32_t* to) const;
+  /// Writes the units of these tiles, which are of_tiles(), counted from the first one of the first tile.
+  void list(std::uint64_t tile, std::uint64_t tiles, Range units, std::uint32_t* to) const;
 
  private:
   enum class Kept : std::uint8_t { in_tiles, narrow, wide };

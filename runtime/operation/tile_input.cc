@@ -93,17 +93,12 @@ std::uint64_t TileInput::empty_tiles(std::uint64_t tile, std::uint64_t most) con
   return std::min(stream_.units.tile_from(tile) - tile, most);
 }
 
-std::size_t TileInput::units_in(std::uint64_t tile, std::uint64_t tiles) const {
-  return kind_ == Kind::none ? 0 : stream_.units.before(tile + tiles) - stream_.units.before(tile);
-}
-
 ElementList TileInput::list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
-                            std::uint32_t* to) const {
-  if (kind_ == Kind::none) return {};
-  const std::size_t first = stream_.units.before(tile), count = stream_.units.before(tile + tiles) - first;
-  stream_.units.list(tile, tiles, to);
-  return {.offsets = {to, count},
-          .values = stream_.values + first * layout.unit_elements() * layout.element_bytes()};
+                            StreamUnits::Range units, std::uint32_t* to) const {
+  if (units.count == 0) return {};
+  stream_.units.list(tile, tiles, units, to);
+  return {.offsets = {to, units.count},
+          .values = stream_.values + units.place * layout.unit_elements() * layout.element_bytes()};
 }
 
 TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch) const {

@@ -68,10 +68,21 @@ class TileInput {
   std::uint64_t listed_tiles(std::uint64_t most) const {
     return kind_ == Kind::stream || kind_ == Kind::none ? most : 0;
   }
-  std::size_t units_in(std::uint64_t tile, std::uint64_t tiles) const;
+  std::size_t units_before(std::uint64_t tile) const {
+    return kind_ == Kind::none ? 0 : stream_.units.before(tile);
+  }
+  std::size_t units_in(std::uint64_t tile, std::uint64_t tiles) const {
+    return units_before(tile + tiles) - units_before(tile);
+  }
   /// The units of these tiles, counted from the first one on. Their offsets are written to `to`.
   ElementList list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
-                   std::uint32_t* to) const;
+                   std::uint32_t* to) const {
+    const std::size_t place = units_before(tile);
+    return list(layout, tile, tiles, {place, units_before(tile + tiles) - place}, to);
+  }
+  /// The same for a caller that knows which units these are.
+  ElementList list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
+                   StreamUnits::Range units, std::uint32_t* to) const;
   /// Returns the index set of a tile that was sent with code drawn; empty for all others.
   std::span<const std::uint16_t> drawn(const SliceLayout& layout, std::uint64_t number,
                                        const wire::Tile& tile, TileScratch& scratch) const;

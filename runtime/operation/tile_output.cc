@@ -95,16 +95,54 @@ void TileOutput::place_empty(std::uint64_t tile, std::uint64_t tiles) {
 
 std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wire::Tile& list, int lane,
                                                     TileScratch& scratch) {
-  if (packed_) {
-    const std::uint64_t slice = layout_.slice_of_tile(tile),
-                        position = *positions_.before(slice, lane) + progress_[slice].placed_blocks;
-    if (position + list.count <= most_blocks_) return place_packed_list(tile, list, position, scratch);
+  const auto room = room_for_list(tile, list.tiles, list.count, lane, scratch);
+  const auto numbers = room ? room->numbers : scratch.list().first(list.count);
+  // What is checked is a copy: what is kept of the list, or what that is made of.
+  if (!read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), numbers.data()))
+    return std::nullopt;
+  if (room) {
+    put_values(room->position, list.values);
+    end_list(tile, *room);
+  } else {
+    place_in_tiles(tile, list.tiles, numbers, list.values.data(), lane, scratch);
   }
-  std::uint32_t* const offsets = scratch.list().data();
-  if (!read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), offsets)) return std::nullopt;
-  const std::byte* values = list.values.data();
-  const std::uint32_t *next = offsets, *const end = offsets + list.count;
-  for (std::uint64_t t = 0; t < list.tiles; ++t) {
+  return list.count;
+}
+
+/// Returns nothing if the list cannot be placed at once: a packed output has no room for all of it, or the
+/// output is dense.
+std::optional<TileOutput::ListRoom> TileOutput::room_for_list(std::uint64_t tile, std::uint64_t tiles,
+                                                              std::size_t count, int lane,
+                                                              TileScratch& scratch) {
+  if (!packed_) return std::nullopt;
+  const std::uint64_t slice = layout_.slice_of_tile(tile);
+  ListRoom room{.position = *positions_.before(slice, lane) + progress_[slice].placed_blocks,
+                .numbers = scratch.list().first(count),
+                .cut = count >= kUnitsWorthTile * tiles};
+  if (room.position + count > most_blocks_) return std::nullopt;
+  if (room.cut) return room;
+  std::byte* const kept =
+      keep_place({.tile = tile, .position = room.position, .blocks = count, .listed = true});
+  if (kept == nullptr) return std::nullopt;
+  room.numbers = {reinterpret_cast<std::uint32_t*>(kept), count};
+  return room;
+}
+
+/// Places all of a list but its values, which are there.
+void TileOutput::end_list(std::uint64_t tile, const ListRoom& room) {
+  if (room.cut) keep_tiles(tile, room.numbers, room.position);
+  if (indices_.data() != nullptr)
+    write_indices(std::span<const std::uint32_t>(room.numbers), tile * layout_.tile_blocks(), indices_,
+                  room.position);
+  progress_[layout_.slice_of_tile(tile)].placed_blocks += room.numbers.size();
+}
+
+/// Places the blocks with these numbers tile by tile.
+void TileOutput::place_in_tiles(std::uint64_t tile, std::uint64_t tiles,
+                                std::span<const std::uint32_t> numbers, const std::byte* values, int lane,
+                                TileScratch& scratch) {
+  const std::uint32_t *next = numbers.data(), *const end = next + numbers.size();
+  for (std::uint64_t t = 0; t < tiles; ++t) {
     const std::uint64_t first = t * layout_.tile_units();
     const std::uint32_t* const behind = std::lower_bound(next, end, first + layout_.tile_units());
     const TilePart part =
@@ -113,27 +151,6 @@ std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wi
     values += part.count * layout_.element_bytes();
     next = behind;
   }
-  return list.count;
-}
-
-/// Places several tiles at once, for which there is room.
-std::optional<std::uint64_t> TileOutput::place_packed_list(std::uint64_t tile, const wire::Tile& list,
-                                                           std::uint64_t position, TileScratch& scratch) {
-  const bool cut = list.count >= kUnitsWorthTile * list.tiles;
-  // What is checked is a copy: what is kept of the list, or what that is made of.
-  auto* const numbers =
-      cut ? scratch.list().data()
-          : reinterpret_cast<std::uint32_t*>(
-                keep_place({.tile = tile, .position = position, .blocks = list.count, .listed = true}));
-  if (numbers == nullptr ||
-      !read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), numbers))
-    return std::nullopt;
-  const std::span<const std::uint32_t> offsets(numbers, list.count);
-  if (cut) keep_tiles(tile, offsets, position);
-  if (indices_.data() != nullptr) write_indices(offsets, tile * layout_.tile_blocks(), indices_, position);
-  put_values(position, list.values);
-  progress_[layout_.slice_of_tile(tile)].placed_blocks += list.count;
-  return list.count;
 }
 
 /// Keeps the places of the tiles that these blocks are in, which are counted from the first block of `tile`.

@@ -71,6 +71,23 @@ class TileOutput {
   /// The same for tiles that are in one list, from this one on.
   std::optional<std::uint64_t> place_list(std::uint64_t tile, const wire::Tile& list, int lane,
                                           TileScratch& scratch);
+  /// The same for `count` blocks of so many tiles whose sums are made here: write() is called once, with
+  /// where their values go, and their numbers, counted from the first one of `tile`. That is where they
+  /// belong, or in the scratch if there is no room, or if the result is dense; values and list of the scratch
+  /// have room for all of them.
+  template <typename Write>
+  void place_sum(std::uint64_t tile, std::uint64_t tiles, std::size_t count, int lane, TileScratch& scratch,
+                 Write write) {
+    if (count == 0) return place_empty(tile, tiles);
+    const std::uint64_t bytes = count * layout_.block_bytes();
+    if (const auto room = room_for_list(tile, tiles, count, lane, scratch)) {
+      write(std::span(base_ + room->position * layout_.block_bytes(), bytes), room->numbers.data());
+      end_list(tile, *room);
+    } else {
+      write(scratch.values().first(bytes), scratch.list().data());
+      place_in_tiles(tile, tiles, scratch.list().first(count), scratch.values().data(), lane, scratch);
+    }
+  }
   /// The same for a result that was made here. The part may lie in the scratch.
   std::uint64_t place(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch) {
     return packed_ ? place_packed(tile, part, lane, scratch) : place_dense(tile, part, scratch);
@@ -104,8 +121,18 @@ class TileOutput {
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
-  std::optional<std::uint64_t> place_packed_list(std::uint64_t tile, const wire::Tile& list,
-                                                 std::uint64_t position, TileScratch& scratch);
+  /// Where a list is placed at once: its values, which begin at this block of the output, and the numbers of
+  /// its blocks. If it is to be `cut`, these are kept by tile afterwards.
+  struct ListRoom {
+    std::uint64_t position = 0;
+    std::span<std::uint32_t> numbers;
+    bool cut = false;
+  };
+  std::optional<ListRoom> room_for_list(std::uint64_t tile, std::uint64_t tiles, std::size_t count, int lane,
+                                        TileScratch& scratch);
+  void end_list(std::uint64_t tile, const ListRoom& room);
+  void place_in_tiles(std::uint64_t tile, std::uint64_t tiles, std::span<const std::uint32_t> numbers,
+                      const std::byte* values, int lane, TileScratch& scratch);
   void keep_tiles(std::uint64_t tile, std::span<const std::uint32_t> blocks, std::uint64_t position);
   void place_whole_blocks(std::uint64_t tile, std::span<const std::uint16_t> offsets, const std::byte* values,
                           std::uint64_t position, std::uint16_t* kept);

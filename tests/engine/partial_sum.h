@@ -1,6 +1,7 @@
 // Messages of merging, made by hand: partial sums of 20 floats, which are one tile.
 #pragma once
 
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -42,6 +43,18 @@ struct PartialSum {
     header = {.flags = wire::kHasBitmap | wire::kTiles, .epoch = epoch, .sequence = epoch, .tiles = 1};
     descriptor = {.count = static_cast<std::uint32_t>(values.size()),
                   .index = values.empty() ? wire::IndexCode::none : wire::IndexCode::offsets};
+  }
+  /// A list of so many tiles of a tensor of `count` elements, instead of a tile.
+  static PartialSum list(std::uint64_t epoch, std::uint64_t count, std::uint32_t tiles,
+                         const std::vector<std::uint32_t>& numbers, const std::vector<float>& what) {
+    PartialSum sum(epoch, {}, {});
+    sum.record.count = count;
+    sum.header.tiles = tiles;
+    sum.descriptor = {.count = tiles - 1, .parameter = wire::TileDescriptor::kListed};
+    sum.values = {std::bit_cast<float>(static_cast<std::uint32_t>(numbers.size()))};
+    sum.values.insert(sum.values.end(), what.begin(), what.end());
+    for (const std::uint32_t number : numbers) append_bytes(sum.tail, number);
+    return sum;
   }
   static PartialSum refusal(std::uint64_t epoch, std::uint16_t rank, std::string why) {
     PartialSum sum(epoch, {}, {});

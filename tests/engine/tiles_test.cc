@@ -316,17 +316,18 @@ std::vector<Case> pushed_cases() {
   }
   // Lists of several tiles in a row, against one another and, where inputs are mixed, against single tiles.
   for (const double density : {0.0005, 0.003, 0.02, 0.1}) {
-    for (const int workers : {1, 2, 3, 4, 5}) {
+    for (const auto& [workers, dedicated] : {std::pair{1, 1}, {2, 1}, {2, 0}, {3, 0}, {4, 0}, {5, 0}}) {
       for (const Out out : {Out::apart, Out::packed}) {
         for (const bool mixed : {false, true}) {
           if (workers == 1 && out != Out::packed) continue;  // nothing is exchanged
-          ClusterOptions o = options(workers, workers < 3 ? 1 : 0, 1 + workers % 2);
+          ClusterOptions o = options(workers, dedicated, 1 + workers % 2);
           o.slice_bytes = 64 << 10;
           o.slot_bytes = 4 << 10;
           for (const std::uint64_t block : {1, 3, 8}) {  // with a short last block, and without
             all.push_back({.name = "lists_" + std::to_string(static_cast<int>(density * 10000)) + "_" +
-                                   std::to_string(workers) + "_" + std::to_string(block) +
-                                   (out == Out::packed ? "_packed" : "_apart") + (mixed ? "_mixed" : ""),
+                                   std::to_string(workers) + (dedicated > 0 ? "_dedicated_" : "_") +
+                                   std::to_string(block) + (out == Out::packed ? "_packed" : "_apart") +
+                                   (mixed ? "_mixed" : ""),
                            .cluster = o,
                            .count = block == 3 ? 100002u : 100001u,
                            .block = block,

@@ -24,17 +24,26 @@ inline std::string prefixed(std::uint8_t from, const std::string& message) {
   return text + message;
 }
 
-/// Runs rank 0 with two operations of 20 floats under way, and feeds it the messages of the input, which come
+/// The tensors of the operations that are under way.
+struct FedTensors {
+  std::size_t count = 20;  // ones, of which this rank contributes all
+  /// Changes an operation before it begins, if it is set.
+  void (*prepare)(engine::Operation&) = nullptr;
+};
+
+/// Runs rank 0 with two operations of floats under way, and feeds it the messages of the input, which come
 /// from two other ranks. The exchange is made of the lane's context and `more`.
 template <typename Exchange, typename... More>
-void feed_exchange(FuzzInput input, const HandFed::Setup& setup, wire::Priority priority,
-                   const wire::OperationRecord& record, const std::array<int, 2>& senders,
-                   const More&... more) {
+void feed_exchange_of(const FedTensors& tensors, FuzzInput input, const HandFed::Setup& setup,
+                      wire::Priority priority, const wire::OperationRecord& record,
+                      const std::array<int, 2>& senders, const More&... more) {
   HandFed fed(setup);
   Exchange exchange(fed.context(), more...);
   std::vector<std::unique_ptr<HandMade>> operations;
   for (std::uint64_t epoch = 0; epoch < 2; ++epoch) {
-    operations.push_back(std::make_unique<HandMade>(fed, epoch, std::vector<float>(20, 1.0f), record));
+    operations.push_back(
+        std::make_unique<HandMade>(fed, epoch, std::vector<float>(tensors.count, 1.0f), record));
+    if (tensors.prepare != nullptr) tensors.prepare(operations.back()->operation);
     exchange.submit(operations.back()->operation);
   }
   const auto step = [&] {
@@ -47,6 +56,13 @@ void feed_exchange(FuzzInput input, const HandFed::Setup& setup, wire::Priority 
     step();
   }
   static_cast<void>(exchange.waiting_for());
+}
+/// The same with tensors of 20 elements.
+template <typename Exchange, typename... More>
+void feed_exchange(FuzzInput input, const HandFed::Setup& setup, wire::Priority priority,
+                   const wire::OperationRecord& record, const std::array<int, 2>& senders,
+                   const More&... more) {
+  feed_exchange_of<Exchange>({}, input, setup, priority, record, senders, more...);
 }
 
 }  // namespace nzcl::test

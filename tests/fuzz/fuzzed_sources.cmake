@@ -16,7 +16,7 @@ set(fuzzed_sources
   runtime/operation/index_memory.cc runtime/operation/input_check.cc runtime/operation/operation.cc runtime/operation/packed_positions.cc runtime/operation/run_walk.cc runtime/operation/stream_units.cc
   runtime/operation/tile_input.cc runtime/operation/tile_output.cc
   runtime/exchange/exchange.cc runtime/exchange/contributions/agreement.cc
-  runtime/exchange/contributions/intake.cc runtime/exchange/contributions/section_writer.cc
+  runtime/exchange/contributions/intake.cc runtime/exchange/contributions/list_rule.cc runtime/exchange/contributions/section_writer.cc
   runtime/exchange/contributions/slice_sum.cc runtime/exchange/contributions/slice_window.cc runtime/exchange/contributions/tile_sum.cc
   runtime/exchange/contributions/tile_writer.cc runtime/exchange/gather/arrivals.cc
   runtime/exchange/gather/gather_exchange.cc runtime/exchange/gather/whole_sum.cc

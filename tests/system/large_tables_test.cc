@@ -215,21 +215,20 @@ TEST_P(LargeTables, WhoseUnionIsAskedFor) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, LargeTables,
-                         ::testing::Values(Case{"loopback", 1}, Case{"loopback", 2},
-                                           Case{"loopback", 2, 0, 2, Algorithm::push},
-                                           Case{"loopback", 3, 0, 1, Algorithm::push},
-                                           Case{"loopback", 3, 0, 2, Algorithm::merging},
-                                           Case{"loopback", 4, 0, 1, Algorithm::merging},
-                                           Case{"loopback", 3, 2}, Case{"cma", 2},
-                                           Case{"cma", 3, 0, 1, Algorithm::push},
-                                           Case{"tcp", 2, 0, 1, Algorithm::push}, Case{"shm", 2}),
-                         [](const auto& i) {
-                           const Case& c = i.param;
-                           return c.transport + "_" + std::to_string(c.ranks) + "_" +
-                                  std::to_string(c.dedicated) + "_" + std::to_string(c.lanes) + "_" +
-                                  std::string(name_of(c.algorithm));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, LargeTables,
+    ::testing::Values(Case{"loopback", 1}, Case{"loopback", 2}, Case{"loopback", 2, 0, 2, Algorithm::push},
+                      Case{"loopback", 2, 0, 2, Algorithm::merging},
+                      Case{"loopback", 3, 0, 1, Algorithm::push},
+                      Case{"loopback", 3, 0, 2, Algorithm::merging},
+                      Case{"loopback", 4, 0, 1, Algorithm::merging}, Case{"loopback", 3, 2}, Case{"cma", 2},
+                      Case{"cma", 2, 0, 1, Algorithm::merging}, Case{"cma", 3, 0, 1, Algorithm::push},
+                      Case{"tcp", 2, 0, 1, Algorithm::push}, Case{"shm", 2}),
+    [](const auto& i) {
+      const Case& c = i.param;
+      return c.transport + "_" + std::to_string(c.ranks) + "_" + std::to_string(c.dedicated) + "_" +
+             std::to_string(c.lanes) + "_" + std::string(name_of(c.algorithm));
+    });
 
 }  // namespace
 }  // namespace nzcl::test

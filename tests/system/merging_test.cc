@@ -262,6 +262,75 @@ TEST(Merging, OverEveryTransport) {
   }
 }
 
+/// The packed result of a sparse sum in which each rank has every 100th block and some of its own.
+struct Packed {
+  std::vector<std::byte> values;
+  std::vector<std::int64_t> indices;
+  Algorithm algorithm = Algorithm::automatic;  // by which it was exchanged
+  bool operator==(const Packed&) const = default;
+};
+Packed sum_of_streams(Communicator& c, DataType type, ReduceOp op, std::uint64_t block, Algorithm algorithm) {
+  constexpr std::uint64_t kBlocks = 300000;
+  const std::uint64_t bytes = block * element_bytes(type);
+  std::vector<std::int32_t> blocks;
+  for (std::uint64_t b = 0; b < kBlocks; ++b) {
+    if (b % 100 == 0 || (b * 7919 + static_cast<std::uint64_t>(c.rank())) % 101 == 0)
+      blocks.push_back(static_cast<std::int32_t>(b));
+  }
+  const Problem p{.type = type, .count = blocks.size() * block, .block = block, .ranks = c.size()};
+  std::vector<std::byte> values = make_input(p, c.rank());
+  Packed result;
+  result.values.resize(2 * blocks.size() * bytes);
+  const auto registered = c.register_buffer(values.data(), values.size());
+  Work work = c.allreduce_sparse({.values = values.data(),
+                                  .indices = blocks,
+                                  .count = kBlocks * block,
+                                  .type = type,
+                                  .op = op,
+                                  .block_elems = block,
+                                  .packed_values = result.values.data(),
+                                  .packed_capacity = 2 * blocks.size(),
+                                  .algorithm = algorithm,
+                                  .expected_density = 0.02});
+  work.wait();
+  result.algorithm = work.statistics().algorithm;
+  result.indices.assign(work.packed_indices().begin(), work.packed_indices().end());
+  result.values.resize(result.indices.size() * bytes);
+  return result;
+}
+
+// Lists of two ranks give the bits of push, on both ranks.
+TEST(Merging, OfTheListsOfTwoRanksHasTheBitsOfPush) {
+  for (const char* transport : {"loopback", "cma", "shm", "tcp"}) {
+    for (const int lanes : {1, 2}) {
+      Setting s = by_merging(2, lanes, transport);
+      s.options.algorithm = Algorithm::automatic;
+      std::array<std::vector<Packed>, 2> results;
+      const auto errors = run_ranks(s, [&](Communicator& c) {
+        for (int t = 0; t < kDataTypes; ++t) {
+          for (int o = 0; o < kReduceOps; ++o) {
+            const auto type = static_cast<DataType>(t);
+            const auto op = static_cast<ReduceOp>(o);
+            for (const std::uint64_t block : {1, 5}) {
+              const Packed pushed = sum_of_streams(c, type, op, block, Algorithm::push);
+              const Packed merged = sum_of_streams(c, type, op, block, Algorithm::merging);
+              EXPECT_EQ(pushed.algorithm, Algorithm::push);
+              EXPECT_EQ(merged.algorithm, Algorithm::merging);
+              EXPECT_EQ(pushed.indices, merged.indices)
+                  << name_of(type) << " " << name_of(op) << " " << block;
+              EXPECT_EQ(pushed.values, merged.values) << name_of(type) << " " << name_of(op) << " " << block;
+              results[static_cast<std::size_t>(c.rank())].push_back(merged);
+            }
+          }
+        }
+      });
+      EXPECT_THAT(errors, Each("")) << transport;
+      EXPECT_EQ(results[0], results[1]) << "all ranks have the same, " << transport;
+      EXPECT_FALSE(results[0].empty());
+    }
+  }
+}
+
 TEST(Merging, ARefusalFailsTheOperationAndNothingElse) {
   for (const int ranks : {2, 3, 5, 8}) {
     const auto errors = run_ranks(by_merging(ranks), [&](Communicator& c) {

@@ -58,7 +58,7 @@ void check_tile(const StreamUnits& kept, const std::vector<std::int64_t>& units,
     ASSERT_EQ(first + offsets[i], static_cast<std::uint64_t>(units[begin + i]));
   const std::uint64_t tiles = std::min<std::uint64_t>(layout.tiles() - tile, 9);
   std::vector<std::uint32_t> list(before(units, (tile + tiles) * each) - begin);
-  kept.list(tile, tiles, list.data());
+  kept.list(tile, tiles, kept.of_tiles(tile, tiles), list.data());
   for (std::size_t i = 0; i < list.size(); ++i)
     ASSERT_EQ(first + list[i], static_cast<std::uint64_t>(units[begin + i]));
 }

@@ -24,6 +24,7 @@ TileSum::TileSum(LaneContext& context, wire::Priority priority, Intake& intake)
     : context_(context),
       intake_(intake),
       rules_{context.config.index_code, context.config.short_codes},
+      lists_(context, priority),
       ranks_(numbers(context.config.members.workers)),
       arrived_(ranks_.size()),
       taken_(ranks_.size()),
@@ -106,7 +107,8 @@ std::uint64_t TileSum::listed_tiles() const {
   return tiles;
 }
 
-/// Whether these tiles' units are so few that they can be summed as lists, and that this is fast.
+/// Whether these tiles' units are so few that they can be summed as lists, and that this is fast. The sum
+/// fits a message, even if no two ranks have the same unit.
 bool TileSum::lists_pay(std::uint64_t tiles) const {
   std::uint64_t held = 0, steps = 0;
   for (const int rank : ranks_) {
@@ -116,14 +118,6 @@ bool TileSum::lists_pay(std::uint64_t tiles) const {
   }
   const std::uint64_t units = tiles * slice_->layout->tile_units();
   return held <= most_listed() && steps * kUnitsPerListStep <= units;
-}
-
-/// The most units that are summed as lists: as many as fit a message, if no two ranks have the same one.
-std::size_t TileSum::most_listed() const {
-  const std::uint64_t each = element_bytes(type());
-  const std::uint64_t around =
-      wire::kMaxOverhead + list_bytes(0, each, shape_.unit, 0) + sizeof(std::uint32_t);
-  return std::min(kMostListed, (most_bytes_ - around) / (shape_.unit * each + sizeof(std::uint32_t)));
 }
 
 /// Returns how many units the rank has listed of the next tiles.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/exchange/contributions/intake.h"
+#include "runtime/exchange/contributions/list_rule.h"
 #include "runtime/tile/part_sum.h"
 #include "runtime/tile/tile_codec.h"
 #include "runtime/tile/tile_list.h"
@@ -54,7 +55,7 @@ class TileSum {
   std::uint64_t empty_tiles() const;
   std::uint64_t listed_tiles() const;
   bool lists_pay(std::uint64_t tiles) const;
-  std::size_t most_listed() const;
+  std::size_t most_listed() const { return lists_.most_units(element_bytes(type()), shape_.unit); }
   std::size_t listed_of(int rank, std::uint64_t tiles) const;
   bool unite_lists(std::uint64_t tiles);
   bool unite_parts();
@@ -74,6 +75,7 @@ class TileSum {
   LaneContext& context_;
   Intake& intake_;
   const CodeRules rules_;
+  const ListRule lists_;
   std::vector<int> ranks_;  // 0, 1, 2 ...
   IncomingSlice* slice_ = nullptr;
   std::uint64_t summed_ = 0, tiles_ = 0;

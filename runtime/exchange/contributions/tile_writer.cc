@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "runtime/base/cold_memory.h"
 #include "runtime/kernels/index_codec.h"
 #include "runtime/kernels/narrow.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/tile/tile_blocks.h"
-#include "runtime/tile/tile_list.h"
 #include "runtime/tile/value_codec.h"
 #include "runtime/trace/trace.h"
 
@@ -15,8 +15,7 @@ namespace nzcl::engine {
 
 TileWriter::TileWriter(const LaneContext& context, wire::Priority priority)
     : rules_{context.config.index_code, context.config.short_codes},
-      ranks_(static_cast<std::uint64_t>(context.config.members.workers)),
-      most_list_bytes_(std::min(kFullMessageBytes, context.slot_bytes(priority) - wire::kMaxOverhead)),
+      lists_(context, priority),
       scratch_(context.slot_bytes(priority)),
       coded_(new std::byte[context.slot_bytes(priority)]) {}
 
@@ -60,53 +59,21 @@ bool TileWriter::write_payload(MessageBuilder& message, Contribution& c, wire::H
 std::uint64_t TileWriter::add_tiles(MessageBuilder& message, const Contribution& c,
                                     std::uint64_t payload_begin) {
   Operation& op = *c.operation;
+  const OwnList list = lists_.list(op, c.slice, c.sent_tiles);
+  if (list.units.count > 0)
+    return add_list(message, op, list, message.bytes() - payload_begin) ? list.tiles : 0;
   const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles);
   const std::uint64_t empty =
       op.tile_input().empty_tiles(tile, std::min(c.tiles - c.sent_tiles, wire::kMostEmptyTiles));
-  const std::uint64_t listed = listed_tiles(c);
-  if (empty > 0 && empty >= listed) return add_empty_tiles(message, empty) ? empty : 0;
-  if (listed == 0) return add_tile(message, op, tile, payload_begin) ? 1 : 0;
-  return add_list(message, op, tile, listed, message.bytes() - payload_begin) ? listed : 0;
-}
-
-/// Returns how many tiles from the next one on are best told in one list, if any. Lists have no short code,
-/// so they are for where bytes cost little. Ranks with about as many elements begin and end their lists with
-/// the same tiles, because these are a power of two that divides the number of those before.
-std::uint64_t TileWriter::listed_tiles(const Contribution& c) const {
-  const Operation& op = *c.operation;
-  const std::uint64_t tile = op.layout.tile_number(c.slice, c.sent_tiles),
-                      left = std::min(
-                          {c.tiles - c.sent_tiles, op.layout.listable_tiles(tile), wire::kMostListTiles});
-  if (rules_.shortest || rules_.forced || ranks_ > kListedRanks ||
-      op.record.value_rule != wire::ValueRule::as_is || op.tile_input().listed_tiles(left) == 0 ||
-      !lists_pay(op, tile, 1))
-    return 0;
-  std::uint64_t tiles = 1;
-  while (2 * tiles <= left && c.sent_tiles % (2 * tiles) == 0 && lists_pay(op, tile, 2 * tiles)) tiles *= 2;
-  return tiles;
-}
-
-/// Whether these tiles have so few units that merging their lists is fast, and that they fit a message which
-/// is worth its cost. A list of one tile is shorter than the tile with all elements.
-bool TileWriter::lists_pay(const Operation& op, std::uint64_t tile, std::uint64_t tiles) const {
-  const std::uint64_t units = op.tile_input().units_in(tile, tiles), all = tiles * op.layout.tile_units();
-  return units * list_steps(ranks_) * kUnitsPerListStep <= all && all <= wire::kMostListUnits &&
-         (tiles == 1 ||
-          list_bytes(0, op.layout.element_bytes(), op.layout.unit_elements(), units) <= most_list_bytes_);
+  if (empty > 0) return add_empty_tiles(message, empty) ? empty : 0;
+  return add_tile(message, op, tile, payload_begin) ? 1 : 0;
 }
 
 /// Returns false, and adds nothing, if the list does not fit.
-bool TileWriter::add_list(MessageBuilder& message, Operation& op, std::uint64_t tile, std::uint64_t tiles,
-                          std::uint64_t at) {
-  const std::uint64_t each = op.layout.element_bytes(), unit = op.layout.unit_elements();
-  const std::size_t count = op.tile_input().units_in(tile, tiles);
-  std::byte* const to = message.reserve(list_bytes(at, each, unit, count));
-  if (to == nullptr) return false;
-  const ElementList list =
-      op.tile_input().list(op.layout, tile, tiles, begin_list(to, at, each, unit, tiles, count));
-  copy_cold(list_values(to, at, each), list.values, count * unit * each);
-  op.add(op.input_blocks, count);  // where there are lists, units are blocks
-  return true;
+bool TileWriter::add_list(MessageBuilder& message, Operation& op, const OwnList& list, std::uint64_t at) {
+  std::byte* const to = message.reserve(list.bytes(op.layout, at));
+  if (to != nullptr) list.write(op, at, to);
+  return to != nullptr;
 }
 
 /// Returns false, and adds nothing, if they do not fit.

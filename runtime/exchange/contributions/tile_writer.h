@@ -7,6 +7,7 @@
 
 #include "runtime/channel/lane_context.h"
 #include "runtime/channel/message_builder.h"
+#include "runtime/exchange/contributions/list_rule.h"
 #include "runtime/exchange/contributions/section_writer.h"
 #include "runtime/tile/tile_codec.h"
 
@@ -29,10 +30,7 @@ class TileWriter {
   std::uint64_t add_tiles(MessageBuilder& message, const Contribution& contribution,
                           std::uint64_t payload_begin);
   static bool add_empty_tiles(MessageBuilder& message, std::uint64_t tiles);
-  std::uint64_t listed_tiles(const Contribution& contribution) const;
-  bool lists_pay(const Operation& operation, std::uint64_t tile, std::uint64_t tiles) const;
-  static bool add_list(MessageBuilder& message, Operation& operation, std::uint64_t tile, std::uint64_t tiles,
-                       std::uint64_t at);
+  static bool add_list(MessageBuilder& message, Operation& operation, const OwnList& list, std::uint64_t at);
   bool add_tile(MessageBuilder& message, Operation& operation, std::uint64_t tile,
                 std::uint64_t payload_begin);
   std::optional<CodedTile> code(const MessageBuilder& message, const Operation& operation, std::uint64_t tile,
@@ -41,8 +39,7 @@ class TileWriter {
            const verbs::MemoryRegion* region);
 
   const CodeRules rules_;
-  const std::uint64_t ranks_;
-  const std::uint64_t most_list_bytes_;  // of several tiles
+  const ListRule lists_;
   TileScratch scratch_;
   const std::unique_ptr<std::byte[]> coded_;  // values of one tile, if they are shorter when coded
   std::uint64_t last_bytes_ = 0;              // of the tile before

@@ -30,6 +30,7 @@ MergingExchange::MergingExchange(LaneContext& context)
       self_(context.config.members.self),
       gives_(MergingPlan(context.config.members.workers).gives(self_)),
       rules_{context.config.index_code, context.config.short_codes},
+      list_rule_(context, kPriority),
       operations_{.lane = static_cast<std::uint32_t>(context.config.lane)},
       contributed_(operations_),
       scratch_(context.slot_bytes(kPriority)),
@@ -47,7 +48,7 @@ MergingExchange::MergingExchange(LaneContext& context)
     if (plan.takes(self_)) add(self_ + 1, false);
     for (int round = 0; round < plan.rounds(); ++round) add(plan.partner(self_, round), true);
   }
-  if (plan.takes(self_)) result_.emplace(context, static_cast<std::uint16_t>(self_ + 1), false);
+  if (plan.takes(self_)) result_.emplace(context, static_cast<std::uint16_t>(self_ + 1), false, false);
 }
 
 void MergingExchange::submit(Operation& operation) {
@@ -108,16 +109,22 @@ void MergingExchange::contribute_tile(Operation& op, PartialSender& sender) {
     sender.refuse(op, place, *op.refusal);
     return contributed_.next_slice();
   }
-  const std::uint64_t empty = op.tile_input().empty_tiles(contributed_.tile(), contributed_.most_empty());
-  if (empty > 0) {
-    sender.put_empty_tiles(op, place, empty);
+  const std::uint64_t tile = contributed_.tile();
+  const OwnList list =
+      merges_lists(context_.config) ? list_rule_.list(op, place.slice, place.tile) : OwnList();
+  std::uint64_t tiles = 1;
+  if (list.units.count > 0) {
+    sender.put_list(op, place, list);
+    tiles = list.tiles;
+  } else if (const auto empty = op.tile_input().empty_tiles(tile, contributed_.most_empty()); empty > 0) {
+    sender.put_empty_tiles(op, place, tiles = empty);
   } else {
-    const TilePart part = input_part(op, contributed_.tile(), scratch_, true);
+    const TilePart part = input_part(op, tile, scratch_, true);
     sender.put_tile(op, place, coded(part, op.type(), place, scratch_), scratch_, [&](std::byte* to) {
       copy_cold(to, part.values, part.count * element_bytes(op.type()));
     });
   }
-  if (!contributed_.next_tile(std::max<std::uint64_t>(empty, 1))) contributed_.next_slice();
+  if (!contributed_.next_tile(tiles)) contributed_.next_slice();
 }
 
 /// How a tile travels whose values are as they are, of this type.
@@ -162,6 +169,7 @@ bool MergingExchange::merge_tile(MergingStep& step) {
     return drop_tiles(step, *op, own == Next::tile, theirs == Next::tile);
   const std::uint64_t empty = std::min(step.own_empty_tiles(*op), step.their_tile().empty_tiles());
   if (empty > 0) return merge_empty(step, *op, empty), true;
+  if (const std::uint64_t tiles = step.listed_tiles(*op); tiles > 0) return merge_lists(step, *op, tiles);
   const TilePlace& place = step.merged.place();
   const trace::Span span(trace::What::reduce, op->epoch, place.slice);
   const TilePart* const sum = step.unite(*op, is_last(step) ? result_sum_ : partial_sum_);
@@ -200,10 +208,7 @@ void MergingExchange::merge_empty(MergingStep& step, Operation& op, std::uint64_
 
 /// Drops the tiles of a slice that a rank has refused. At its end, the refusal takes the place of the sum.
 bool MergingExchange::drop_tiles(MergingStep& step, Operation& op, bool own_tile, bool their_tile) {
-  const std::uint64_t empty = own_tile     ? step.own_empty_tiles(op)
-                              : their_tile ? step.their_tile().empty_tiles()
-                                           : 0;
-  const std::uint64_t tiles = std::max<std::uint64_t>(1, empty);
+  const std::uint64_t tiles = own_tile ? step.own_tiles(op) : their_tile ? step.their_tile().tiles : 1;
   if (own_tile) step.advance_own(tiles);
   if (their_tile) step.advance_theirs(op, tiles);
   if ((own_tile || their_tile) && step.merged.next_tile(tiles)) return true;
@@ -212,6 +217,32 @@ bool MergingExchange::drop_tiles(MergingStep& step, Operation& op, bool own_tile
   if (!is_last(step)) return step.merged.next_slice(), true;
   op.slice_refused(step.merged.place().slice, refusal);
   end_slice(step, op);
+  return true;
+}
+
+/// Merges the lists of several tiles into the output, which is the result. Returns false if they cannot be
+/// placed yet, or after a failure.
+bool MergingExchange::merge_lists(MergingStep& step, Operation& op, std::uint64_t tiles) {
+  TileOutput& output = op.tile_output();
+  const std::uint64_t tile = step.merged.tile();
+  const int lane = context_.config.lane;
+  if (!output.placeable(tile, lane)) return false;
+  const trace::Span span(trace::What::reduce, op.epoch, step.merged.place().slice);
+  const auto units = step.unite_lists(op, tiles, result_sum_);
+  if (!units) return false;
+  if (output.needs_note(tile)) output.note(tile, tiles, *units);  // where there are lists, units are blocks
+  output.place_sum(tile, tiles, *units, lane, result_sum_.scratch(),
+                   [&](std::span<std::byte> values, std::uint32_t* offsets) {
+                     if (op.layout.unit_elements() == 1) {
+                       result_sum_.lists().emit(values, offsets);
+                     } else {
+                       result_sum_.unit_lists().emit(values.data(), offsets);
+                     }
+                   });
+  op.add(op.union_blocks, *units);
+  step.advance_own(tiles);
+  step.advance_theirs(op, tiles);
+  go_on(step, op, tiles);
   return true;
 }
 

@@ -33,6 +33,7 @@ class MergingExchange final : public Exchange {
   bool merge(MergingStep& step);
   bool merge_tile(MergingStep& step);
   bool drop_tiles(MergingStep& step, Operation& op, bool own_tile, bool their_tile);
+  bool merge_lists(MergingStep& step, Operation& op, std::uint64_t tiles);
   void merge_empty(MergingStep& step, Operation& op, std::uint64_t tiles);
   void pass_on(Operation& op, const TilePlace& place, const TilePart& sum, PartialSender& out);
   void finish_tile(Operation& op, const MergingStep& step, const TilePart& sum);
@@ -52,6 +53,7 @@ class MergingExchange final : public Exchange {
   const int self_;
   const bool gives_;  // this rank's contribution is handed to another one, which sends it the result
   const CodeRules rules_;
+  const ListRule list_rule_;
   MergedOperations operations_;
   /// Operations by number, modulo kMaxOperations. Those from operations_.submitted on have not been admitted.
   std::array<Operation*, kMaxOperations> waiting_{};

@@ -3,14 +3,26 @@
 #include <fmt/format.h>
 
 #include <cassert>
+#include <utility>
 
 #include "runtime/exchange/contributions/agreement.h"
 #include "runtime/exchange/merging/partial_values.h"
 #include "runtime/tile/tile_blocks.h"
+#include "runtime/tile/tile_list.h"
 
 namespace nzcl::engine {
 
 using wire::Direction;
+
+namespace {
+
+/// Whether the index set of a tile is in a form that can be merged as it is.
+bool is_read_fast(const wire::Tile& tile) {
+  return tile.index_code == wire::IndexCode::all || tile.index_code == wire::IndexCode::bitmap ||
+         tile.index_code == wire::IndexCode::offsets;
+}
+
+}  // namespace
 
 MergingStep::MergingStep(LaneContext& context, const MergingPlan& plan, int partner, bool exchanges,
                          bool merges, const MergedOperations& operations)
@@ -20,10 +32,12 @@ MergingStep::MergingStep(LaneContext& context, const MergingPlan& plan, int part
       partner_first_(partner < context.config.members.self),
       own_partial_(plan.partial(context.config.members.self, partner)),
       their_partial_(plan.partial(partner, context.config.members.self)),
-      theirs_(context.slot_bytes(kPriority), context.config.channel(kPriority).slots),
+      rule_(context, kPriority),
+      lists_(merges_lists(context.config)),
+      theirs_(context.slot_bytes(kPriority), context.config.channel(kPriority).slots, lists_),
       own_wide_(new std::byte[context.slot_bytes(kPriority)]),
       their_wide_(new std::byte[context.slot_bytes(kPriority)]) {
-  if (exchanges) sender.emplace(context, partner_, merges);
+  if (exchanges) sender.emplace(context, partner_, merges, lists_);
 }
 
 // --- Messages arrive
@@ -106,6 +120,10 @@ TileQueue::Next MergingStep::look_theirs(Operation& op) {
     advance_theirs(op);
   } else if (next == Next::wrong) {
     refuse(theirs_.wrong());
+  } else if (next == Next::tile && theirs_.tile().listed &&
+             theirs_.tile().tiles > op.layout.listable_tiles(merged.tile())) {
+    refuse(wire::kShortInList);
+    return Next::wrong;
   }
   return next;
 }
@@ -121,7 +139,7 @@ void MergingStep::advance_own(std::uint64_t tiles) {
 }
 
 void MergingStep::advance_theirs(Operation& op, std::uint64_t tiles) {
-  if (const auto slot = theirs_.advance(tiles))
+  if (const auto slot = theirs_.advance(tiles, std::exchange(their_listed_, 0)))
     context_.channels(kPriority, partner_).receive_up.release(*slot);
   op.add(op.bytes_received, theirs_.take_bytes());
 }
@@ -140,7 +158,7 @@ const TilePart* MergingStep::unite(Operation& op, PartSum& sum) {
   const DataType type = partial_type(op);
   sum.start(type, partial_op(op.reduce_op()), merged.place().shape);
   for (const bool theirs : {partner_first_, !partner_first_}) {
-    auto part = theirs ? read(theirs_.tile(), sum.next_scratch()) : own_part(op, sum.next_scratch());
+    auto part = theirs ? their_part(op, sum.next_scratch()) : own_part(op, sum.next_scratch());
     if (!part) return nullptr;
     // A contribution's values are in the tensor's type.
     const bool partial = theirs ? their_partial_ : own_partial_;
@@ -154,12 +172,22 @@ const TilePart* MergingStep::unite(Operation& op, PartSum& sum) {
   return &sum.unite();
 }
 
-/// What this rank has summed so far. Where its contribution is a list in memory, that is read again, and not
-/// what was sent of it.
+/// What this rank has summed so far: what was sent of it. But where its contribution is a list in memory, and
+/// was sent in a code that takes long to read, or in a list of more tiles, the list in memory is read again.
 std::optional<TilePart> MergingStep::own_part(Operation& op, TileScratch& scratch) {
-  if (own_partial_ || (sender && !op.tile_input().needs_no_scan()))
-    return read(sender->kept().tile(), scratch);
+  if (sender) {
+    const wire::Tile& sent = sender->kept().tile();
+    if (own_partial_ || !op.tile_input().needs_no_scan() || is_read_fast(sent)) return read(sent, scratch);
+  }
   return input_part(op, merged.tile(), scratch, !sender);
+}
+
+std::optional<TilePart> MergingStep::their_part(const Operation& op, TileScratch& scratch) {
+  if (!theirs_.tile().listed) return read(theirs_.tile(), scratch);
+  their_listed_ = their_listed(op, 1);
+  auto part = read_listed_tile(theirs_.tile(), their_listed_, list_begin(op), merged.place().shape, scratch);
+  if (!part) refuse("its index set is malformed");
+  return part;
 }
 
 /// Reads a tile. Returns nothing, after a failure, if its index set is malformed.
@@ -167,6 +195,74 @@ std::optional<TilePart> MergingStep::read(const wire::Tile& tile, TileScratch& s
   auto part = read_part(tile, merged.place().shape, scratch);
   if (!part) refuse("its index set is malformed");
   return part;
+}
+
+// --- Lists are merged
+
+std::uint64_t MergingStep::listed_tiles(const Operation& op) {
+  if (!lists_) return 0;
+  const wire::Tile &own = sender->kept().tile(), &theirs = theirs_.tile();
+  const auto is_told = [](const wire::Tile& tile) { return tile.listed || tile.count == 0; };
+  if (!is_told(own) || !is_told(theirs)) return 0;
+  std::uint64_t tiles = std::min(own.tiles, theirs.tiles);
+  while (tiles > 0 && !can_merge_lists(op, tiles)) tiles /= 2;
+  return tiles;
+}
+
+/// Whether the sum fits the memory of a message, even if both sides have different units.
+bool MergingStep::can_merge_lists(const Operation& op, std::uint64_t tiles) {
+  const std::size_t own = op.tile_input().units_in(merged.tile(), tiles);
+  their_listed_ = their_listed(op, tiles);
+  return own + their_listed_ <= rule_.most_units(op.layout.element_bytes(), op.layout.unit_elements());
+}
+
+/// Returns how many units of their list are in the next tiles.
+std::size_t MergingStep::their_listed(const Operation& op, std::uint64_t tiles) const {
+  const wire::Tile& tile = theirs_.tile();
+  if (!tile.listed || tiles == tile.tiles) return tile.count;
+  return listed_below(tile, list_begin(op) + tiles * op.layout.tile_units());
+}
+
+/// What this rank has of the next tiles: just what was sent, if that is a list of these; it lies in a cache.
+/// Otherwise the list is made once more, in `offsets`.
+ElementList MergingStep::own_list(const Operation& op, std::uint64_t tiles,
+                                  std::span<std::uint32_t> offsets) {
+  const TileQueue& kept = sender->kept();
+  const wire::Tile& sent = kept.tile();
+  if (!sent.listed || sent.tiles != tiles || kept.tiles_before() > 0)
+    return op.tile_input().list(op.layout, merged.tile(), tiles, offsets.data());
+  return {.offsets = {reinterpret_cast<const std::uint32_t*>(sent.index.data()), sent.count},
+          .values = sent.values.data()};
+}
+
+std::optional<std::size_t> MergingStep::unite_lists(Operation& op, std::uint64_t tiles, PartSum& sum) {
+  const bool single = op.layout.unit_elements() == 1;
+  const int ranks = context_.config.members.workers;
+  if (single) {
+    sum.lists().start(op.type(), op.reduce_op(), ranks);
+  } else {
+    sum.unit_lists().start(op.type(), op.reduce_op(), ranks, op.layout.unit_elements());
+  }
+  for (const bool theirs : {partner_first_, !partner_first_}) {
+    // Single elements are not needed any more once they are added, and longer units are until they are
+    // summed.
+    const auto offsets = single ? sum.scratch().list() : sum.list_of(theirs ? 1 : 0);
+    ElementList list{.offsets = offsets.first(their_listed_), .values = theirs_.tile().values.data()};
+    if (!theirs) {
+      list = own_list(op, tiles, offsets);
+    } else if (!read_list(theirs_.tile(), their_listed_, list_begin(op),
+                          op.layout.units_of_tiles(merged.tile(), tiles), offsets.data())) {
+      refuse("its index set is malformed");
+      return std::nullopt;
+    }
+    if (list.offsets.empty()) continue;
+    if (single) {
+      sum.lists().add(list);
+    } else {
+      sum.unit_lists().add(list);
+    }
+  }
+  return single ? sum.lists().unite() : sum.unit_lists().unite();
 }
 
 TilePart input_part(Operation& op, std::uint64_t tile, TileScratch& scratch, bool counts) {

@@ -1,12 +1,15 @@
 // One of the ranks that this one exchanges messages of partial sums with.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "runtime/channel/lane_context.h"
+#include "runtime/exchange/contributions/list_rule.h"
 #include "runtime/exchange/merging/partial_sender.h"
 #include "runtime/exchange/merging/tile_queue.h"
 #include "runtime/exchange/merging/tile_walk.h"
@@ -44,8 +47,18 @@ class MergingStep {
   /// How many tiles from the next one on are known to be empty in what this rank has summed so far.
   std::uint64_t own_empty_tiles(const Operation& op);
   const wire::Tile& their_tile() const { return theirs_.tile(); }
+  /// How many tiles from the next one on what has been found stands for.
+  std::uint64_t own_tiles(const Operation& op) {
+    return sender ? sender->kept().tile().tiles : std::max<std::uint64_t>(1, own_empty_tiles(op));
+  }
   /// Unites the partial sums of both sides, those of the lower ranks first. Returns nullptr after a failure.
   const TilePart* unite(Operation& op, PartSum& sum);
+  /// How many tiles from the next one on both sides tell in lists, or say to be empty, so that all of these
+  /// are best merged at once; 0 if there are none.
+  std::uint64_t listed_tiles(const Operation& op);
+  /// Merges the lists of so many tiles, of which there are as many as listed_tiles() has said. Returns how
+  /// many units the union has, whose sums `sum` then emits; or nothing after a failure.
+  std::optional<std::size_t> unite_lists(Operation& op, std::uint64_t tiles, PartSum& sum);
   /// Goes on behind so many tiles of either side, or what look_own() or look_theirs() have found otherwise.
   void advance_own(std::uint64_t tiles = 1);
   void advance_theirs(Operation& op, std::uint64_t tiles = 1);
@@ -63,17 +76,31 @@ class MergingStep {
   bool take(const wire::Section& section);
   bool malformed(const char* wrong);
   std::optional<TilePart> own_part(Operation& op, TileScratch& scratch);
+  std::optional<TilePart> their_part(const Operation& op, TileScratch& scratch);
   std::optional<TilePart> read(const wire::Tile& tile, TileScratch& scratch);
+  bool can_merge_lists(const Operation& op, std::uint64_t tiles);
+  ElementList own_list(const Operation& op, std::uint64_t tiles, std::span<std::uint32_t> offsets);
+  std::size_t their_listed(const Operation& op, std::uint64_t tiles) const;
+  /// Where the next tile begins in their list, in units.
+  std::uint64_t list_begin(const Operation& op) const {
+    return theirs_.tiles_before() * op.layout.tile_units();
+  }
 
   LaneContext& context_;
   const std::uint16_t partner_;
   const bool partner_first_;                // the partner's ranks are the lower ones
   const bool own_partial_, their_partial_;  // the sum has more than one rank's contribution
+  const ListRule rule_;
+  const bool lists_;  // tiles may be told in lists
   TileQueue theirs_;
+  std::size_t their_listed_ = 0;  // units of their list that are in the tiles which are merged now
   std::optional<wire::Refusal> own_refusal_, their_refusal_;
   std::unique_ptr<std::byte[]> own_wide_, their_wide_;
 };
 
+/// Whether tiles may be told in lists. They are only merged where both sides are contributions and their sum
+/// is the result: between two ranks.
+inline bool merges_lists(const EngineConfig& config) { return config.members.workers == 2; }
 /// The type of an operation's partial sums.
 inline DataType partial_type(const Operation& op) { return partial_type(op.type(), op.reduce_op()); }
 /// Returns what this rank itself holds of a tile, which is the first time that anybody asks if it `counts`.

@@ -8,13 +8,13 @@ namespace nzcl::engine {
 
 using wire::Direction;
 
-PartialSender::PartialSender(LaneContext& context, std::uint16_t to, bool keeps)
+PartialSender::PartialSender(LaneContext& context, std::uint16_t to, bool keeps, bool lists)
     : context_(context),
       to_(to),
       keeps_(keeps),
       slot_bytes_(context.slot_bytes(kPriority)),
       unsent_(kMergingKept),
-      kept_(slot_bytes_, kMergingKept) {}
+      kept_(slot_bytes_, kMergingKept, lists) {}
 
 /// Makes room for a tile in the section of its slice, or in a new one. Returns false, after a failure, if no
 /// message has room for it.
@@ -26,6 +26,13 @@ void PartialSender::put_empty_tiles(Operation& op, const TilePlace& place, std::
   if (!begin_tile(op, place, kEmptyTilesBytes)) return;
   write_empty_tiles(message_.next(), tiles);
   end_tiles(op, kEmptyTilesBytes, tiles);
+}
+
+void PartialSender::put_list(Operation& op, const TilePlace& place, const OwnList& list) {
+  if (!begin_tile(op, place, list.bytes(op.layout, 0) + op.layout.element_bytes())) return;
+  const std::uint64_t at = message_.bytes() - payload_at_;
+  list.write(op, at, message_.next());
+  end_tiles(op, list.bytes(op.layout, at), list.tiles);
 }
 
 /// Takes what has been written.

@@ -8,6 +8,7 @@
 #include "runtime/channel/fixed_queue.h"
 #include "runtime/channel/lane_context.h"
 #include "runtime/channel/slot_writer.h"
+#include "runtime/exchange/contributions/list_rule.h"
 #include "runtime/exchange/merging/tile_queue.h"
 #include "runtime/operation/operation.h"
 #include "runtime/tile/tile_codec.h"
@@ -20,8 +21,8 @@ namespace nzcl::engine {
 /// construction. For one thread.
 class PartialSender {
  public:
-  /// `keeps`: what is sent is read here as well.
-  PartialSender(LaneContext& context, std::uint16_t to, bool keeps);
+  /// `keeps`: what is sent is read here as well. `lists`: tiles may be told in lists.
+  PartialSender(LaneContext& context, std::uint16_t to, bool keeps, bool lists);
 
   /// Whether any tile can be written, or a refusal.
   bool room() const {
@@ -29,7 +30,7 @@ class PartialSender {
            context_.pool(kPriority).available() > 0;
   }
   /// Writes a tile, whose values write_values() writes to the place that it is given. `scratch` is the one
-  /// that was given to code_tile(). Precondition of this and the next two: room().
+  /// that was given to code_tile(). Precondition of this and the next three: room().
   template <typename WriteValues>
   void put_tile(Operation& op, const TilePlace& place, const CodedTile& tile, TileScratch& scratch,
                 WriteValues write_values) {
@@ -41,6 +42,8 @@ class PartialSender {
   }
   /// Writes so many empty tiles, 1 .. wire::kMostEmptyTiles.
   void put_empty_tiles(Operation& op, const TilePlace& place, std::uint64_t tiles);
+  /// Writes what this rank has of several tiles, from this place on, as a list.
+  void put_list(Operation& op, const TilePlace& place, const OwnList& list);
   /// Writes a refusal in place of the slice.
   void refuse(Operation& op, const TilePlace& place, const wire::Refusal& refusal);
   /// Whether a message has been begun.

@@ -12,12 +12,12 @@ TileQueue::Next TileQueue::look(const TilePlace& place, DataType type) {
   if (const char* wrong = wrong_with_section(place)) return refuse(wrong);
   const wire::Header& header = section_->header;
   if ((header.flags & wire::kRefused) != 0) return look_at_refusal();
-  if (in_run_) return Next::tile;
+  if (run_read_ > 0) return Next::tile;
   const auto tile =
       wire::read_tile({section_->payload, header.payload_bytes}, at_, type, place.shape, wrong_);
   if (!tile) return Next::wrong;
   if (tile->value_code != wire::ValueCode::as_is) return refuse("a tile of partial sums has coded values");
-  if (tile->listed) return refuse("partial sums are told tile by tile, and not in lists");
+  if (tile->listed && !lists_) return refuse("partial sums are told tile by tile, and not in lists");
   if (tile->tiles > header.tiles - tiles_read_) return refuse("its section has not so many tiles");
   tile_ = *tile;
   return Next::tile;
@@ -56,12 +56,20 @@ TileQueue::Next TileQueue::look_at_refusal() {
   return Next::refusal;
 }
 
-std::optional<std::uint32_t> TileQueue::advance(std::uint64_t tiles) {
+/// Leaves of a list what lies behind so many of its units.
+void TileQueue::pass_listed(std::size_t units) {
+  tile_.values = tile_.values.subspan(tile_.values.size() / tile_.count * units);
+  tile_.index = tile_.index.subspan(units * sizeof(std::uint32_t));
+  tile_.count -= static_cast<std::uint32_t>(units);
+}
+
+std::optional<std::uint32_t> TileQueue::advance(std::uint64_t tiles, std::size_t listed) {
   if ((section_->header.flags & wire::kRefused) == 0) {
     tiles_read_ += tiles;
     tile_.tiles -= tiles;
-    in_run_ = tile_.tiles > 0;
-    if (!in_run_) at_ = tile_.end;
+    if (listed > 0) pass_listed(listed);
+    run_read_ = tile_.tiles > 0 ? run_read_ + tiles : 0;
+    if (run_read_ == 0) at_ = tile_.end;
     if (tiles_read_ < section_->header.tiles) return std::nullopt;
   }
   bytes_ += section_->bytes;

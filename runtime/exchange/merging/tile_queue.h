@@ -22,8 +22,9 @@ class TileQueue {
   /// What is next: nothing yet, a tile, a refusal in the place of a whole slice, or something that cannot be.
   enum class Next : std::uint8_t { nothing, tile, refusal, wrong };
 
-  TileQueue(std::uint64_t slot_bytes, std::size_t most_messages)
-      : slot_bytes_(slot_bytes), messages_(most_messages) {}
+  /// `lists`: tiles may be told in lists.
+  TileQueue(std::uint64_t slot_bytes, std::size_t most_messages, bool lists)
+      : slot_bytes_(slot_bytes), lists_(lists), messages_(most_messages) {}
 
   /// Adds a message. `token` is for the owner.
   void push(const std::byte* data, std::uint32_t token) { messages_.push_back({data, token}); }
@@ -32,15 +33,17 @@ class TileQueue {
 
   /// Looks at what comes at this place, with values of this type. After Next::tile and Next::refusal, tile()
   /// and refusal() say what it is; wrong() says why it cannot be, as a part of a sentence. Of a run of empty
-  /// tiles, tile() says how many are left.
+  /// tiles, or of a list, tile() says what is left; the units of a list are counted from its first tile on,
+  /// which lies tiles_before() tiles back.
   Next look(const TilePlace& place, DataType type);
   const wire::Tile& tile() const { return tile_; }
+  std::uint64_t tiles_before() const { return run_read_; }
   const wire::Refusal& refusal() const { return refusal_; }
   const char* wrong() const { return wrong_; }
 
-  /// Goes on behind what look() has found, or behind the first `tiles` of a run of empty ones. Returns the
-  /// token of a message that has been read to its end.
-  std::optional<std::uint32_t> advance(std::uint64_t tiles = 1);
+  /// Goes on behind what look() has found, or behind the first `tiles` of a run of empty ones, or of a list,
+  /// which have `listed` of its units. Returns the token of a message that has been read to its end.
+  std::optional<std::uint32_t> advance(std::uint64_t tiles = 1, std::size_t listed = 0);
   /// Bytes of the sections that have been read to their ends since this was asked last.
   std::uint64_t take_bytes() { return std::exchange(bytes_, 0); }
 
@@ -57,7 +60,10 @@ class TileQueue {
   const char* wrong_with_section(const TilePlace& place) const;
   Next look_at_refusal();
 
+  void pass_listed(std::size_t units);
+
   const std::uint64_t slot_bytes_;
+  const bool lists_;
   FixedQueue<Message> messages_;
   // What is known of the first message, which is being read:
   std::optional<wire::Section> section_;  // the section that is being read
@@ -65,7 +71,7 @@ class TileQueue {
   std::uint64_t next_section_ = 0;        // where the next section begins
   std::uint64_t tiles_read_ = 0;          // how many tiles of the section have been read
   std::uint64_t at_ = 0;                  // where the section's next tile begins in its payload
-  bool in_run_ = false;                   // tile_ is what is left of a run
+  std::uint64_t run_read_ = 0;            // tiles of a run, of which tile_ is what is left
   wire::Tile tile_;
   wire::Refusal refusal_;
   const char* wrong_ = nullptr;
