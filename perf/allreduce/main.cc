@@ -348,7 +348,7 @@ void say_beginning(nzcl::Communicator& communicator, std::chrono::steady_clock::
 
 int run(const Settings& settings) {
   const auto begun = std::chrono::steady_clock::now();
-  if (settings.memory == Memory::emulated) nzcl::gpu::EmulatedGpu::announce();
+  if (is_emulated(settings.memory)) nzcl::gpu::EmulatedGpu::announce();
   nzcl::Communicator communicator(communicator_options(settings));
   say_beginning(communicator, begun);
   require_memory(settings, communicator);

@@ -75,9 +75,9 @@ nzcl::Work Bench::start_collective(const Problem& p, bool in_place) {
   const std::uint64_t chunk = p.count / static_cast<std::uint64_t>(p.ranks);
   const std::uint64_t own =
       chunk * static_cast<std::uint64_t>(communicator_.rank()) * nzcl::element_bytes(p.type);
-  std::byte* const output = gpu_ ? gpu_->output() : output_.data();
-  std::byte* const input = in_place ? output : gpu_ ? gpu_->input() : input_.data();
-  void* const stream = gpu_ ? gpu_->stream() : nullptr;
+  std::byte* const output = gpu_ ? gpu_->given_output() : output_.data();
+  std::byte* const input = in_place ? output : gpu_ ? gpu_->given_input() : input_.data();
+  void* const stream = gpu_ ? gpu_->given_stream() : nullptr;
   switch (settings_.collective) {
     case Collective::allreduce:
       break;
@@ -138,8 +138,8 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
          .algorithm = settings_.request_algorithm(),
          .expected_density = expected});
   }
-  std::byte* const input = gpu_ ? gpu_->input() : input_.data();
-  std::byte* const output = gpu_ ? gpu_->output() : output_.data();
+  std::byte* const input = gpu_ ? gpu_->given_input() : input_.data();
+  std::byte* const output = gpu_ ? gpu_->given_output() : output_.data();
   return communicator_.allreduce({.input = in_place ? output : input,
                                   .output = output,
                                   .count = p.count,
@@ -151,7 +151,7 @@ nzcl::Work Bench::start(const Problem& p, bool in_place) {
                                   .wire_type = settings_.wire_type,
                                   .algorithm = settings_.request_algorithm(),
                                   .expected_density = expected,
-                                  .stream = gpu_ ? gpu_->stream() : nullptr});
+                                  .stream = gpu_ ? gpu_->given_stream() : nullptr});
 }
 
 /// The number of wrong elements in the result of `work`.
@@ -191,8 +191,10 @@ Measurement Bench::run(const Problem& p, bool in_place) {
     const double cpu_before = cpu_seconds();
     const auto bytes_before = communicator_.statistics().bytes_sent;
     const auto begin = std::chrono::steady_clock::now();
+    if (gpu_) gpu_->before(p.bytes(), in_place || broadcast);
     nzcl::Work work = start(p, in_place);
     work.wait();
+    if (gpu_) gpu_->behind(p.bytes());
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     if (i >= 0) {
       m.seconds.push_back(took.count());

@@ -78,6 +78,10 @@ const char* name_of(Memory memory) {
       return "cuda";
     case Memory::emulated:
       return "emulated";
+    case Memory::cuda_copied:
+      return "cuda-copied";
+    case Memory::emulated_copied:
+      return "emulated-copied";
   }
   return "?";
 }
@@ -224,8 +228,9 @@ void add_forms(CLI::App& app, Settings& s, Texts& t) {
       ->check(CLI::IsMember({"dense", "packed"}));
   app.add_option(
          "--memory", t.memory,
-         "host; cuda: of GPUs, rank by rank; emulated: of a GPU in software, which is late on purpose")
-      ->check(CLI::IsMember({"host", "cuda", "emulated"}));
+         "host; cuda: of GPUs, rank by rank; emulated: of a GPU in software, which is late on purpose; "
+         "cuda-copied, emulated-copied: of a GPU, copied whole to pinned host memory and back by the caller")
+      ->check(CLI::IsMember({"host", "cuda", "emulated", "cuda-copied", "emulated-copied"}));
   app.add_option("--compress", s.compress,
                  "Compress dense gradients: adacomp:500, topk:0.01, qsgd:4 and others (nzcl/compress.h)");
   app.add_option("--index", t.index_type, "Type of the indices of a stream")
@@ -302,7 +307,8 @@ void understand(const CLI::App& app, const Texts& t, Settings& s) {
                 : t.wire_type == "float16"  ? nzcl::WireType::float16
                 : t.wire_type == "bfloat16" ? nzcl::WireType::bfloat16
                                             : nzcl::WireType::as_is;
-  for (const Memory m : {Memory::host, Memory::cuda, Memory::emulated})
+  for (const Memory m :
+       {Memory::host, Memory::cuda, Memory::emulated, Memory::cuda_copied, Memory::emulated_copied})
     if (t.memory == name_of(m)) s.memory = m;
   s.stream_input = t.input == "stream";
   s.packed_output = t.output == "packed";

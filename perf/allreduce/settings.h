@@ -13,7 +13,9 @@
 namespace perf::allreduce {
 
 enum class Overlap { random, all, none };
-enum class Memory { host, cuda, emulated };
+/// Of a GPU, `copied`: the operation is one of host memory, and copies before and behind it are timed too, as
+/// in programs whose library takes no memory of a GPU.
+enum class Memory { host, cuda, emulated, cuda_copied, emulated_copied };
 enum class Collective { allreduce, broadcast, reduce, reduce_scatter, allgather };
 
 struct Settings {
@@ -71,6 +73,8 @@ CommandLine parse_command_line(int argc, char** argv);
 std::string_view nccl_name_of(nzcl::DataType type);
 const char* name_of(Overlap overlap);
 const char* name_of(Memory memory);
+inline bool is_emulated(Memory m) { return m == Memory::emulated || m == Memory::emulated_copied; }
+inline bool is_copied(Memory m) { return m == Memory::cuda_copied || m == Memory::emulated_copied; }
 const char* name_of(Collective collective);
 
 }  // namespace perf::allreduce

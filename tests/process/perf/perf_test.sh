@@ -181,7 +181,9 @@ signal.pause()")
       done
     done
     for collective in allreduce broadcast reduce reduce_scatter allgather; do
-      right 2 --collective "$collective" --ranks 3 --memory emulated -b 100000 -n 2 -w 1 --density 1,0.1
+      for memory in emulated emulated-copied; do
+        right 2 --collective "$collective" --ranks 3 --memory "$memory" -b 100000 -n 2 -w 1 --density 1,0.1
+      done
     done
     refused 'emulated is for whole tensors' --memory emulated --input stream
     right 8 --collective reduce_scatter --ranks 2 -b 10000 -n 1 -w 0 --density 0.3 -o all -d int32,bfloat16
