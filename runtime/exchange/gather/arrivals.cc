@@ -14,11 +14,23 @@ namespace nzcl::engine {
 
 using wire::Direction;
 
+namespace {
+
+/// The most words of a contribution's bitmap. It has a place here for each rank and operation, and what is
+/// doubled has the shorter bitmaps the more ranks there are.
+std::uint64_t most_words(const LaneContext& context, wire::Priority priority) {
+  const std::uint64_t bytes = priority == wire::Priority::doubling ? doubling_bytes(context.config)
+                                                                   : context.slot_bytes(priority) / 2;
+  return bytes / sizeof(std::uint64_t) + 1;
+}
+
+}  // namespace
+
 Arrivals::Arrivals(LaneContext& context, wire::Priority priority, std::span<const Leg> schedule)
     : context_(context),
       priority_(priority),
       ranks_(context.config.members.workers),
-      max_words_(context.slot_bytes(priority) / 2 / 8 + 1),
+      max_words_(most_words(context, priority)),
       sources_(schedule.size()),
       contributions_(kGatherWindow * static_cast<std::size_t>(ranks_)),
       bitmaps_(new std::uint64_t[contributions_.size() * max_words_]) {
