@@ -224,6 +224,19 @@ TEST(GpuStreamsTogether, LargeOnes) {
   }
 }
 
+/// Blocks lie as far from one another as the request says, also where the tensor is shorter than one.
+TEST(GpuStreamsTogether, OfATensorShorterThanABlock) {
+  for (const Result result : {Result::dense, Result::packed}) {
+    const Case c{
+        .count = 110, .block = 1000, .order = Order::with_duplicates, .density = 1, .result = result};
+    const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& communicator) {
+      OnGpu on;
+      compare(communicator, on, c, {}, true);
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  }
+}
+
 /// Memory of the first operation of a size serves all later ones.
 TEST(GpuStreamsTogether, NothingIsPinnedOnceWarm) {
   const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& communicator) {

@@ -483,5 +483,47 @@ INSTANTIATE_TEST_SUITE_P(Places, Streams, ::testing::ValuesIn(places()), [](cons
          std::to_string(w.lanes);
 });
 
+/// The caller's blocks lie as far from one another as the request says, also where the tensor is shorter than
+/// one.
+TEST(ShortTensors, DuplicatesOfTheirOnlyBlockAreSummed) {
+  constexpr std::uint64_t kElements = 110, kBlock = 1000;
+  for (const Algorithm algorithm : {Algorithm::push, Algorithm::merging, Algorithm::automatic}) {
+    for (const int ranks : {1, 2, 3}) {
+      const auto errors = run_ranks({.ranks = ranks, .options = {}}, [&](Communicator& c) {
+        std::vector<std::int32_t> values(3 * kBlock,
+                                         -1000);  // what lies behind the tensor's end counts for nothing
+        std::vector<std::int32_t> expected(kElements), output(kElements), packed(kBlock);
+        for (std::size_t e = 0; e < kElements; ++e) {
+          for (std::size_t i = 0; i < 3; ++i) {
+            const auto of_rank = [&](int r) { return static_cast<std::int32_t>(e * 7 + i * 100) + r; };
+            values[i * kBlock + e] = of_rank(c.rank());
+            for (int r = 0; r < ranks; ++r) expected[e] += of_rank(r);
+          }
+        }
+        const std::vector<std::int64_t> zeros(3);
+        const auto v = c.register_buffer(values.data(), values.size() * sizeof(std::int32_t));
+        const auto o = c.register_buffer(output.data(), output.size() * sizeof(std::int32_t));
+        SparseAllreduceRequest r{.values = values.data(),
+                                 .indices = zeros,
+                                 .count = kElements,
+                                 .type = DataType::int32,
+                                 .block_elems = kBlock,
+                                 .output = output.data(),
+                                 .sum_duplicates = true,
+                                 .algorithm = ranks > 1 ? algorithm : Algorithm::automatic};
+        c.allreduce_sparse(r).wait();
+        EXPECT_EQ(output, expected);
+        r.output = nullptr;
+        r.packed_values = packed.data();
+        r.packed_capacity = 1;
+        c.allreduce_sparse(r).wait();
+        packed.resize(kElements);
+        EXPECT_EQ(packed, expected);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "") << ranks;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace nzcl::test

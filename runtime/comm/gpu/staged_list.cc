@@ -68,7 +68,7 @@ void set_list(engine::Operation& operation, const HostList& given) {
   list.check_sums(values, operation.record.count, block_elems, operation.type(), operation.reduce_op());
   if (layout.tiled()) {
     operation.set_input_stream(
-        list.stream(layout, values, given.region, operation.type(), operation.reduce_op()));
+        list.stream(layout, values, block_elems, given.region, operation.type(), operation.reduce_op()));
     return;
   }
   if (!list.order().empty()) {

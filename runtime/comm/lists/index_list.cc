@@ -133,13 +133,14 @@ std::vector<std::uint64_t> IndexList::bitmap(std::uint64_t blocks) const {
 }
 
 engine::ElementStream IndexList::stream(const engine::SliceLayout& layout, const std::byte* values,
-                                        const verbs::MemoryRegion* region, DataType type, ReduceOp op) const {
+                                        std::uint64_t block_elems, const verbs::MemoryRegion* region,
+                                        DataType type, ReduceOp op) const {
   engine::ElementStream stream;
   stream.units = units(layout);
   stream.values = values;
   stream.region = region;
   if (!order_.empty()) {
-    stream.own_values = sorted_values(values, layout.block_elements(), type, op);
+    stream.own_values = sorted_values(values, block_elems, type, op);
     stream.values = stream.own_values.data();
     stream.region = nullptr;
   }

@@ -42,9 +42,11 @@ class IndexList {
   /// Sets the bits of the indices.
   std::vector<std::uint64_t> bitmap(std::uint64_t blocks) const;
   /// Copies the list as a layout's tiles are asked for. The caller's values, which are in `region`, are used
-  /// where they are if the list ascends.
+  /// where they are if the list ascends. They lie `block_elems` apart, also where the tensor has fewer
+  /// elements than that, and so the layout's blocks have.
   engine::ElementStream stream(const engine::SliceLayout& layout, const std::byte* values,
-                               const verbs::MemoryRegion* region, DataType type, ReduceOp op) const;
+                               std::uint64_t block_elems, const verbs::MemoryRegion* region, DataType type,
+                               ReduceOp op) const;
 
  private:
   void sort(const IndexSpan& indices, bool duplicates);

@@ -172,7 +172,7 @@ void cut_indices(Prepared& p, const engine::SliceLayout& layout) {
   const auto type = static_cast<DataType>(p.record.type);
   const auto op = static_cast<ReduceOp>(p.record.op);
   if (layout.tiled()) {
-    p.stream = p.indices.stream(layout, p.input.base, p.input.region, type, op);
+    p.stream = p.indices.stream(layout, p.input.base, p.record.block_elems, p.input.region, type, op);
     return;
   }
   p.known = Prepared::Input::bitmap;
