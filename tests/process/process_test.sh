@@ -610,7 +610,8 @@ case $case_name in
     start_aggregators 2 3
     until_true "round 10" has_come_to 10
     kill -STOP "$pid_aggregator1"
-    for r in 0 1 2; do expect "rank$r" 3 'no progress for 1 s: no answer from aggregator 1'; done
+    # On a busy machine some ranks take results of the other aggregator for a while, and those that do not are blamed.
+    for r in 0 1 2; do expect "rank$r" 3 'no progress for 1 s: (no answer from aggregator 1|operation .* stopped taking results)'; done
     kill -KILL "$pid_aggregator1"
     ;;
   missing_aggregator)
