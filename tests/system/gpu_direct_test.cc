@@ -4,21 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "tests/system/gpu_floats.h"
-#include "tests/system/rank_to_kill.h"
 #include "tests/system/run_on_gpu.h"
 #include "tests/system/where.h"
 
 namespace nzcl::test {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
@@ -184,14 +180,7 @@ TEST(GpuDirect, AbortReleasesTheStreamsOfAllRanks) {
     OnGpu on;
     GpuFloats floats(c, on, 1 << 18);
     c.allreduce(floats.request(on.stream())).wait();
-    if (c.rank() == 2) {
-      std::this_thread::sleep_for(50ms);
-      return c.abort("enough");
-    }
-    Work work = c.allreduce(floats.request(on.stream()));
-    work.enqueue_wait(on.stream());
-    EXPECT_TRUE(ends(on, on.stream()));
-    EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("enough"));
+    abort_while_others_wait(c, on, floats);
   });
   EXPECT_THAT(errors, Each(""));
 }

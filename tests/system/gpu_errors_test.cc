@@ -25,17 +25,7 @@ using testing::HasSubstr;
 TEST(GpuErrors, AbortReleasesTheStreamsOfAllRanks) {
   const auto errors = run_ranks(setting(3), [](Communicator& communicator) {
     OnGpu on;
-    GpuFloats floats(communicator, on);
-    if (communicator.rank() == 2) {
-      std::this_thread::sleep_for(50ms);
-      return communicator.abort("enough");
-    }
-    Work work = communicator.allreduce(floats.request(on.stream()));
-    work.enqueue_wait(on.stream());
-    EXPECT_TRUE(ends(on, on.stream()));
-    EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("enough"));
-    EXPECT_NO_THROW(work.enqueue_wait(on.stream()));  // it is over, so this waits for nothing
-    EXPECT_TRUE(ends(on, on.stream()));
+    abort_while_others_wait(communicator, on, GpuFloats(communicator, on));
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }

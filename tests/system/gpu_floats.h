@@ -1,6 +1,9 @@
 // What tests of failures and of order have in common: floats in memory of an emulated GPU.
 #pragma once
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -47,6 +50,21 @@ inline bool ends(OnGpu& on, void* stream) {
   for (int i = 0; i < 6000 && !ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   if (!ended) std::abort();  // the thread would never be joined
   return true;
+}
+
+/// The last rank aborts while the streams of the others wait for an allreduce: they go on, and the others
+/// learn why.
+inline void abort_while_others_wait(Communicator& c, OnGpu& on, const GpuFloats& floats) {
+  if (c.rank() == c.size() - 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return c.abort("enough");
+  }
+  Work work = c.allreduce(floats.request(on.stream()));
+  work.enqueue_wait(on.stream());
+  EXPECT_TRUE(ends(on, on.stream()));
+  EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), testing::HasSubstr("enough"));
+  EXPECT_NO_THROW(work.enqueue_wait(on.stream()));  // it is over, so this waits for nothing
+  EXPECT_TRUE(ends(on, on.stream()));
 }
 
 }  // namespace nzcl::test

@@ -313,14 +313,7 @@ TEST(GpuPeersErrors, AbortReleasesTheStreamsOfAllRanks) {
     OnGpu on;
     const GpuFloats floats(c, on);
     make_ready(c, on, floats);
-    if (c.rank() == 2) {
-      std::this_thread::sleep_for(50ms);
-      return c.abort("enough");
-    }
-    Work work = c.allreduce(floats.request(on.stream()));
-    work.enqueue_wait(on.stream());
-    EXPECT_TRUE(ends(on, on.stream()));
-    EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("enough"));
+    abort_while_others_wait(c, on, floats);
   });
   EXPECT_THAT(errors, Each(""));
 }
