@@ -232,7 +232,8 @@ void BucketHook::note(const std::string& name, const at::Tensor& buffer, const c
 c10::intrusive_ptr<Future> BucketHook::recorded(const std::string& name,
                                                 const c10::intrusive_ptr<c10d::Work>& work) {
   return work->getFuture()->then(
-      [ledger = ledger_, name, work](Future& future) -> c10::IValue {
+      [ledger = ledger_, name,
+       work](Future& future) -> std::tuple<c10::IValue, std::vector<Future::WeakStorage>> {
         const c10::IValue result = future.value();  // throws the work's error
         const std::uint64_t bytes = statistics(*work).bytes_sent;
         const std::scoped_lock lock(ledger->mutex);
@@ -240,7 +241,8 @@ c10::intrusive_ptr<Future> BucketHook::recorded(const std::string& name,
         ++report.steps;
         report.up_bytes = bytes;
         report.up_bytes_total += bytes;
-        return result.toTensorVector().front();
+        const at::Tensor reduced = result.toTensorVector().front();
+        return {reduced, memory_of({reduced})};
       },
       c10::TensorType::get());
 }

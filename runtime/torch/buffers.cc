@@ -83,7 +83,8 @@ Buffers::Buffers(nzcl::Communicator& communicator) : communicator_(communicator)
 Buffers::~Buffers() { FreedMemory::instance().remove(*this); }
 
 nzcl::RegisteredBuffer Buffers::cover(const at::Tensor& tensor) {
-  if (is_gpu(tensor.device()) && tensor.numel() > 0)
+  if (is_gpu(tensor.device()) && tensor.numel() == 0) return {};
+  if (is_gpu(tensor.device()))
     return communicator_.register_buffer(tensor.data_ptr(), tensor.nbytes(), nzcl::MemoryKind::device);
   c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   if (storage == nullptr || storage->nbytes() == 0) return {};

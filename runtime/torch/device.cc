@@ -32,15 +32,45 @@ void* stream_handle(const at::Tensor& tensor) {
   return reinterpret_cast<void*>(static_cast<std::intptr_t>(stream.id()));
 }
 
-c10::Stream GroupStreams::stream_on(const at::Tensor& tensor) {
+std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices) {
+  std::vector<c10::Stream> streams;
+  for (const c10::Device& device : devices)
+    streams.push_back(VirtualGuardImpl(device.type()).getStream(device));
+  return streams;
+}
+
+std::vector<at::Tensor> pieces_of(const at::Tensor& tensor) {
+  if (tensor.layout() == at::kStrided) return {tensor};
+  if (tensor.is_sparse()) return {tensor._indices(), tensor._values()};
+  return {tensor.crow_indices(), tensor.col_indices(), tensor.values()};
+}
+
+std::vector<c10::ivalue::Future::WeakStorage> memory_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::ivalue::Future::WeakStorage> memory;
+  for (const at::Tensor& t : tensors)
+    for (const at::Tensor& piece : pieces_of(t)) memory.push_back(piece.storage().getWeakStorageImpl());
+  return memory;
+}
+
+void used_by(const at::Tensor& sparse, const std::vector<c10::Stream>& streams) {
+  for (const c10::Stream& stream : streams) {
+    if (stream.device() != sparse.device()) continue;
+    for (const at::Tensor& piece : pieces_of(sparse))
+      VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(piece.storage().data_ptr(), stream);
+  }
+}
+
+/// nzcl finds a GPU by memory of it. The byte is kept, because to free it may take all that the GPU has to
+/// do.
+c10::Stream GroupStreams::stream_on(const c10::Device& device) {
   const std::scoped_lock lock(mutex_);
-  const auto found = streams_.find(tensor.device().index());
-  if (found != streams_.end()) return found->second;
-  const auto memory =
-      communicator_.register_buffer(tensor.data_ptr(), tensor.nbytes(), nzcl::MemoryKind::device);
+  const auto found = streams_.find(device.index());
+  if (found != streams_.end()) return found->second.stream;
+  const at::Tensor byte = at::empty({1}, at::TensorOptions(at::kByte).device(device));
+  const auto memory = communicator_.register_buffer(byte.data_ptr(), byte.nbytes(), nzcl::MemoryKind::device);
   const auto number = reinterpret_cast<std::intptr_t>(communicator_.device_stream(memory));
-  const c10::Stream stream(c10::Stream::UNSAFE, tensor.device(), number);
-  streams_.emplace(tensor.device().index(), stream);
+  const c10::Stream stream(c10::Stream::UNSAFE, device, number);
+  streams_.emplace(device.index(), OnGpu{.byte = byte, .stream = stream});
   return stream;
 }
 
@@ -48,10 +78,8 @@ std::vector<c10::Stream> GroupStreams::behind_current(const std::vector<std::vec
   std::vector<c10::Stream> streams;
   for (const auto& list : lists)
     for (const at::Tensor& t : list) {
-      if (!is_gpu(t.device())) continue;
-      const at::Tensor memory = t.is_sparse() ? t._values() : t;
-      if (memory.numel() == 0) continue;
-      const c10::Stream stream = stream_on(memory);
+      if (!is_gpu(t.device()) || (t.layout() == at::kStrided && t.numel() == 0)) continue;
+      const c10::Stream stream = stream_on(t.device());
       if (std::ranges::find(streams, stream) != streams.end()) continue;
       c10::Event reached(t.device().type());
       reached.record(VirtualGuardImpl(t.device().type()).getStream(t.device()));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/core/ivalue.h>
 #include <c10/core/Stream.h>
 
 #include <map>
@@ -18,6 +19,19 @@ bool is_gpu(const c10::Device& device);
 /// The GPUs of these tensors, each once.
 std::vector<c10::Device> gpus_of(const std::vector<std::vector<at::Tensor>>& lists);
 
+/// The streams that are current on this thread, one for each of these GPUs.
+std::vector<c10::Stream> current_streams(const std::vector<c10::Device>& devices);
+
+/// The dense tensors of which a sparse one, in COO or CSR form, consists; or a dense one itself.
+std::vector<at::Tensor> pieces_of(const at::Tensor& tensor);
+
+/// The memory of these tensors, for a future that has them: libtorch 1.13 does not find that of sparse ones.
+std::vector<c10::ivalue::Future::WeakStorage> memory_of(const std::vector<at::Tensor>& tensors);
+
+/// Says that a sparse tensor's memory, which was made in the order of another stream, is used in these
+/// streams as well: libtorch gives it to nobody else, once it is freed, before they have come so far.
+void used_by(const at::Tensor& sparse, const std::vector<c10::Stream>& streams);
+
 /// What a request says of the order in which its input is read: nzcl's handle of the stream that is current
 /// for this tensor's device on this thread, as long as a group's stream is. Nothing for host memory.
 void* stream_handle(const at::Tensor& tensor);
@@ -30,15 +44,20 @@ class GroupStreams {
   explicit GroupStreams(nzcl::Communicator& communicator) : communicator_(communicator) {}
 
   /// Makes the group's streams wait for all that has been put into those which are current for the tensors'
-  /// devices, and returns them: one for each GPU that has any of these tensors.
+  /// devices, and returns them: one for each GPU that has any of these tensors. A dense tensor without
+  /// elements needs none; a sparse one without entries may get some.
   std::vector<c10::Stream> behind_current(const std::vector<std::vector<at::Tensor>>& lists);
 
  private:
-  c10::Stream stream_on(const at::Tensor& tensor);
+  struct OnGpu {
+    at::Tensor byte;  // any memory there
+    c10::Stream stream;
+  };
+  c10::Stream stream_on(const c10::Device& device);
 
   nzcl::Communicator& communicator_;
   std::mutex mutex_;
-  std::map<c10::DeviceIndex, c10::Stream> streams_;
+  std::map<c10::DeviceIndex, OnGpu> streams_;
 };
 
 /// Makes streams current, on the thread that made this and as long as it lives.

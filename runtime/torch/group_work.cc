@@ -26,6 +26,7 @@ GroupWork::GroupWork(int rank, c10d::OpType type, std::vector<std::vector<at::Te
                      std::shared_ptr<CallbackThreads> threads, std::function<void()> over)
     : Work(rank, type),
       outputs_(std::move(outputs)),
+      callers_streams_(current_streams(gpus_of(outputs_))),
       threads_(std::move(threads)),
       over_(std::move(over)),
       future_(c10::make_intrusive<c10::ivalue::Future>(type_of_value(outputs_.size()), gpus_of(outputs_))) {}
@@ -118,16 +119,16 @@ void GroupWork::run_finish() {
   const CurrentStreams current(streams);
   for (const auto& then : finish_) then();
   std::for_each(finish_last_.rbegin(), finish_last_.rend(), [](const auto& then) { then(); });
+  for (const auto& list : outputs_)
+    for (const at::Tensor& t : list)
+      if (t.layout() != at::kStrided) used_by(t, callers_streams_);
   for (const c10::Stream& stream : streams) stream.synchronize();
 }
 
 void GroupWork::complete_future() {
-  if (const auto error = exception())
-    future_->setError(error);
-  else if (outputs_.size() > 1)
-    future_->markCompleted(c10::IValue(outputs_));
-  else
-    future_->markCompleted(c10::IValue(result()));
+  if (const auto error = exception()) return future_->setError(error);
+  c10::IValue value = outputs_.size() > 1 ? c10::IValue(outputs_) : c10::IValue(result());
+  future_->markCompleted(std::move(value), memory_of(result()));
 }
 
 std::optional<nzcl::Work> GroupWork::operation(std::size_t number, const Deadline& deadline) {

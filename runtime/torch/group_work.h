@@ -23,7 +23,8 @@ namespace nzcl_torch {
 /// that there will be no more, and at_end() has put their results where the caller wants them. If one fails,
 /// the work fails with the first error, but not before all of them are over, since until then nzcl uses their
 /// memory. When a work is over, its results are in memory, whatever streams have to do: results on a GPU are
-/// there for all streams.
+/// there for all streams. A sparse result has memory of its own, which is marked as used by the streams that
+/// were current when the work was made.
 ///
 /// Threads: whoever starts the call adds and seals, one thread at a time. Any thread may wait.
 class GroupWork final : public c10d::Work {
@@ -75,6 +76,7 @@ class GroupWork final : public c10d::Work {
   void complete_future();
 
   const std::vector<std::vector<at::Tensor>> outputs_;
+  const std::vector<c10::Stream> callers_streams_;  // of the GPUs that have outputs
   const std::shared_ptr<CallbackThreads> threads_;
   std::function<void()> over_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;

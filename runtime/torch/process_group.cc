@@ -455,7 +455,7 @@ class NzclGroup final : public GroupCore {
                        std::chrono::nanoseconds timeout) {
     // In PyTorch equal indices mean a sum, whatever the operation between ranks.
     const bool sums = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg;
-    const at::Tensor input = (sums ? tensor : tensor.coalesce()).cpu();  // of a GPU, it waits for the stream
+    const at::Tensor input = sums ? tensor : tensor.coalesce();  // of a GPU, it may wait for the stream
     headers_[0] = header_of(input, static_cast<int>(op));
     nzcl::Work gathering = communicator().allgather({.input = &headers_[0],
                                                      .output = &headers_[1],
@@ -465,11 +465,12 @@ class NzclGroup final : public GroupCore {
                                                      .timeout = timeout});
     order().hold();
     try {
+      const auto streams = current_streams(gpus_of({{input}}));  // the group's, as long as the call is made
       gathering.on_complete([=, this, going_on = work->wait_also()](const nzcl::Error* error) {
         if (error != nullptr) work->fail(error->what());
         order().release([&] {
           if (error == nullptr)
-            add_or_fail(*work, {}, [&] { add_sparse_allreduce(work, tensor, input, op, timeout); });
+            add_or_fail(*work, streams, [&] { add_sparse_allreduce(work, tensor, input, op, timeout); });
         });
       });
     } catch (const nzcl::Error& e) {  // this rank cannot go on, and the others will
@@ -483,22 +484,37 @@ class NzclGroup final : public GroupCore {
                             nzcl::ReduceOp op, std::chrono::nanoseconds timeout) {
     const auto plan = plan_of(input, std::span(headers_).subspan(1));
     if (!plan) return;
+    const double density = static_cast<double>(plan->most_entries) / static_cast<double>(plan->blocks);
     const at::Tensor values = used(*work, values_of(input));
     const at::Tensor result = used(*work, empty_values(input, *plan, plan->room));
+    nzcl::SparseAllreduceRequest request{
+        .values = input._nnz() == 0 ? nullptr : values.data_ptr(),
+        .count = static_cast<std::uint64_t>(plan->blocks) * static_cast<std::uint64_t>(plan->block_elems),
+        .type = type_of(values),
+        .op = op,
+        .block_elems = static_cast<std::uint64_t>(plan->block_elems),
+        .packed_values = result.data_ptr(),
+        .packed_capacity = static_cast<std::uint64_t>(plan->room),
+        .sum_duplicates = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg,
+        .timeout = timeout,
+        .expected_density = std::min(density, 1.0),
+        .stream = stream_handle(values)};
+    if (is_gpu(input.device())) {
+      const at::Tensor indices = used(*work, gpu_indices_of(input));
+      const at::Tensor found = used(*work, at::empty({plan->room}, indices.options()));
+      request.indices = {indices.data_ptr(), static_cast<std::size_t>(indices.numel()),
+                         nzcl::IndexType::int64};
+      request.packed_indices = found.data_ptr<std::int64_t>();
+      nzcl::Work sum = communicator().allreduce_sparse(request);
+      work->at_end([=] {
+        const auto blocks = static_cast<std::int64_t>(sum.statistics().union_blocks);
+        replace_on_gpu(tensor, *plan, blocks, found, result);
+      });
+      return work->add(std::move(sum));
+    }
     const std::vector<std::int64_t> indices = indices_of(input);
-    const double density = static_cast<double>(plan->most_entries) / static_cast<double>(plan->blocks);
-    nzcl::Work sum = communicator().allreduce_sparse(
-        {.values = indices.empty() ? nullptr : values.data_ptr(),
-         .indices = std::span<const std::int64_t>(indices),
-         .count = static_cast<std::uint64_t>(plan->blocks) * static_cast<std::uint64_t>(plan->block_elems),
-         .type = type_of(values),
-         .op = op,
-         .block_elems = static_cast<std::uint64_t>(plan->block_elems),
-         .packed_values = result.data_ptr(),
-         .packed_capacity = static_cast<std::uint64_t>(plan->room),
-         .sum_duplicates = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg,
-         .timeout = timeout,
-         .expected_density = std::min(density, 1.0)});
+    request.indices = std::span<const std::int64_t>(indices);
+    nzcl::Work sum = communicator().allreduce_sparse(request);
     work->at_end([=] { replace(tensor, *plan, sum.packed_indices(), result); });
     work->add(std::move(sum));
   }

@@ -29,6 +29,12 @@ void check_same(std::span<const SparseHeader> ranks, bool with_entries, Value va
   }
 }
 
+void set_entries(at::Tensor tensor, const at::Tensor& coordinates, const at::Tensor& values) {
+  at::Tensor result = at::_sparse_coo_tensor_unsafe(coordinates, values, tensor.sizes(), tensor.options());
+  result._coalesced_(true);
+  tensor.copy_(result);
+}
+
 }  // namespace
 
 SparseHeader header_of(const at::Tensor& tensor, int op) {
@@ -74,6 +80,16 @@ std::vector<std::int64_t> indices_of(const at::Tensor& tensor) {
   return blocks;
 }
 
+/// Row by row: what has come of the dimensions before counts as often as this one is long.
+at::Tensor gpu_indices_of(const at::Tensor& tensor) {
+  const at::Tensor indices = tensor._indices();
+  if (tensor.sparse_dim() == 0) return at::zeros({tensor._nnz()}, indices.options());
+  at::Tensor blocks = indices.select(0, 0);
+  for (std::int64_t d = 1; d < tensor.sparse_dim(); ++d)
+    blocks = at::add(indices.select(0, d), blocks, tensor.size(d));
+  return blocks.contiguous();
+}
+
 at::Tensor values_of(const at::Tensor& tensor) { return tensor._values().contiguous(); }
 
 at::Tensor empty_values(const at::Tensor& tensor, const SparsePlan& plan, std::int64_t blocks) {
@@ -83,7 +99,7 @@ at::Tensor empty_values(const at::Tensor& tensor, const SparsePlan& plan, std::i
   return at::empty(sizes, tensor._values().options());
 }
 
-void replace(at::Tensor tensor, const SparsePlan& plan, std::span<const std::int64_t> indices,
+void replace(const at::Tensor& tensor, const SparsePlan& plan, std::span<const std::int64_t> indices,
              const at::Tensor& values) {
   const auto n = static_cast<std::int64_t>(indices.size());
   at::Tensor coordinates = at::empty({plan.sparse_dims, n}, at::kLong);
@@ -93,10 +109,25 @@ void replace(at::Tensor tensor, const SparsePlan& plan, std::span<const std::int
     const std::int64_t size = tensor.size(d);
     for (std::size_t i = 0; i < rest.size(); ++i) row[i] = rest[i] % size, rest[i] /= size;
   }
-  at::Tensor result = at::_sparse_coo_tensor_unsafe(coordinates, values.narrow(0, 0, n), tensor.sizes(),
-                                                    tensor.options().device(at::kCPU));
-  result._coalesced_(true);
-  tensor.copy_(result);
+  set_entries(tensor, coordinates, values.narrow(0, 0, n));
+}
+
+void replace_on_gpu(const at::Tensor& tensor, const SparsePlan& plan, std::int64_t blocks,
+                    const at::Tensor& indices, const at::Tensor& values) {
+  at::Tensor coordinates = at::empty({0, blocks}, indices.options());
+  if (plan.sparse_dims > 0) {
+    std::vector<at::Tensor> rows(static_cast<std::size_t>(plan.sparse_dims));
+    at::Tensor rest = indices.narrow(0, 0, blocks);
+    for (std::size_t d = rows.size(); --d > 0;) {
+      const std::int64_t size = tensor.size(static_cast<std::int64_t>(d));
+      const at::Tensor before = at::div(rest, size, "trunc");
+      rows[d] = at::sub(rest, before, size);
+      rest = before;
+    }
+    rows[0] = rest;
+    coordinates = rows.size() == 1 ? rest.unsqueeze(0) : at::stack(rows);
+  }
+  set_entries(tensor, coordinates, values.narrow(0, 0, blocks));
 }
 
 }  // namespace nzcl_torch

@@ -36,16 +36,23 @@ SparseHeader header_of(const at::Tensor& tensor, int op);
 /// Every rank comes to the same. Throws c10::Error, naming ranks, if their tensors do not fit each other.
 std::optional<SparsePlan> plan_of(const at::Tensor& tensor, std::span<const SparseHeader> ranks);
 
-/// The blocks' indices of the tensor's entries, of which the same may be there several times.
+/// The blocks' indices of the tensor's entries, of which the same may be there several times. The tensor is
+/// in host memory.
 std::vector<std::int64_t> indices_of(const at::Tensor& tensor);
+/// The same for a tensor in memory of a GPU, computed there in the order of the current stream.
+at::Tensor gpu_indices_of(const at::Tensor& tensor);
 /// Its values, one behind the other, or none.
 at::Tensor values_of(const at::Tensor& tensor);
 /// Memory for the values of so many blocks.
 at::Tensor empty_values(const at::Tensor& tensor, const SparsePlan& plan, std::int64_t blocks);
 
-/// Makes `tensor` the sparse tensor with these entries, of which the indices ascend. `values` may have room
-/// for more.
-void replace(at::Tensor tensor, const SparsePlan& plan, std::span<const std::int64_t> indices,
+/// Makes `tensor`, which is in host memory, the sparse tensor with these entries, of which the indices
+/// ascend. `values` may have room for more.
+void replace(const at::Tensor& tensor, const SparsePlan& plan, std::span<const std::int64_t> indices,
              const at::Tensor& values);
+/// The same for a tensor in memory of a GPU, which has the first `blocks` of `indices` and `values`. It is
+/// done there, in the order of the current stream, and waits for nothing.
+void replace_on_gpu(const at::Tensor& tensor, const SparsePlan& plan, std::int64_t blocks,
+                    const at::Tensor& indices, const at::Tensor& values);
 
 }  // namespace nzcl_torch
