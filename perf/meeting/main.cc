@@ -53,9 +53,14 @@ class LocalMeeting final : public bootstrap::Meeting {
   const std::function<void(int)> published_;
 };
 
+struct Times {
+  Clock::time_point met, ready;  // all have been let in, and all are ready
+  double cpu = 0;                // what this process has taken until then, in s
+};
+
 /// The meeting of one member, from its first connection until all are ready, with all that it has to read of
-/// what the others say. Members neither open devices nor connect lanes. Returns when the hub had let all in.
-Clock::time_point meet(const Job& job, bootstrap::Meeting& meeting) {
+/// what the others say. Members neither open devices nor connect lanes. Leaving is not part of the times.
+Times meet(const Job& job, bootstrap::Meeting& meeting) {
   const auto member = static_cast<std::size_t>(meeting.rank());
   const auto deadline = Clock::now() + std::chrono::minutes(5);
   const auto control = bootstrap::ControlPlane::join(meeting, deadline);
@@ -72,10 +77,11 @@ Clock::time_point meet(const Job& job, bootstrap::Meeting& meeting) {
   const auto told = rounds.tell_each(lane_addresses(job, member), deadline);
   for (const std::string& text : told) comm::LaneAddresses::decode(text, job.lanes, "a member");
   rounds.allgather("ready", deadline);
+  const Times times{.met = met, .ready = Clock::now(), .cpu = cpu_seconds()};
   if (!control->leave(deadline)) throw std::runtime_error("the members could not leave");
   control->quiesced();
   control->wait_quiesced(deadline);
-  return met;
+  return times;
 }
 
 /// All members but the hub.
@@ -165,15 +171,14 @@ void measure(const Job& job) {
     begin = Clock::now();
     others.tell(port);
   });
-  const auto met = meet(job, meeting);
-  const auto end = Clock::now();
+  const Times times = meet(job, meeting);
   if (!others.wait()) throw std::runtime_error("the others have failed");
-  const double hub = cpu_seconds() - cpu;
+  const double hub = times.cpu - cpu;
   const double each = (cpu_of_children() - others_cpu) / static_cast<double>(job.members - 1);
   fmt::print("{:8} {:6} {:>9} {:9.3f} {:9.3f} {:9.3f} {:9.2f} {:9.3f} {:9.1f} {:9.1f}\n", job.members,
-             job.lanes, job.between == Between::tcp ? "tcp" : "ibverbs", seconds(met - begin),
-             seconds(end - begin), hub, 1e3 * each, hub + each, (loopback_bytes() - bytes) / (1 << 20),
-             most_resident(RUSAGE_SELF) - resident);
+             job.lanes, job.between == Between::tcp ? "tcp" : "ibverbs", seconds(times.met - begin),
+             seconds(times.ready - begin), hub, 1e3 * each, hub + each,
+             (loopback_bytes() - bytes) / (1 << 20), most_resident(RUSAGE_SELF) - resident);
 }
 
 }  // namespace
