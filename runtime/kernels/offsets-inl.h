@@ -31,25 +31,6 @@ HWY_INLINE void for_each_nonzero_word(const std::uint64_t* bitmap, std::size_t w
   }
 }
 
-#if NZCL_HAVE_AVX512
-// The numbers of a vector's lanes are loaded from this table, because Highway's Iota() builds one at every
-// call.
-alignas(64) inline constexpr std::uint32_t kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                               8, 9, 10, 11, 12, 13, 14, 15};
-
-/// Writes the offsets of the bits of a word that has many. May write up to 64 offsets.
-HWY_INLINE void compress_offsets(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
-  const PackTag<std::uint32_t> d;
-  auto offsets = hn::Add(hn::Load(d, kLaneNumbers), hn::Set(d, base));
-  for (std::size_t lane = 0; lane < 64; lane += hn::Lanes(d)) {
-    const std::uint64_t mask = bits_at(d, bits, lane);
-    store_u16(d, pack_lanes(d, offsets, mask), to);
-    to += popcount(mask);
-    offsets = hn::Add(offsets, hn::Set(d, static_cast<std::uint32_t>(hn::Lanes(d))));
-  }
-}
-#endif
-
 /// Writes kCount offsets: those of the lowest bits, and arbitrary ones if there are fewer bits. Returns the
 /// bits that are left.
 template <int kCount>
@@ -64,16 +45,44 @@ HWY_INLINE std::uint64_t write_lowest(std::uint64_t bits, std::uint32_t base, st
   return bits;
 }
 
+#if NZCL_HAVE_AVX512
+// The numbers of a vector's lanes are loaded from this table, because Highway's Iota() builds one at every
+// call.
+alignas(64) inline constexpr std::uint32_t kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                               8, 9, 10, 11, 12, 13, 14, 15};
+
+/// Writes the offsets of the bits of a word, in the same time however many there are. May write up to 64.
+HWY_INLINE void write_all(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
+  const PackTag<std::uint32_t> d;
+  auto offsets = hn::Add(hn::Load(d, kLaneNumbers), hn::Set(d, base));
+  for (std::size_t lane = 0; lane < 64; lane += hn::Lanes(d)) {
+    const std::uint64_t mask = bits_at(d, bits, lane);
+    store_u16(d, pack_lanes(d, offsets, mask), to);
+    to += popcount(mask);
+    offsets = hn::Add(offsets, hn::Set(d, static_cast<std::uint32_t>(hn::Lanes(d))));
+  }
+}
+#else
+/// The same, with a table that has the numbers of the bits in each byte.
+HWY_INLINE void write_all(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
+  const hn::CappedTag<std::uint16_t, 8> d;
+  const hn::Rebind<std::uint8_t, decltype(d)> half;
+  for (int byte = 0; byte < 8; ++byte, bits >>= 8, base += 8) {
+    const std::uint8_t* const numbers = kPackTable[bits & 0xff].data();
+    const auto first = hn::Set(d, static_cast<std::uint16_t>(base));
+    for (std::size_t lane = 0; lane < 8; lane += hn::Lanes(d))
+      hn::StoreU(hn::Add(hn::PromoteTo(d, hn::LoadU(half, numbers + lane)), first), d, to + lane);
+    to += popcount(bits & 0xff);
+  }
+}
+#endif
+
 /// Writes the offsets of the bits of one word. May write up to 64 offsets.
 HWY_INLINE void write_offsets(std::uint64_t bits, std::size_t word, std::uint16_t* to) {
   const std::uint32_t base = static_cast<std::uint32_t>(word * 64);
-#if NZCL_HAVE_AVX512
-  if (popcount(bits) > 16) return compress_offsets(bits, base, to);
-#endif
-  // Several offsets at a time are written even if there are fewer bits. So most words take the same way
-  // through these branches, which makes them predictable.
-  for (int i = 0; i < 2 && bits != 0; ++i, to += 4) bits = write_lowest<4>(bits, base, to);
-  for (; bits != 0; to += 8) bits = write_lowest<8>(bits, base, to);
+  // Four offsets are written even if there are fewer bits, so most words of a bitmap with few bits take the
+  // same way through this branch, as do most words of one with many. That makes it predictable.
+  if (write_lowest<4>(bits, base, to) != 0) write_all(bits, base, to);
 }
 
 }  // namespace nzcl::HWY_NAMESPACE
