@@ -483,7 +483,10 @@ class NzclGroup final : public GroupCore {
   void add_sparse_allreduce(const GroupWorkPtr& work, const at::Tensor& tensor, const at::Tensor& input,
                             nzcl::ReduceOp op, std::chrono::nanoseconds timeout) {
     const auto plan = plan_of(input, std::span(headers_).subspan(1));
-    if (!plan) return;
+    if (!plan) {  // nobody has elements, and so many are coalesced
+      if (tensor._nnz() == 0) tensor._coalesced_(true);
+      return;
+    }
     const double density = static_cast<double>(plan->most_entries) / static_cast<double>(plan->blocks);
     const at::Tensor values = used(*work, values_of(input));
     const at::Tensor result = used(*work, empty_values(input, *plan, plan->room));
