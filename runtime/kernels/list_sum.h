@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 
@@ -18,19 +19,46 @@ struct ElementList {
   const std::byte* values = nullptr;
 };
 
-/// The most elements that all lists of one sum may have together.
+/// The most elements that all lists of one sum may have together, and the most lists.
 inline constexpr std::size_t kMostListed = 65536;
+inline constexpr std::size_t kMostLists = 16;
+
+/// A list on its way through a merge: offsets, and for each of them a *word*, which is its value as a lane of
+/// 32 bits, or the number of its lane where lanes are longer. Words need not be aligned.
+struct ListEntries {
+  const std::uint32_t* offsets = nullptr;
+  const std::byte* words = nullptr;
+  std::size_t count = 0;
+
+  std::uint32_t word(std::size_t i) const {
+    std::uint32_t word = 0;
+    std::memcpy(&word, words + i * sizeof word, sizeof word);
+    return word;
+  }
+  ListEntries part(std::size_t begin, std::size_t end) const {
+    return {offsets + begin, words + begin * sizeof(std::uint32_t), end - begin};
+  }
+};
+
+/// Where the union of lists goes: `count` offsets, and as many packed results.
+struct ListUnion {
+  std::size_t lists;  // that were merged
+  int ranks;          // of the communicator
+  std::size_t count;
+  std::uint32_t* offsets;
+  std::byte* packed;
+};
 
 /// The kernels for one type and operation. Lanes have the type in which sums are computed.
 struct ListKernels {
-  /// Makes the keys of a list, behind lists of `before` elements together. Lanes that do not fit a key are
-  /// written to `lanes`, behind those of these lists.
-  void (*enter)(const ElementList& list, std::size_t before, std::byte* lanes, std::uint64_t* keys) noexcept;
-  /// Combines the lanes of keys that have the same offset, in their order, and writes the offsets and the
-  /// packed results. An element that fewer than `ranks` ranks have is combined with a zero. `spare` has room
-  /// for the results as lanes, and `packed` for all of them.
-  void (*combine)(std::span<const std::uint64_t> keys, const std::byte* lanes, int ranks, std::byte* spare,
-                  std::uint32_t* offsets, std::byte* packed) noexcept;
+  /// Returns the words of a list that comes behind lists of `before` elements together. They are written to
+  /// `words`, or are the list's own values. Lanes longer than a word are written to `lanes`, behind those of
+  /// the lists before.
+  const std::byte* (*enter)(const ElementList& list, std::size_t before, std::byte* lanes,
+                            std::uint32_t* words) noexcept;
+  /// Combines the entries of a merged list that have the same offset, in their order. An element that fewer
+  /// than all ranks have is combined with a zero.
+  void (*combine)(const ListEntries& merged, const std::byte* lanes, const ListUnion& to) noexcept;
 };
 
 /// The kernels for the best instruction set of this CPU. Null only for values outside the enums.
@@ -42,9 +70,8 @@ const ListKernels* list_kernels(DataType type, ReduceOp op) noexcept;
 /// the list of each further rank, so it is good for few ranks only. One thread at a time may use it. Only the
 /// constructor allocates; it throws std::bad_alloc.
 ///
-/// What is merged are *keys*: an offset, and behind it the value as a lane of 32 bits, or the number of its
-/// lane. So a step of the merge is a comparison of two integers for all types, and has no branch. Equal
-/// offsets end up in the order of the ranks.
+/// A step of the merge compares two offsets and moves a word for all types, and has no branch. Equal offsets
+/// end up in the order of the ranks.
 class ListSum {
  public:
   ListSum();
@@ -52,21 +79,29 @@ class ListSum {
   /// Begins a sum. `ranks` is the number of the communicator's ranks.
   void start(DataType type, ReduceOp op, int ranks);
   /// Merges the list of the next rank, in ascending order of ranks. Those that hold nothing need not be
-  /// mentioned. All lists have at most kMostListed elements together. The list is not needed any more when
-  /// this returns.
+  /// mentioned. There are at most kMostLists lists, and all together have at most kMostListed elements. The
+  /// list stays as it is until emit().
   void add(const ElementList& list);
   /// Returns the number of elements in the union of the lists.
-  std::size_t unite() const;
-  /// Writes the offsets of the union, and the results, packed. Both have room for unite() of them.
-  void emit(std::span<std::byte> packed, std::uint32_t* offsets);
+  std::size_t unite();
+  /// Writes the offsets of the union, and the results, packed, after unite(). Both have room for them.
+  void emit(std::byte* packed, std::uint32_t* offsets);
 
  private:
   static constexpr std::size_t kMostLaneBytes = sizeof(std::uint64_t);
-  /// The keys of all lists so far, those of the next one, and where the two are merged.
-  std::unique_ptr<std::uint64_t[]> keys_, next_, merged_;
-  std::unique_ptr<std::byte[]> lanes_, spare_;
+  /// Vectors write beyond the end of a merged list.
+  static constexpr std::size_t kSpareEntries = 32;
+  struct Merged {
+    Merged();
+    std::unique_ptr<std::uint32_t[]> offsets, words;
+  };
+
+  std::unique_ptr<std::uint32_t[]> first_, further_;  // words of lists that are not merged yet
+  Merged merged_, spare_;                             // all lists so far, and where the next merge goes
+  std::unique_ptr<std::byte[]> lanes_;
   const ListKernels* kernels_ = nullptr;
-  std::size_t count_ = 0;  // of keys
+  ListEntries entries_;  // of all lists so far
+  std::size_t lists_ = 0, united_ = 0;
   int ranks_ = 0;
 };
 

@@ -46,11 +46,6 @@ HWY_INLINE std::uint64_t write_lowest(std::uint64_t bits, std::uint32_t base, st
 }
 
 #if NZCL_HAVE_AVX512
-// The numbers of a vector's lanes are loaded from this table, because Highway's Iota() builds one at every
-// call.
-alignas(64) inline constexpr std::uint32_t kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                               8, 9, 10, 11, 12, 13, 14, 15};
-
 /// Writes the offsets of the bits of a word, in the same time however many there are. May write up to 64.
 HWY_INLINE void write_all(std::uint64_t bits, std::uint32_t base, std::uint16_t* to) {
   const PackTag<std::uint32_t> d;

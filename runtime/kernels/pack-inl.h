@@ -165,6 +165,11 @@ HWY_INLINE hn::Vec<D> pack_lanes([[maybe_unused]] D d, hn::Vec<D> v, [[maybe_unu
 }
 
 #if NZCL_HAVE_AVX512
+// The numbers of a vector's lanes are loaded from this table, because Highway's Iota() builds one at every
+// call.
+alignas(64) inline constexpr std::uint32_t kLaneNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                               8, 9, 10, 11, 12, 13, 14, 15};
+
 HWY_INLINE __m512i expand_raw(__mmask16 bits, __m512i v) { return _mm512_maskz_expand_epi32(bits, v); }
 HWY_INLINE __m512i expand_raw(__mmask8 bits, __m512i v) { return _mm512_maskz_expand_epi64(bits, v); }
 #endif

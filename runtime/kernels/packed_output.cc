@@ -63,10 +63,12 @@ HWY_INLINE hn::Vec<D> load_offsets(D d, const Offset* p) {
 /// `T` is the unsigned type of the same size as the index type. The values fit the index type, so their bits
 /// are the same.
 template <typename T, typename Offset>
-HWY_INLINE void write_indices_as(const Offset* offsets, std::size_t count, std::uint64_t first, T* to) {
+HWY_INLINE void write_indices_as(const Offset* offsets, std::size_t count, std::uint64_t first, T* to,
+                                 StoreTo where) {
   const hn::ScalableTag<T> d;
   const std::size_t step = hn::Lanes(d);
-  const bool streams = count * sizeof(T) >= kLong && reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0;
+  const bool streams = where == StoreTo::memory && count * sizeof(T) >= kLong &&
+                       reinterpret_cast<std::uintptr_t>(to) % sizeof(T) == 0;
   std::size_t i = streams ? std::min(count, before_aligned(to, step * sizeof(T))) : 0;
   for (std::size_t k = 0; k < i; ++k) to[k] = static_cast<T>(first + offsets[k]);
   const auto base = hn::Set(d, static_cast<T>(first));
@@ -83,21 +85,21 @@ HWY_INLINE void write_indices_as(const Offset* offsets, std::size_t count, std::
 /// index fits both.
 template <typename Offset>
 HWY_INLINE void indices_in(const Offset* offsets, std::size_t count, std::uint64_t first, IndexType type,
-                           void* to, std::size_t at) {
+                           void* to, std::size_t at, StoreTo where) {
   if (type == IndexType::int64) {
-    write_indices_as(offsets, count, first, static_cast<std::uint64_t*>(to) + at);
+    write_indices_as(offsets, count, first, static_cast<std::uint64_t*>(to) + at, where);
   } else {
-    write_indices_as(offsets, count, first, static_cast<std::uint32_t*>(to) + at);
+    write_indices_as(offsets, count, first, static_cast<std::uint32_t*>(to) + at, where);
   }
 }
 
 void indices_of_16(const std::uint16_t* offsets, std::size_t count, std::uint64_t first, IndexType type,
-                   void* to, std::size_t at) {
-  indices_in(offsets, count, first, type, to, at);
+                   void* to, std::size_t at, StoreTo where) {
+  indices_in(offsets, count, first, type, to, at, where);
 }
 void indices_of_32(const std::uint32_t* offsets, std::size_t count, std::uint64_t first, IndexType type,
-                   void* to, std::size_t at) {
-  indices_in(offsets, count, first, type, to, at);
+                   void* to, std::size_t at, StoreTo where) {
+  indices_in(offsets, count, first, type, to, at, where);
 }
 
 }  // namespace nzcl::HWY_NAMESPACE
@@ -110,8 +112,8 @@ HWY_EXPORT(copy_long);
 HWY_EXPORT(indices_of_16);
 HWY_EXPORT(indices_of_32);
 
-void copy_to_memory(std::span<const std::byte> from, std::byte* to) noexcept {
-  if (from.size() >= kLong) {
+void write_values(std::span<const std::byte> from, std::byte* to, StoreTo where) noexcept {
+  if (where == StoreTo::memory && from.size() >= kLong) {
     HWY_DYNAMIC_DISPATCH(copy_long)(from.data(), to, from.size());
   } else if (!from.empty()) {
     std::memcpy(to, from.data(), from.size());
@@ -119,12 +121,12 @@ void copy_to_memory(std::span<const std::byte> from, std::byte* to) noexcept {
 }
 
 void write_indices(std::span<const std::uint16_t> offsets, std::uint64_t first, const IndexBuffer& to,
-                   std::size_t at) noexcept {
-  HWY_DYNAMIC_DISPATCH(indices_of_16)(offsets.data(), offsets.size(), first, to.type(), to.data(), at);
+                   std::size_t at, StoreTo where) noexcept {
+  HWY_DYNAMIC_DISPATCH(indices_of_16)(offsets.data(), offsets.size(), first, to.type(), to.data(), at, where);
 }
 void write_indices(std::span<const std::uint32_t> offsets, std::uint64_t first, const IndexBuffer& to,
-                   std::size_t at) noexcept {
-  HWY_DYNAMIC_DISPATCH(indices_of_32)(offsets.data(), offsets.size(), first, to.type(), to.data(), at);
+                   std::size_t at, StoreTo where) noexcept {
+  HWY_DYNAMIC_DISPATCH(indices_of_32)(offsets.data(), offsets.size(), first, to.type(), to.data(), at, where);
 }
 
 }  // namespace nzcl

@@ -7,7 +7,7 @@
 namespace nzcl {
 
 UnitListSum::UnitListSum() {
-  lists_.reserve(kMostUnitLists);
+  lists_.reserve(kMostLists);
   offsets_.reserve(kMostListed);
   runs_.reserve(kMostListed);
 }
@@ -21,9 +21,9 @@ void UnitListSum::start(DataType type, ReduceOp op, int ranks, std::size_t unit_
 }
 
 std::size_t UnitListSum::unite() {
-  assert(lists_.size() <= kMostUnitLists);
+  assert(lists_.size() <= kMostLists);
   constexpr std::uint64_t kEnd = ~std::uint64_t{0};
-  std::array<std::size_t, kMostUnitLists> taken{};
+  std::array<std::size_t, kMostLists> taken{};
   const auto next = [&](std::size_t list) {
     const auto& offsets = lists_[list].offsets;
     return taken[list] < offsets.size() ? offsets[taken[list]] : kEnd;
@@ -51,7 +51,7 @@ std::size_t UnitListSum::unite() {
 
 void UnitListSum::emit(std::byte* packed, std::uint32_t* offsets) const {
   std::ranges::copy(offsets_, offsets);
-  std::array<const std::byte*, kMostUnitLists> values{}, sources{};
+  std::array<const std::byte*, kMostLists> values{}, sources{};
   for (std::size_t list = 0; list < lists_.size(); ++list) values[list] = lists_[list].values;
   for (const Run& run : runs_) {
     std::size_t count = 0;

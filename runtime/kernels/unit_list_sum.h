@@ -12,9 +12,6 @@
 
 namespace nzcl {
 
-/// The most lists of one sum of units.
-inline constexpr std::size_t kMostUnitLists = 16;
-
 /// Does for units of several elements what ListSum does for single elements: merges the ranks' lists, of
 /// which each offset is that of a unit, and combines what ranks have of the same one in ascending order of
 /// ranks. The result has the same bits as if reduce_kernel() had summed the dense slices. Units in a row that
@@ -27,7 +24,7 @@ class UnitListSum {
   /// Begins a sum of units of so many elements. `ranks` is the number of the communicator's ranks.
   void start(DataType type, ReduceOp op, int ranks, std::size_t unit_elements);
   /// Adds the list of the next rank, in ascending order of ranks. Those that hold nothing need not be
-  /// mentioned. There are at most kMostUnitLists lists, and all together have at most kMostListed units. The
+  /// mentioned. There are at most kMostLists lists, and all together have at most kMostListed units. The
   /// list stays as it is until emit().
   void add(const ElementList& list) { lists_.push_back(list); }
   /// Merges the lists, and returns the number of units in their union.

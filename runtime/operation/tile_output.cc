@@ -133,7 +133,7 @@ void TileOutput::end_list(std::uint64_t tile, const ListRoom& room) {
   if (room.cut) keep_tiles(tile, room.numbers, room.position);
   if (indices_.data() != nullptr)
     write_indices(std::span<const std::uint32_t>(room.numbers), tile * layout_.tile_blocks(), indices_,
-                  room.position);
+                  room.position, where(room.position));
   progress_[layout_.slice_of_tile(tile)].placed_blocks += room.numbers.size();
 }
 
@@ -219,7 +219,9 @@ std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part,
   // Before the values, because its atomics would wait until these have gone past the caches.
   auto* const kept =
       reinterpret_cast<std::uint16_t*>(keep_place({.tile = tile, .position = position, .blocks = blocks}));
-  const auto offsets = as_offsets(part, scratch.offsets());
+  // A bitmap is listed where its offsets are kept, if there is room for all of them.
+  const bool all_kept = units_are_blocks && kept != nullptr && position + blocks <= most_blocks_;
+  const auto offsets = as_offsets(part, all_kept ? std::span(kept, blocks) : scratch.offsets());
   if (units_are_blocks) {
     put_indices(tile, position, offsets, kept);
     put_values(position, {part.values, part.count * layout_.element_bytes()});
@@ -285,8 +287,8 @@ void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
       position < most_blocks_ ? std::min<std::uint64_t>(blocks.size(), most_blocks_ - position) : 0;
   const auto here = blocks.first(fit);
   const std::uint64_t first = tile * layout_.tile_blocks();
-  if (kept != nullptr) std::ranges::copy(here, kept);
-  if (indices_.data() != nullptr) write_indices(here, first, indices_, position);
+  if (kept != nullptr && kept != here.data()) std::ranges::copy(here, kept);
+  if (indices_.data() != nullptr) write_indices(here, first, indices_, position, where(position));
   if (fit < blocks.size() && overflow_ != nullptr)
     overflow_->write_indices(position + fit - most_blocks_, first, blocks.subspan(fit));
 }
@@ -295,7 +297,7 @@ void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
 void TileOutput::put_values(std::uint64_t position, std::span<const std::byte> values) {
   const std::uint64_t begin = position * layout_.block_bytes(), end = capacity_ * layout_.block_bytes();
   const std::uint64_t fit = begin < end ? std::min<std::uint64_t>(values.size(), end - begin) : 0;
-  copy_to_memory(values.first(fit), base_ + begin);
+  write_values(values.first(fit), base_ + begin, where(position));
   if (fit < values.size() && overflow_ != nullptr) overflow_->write(begin + fit - end, values.subspan(fit));
 }
 
@@ -314,10 +316,10 @@ std::vector<std::int64_t> TileOutput::packed_indices() const {
     const std::byte* const numbers = numbers_.get() + place.kept;
     if (place.listed) {
       write_indices(std::span(reinterpret_cast<const std::uint32_t*>(numbers), place.blocks), first,
-                    indices.data(), place.position);
+                    indices.data(), place.position, StoreTo::cache);
     } else {
       write_indices(std::span(reinterpret_cast<const std::uint16_t*>(numbers), place.blocks), first,
-                    indices.data(), place.position);
+                    indices.data(), place.position, StoreTo::cache);
     }
   }
   if (overflow_ != nullptr)

@@ -142,6 +142,10 @@ class TileOutput {
   void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks,
                    std::uint16_t* kept);
   void put_values(std::uint64_t position, std::span<const std::byte> values);
+  /// How the packed output is stored from a position on.
+  StoreTo where(std::uint64_t position) const {
+    return position * layout_.block_bytes() < kCachedOutputBytes ? StoreTo::cache : StoreTo::memory;
+  }
 
   const SliceLayout layout_;
   const TileBlocks blocks_of_;

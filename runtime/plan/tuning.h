@@ -90,6 +90,10 @@ inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
 /// packed result depends on all slices before it.
 inline constexpr std::uint64_t kMostPackedSlicesPerOwner = 32;
 
+/// The first bytes of a packed result, and of its indices, are stored through the caches, and the rest past
+/// them. So a small result is where its reader finds it, and a large one drives nothing else out of a cache.
+inline constexpr std::uint64_t kCachedOutputBytes = 256 << 10;
+
 /// With at most this many ranks, an aggregator keeps the index sets of all ranks' parts of a tile decoded at
 /// the same time, so that the values of all ranks can be merged in one pass. It bounds the memory for that.
 inline constexpr std::size_t kMergeRanks = 16;

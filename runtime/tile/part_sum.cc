@@ -85,12 +85,12 @@ PartSum::Way PartSum::choose_way() const {
 
 void PartSum::unite_lists() {
   lists_.start(type_, op_, static_cast<int>(ranks_));
-  std::uint32_t* const offsets = scratch_.list().data();
-  for (const TilePart& part : parts_) {
-    if (part.count > 0) lists_.add(as_list(part, scratch_, offsets));
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].count > 0) lists_.add(as_list(parts_[i], scratch_, list_of(i).data()));
   }
   const std::size_t count = lists_.unite();
-  lists_.emit(scratch_.values(), offsets);
+  std::uint32_t* const offsets = scratch_.list().data();
+  lists_.emit(scratch_.values().data(), offsets);
   union_ = listed_part({offsets, count}, 0, 1, nullptr, scratch_.offsets());
 }
 

@@ -46,7 +46,7 @@ class PartSum {
   /// Memory beside the union, for whoever codes or places it.
   TileScratch& scratch() { return scratch_; }
   /// What sums lists of single elements, and of longer units, for whoever sums several tiles in a row at
-  /// once. The former keeps nothing from unite() on.
+  /// once.
   ListSum& lists() { return lists_; }
   UnitListSum& unit_lists() { return unit_lists_; }
   /// Memory for the offsets of a rank's list. Precondition: there are at most kMergeRanks ranks.

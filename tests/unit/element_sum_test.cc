@@ -223,16 +223,17 @@ Result merge(const Slice& s, bool packed, bool dense) {
 
 Result merge_lists(ListSum& sum, const Slice& s) {
   std::vector<std::unique_ptr<GuardedValues>> values;
+  std::vector<std::vector<std::uint32_t>> lists;
   sum.start(s.type, s.op, static_cast<int>(s.ranks.size()));
   for (const Contribution& c : s.ranks) {
     if (c.offsets.empty()) continue;
     values.push_back(std::make_unique<GuardedValues>(c.values));
-    const std::vector<std::uint32_t> wide(c.offsets.begin(), c.offsets.end());
-    sum.add({.offsets = wide, .values = values.back()->bytes().data()});
+    lists.emplace_back(c.offsets.begin(), c.offsets.end());
+    sum.add({.offsets = lists.back(), .values = values.back()->bytes().data()});
   }
   Outputs to(s, true, false);
   std::vector<std::uint32_t> offsets(sum.unite());
-  sum.emit(to.output.packed, offsets.data());
+  sum.emit(to.output.packed.data(), offsets.data());
   Words any(s.any.size());
   bitmap_of(std::vector<std::uint16_t>(offsets.begin(), offsets.end()), any);
   return to.result(any);
@@ -418,7 +419,7 @@ TEST(ListSums, OffsetsMayHave31Bits) {
     ASSERT_EQ(sum.unite(), expected.size());
     std::vector<std::uint32_t> found_offsets(expected.size());
     std::vector<float> found(expected.size());
-    sum.emit(std::as_writable_bytes(std::span(found)), found_offsets.data());
+    sum.emit(std::as_writable_bytes(std::span(found)).data(), found_offsets.data());
     EXPECT_EQ(found_offsets, expected_offsets);
     EXPECT_EQ(found, expected);
   }

@@ -24,11 +24,15 @@ OwnList ListRule::list(const Operation& op, std::uint64_t slice, std::uint64_t p
                                        wire::kMostListTiles, wire::kMostListUnits / layout.tile_units()});
   if (!possible_ || op.record.value_rule != wire::ValueRule::as_is || input.listed_tiles(left) == 0)
     return {};
-  const std::uint64_t aligned = place == 0 ? left : place & (~place + 1);  // the power of two that divides it
   list.units.place = input.units_before(list.tile);
-  for (list.tiles = std::bit_floor(std::min(left, aligned)); list.tiles > 0; list.tiles /= 2) {
+  // All of the slice, or as many tiles as a power of two that divides the place of the first, so that the
+  // lists of all ranks end at the same tiles.
+  const std::uint64_t aligned = place & (~place + 1);
+  list.tiles = place == 0 ? left : std::bit_floor(std::min(left, aligned));
+  while (list.tiles > 0) {
     list.units.count = input.units_before(list.tile + list.tiles) - list.units.place;
     if (pays(layout, list)) return list;
+    list.tiles = std::bit_ceil(list.tiles) / 2;
   }
   return {};
 }

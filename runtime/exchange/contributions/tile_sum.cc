@@ -143,9 +143,7 @@ bool TileSum::unite_lists(std::uint64_t tiles) {
     const std::size_t count = taken(rank) = listed_of(rank, tiles);
     if (count == 0) continue;
     const bool own = context_.is_self(rank);
-    // Single elements are not needed any more once they are added, and longer units are until they are
-    // summed.
-    const auto offsets = single ? sum_.scratch().list() : sum_.list_of(static_cast<std::size_t>(rank));
+    const auto offsets = sum_.list_of(static_cast<std::size_t>(rank));
     // A peer that writes to its list meanwhile may let it have more than lists_pay() has counted.
     if (count > left || (!own && !read_list(arrived(rank), count, intake_.list_begin(*slice_, rank), units,
                                             offsets.data()))) {
@@ -241,7 +239,7 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
     std::uint32_t* const offsets = begin_list(to, at, each, shape_.unit, listed_, units);
     std::byte* const values = list_values(to, at, each);
     if (shape_.unit == 1) {
-      sum_.lists().emit({values, units * each}, offsets);
+      sum_.lists().emit(values, offsets);
     } else {
       sum_.unit_lists().emit(values, offsets);
     }

@@ -234,7 +234,7 @@ bool MergingExchange::merge_lists(MergingStep& step, Operation& op, std::uint64_
   output.place_sum(tile, tiles, *units, lane, result_sum_.scratch(),
                    [&](std::span<std::byte> values, std::uint32_t* offsets) {
                      if (op.layout.unit_elements() == 1) {
-                       result_sum_.lists().emit(values, offsets);
+                       result_sum_.lists().emit(values.data(), offsets);
                      } else {
                        result_sum_.unit_lists().emit(values.data(), offsets);
                      }

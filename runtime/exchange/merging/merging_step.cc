@@ -244,9 +244,7 @@ std::optional<std::size_t> MergingStep::unite_lists(Operation& op, std::uint64_t
     sum.unit_lists().start(op.type(), op.reduce_op(), ranks, op.layout.unit_elements());
   }
   for (const bool theirs : {partner_first_, !partner_first_}) {
-    // Single elements are not needed any more once they are added, and longer units are until they are
-    // summed.
-    const auto offsets = single ? sum.scratch().list() : sum.list_of(theirs ? 1 : 0);
+    const auto offsets = sum.list_of(theirs ? 1 : 0);
     ElementList list{.offsets = offsets.first(their_listed_), .values = theirs_.tile().values.data()};
     if (!theirs) {
       list = own_list(op, tiles, offsets);
