@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "perf/kernels/beside.h"
@@ -9,6 +10,7 @@
 #include "runtime/base/bitmap.h"
 #include "runtime/kernels/element_accumulator.h"
 #include "runtime/kernels/forced_target.h"
+#include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/merge.h"
 
 namespace perf::kernels {
@@ -115,6 +117,40 @@ void merge(benchmark::State& state, double density) {
   });
 }
 
+/// Lists of as many elements as there are in a message. The bytes of their offsets and values count, of all
+/// ranks, and beside the sum they are copied.
+void sum_lists(benchmark::State& state, std::size_t ranks, double density) {
+  constexpr std::size_t kListed = 4096;
+  std::vector<std::vector<std::uint32_t>> offsets(ranks);
+  std::vector<std::vector<float>> values(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto positions = random_positions(kListed * 1200, density, rank + 1);
+    offsets[rank].assign(positions.begin(), positions.begin() + kListed);
+    values[rank].assign(offsets[rank].begin(), offsets[rank].end());
+  }
+  nzcl::ListSum sum;
+  std::vector<std::uint32_t> united(ranks * kListed);
+  std::vector<float> sums(united.size());
+  const std::size_t bytes = united.size() * (sizeof(std::uint32_t) + sizeof(float));
+  const std::vector<std::byte> from(bytes);
+  std::vector<std::byte> to(bytes);
+  beside(
+      state, bytes,
+      [&] {
+        sum.start(nzcl::DataType::float32, nzcl::ReduceOp::sum, static_cast<int>(ranks));
+        for (std::size_t rank = 0; rank < ranks; ++rank)
+          sum.add({.offsets = offsets[rank], .values = std::as_bytes(std::span(values[rank])).data()});
+        sum.unite();
+        sum.emit(std::as_writable_bytes(std::span(sums)).data(), united.data());
+        benchmark::ClobberMemory();
+      },
+      bytes,
+      [&] {
+        std::memcpy(to.data(), from.data(), bytes);
+        benchmark::ClobberMemory();
+      });
+}
+
 }  // namespace
 
 void register_element_sums(const std::string& target_name, std::int64_t target) {
@@ -133,6 +169,13 @@ void register_element_sums(const std::string& target_name, std::int64_t target) 
     add_row("sum/bitmaps", sum_bitmaps, density);
     add_row("sum/offsets", sum_offsets, density);
     add_row("sum/merge", merge, density);
+  }
+  for (const double density : {0.001, 0.01, 0.1}) {
+    for (const std::size_t ranks : {2, 4}) {
+      add_row(
+          fmt::format("sum/lists/ranks:{}", ranks).c_str(),
+          [=](benchmark::State& state, double d) { sum_lists(state, ranks, d); }, density);
+    }
   }
 }
 

@@ -22,8 +22,8 @@ constexpr std::size_t kElements = nzcl::kMostSliceElements;
 
 /// The index set of one slice, in every form.
 struct Set {
-  explicit Set(double density) : bitmap(kElements / 64) {
-    for (const std::uint64_t at : random_positions(kElements, density, 1)) {
+  Set(double density, std::uint64_t seed) : bitmap(kElements / 64) {
+    for (const std::uint64_t at : random_positions(kElements, density, seed)) {
       nzcl::set_bit(bitmap, at);
       offsets.push_back(static_cast<std::uint16_t>(at));
     }
@@ -35,17 +35,25 @@ struct Set {
   std::vector<std::byte> gaps;
 };
 
-/// What counts for the kernel and for the memcpy beside it are the bytes of the offsets.
+/// A CPU learns the branches of a set that it meets again and again, so there are many, which take turns.
+constexpr std::size_t kSets = 64;
+
+/// What counts for the kernel and for the memcpy beside it are the bytes of the offsets, as many as a set has
+/// on average.
 template <class Kernel>
 void on_set(benchmark::State& state, double density, Kernel kernel) {
-  Set set(density);
-  const std::vector<std::uint16_t> from = set.offsets;
-  std::vector<std::uint16_t> to(from.size());
-  const std::size_t bytes = 2 * from.size();
+  std::vector<Set> sets;
+  std::size_t bytes = 0, turn = 0;
+  for (std::size_t i = 0; i < kSets; ++i) {
+    sets.emplace_back(density, i);
+    bytes += sets.back().offsets.size() * sizeof(std::uint16_t) / kSets;
+  }
+  const std::vector<std::byte> from(bytes);
+  std::vector<std::byte> to(bytes);
   beside(
       state, bytes,
       [&] {
-        kernel(set);
+        kernel(sets[turn++ % kSets]);
         benchmark::ClobberMemory();
       },
       bytes,

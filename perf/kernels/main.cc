@@ -1,10 +1,10 @@
 // nzcl_kernel_bench has the options and the output of Google Benchmark. perf/README.md describes its rows.
 #include <benchmark/benchmark.h>
-#include <hwy/targets.h>
 
 #include <string>
 
 #include "perf/kernels/beside.h"
+#include "runtime/kernels/forced_target.h"
 #include "runtime/kernels/scan_streams.h"
 
 int main(int argc, char** argv) {

@@ -72,6 +72,24 @@ HWY_INLINE void write_all(std::uint64_t bits, std::uint32_t base, std::uint16_t*
 }
 #endif
 
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3_DL
+alignas(64) inline constexpr std::uint8_t kBitNumbers[64] = {
+    0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+    22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+    44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+/// Writes the offsets of the bits of one word. May write up to 64 offsets. These CPUs can move bytes
+/// together, so the numbers of all bits are found at once.
+HWY_INLINE void write_offsets(std::uint64_t bits, std::size_t word, std::uint16_t* to) {
+  const __m512i numbers = _mm512_maskz_compress_epi8(bits, _mm512_load_si512(kBitNumbers));
+  const __m512i first = _mm512_set1_epi16(static_cast<short>(word * 64));
+  const auto put = [&](__m256i half, std::uint16_t* at) HWY_ATTR {
+    _mm512_storeu_si512(at, _mm512_add_epi16(_mm512_cvtepu8_epi16(half), first));
+  };
+  put(_mm512_castsi512_si256(numbers), to);
+  if (popcount(bits) > 32) put(_mm512_extracti64x4_epi64(numbers, 1), to + 32);
+}
+#else
 /// Writes the offsets of the bits of one word. May write up to 64 offsets.
 HWY_INLINE void write_offsets(std::uint64_t bits, std::size_t word, std::uint16_t* to) {
   const std::uint32_t base = static_cast<std::uint32_t>(word * 64);
@@ -79,6 +97,7 @@ HWY_INLINE void write_offsets(std::uint64_t bits, std::size_t word, std::uint16_
   // same way through this branch, as do most words of one with many. That makes it predictable.
   if (write_lowest<4>(bits, base, to) != 0) write_all(bits, base, to);
 }
+#endif
 
 }  // namespace nzcl::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -1,3 +1,4 @@
+#define HWY_WANT_AVX3_DL  // where the bits of a word are listed faster
 #include "runtime/kernels/offsets.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+#define HWY_WANT_AVX3_DL  // some kernels are compiled for it
 #include "runtime/kernels/targets.h"
 
 // Highway compiles the part above HWY_ONCE once per instruction set; the order of these three lines matters.

@@ -203,11 +203,11 @@ std::uint64_t tile_block_bytes(const EngineConfig& config, const wire::Operation
   return record.value_rule == wire::ValueRule::as_is ? config.tile_block_bytes : kMostTiledBlockBytes + 1;
 }
 
-/// About how many bytes a stream is expected to have. What a request expects does not count, because a rank
-/// that refuses its own may not know it.
+/// About how many bytes a stream is expected to have.
 std::uint64_t packed_bytes(const EngineConfig& config, const wire::OperationRecord& record) {
   const auto dense = static_cast<double>(record.count * element_bytes(static_cast<DataType>(record.type)));
-  return static_cast<std::uint64_t>(dense * config.packed_density);
+  const wire::Density density = record.density();
+  return static_cast<std::uint64_t>(dense * (density.known() ? density.share() : config.packed_density));
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
               "wire structures are used in place: little-endian hosts only");
 
 /// Must be raised with every change of anything on the wire.
-inline constexpr std::uint16_t kVersion = 16;
+inline constexpr std::uint16_t kVersion = 17;
 inline constexpr std::uint16_t kMagic = 0x5a4e;  // "NZ"
 
 /// Bits of Header::flags.
@@ -116,7 +116,8 @@ struct OperationRecord {
            collective == other.collective && algorithm == other.algorithm && root() == other.root() &&
            value_rule == other.value_rule &&  // it decides whether there are tiles, and what their units are
            (collective == Collective::allreduce || checksum == other.checksum) &&
-           (algorithm != Algorithm::merging || op == other.op);  // it decides the type of partial sums
+           (packed_result == 0 || density() == other.density()) &&  // it decides how large slices are
+           (algorithm != Algorithm::merging || op == other.op);     // it decides the type of partial sums
   }
 };
 static_assert(sizeof(OperationRecord) == 64 && std::is_trivially_copyable_v<OperationRecord>);
