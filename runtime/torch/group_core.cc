@@ -1,7 +1,5 @@
 #include "runtime/torch/group_core.h"
 
-#include <ATen/core/grad_mode.h>
-
 #include <utility>
 
 #include "runtime/torch/coalesced_work.h"
@@ -123,21 +121,10 @@ WorkPtr GroupCore::start(const GroupWorkPtr& work, const std::function<void()>& 
     return work;
   }
   order_.run([=] {
-    add_or_fail(*work, streams, add_operations);
+    work->add_or_fail(streams, add_operations);
     work->seal();
   });
   return work;
-}
-
-void GroupCore::add_or_fail(GroupWork& work, const std::vector<c10::Stream>& streams,
-                            const std::function<void()>& add_operations) {
-  try {
-    const at::NoGradGuard no_grad;
-    const CurrentStreams current(streams);
-    add_operations();
-  } catch (const std::exception& e) {
-    work.fail(text_of(e));
-  }
 }
 
 void GroupCore::give_up(GroupWork& work, const std::exception& error) {
@@ -149,12 +136,6 @@ at::Tensor GroupCore::in_one_piece(GroupWork& work, const at::Tensor& t, bool wr
   const at::Tensor data = t.contiguous();
   if (written && !data.is_same(t)) work.at_end([t, data]() mutable { t.copy_(data); });
   return used(work, data);
-}
-
-at::Tensor GroupCore::used(GroupWork& work, const at::Tensor& t) {
-  work.keep(t);
-  work.keep(buffers_->cover(t));
-  return t;
 }
 
 }  // namespace nzcl_torch

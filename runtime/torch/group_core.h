@@ -58,6 +58,7 @@ class GroupCore : public GlooCalls {
 
   nzcl::Communicator& communicator() { return *communicator_; }
   CallOrder& order() { return order_; }
+  Buffers& buffers() { return *buffers_; }
   Outstanding& outstanding() { return outstanding_; }
   /// Of operations that are given none; 0: the communicator's.
   std::chrono::nanoseconds default_timeout() const { return timeout_; }
@@ -81,9 +82,6 @@ class GroupCore : public GlooCalls {
 
   /// Has the call's operations started in the order of the calls.
   WorkPtr start(const GroupWorkPtr& work, const std::function<void()>& add_operations);
-  /// What libtorch does on GPUs for the operations is done on these streams.
-  static void add_or_fail(GroupWork& work, const std::vector<c10::Stream>& streams,
-                          const std::function<void()>& add_operations);
   /// For a work that nobody gets, but that barriers count.
   static void give_up(GroupWork& work, const std::exception& error);
 
@@ -91,7 +89,7 @@ class GroupCore : public GlooCalls {
   /// back.
   at::Tensor in_one_piece(GroupWork& work, const at::Tensor& t, bool written);
   /// Registers the tensor, and keeps it until the work is over.
-  at::Tensor used(GroupWork& work, const at::Tensor& t);
+  at::Tensor used(GroupWork& work, const at::Tensor& t) { return work.use(t, *buffers_); }
 
  private:
   std::optional<std::string> failure() const override;

@@ -39,6 +39,23 @@ std::vector<at::Tensor> GroupWork::result() {
 
 c10::intrusive_ptr<GroupWork> GroupWork::self() { return c10::intrusive_ptr<GroupWork>::reclaim_copy(this); }
 
+at::Tensor GroupWork::use(const at::Tensor& tensor, Buffers& buffers) {
+  kept_tensors_.push_back(tensor);
+  kept_buffers_.push_back(buffers.cover(tensor));
+  return tensor;
+}
+
+void GroupWork::add_or_fail(const std::vector<c10::Stream>& streams,
+                            const std::function<void()>& add_operations) {
+  try {
+    const at::NoGradGuard no_grad;
+    const CurrentStreams current(streams);
+    add_operations();
+  } catch (const std::exception& e) {
+    fail(text_of(e));
+  }
+}
+
 void GroupWork::add(nzcl::Work work) {
   {
     const std::scoped_lock lock(lock_);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "nzcl/communicator.h"
+#include "runtime/torch/buffers.h"
 #include "runtime/torch/callback_threads.h"
 
 namespace nzcl_torch {
@@ -43,12 +44,13 @@ class GroupWork final : public c10d::Work {
   void at_end(std::function<void()> then) { finish_.push_back(std::move(then)); }
   /// Runs when all that at_end() was given has run; what came last runs first.
   void at_last(std::function<void()> then) { finish_last_.push_back(std::move(then)); }
-  /// Keeps a tensor until the work is over.
-  void keep(at::Tensor tensor) { kept_tensors_.push_back(std::move(tensor)); }
-  /// Keeps a registration until the work is over.
-  void keep(nzcl::RegisteredBuffer buffer) { kept_buffers_.push_back(std::move(buffer)); }
+  /// Returns the tensor, which stays, and stays registered, until the work is over.
+  at::Tensor use(const at::Tensor& tensor, Buffers& buffers);
   /// Adds an operation that has been started.
   void add(nzcl::Work work);
+  /// Runs `add_operations`. What libtorch does there on GPUs is done on these streams. If it throws, the work
+  /// fails.
+  void add_or_fail(const std::vector<c10::Stream>& streams, const std::function<void()>& add_operations);
   /// The work is not over as long as what this returns lives.
   std::shared_ptr<void> wait_also();
   /// The work fails with this text, unless it has failed already.

@@ -17,6 +17,7 @@
 #include "runtime/torch/group_core.h"
 #include "runtime/torch/meeting.h"
 #include "runtime/torch/sparse.h"
+#include "runtime/torch/sparse_allreduce.h"
 #include "runtime/torch/types.h"
 
 namespace nzcl_torch {
@@ -44,10 +45,9 @@ class NzclGroup final : public GroupCore {
  public:
   NzclGroup(nzcl::Communicator communicator, const c10::intrusive_ptr<c10d::Store>& store,
             std::chrono::milliseconds timeout, AroundClose around_close)
-      : GroupCore(std::move(communicator), store, timeout, std::move(around_close)),
-        headers_(static_cast<std::size_t>(getSize()) + 1),
-        headers_handle_(
-            this->communicator().register_buffer(headers_.data(), headers_.size() * sizeof(SparseHeader))) {}
+      : GroupCore(std::move(communicator), store, timeout, std::move(around_close)) {
+    sparse_.emplace(this->communicator(), order(), buffers());
+  }
   ~NzclGroup() override { end(); }
   /// Called in place of the destructor when the last owner lets go of the group, but somebody has a weak
   /// reference.
@@ -266,7 +266,7 @@ class NzclGroup final : public GroupCore {
   void end() {
     if (has_let_go()) return;
     close();
-    headers_handle_ = {};
+    sparse_.reset();
     let_go();
   }
 
@@ -431,7 +431,7 @@ class NzclGroup final : public GroupCore {
 
   void add_allreduce(const GroupWorkPtr& work, const at::Tensor& t, nzcl::ReduceOp op,
                      std::chrono::nanoseconds timeout) {
-    if (t.is_sparse()) return ask_for_entries(work, t, op, timeout);
+    if (t.is_sparse()) return sparse_->add_to(work, t, op, timeout);
     add_dense_allreduce(work, t, op, block_of(t), timeout);
   }
 
@@ -446,80 +446,6 @@ class NzclGroup final : public GroupCore {
                                         .block_elems = block_elems,
                                         .timeout = timeout,
                                         .stream = stream_handle(data)}));
-  }
-
-  /// First the ranks tell each other how many entries they have, and of which dimensions. So a tensor without
-  /// entries fits any others, the result has the room that it needs, and the way that suits the density is
-  /// taken. The headers of all ranks lie behind this rank's in `headers_`; one call at a time uses them.
-  void ask_for_entries(const GroupWorkPtr& work, const at::Tensor& tensor, nzcl::ReduceOp op,
-                       std::chrono::nanoseconds timeout) {
-    // In PyTorch equal indices mean a sum, whatever the operation between ranks.
-    const bool sums = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg;
-    const at::Tensor input = sums ? tensor : tensor.coalesce();  // of a GPU, it may wait for the stream
-    headers_[0] = header_of(input, static_cast<int>(op));
-    nzcl::Work gathering = communicator().allgather({.input = &headers_[0],
-                                                     .output = &headers_[1],
-                                                     .count = kHeaderWords,
-                                                     .type = nzcl::DataType::int64,
-                                                     .block_elems = kHeaderWords,
-                                                     .timeout = timeout});
-    order().hold();
-    try {
-      const auto streams = current_streams(gpus_of({{input}}));  // the group's, as long as the call is made
-      gathering.on_complete([=, this, going_on = work->wait_also()](const nzcl::Error* error) {
-        if (error != nullptr) work->fail(error->what());
-        order().release([&] {
-          if (error == nullptr)
-            add_or_fail(*work, streams, [&] { add_sparse_allreduce(work, tensor, input, op, timeout); });
-        });
-      });
-    } catch (const nzcl::Error& e) {  // this rank cannot go on, and the others will
-      communicator().abort(e.what());
-      order().release([] {});
-      throw;
-    }
-  }
-
-  void add_sparse_allreduce(const GroupWorkPtr& work, const at::Tensor& tensor, const at::Tensor& input,
-                            nzcl::ReduceOp op, std::chrono::nanoseconds timeout) {
-    const auto plan = plan_of(input, std::span(headers_).subspan(1));
-    if (!plan) {  // nobody has elements, and so many are coalesced
-      if (tensor._nnz() == 0) tensor._coalesced_(true);
-      return;
-    }
-    const double density = static_cast<double>(plan->most_entries) / static_cast<double>(plan->blocks);
-    const at::Tensor values = used(*work, values_of(input));
-    const at::Tensor result = used(*work, empty_values(input, *plan, plan->room));
-    nzcl::SparseAllreduceRequest request{
-        .values = input._nnz() == 0 ? nullptr : values.data_ptr(),
-        .count = static_cast<std::uint64_t>(plan->blocks) * static_cast<std::uint64_t>(plan->block_elems),
-        .type = type_of(values),
-        .op = op,
-        .block_elems = static_cast<std::uint64_t>(plan->block_elems),
-        .packed_values = result.data_ptr(),
-        .packed_capacity = static_cast<std::uint64_t>(plan->room),
-        .sum_duplicates = op == nzcl::ReduceOp::sum || op == nzcl::ReduceOp::avg,
-        .timeout = timeout,
-        .expected_density = std::min(density, 1.0),
-        .stream = stream_handle(values)};
-    if (is_gpu(input.device())) {
-      const at::Tensor indices = used(*work, gpu_indices_of(input));
-      const at::Tensor found = used(*work, at::empty({plan->room}, indices.options()));
-      request.indices = {indices.data_ptr(), static_cast<std::size_t>(indices.numel()),
-                         nzcl::IndexType::int64};
-      request.packed_indices = found.data_ptr<std::int64_t>();
-      nzcl::Work sum = communicator().allreduce_sparse(request);
-      work->at_end([=] {
-        const auto blocks = static_cast<std::int64_t>(sum.statistics().union_blocks);
-        replace_on_gpu(tensor, *plan, blocks, found, result);
-      });
-      return work->add(std::move(sum));
-    }
-    const std::vector<std::int64_t> indices = indices_of(input);
-    request.indices = std::span<const std::int64_t>(indices);
-    nzcl::Work sum = communicator().allreduce_sparse(request);
-    work->at_end([=] { replace(tensor, *plan, sum.packed_indices(), result); });
-    work->add(std::move(sum));
   }
 
   void add_allgather(GroupWork& work, const at::Tensor& all, const at::Tensor& input,
@@ -548,8 +474,7 @@ class NzclGroup final : public GroupCore {
                                             .stream = stream_handle(in)}));
   }
 
-  std::vector<SparseHeader> headers_;
-  nzcl::RegisteredBuffer headers_handle_;
+  std::optional<SparseAllreduce> sparse_;
 };
 
 NzclGroup& nzcl_group(GroupBase& group) {
