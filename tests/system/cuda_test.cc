@@ -1,24 +1,22 @@
 // CudaGpu over a driver in software: every call of it is made as the driver's documentation asks for, and
 // whole allreduces go through. With DEVICE_CHECK=1 in the environment the driver is the machine's own, and
 // what only the one in software can do is skipped (scripts/device-check).
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <barrier>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "nzcl/compress.h"
-#include "runtime/gpu/cuda/cuda_gpu.h"
-#include "runtime/gpu/cuda/cuda_memory.h"
-#include "runtime/gpu/cuda/ptx.h"
 #include "runtime/gpu/find_gpu.h"
+#include "tests/system/failing.h"
+#include "tests/system/on_cuda.h"
 #include "tests/system/oracle.h"
 #include "tests/system/ranks.h"
 #include "tests/system/run_collective.h"
@@ -31,35 +29,7 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Opens the driver in software before anybody asks for the real one. It has the same name, so the system's
-/// loader finds that it is there already.
-void* fake() {
-  static void* const library = ::dlopen(NZCL_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-  return library;
-}
-
-bool on_device() { return std::getenv("DEVICE_CHECK") != nullptr; }
-
-/// A rank that leaves early keeps nobody waiting.
-struct Leaving {
-  explicit Leaving(std::barrier<>& of) : barrier(of) {}
-  ~Leaving() { barrier.arrive_and_drop(); }
-  std::barrier<>& barrier;
-};
-
-class CudaTest : public testing::Test {
- protected:
-  void SetUp() override {
-    // Streams of a process share 8 queues otherwise, and here those of one rank would wait for another one's.
-    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-    if (!on_device()) {
-      ASSERT_NE(fake(), nullptr) << ::dlerror();
-    }
-    if (*gpu::kPtx == '\0') GTEST_SKIP() << "this build has no kernels for GPUs (package clang)";
-  }
-  static std::shared_ptr<gpu::CudaGpu> gpu() { return gpu::CudaGpu::number(gpu::CudaDriver::open(), 0); }
-  static int registered() { return reinterpret_cast<int (*)()>(::dlsym(fake(), "fakeCudaRegistered"))(); }
-};
+int registered() { return driver_function<int()>("fakeCudaRegistered")(); }
 
 TEST_F(CudaTest, SaysWhichGpusThereAre) {
   if (on_device()) GTEST_SKIP() << "what is expected is the driver in software's";
@@ -67,18 +37,6 @@ TEST_F(CudaTest, SaysWhichGpusThereAre) {
       gpu::describe_gpus(),
       ElementsAre("GPU 0: Fake GPU, compute capability 9.0, NICs reach its memory", "driver for CUDA 12.2"));
   EXPECT_EQ(gpu()->name(), "GPU 0: Fake GPU, compute capability 9.0");
-}
-
-TEST_F(CudaTest, KnowsItsMemory) {
-  std::byte* const memory = gpu()->allocate(10000);
-  std::vector<std::byte> host(10000);
-  EXPECT_EQ(gpu::find_gpu({memory + 1, 9999}), gpu());
-  EXPECT_TRUE(gpu::is_gpu_memory({memory, 1}));
-  EXPECT_FALSE(gpu::is_gpu_memory(host));
-  EXPECT_THROW(static_cast<void>(gpu::find_gpu(host)), Error);
-  EXPECT_THROW(static_cast<void>(gpu::find_gpu({memory + 1, std::size_t{1} << 40})), Error);
-  gpu()->free(memory);
-  EXPECT_FALSE(gpu::is_gpu_memory({memory, 1}));
 }
 
 TEST_F(CudaTest, PinnedMemoryIsRegisteredUntilItIsFreed) {
@@ -209,23 +167,10 @@ TEST_F(CudaTest, AllreducesHaveTheBitsOfThePlainSum) {
   }
 }
 
-/// Functions of the driver that nzcl does not use.
-template <typename Function>
-Function* driver_function(const char* name) {
-  static void* const library = on_device() ? ::dlopen("libcuda.so.1", RTLD_NOW) : fake();
-  return reinterpret_cast<Function*>(::dlsym(library, name));
-}
-
-/// What is put into the stream while it lives becomes a graph. The GPU's context is current meanwhile.
+/// What is put into the stream while it lives becomes a graph.
 class Capture {
  public:
   explicit Capture(void* stream) : stream_(stream) {
-    const gpu::CudaDriver& driver = gpu::CudaDriver::open();
-    gpu::cuda::Device device = 0;
-    gpu::cuda::Context context = nullptr;
-    EXPECT_EQ(driver.cuDeviceGet(&device, 0), gpu::cuda::kSuccess);
-    EXPECT_EQ(driver.cuDevicePrimaryCtxRetain(&context, device), gpu::cuda::kSuccess);
-    EXPECT_EQ(driver.cuCtxPushCurrent_v2(context), gpu::cuda::kSuccess);
     constexpr int kModeOfThread = 1;
     EXPECT_EQ(driver_function<int(void*, int)>("cuStreamBeginCapture_v2")(stream, kModeOfThread), 0);
   }
@@ -237,14 +182,11 @@ class Capture {
     EXPECT_EQ(instantiate(&graph_, graph, 0), 0);
   }
   void launch() { EXPECT_EQ((driver_function<int(void*, void*)>("cuGraphLaunch")(graph_, stream_)), 0); }
-  ~Capture() {
-    gpu::cuda::Context context = nullptr;
-    EXPECT_EQ(gpu::CudaDriver::open().cuCtxPopCurrent_v2(&context), gpu::cuda::kSuccess);
-  }
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
  private:
+  const CurrentContext context_;
   void* stream_;
   void* graph_ = nullptr;
 };
@@ -448,31 +390,39 @@ TEST_F(CudaTest, CompressorsSelectWhatTheySelectOnTheHost) {
   }
 }
 
-/// The last test: the driver does not recover, as after an illegal access.
+/// The GPU stops, as after an illegal access, or its context is destroyed by another part of the program:
+/// that is the error of what is in flight, and of every later call.
 TEST_F(CudaTest, ZGpuThatBreaksFailsTheOperation) {
   if (on_device()) GTEST_SKIP() << "only the driver in software breaks when it is told to";
-  std::barrier<> begun(2);
-  const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& communicator) {
-    const Leaving leaves(begun);
-    const auto device = gpu();
-    float* const data = reinterpret_cast<float*>(device->allocate(400000));
-    const auto buffer = communicator.register_buffer(data, 400000, MemoryKind::device);
-    void* const stream = device->make_stream();
-    const gpu::Flag flag = device->take_flag();
-    device->await(stream, flag.device, flag.value);
-    Work work = communicator.allreduce({.input = data, .output = data, .count = 100000, .stream = stream});
-    begun.arrive_and_wait();
-    if (communicator.rank() == 0) reinterpret_cast<int (*)(int)>(::dlsym(fake(), "fakeCudaBreak"))(700);
-    try {
-      work.wait();
-      ADD_FAILURE();
-    } catch (const Error& e) {
-      EXPECT_THAT(e.what(),
-                  AllOf(HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"), HasSubstr("an illegal memory access")));
-    }
-    flag.raise_here();
-  });
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  const auto break_down = driver_function<int(int)>("fakeCudaBreak");
+  for (const auto& [code, name, sentence] :
+       {std::tuple(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"),
+        std::tuple(709, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed")}) {
+    const auto says_so = AllOf(HasSubstr(name), HasSubstr(sentence));
+    std::barrier<> begun(2);
+    const auto errors = run_ranks({.ranks = 2, .options = {}}, [&, code = code](Communicator& communicator) {
+      const Leaving leaves(begun);
+      const auto device = gpu();
+      float* const data = reinterpret_cast<float*>(device->allocate(400000));
+      const auto buffer = communicator.register_buffer(data, 400000, MemoryKind::device);
+      void* const stream = device->make_stream();
+      const gpu::Flag flag = device->take_flag();
+      device->await(stream, flag.device, flag.value);
+      const AllreduceRequest request{.input = data, .output = data, .count = 100000, .stream = stream};
+      Work work = communicator.allreduce(request);
+      begun.arrive_and_wait();
+      if (communicator.rank() == 0) break_down(code);
+      EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), says_so);
+      EXPECT_THAT(thrown_by([&] { static_cast<void>(communicator.allreduce(request)); }).what(), says_so);
+      const Error error =
+          thrown_by([&] { static_cast<void>(communicator.register_buffer(data, 1000, MemoryKind::device)); });
+      EXPECT_EQ(error.code(), ErrorCode::system);
+      EXPECT_THAT(error.what(), says_so);
+      flag.raise_here();
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    break_down(0);
+  }
 }
 
 }  // namespace

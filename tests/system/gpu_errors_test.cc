@@ -127,6 +127,89 @@ TEST(GpuErrors, RefusalOfOneRankLeavesTheCommunicatorUsable) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
+/// One rank's GPU has no memory left, or the host has none that it could pin: its call says so in the
+/// driver's words. The others' streams go on, and so does the communicator when there is memory again.
+TEST(GpuErrors, MemoryThatIsUsedUpFailsTheOperationOnly) {
+  using Start = std::function<Work(Communicator&, const GpuFloats&, CompressorState&, void* stream)>;
+  static constexpr std::int32_t one_index[]{3};
+  const std::vector<std::pair<const char*, Start>> calls{
+      {"allreduce", [](Communicator& c, const GpuFloats& floats, CompressorState&,
+                       void* stream) { return c.allreduce(floats.request(stream)); }},
+      {"broadcast",
+       [](Communicator& c, const GpuFloats& floats, CompressorState&, void* stream) {
+         return c.broadcast({.data = floats.data, .count = kCount, .root = 1, .stream = stream});
+       }},
+      {"allgather",
+       [](Communicator& c, const GpuFloats& floats, CompressorState&, void* stream) {
+         const std::uint64_t each = kCount / 2;
+         return c.allgather({.input = floats.data + static_cast<std::uint64_t>(c.rank()) * each,
+                             .output = floats.data,
+                             .count = each,
+                             .stream = stream});
+       }},
+      {"allreduce_sparse",
+       [](Communicator& c, const GpuFloats& floats, CompressorState&, void* stream) {
+         SparseAllreduceRequest request;
+         request.values = floats.data;
+         request.indices = std::span(one_index);
+         request.count = kCount - 8;
+         request.block_elems = 1;
+         request.output = floats.data + 8;
+         request.stream = stream;
+         return c.allreduce_sparse(request);
+       }},
+      {"allreduce_compressed",
+       [](Communicator& c, const GpuFloats& floats, CompressorState& state, void* stream) {
+         return c.allreduce_compressed(
+             {.state = &state, .input = floats.data, .output = floats.data, .stream = stream});
+       }}};
+  for (const auto& [name, start] : calls) {
+    const auto errors = run_ranks(setting(), [&, &name = name, &start = start](Communicator& communicator) {
+      OnGpu on;
+      const GpuFloats floats(communicator, on);
+      CompressorState state(compressor_from_text("topk:0.01"), kCount, GpuOf{floats.data});
+      if (communicator.rank() == 0) {
+        on.gpu().run_out_of_memory(true);
+        const Error error =
+            thrown_by([&] { static_cast<void>(start(communicator, floats, state, on.stream())); });
+        EXPECT_EQ(error.code(), ErrorCode::system) << name;
+        EXPECT_THAT(error.what(), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY")) << name;
+        on.gpu().run_out_of_memory(false);
+      } else {
+        Work work = start(communicator, floats, state, on.stream());
+        work.enqueue_wait(on.stream());
+        EXPECT_TRUE(ends(on, on.stream())) << name;
+        EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("rank 0 refused its request")) << name;
+      }
+      start(communicator, floats, state, on.stream()).wait();
+      const GpuFloats ones(communicator, on);
+      communicator.allreduce(ones.request(on.stream())).wait();
+      EXPECT_THAT(ones.read(on), testing::Each(2.0f)) << name;
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, "") << name;
+  }
+}
+
+/// A call that is captured takes its memory then, and no operation begins if there is none.
+TEST(GpuErrors, MemoryThatIsUsedUpByACapturedCall) {
+  const auto errors = run_ranks(setting(), [](Communicator& communicator) {
+    OnGpu on;
+    const GpuFloats floats(communicator, on);
+    on.gpu().begin_capture(on.stream());
+    on.gpu().run_out_of_memory(true);
+    EXPECT_THAT(
+        thrown_by([&] { static_cast<void>(communicator.allreduce(floats.request(on.stream()))); }).what(),
+        HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
+    on.gpu().run_out_of_memory(false);
+    Work work = communicator.allreduce(floats.request(on.stream()));
+    work.enqueue_wait(on.stream());
+    const auto graph = on.gpu().take_graph(on.stream());
+    on.gpu().launch_graph(on.stream(), graph);
+    EXPECT_THAT(floats.read(on), testing::Each(2.0f));
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
 TEST(GpuErrors, WhatDoesNotTakeItSaysSoAtTheCall) {
   run_ranks(setting(1), [](Communicator& communicator) {
     OnGpu on;

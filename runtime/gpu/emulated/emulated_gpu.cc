@@ -126,8 +126,13 @@ T* EmulatedGpu::reach(T* at, std::size_t bytes) {
   return reinterpret_cast<T*>(piece->pages->device() + (begin - base));
 }
 
+std::unique_ptr<TwoMappings> EmulatedGpu::new_pages(std::size_t bytes, bool host_may_touch) const {
+  if (full_) throw Error(ErrorCode::system, "emulated GPU: CUDA_ERROR_OUT_OF_MEMORY");
+  return std::make_unique<TwoMappings>(bytes, host_may_touch);
+}
+
 PinnedMemory EmulatedGpu::pin(std::size_t bytes) {
-  auto pages = std::make_unique<TwoMappings>(bytes, true);
+  auto pages = new_pages(bytes, true);
   const PinnedMemory memory{.host = pages->host(), .device = pages->device(), .bytes = bytes};
   const std::scoped_lock lock(mutex_);
   pieces_[memory.device] = {.pages = std::move(pages), .pinned = true};
@@ -140,7 +145,7 @@ void EmulatedGpu::unpin(const PinnedMemory& memory) noexcept {
 }
 
 std::byte* EmulatedGpu::allocate(std::size_t bytes) {
-  auto pages = std::make_unique<TwoMappings>(bytes, false);
+  auto pages = new_pages(bytes, false);
   std::byte* const at = pages->host();
   const std::scoped_lock lock(mutex_);
   pieces_[at] = {.pages = std::move(pages), .pinned = false};

@@ -66,6 +66,8 @@ class EmulatedGpu final : public Gpu {
 
   /// From now on it reads no other GPU's memory.
   void refuse_peers() { reads_peers_ = false; }
+  /// From now on it has no memory left, and pins none; or it has some again.
+  void run_out_of_memory(bool out) { full_ = out; }
   /// How many pieces of memory there are, pinned ones too.
   std::size_t pieces();
   /// From now on it does nothing any more, as after an illegal access; `why` is what a driver would say.
@@ -85,12 +87,13 @@ class EmulatedGpu final : public Gpu {
   template <typename T>
   T* reach(T* at, std::size_t bytes);
   const Piece* piece_with(const std::byte* at) const;
+  std::unique_ptr<TwoMappings> new_pages(std::size_t bytes, bool host_may_touch) const;
 
   const unsigned seed_;
   std::shared_mutex launch_mutex_;  // taken before the other one
   std::mutex mutex_;                // of all below
   std::string broken_;
-  std::atomic<bool> reads_peers_{true};
+  std::atomic<bool> reads_peers_{true}, full_{false};
   std::map<const std::byte*, Piece> pieces_;  // by the address at which work finds them
   std::map<Stream, std::unique_ptr<EmulatedStream>> streams_;
   std::map<Stream, Graph> captured_;  // of streams that are captured

@@ -15,6 +15,8 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "runtime/gpu/cuda/cuda_api.h"
@@ -35,7 +37,7 @@ using FakeStream = cuda::Stream;
 
 namespace {
 
-constexpr int kSuccess = 0, kInvalidValue = 1, kNotInitialized = 3, kInvalidContext = 201,
+constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitialized = 3, kInvalidContext = 201,
               kInvalidHandle = 400, kNotFound = 500, kMisaligned = 716;
 
 struct Kernel {
@@ -45,13 +47,26 @@ struct Kernel {
 
 using Graph = std::vector<std::function<void()>>;  // what a stream was told while it was captured
 
+/// A range of addresses of the GPU's. Memory is there in segments: that of cuMemAlloc() is one, and a
+/// reserved range has those that were mapped.
+struct Memory {
+  std::unique_ptr<TwoMappings> pages;
+  std::map<std::size_t, std::size_t> segments;  // where each begins in the range, and its bytes
+  unsigned type = cuda::kMemoryOfDevice;
+  unsigned managed = 0;
+  Context context = nullptr;
+  int ordinal = 0;
+};
+
 /// All of it lives until the process ends, as a driver does.
 struct State {
   std::mutex mutex;
   std::atomic<int> broken{kSuccess};
+  std::atomic<bool> full{false}, pinned_full{false};
   bool initialized = false;
   std::string module;
-  std::map<std::uintptr_t, std::unique_ptr<TwoMappings>> memory;
+  std::map<std::uintptr_t, Memory> memory;
+  std::map<unsigned long long, std::size_t> created;         // the bytes of what may be mapped, by its handle
   std::map<std::uintptr_t, std::size_t> registered, opened;  // the latter are other processes'
   std::map<void*, std::unique_ptr<EmulatedStream>> streams;
   std::vector<std::unique_ptr<Kernel>> kernels;
@@ -61,6 +76,8 @@ State& state() {
   static auto* const s = new State;
   return *s;
 }
+
+constexpr std::size_t kGranularity = 64 << 10;  // a GPU's is 2 MiB
 
 thread_local int contexts = 0, capture_mode = 0;
 auto* const kPrimary = reinterpret_cast<Context>(0x1000);
@@ -78,14 +95,27 @@ auto piece_of(Map& pieces, std::uintptr_t at) {
   return next == pieces.begin() ? pieces.end() : --next;
 }
 
-/// Where the fake GPU reaches memory, or 0 if it does not.
+/// The segment that has the address, as its first address and its bytes. No bytes: there is none.
+std::pair<std::uintptr_t, std::size_t> segment_with(std::uintptr_t at) {
+  const auto range = piece_of(state().memory, at);
+  if (range == state().memory.end()) return {};
+  const std::size_t offset = at - range->first;
+  const auto segment = piece_of(range->second.segments, offset);
+  if (segment == range->second.segments.end() || offset - segment->first >= segment->second) return {};
+  return {range->first + segment->first, segment->second};
+}
+
+/// Where the fake GPU reaches memory, or 0 if it does not. Segments that follow each other are one memory.
 std::uintptr_t reach(std::uintptr_t at, std::size_t bytes) {
   State& s = state();
-  if (const auto found = piece_of(s.memory, at); found != s.memory.end()) {
-    const std::size_t offset = at - found->first;
-    if (offset + bytes <= found->second->bytes())
-      return reinterpret_cast<std::uintptr_t>(found->second->device()) + offset;
+  std::uintptr_t end = at;
+  while (end < at + bytes) {
+    const auto [begin, length] = segment_with(end);
+    if (length == 0) break;
+    end = begin + length;
   }
+  if (const auto found = piece_of(s.memory, at); bytes > 0 && end >= at + bytes)
+    return reinterpret_cast<std::uintptr_t>(found->second.pages->device()) + (at - found->first);
   if (const auto found = piece_of(s.registered, at); found != s.registered.end())
     if (at - found->first + bytes <= found->second) return at;
   if (const auto found = piece_of(s.opened, at); found != s.opened.end())
@@ -269,6 +299,22 @@ FAKE fakeCudaBreak(int error) {
   state().broken = error;
   return kSuccess;
 }
+/// From now on there is no memory left on the GPU, and none that can be pinned, or there is some again.
+FAKE fakeCudaFill(int gpu, int pinned) {
+  state().full = gpu != 0;
+  state().pinned_full = pinned != 0;
+  return kSuccess;
+}
+/// Says that memory is of another kind: managed, of another context than the primary one, or of another GPU.
+FAKE fakeCudaDeclare(DevicePointer pointer, unsigned managed, Context context, int ordinal) {
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().memory.find(pointer);
+  if (found == state().memory.end()) return kInvalidValue;
+  found->second.managed = managed;
+  found->second.context = context;
+  found->second.ordinal = ordinal;
+  return kSuccess;
+}
 /// How many pieces of the host's memory are registered.
 FAKE fakeCudaRegistered() {
   const std::scoped_lock lock(state().mutex);
@@ -287,12 +333,17 @@ FAKE cuDriverGetVersion(int* version) {
 }
 FAKE cuGetErrorName(int error, const char** text) {
   *text = error == 700             ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+          : error == 709           ? "CUDA_ERROR_CONTEXT_IS_DESTROYED"
           : error == kInvalidValue ? "CUDA_ERROR_INVALID_VALUE"
+          : error == kOutOfMemory  ? "CUDA_ERROR_OUT_OF_MEMORY"
                                    : nullptr;
   return *text != nullptr ? kSuccess : kInvalidValue;
 }
 FAKE cuGetErrorString(int error, const char** text) {
-  *text = error == 700 ? "an illegal memory access was encountered" : nullptr;
+  *text = error == 700            ? "an illegal memory access was encountered"
+          : error == 709          ? "context is destroyed"
+          : error == kOutOfMemory ? "out of memory"
+                                  : nullptr;
   return *text != nullptr ? kSuccess : kInvalidValue;
 }
 FAKE cuDeviceGetCount(int* count) {
@@ -333,21 +384,22 @@ FAKE cuCtxPopCurrent_v2(Context* context) {
 FAKE cuPointerGetAttributes(unsigned count, int* attributes, void** values, DevicePointer pointer) {
   if (const int wrong = ready(false)) return wrong;
   const std::scoped_lock lock(state().mutex);
-  const auto found = piece_of(state().memory, pointer);
-  const bool there = found != state().memory.end() && pointer < found->first + found->second->bytes();
+  static const Memory nothing{.pages = nullptr, .segments = {}, .type = 0, .ordinal = -2};
+  const bool there = segment_with(pointer).second != 0;
+  const Memory& found = there ? piece_of(state().memory, pointer)->second : nothing;
   for (unsigned i = 0; i < count; ++i) {
     switch (attributes[i]) {
       case cuda::kAttributeContext:
-        *static_cast<Context*>(values[i]) = there ? kPrimary : nullptr;
+        *static_cast<Context*>(values[i]) = found.context;
         break;
       case cuda::kAttributeMemoryType:
-        *static_cast<unsigned*>(values[i]) = there ? cuda::kMemoryOfDevice : 0;
+        *static_cast<unsigned*>(values[i]) = found.type;
         break;
       case cuda::kAttributeIsManaged:
-        *static_cast<unsigned*>(values[i]) = 0;
+        *static_cast<unsigned*>(values[i]) = found.managed;
         break;
       case cuda::kAttributeDeviceOrdinal:
-        *static_cast<int*>(values[i]) = there ? 0 : -2;
+        *static_cast<int*>(values[i]) = found.ordinal;
         break;
       default:
         return kInvalidValue;
@@ -358,15 +410,13 @@ FAKE cuPointerGetAttributes(unsigned count, int* attributes, void** values, Devi
 FAKE cuMemGetAddressRange_v2(DevicePointer* base, std::size_t* bytes, DevicePointer pointer) {
   if (const int wrong = ready()) return wrong;
   const std::scoped_lock lock(state().mutex);
-  const auto found = piece_of(state().memory, pointer);
-  if (found == state().memory.end()) return kNotFound;
-  *base = found->first;
-  *bytes = found->second->bytes();
-  return kSuccess;
+  std::tie(*base, *bytes) = segment_with(pointer);
+  return *bytes == 0 ? kNotFound : kSuccess;
 }
 FAKE cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   if (const int wrong = ready()) return wrong;
   if (flags != (cuda::kHostRegisterPortable | cuda::kHostRegisterMapped)) return kInvalidValue;
+  if (state().pinned_full) return kOutOfMemory;
   const std::scoped_lock lock(state().mutex);
   state().registered[reinterpret_cast<std::uintptr_t>(memory)] = bytes;
   return kSuccess;
@@ -519,16 +569,75 @@ FAKE cuThreadExchangeStreamCaptureMode(int* mode) {
 }
 FAKE cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
   if (const int wrong = ready()) return wrong;
+  if (state().full) return kOutOfMemory;
   auto pages = std::make_unique<TwoMappings>(bytes, false);
   const std::scoped_lock lock(state().mutex);
   *pointer = reinterpret_cast<DevicePointer>(pages->host());
-  state().memory[*pointer] = std::move(pages);
+  state().memory[*pointer] = {.pages = std::move(pages), .segments = {{0, bytes}}, .context = kPrimary};
   return kSuccess;
 }
 FAKE cuMemFree_v2(DevicePointer pointer) {
   if (const int wrong = ready()) return wrong;
   const std::scoped_lock lock(state().mutex);
   return state().memory.erase(pointer) == 1 ? kSuccess : kInvalidValue;
+}
+/// Virtual memory: addresses are reserved, and memory is created and mapped there apart from that. It belongs
+/// to no context.
+FAKE cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) {
+  *bytes = kGranularity;
+  return ready();
+}
+FAKE cuMemAddressReserve(DevicePointer* pointer, std::size_t bytes, std::size_t, DevicePointer,
+                         unsigned long long) {
+  if (const int wrong = ready()) return wrong;
+  if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
+  auto pages = std::make_unique<TwoMappings>(bytes, false);
+  const std::scoped_lock lock(state().mutex);
+  *pointer = reinterpret_cast<DevicePointer>(pages->host());
+  state().memory[*pointer] = {.pages = std::move(pages), .segments = {}};
+  return kSuccess;
+}
+FAKE cuMemAddressFree(DevicePointer pointer, std::size_t) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto found = state().memory.find(pointer);
+  if (found == state().memory.end() || !found->second.segments.empty()) return kInvalidValue;
+  state().memory.erase(found);
+  return kSuccess;
+}
+FAKE cuMemCreate(unsigned long long* handle, std::size_t bytes, const void*, unsigned long long) {
+  if (const int wrong = ready()) return wrong;
+  if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
+  const std::scoped_lock lock(state().mutex);
+  *handle = state().created.empty() ? 1 : state().created.rbegin()->first + 1;
+  state().created[*handle] = bytes;
+  return kSuccess;
+}
+FAKE cuMemRelease(unsigned long long handle) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  return state().created.erase(handle) == 1 ? kSuccess : kInvalidValue;
+}
+FAKE cuMemMap(DevicePointer pointer, std::size_t bytes, std::size_t offset, unsigned long long handle,
+              unsigned long long) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto created = state().created.find(handle);
+  const auto range = piece_of(state().memory, pointer);
+  if (created == state().created.end() || created->second != bytes || offset != 0 ||
+      range == state().memory.end() || pointer - range->first + bytes > range->second.pages->bytes())
+    return kInvalidValue;
+  range->second.segments[pointer - range->first] = bytes;
+  return kSuccess;
+}
+FAKE cuMemSetAccess(DevicePointer, std::size_t, const void*, std::size_t) { return ready(); }
+FAKE cuMemUnmap(DevicePointer pointer, std::size_t) {
+  if (const int wrong = ready()) return wrong;
+  const std::scoped_lock lock(state().mutex);
+  const auto range = piece_of(state().memory, pointer);
+  return range != state().memory.end() && range->second.segments.erase(pointer - range->first) == 1
+             ? kSuccess
+             : kInvalidValue;
 }
 /// Whole allocations, which the pages of a memfd stand for.
 FAKE cuMemGetHandleForAddressRange(void* handle, DevicePointer pointer, std::size_t bytes, int type,
@@ -538,9 +647,9 @@ FAKE cuMemGetHandleForAddressRange(void* handle, DevicePointer pointer, std::siz
   const auto found = state().memory.find(pointer);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   if (found == state().memory.end() || type != cuda::kRangeHandleDmabuf || flags != 0 ||
-      pointer % page != 0 || bytes % page != 0 || bytes > found->second->bytes())
+      pointer % page != 0 || bytes % page != 0 || bytes > found->second.pages->bytes())
     return kInvalidValue;
-  const int descriptor = ::fcntl(found->second->descriptor(), F_DUPFD_CLOEXEC, 0);
+  const int descriptor = ::fcntl(found->second.pages->descriptor(), F_DUPFD_CLOEXEC, 0);
   std::memcpy(handle, &descriptor, sizeof descriptor);
   return descriptor < 0 ? kInvalidHandle : kSuccess;
 }
@@ -549,8 +658,9 @@ FAKE cuIpcGetMemHandle(cuda::IpcHandle* handle, DevicePointer pointer) {
   if (const int wrong = ready()) return wrong;
   const std::scoped_lock lock(state().mutex);
   const auto found = state().memory.find(pointer);
-  if (found == state().memory.end()) return kInvalidValue;
-  const long all[]{::getpid(), found->second->descriptor(), static_cast<long>(found->second->bytes())};
+  if (found == state().memory.end() || found->second.context == nullptr) return kInvalidValue;
+  const TwoMappings& pages = *found->second.pages;
+  const long all[]{::getpid(), pages.descriptor(), static_cast<long>(pages.bytes())};
   std::memcpy(handle->bytes, all, sizeof all);
   return kSuccess;
 }
