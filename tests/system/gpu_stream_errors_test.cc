@@ -149,26 +149,29 @@ TEST(GpuStreamErrors, TooLittleRoomInAHierarchy) {
 /// A list that has not come must not keep a failed communicator waiting.
 TEST(GpuStreamErrors, AbortInAHierarchy) {
   for (const Result result : {Result::dense, Result::packed}) {
-    const Case c{.count = 300, .block = 1, .result = result};
-    std::barrier called(4);
-    const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& communicator) {
-      OnGpu on;
-      Sparse sparse(communicator, on, c, {1, 2, 9});
-      communicator.allreduce_sparse(sparse.request).wait();  // by then the levels have met
-      const gpu::Flag flag = on.gpu().take_flag();
-      if (communicator.rank() == 0) on.gpu().await(on.stream(), flag.device, flag.value);
-      Work work = communicator.allreduce_sparse(sparse.request);
-      void* const other = on.gpu().make_stream();
-      work.enqueue_wait(other);
-      called.arrive_and_wait();
-      if (communicator.rank() == 3) communicator.abort("enough");
-      on.gpu().synchronize(other);
-      EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("enough"));
-      flag.raise_here();
-      on.gpu().synchronize(on.stream());
-      on.gpu().destroy_stream(other);
-    });
-    for (const std::string& error : errors) EXPECT_EQ(error, "");
+    for (const int aborts : {0, 3}) {
+      const Case c{.count = 300, .block = 1, .result = result};
+      std::barrier called(4), failed(4);
+      const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& communicator) {
+        OnGpu on;
+        Sparse sparse(communicator, on, c, {1, 2, 9});
+        communicator.allreduce_sparse(sparse.request).wait();  // by then the levels have met
+        const gpu::Flag flag = on.gpu().take_flag();
+        if (communicator.rank() == 0) on.gpu().await(on.stream(), flag.device, flag.value);
+        Work work = communicator.allreduce_sparse(sparse.request);
+        void* const other = on.gpu().make_stream();
+        work.enqueue_wait(other);
+        called.arrive_and_wait();
+        if (communicator.rank() == aborts) communicator.abort("enough");
+        on.gpu().synchronize(other);
+        EXPECT_THAT(thrown_by([&] { work.wait(); }).what(), HasSubstr("enough")) << communicator.rank();
+        failed.arrive_and_wait();  // as long as the list has not come, no rank can have a result
+        flag.raise_here();
+        on.gpu().synchronize(on.stream());
+        on.gpu().destroy_stream(other);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+    }
   }
 }
 

@@ -17,10 +17,10 @@ class DenseTwoLevelSum final : public TwoLevelSum {
   DenseTwoLevelSum(Levels& levels, TwoLevelRequest request);
   void announce() override;
   void begin() override;
+  void refuse(const Failure& failure) override;
 
  protected:
   void take_list(const HostList& list) override;
-  void refuse(const Failure& failure) override;
 
  private:
   struct PieceState {

@@ -16,10 +16,10 @@ class PackedTwoLevelSum final : public TwoLevelSum {
   PackedTwoLevelSum(Levels& levels, TwoLevelRequest request);
   void announce() override;
   void begin() override;
+  void refuse(const Failure& failure) override { failure_ = failure; }
 
  protected:
   void take_list(const HostList& list) override;
-  void refuse(const Failure& failure) override { failure_ = failure; }
 
  private:
   using Operation = engine::Operation;

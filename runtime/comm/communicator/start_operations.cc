@@ -345,10 +345,14 @@ std::shared_ptr<Operation> CommunicatorCore::launch(std::unique_lock<std::mutex>
   if (p.known == Prepared::Input::source && !p.gpu_step) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
   if (operation->staged) {
-    std::function<void()> begin;
+    StagingThread::Begin begin;
     if (levels)
-      begin = [sum = std::exchange(levels, nullptr), coming] {
-        if (coming) sum->give_list(*coming);
+      begin = [sum = std::exchange(levels, nullptr), coming](const std::optional<Failure>& no_input) {
+        if (no_input) {
+          sum->refuse(*no_input);
+        } else if (coming) {
+          sum->give_list(*coming);
+        }
         sum->begin();
       };
     staging_.watch(std::move(p.staged), operation, std::move(begin));

@@ -41,7 +41,7 @@ void TwoLevelRequest::count_traffic(const engine::Operation& step) const {
 void TwoLevelSum::give_list(const StagedWork& staged) {
   const PlainFloats floats;  // for the sums of duplicates
   try {
-    take_list(staged.list_for_others().value_or(HostList{}));
+    take_list(staged.list_for_others().value());
   } catch (const std::exception& e) {
     refuse(failure_of(e));
   }

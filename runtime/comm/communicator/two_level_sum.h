@@ -69,14 +69,16 @@ class TwoLevelSum : public std::enable_shared_from_this<TwoLevelSum> {
   virtual void announce() = 0;
   /// Lets the first steps begin. It may start operations, and wait until there is room for them.
   virtual void begin() = 0;
-  /// Gives it, before it begins, the caller's list, which was on a GPU when the sum was made. If it is wrong,
-  /// the steps are refused. If it has not come, because the communicator has failed, there is none.
+  /// Gives it, before it begins, the caller's list, which was on a GPU when the sum was made, and has come.
+  /// If it is wrong, the steps are refused.
   void give_list(const StagedWork& staged);
+  /// Has this rank refuse its steps when it begins, so that no rank gets a result: what it would sum is
+  /// wrong, or has not come from a GPU.
+  virtual void refuse(const Failure& failure) = 0;
 
  protected:
   /// Throws Error if it is wrong.
   virtual void take_list(const HostList& list) = 0;
-  virtual void refuse(const Failure& failure) = 0;
 };
 
 /// Makes the sum that the request asks for. `levels` outlive it.

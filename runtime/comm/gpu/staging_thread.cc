@@ -66,7 +66,7 @@ std::shared_ptr<StagedCompressed> StagingThread::make(std::shared_ptr<GpuStep> s
 }
 
 void StagingThread::watch(std::shared_ptr<StagedWork> staged, std::shared_ptr<Operation> operation,
-                          std::function<void()> begin) {
+                          Begin begin) {
   {
     const std::scoped_lock lock(mutex_);
     new_entries_.push_back({.staged = std::move(staged),
@@ -156,7 +156,7 @@ StagingThread::Step StagingThread::step(Entry& entry) {
                   fmt::format("operation {}: {}", entry.operation->epoch, engine::hidden_text(*block))};
   }
   if (entry.begin) {
-    std::exchange(entry.begin, nullptr)();
+    std::exchange(entry.begin, nullptr)(why_no_input(entry));
     return Step::moved;
   }
   if (!exchanged) return Step::waits;
@@ -166,6 +166,14 @@ StagingThread::Step StagingThread::step(Entry& entry) {
   if (!staged.is_placed() && !entry.broken) return Step::waits;
   end(entry);
   return Step::over;
+}
+
+/// Why the input has not come whole, and is not waited for, or nothing if it is there.
+std::optional<Failure> StagingThread::why_no_input(const Entry& entry) const {
+  if (entry.staged->all_published()) return std::nullopt;
+  if (failed_.load(std::memory_order_acquire)) return why_failed_;
+  if (entry.broken) return entry.broken;
+  return entry.failure ? entry.failure : entry.operation->failure();
 }
 
 /// Called when nothing has moved for a while. A GPU that does no more work, or a stream that does not come to

@@ -51,10 +51,13 @@ class StagingThread {
                                          StagedWork::Exchanged exchanged);
   /// A stream for callers who have none of their own, made by the first call. Throws Error{system}.
   gpu::Stream callers_stream(const std::shared_ptr<gpu::Gpu>& gpu);
-  /// Takes an operation that has begun to its end. If other operations exchange its tensor, `begin` begins
-  /// them: it is called once, when the whole input is there, or when it is not waited for any more.
+  /// What begins the operations that exchange a tensor in place of its own. It is called once: when the whole
+  /// input is there, or with the reason why it is not waited for any more. What lies in its place must not be
+  /// summed then, because other ranks may not have learned that reason yet.
+  using Begin = std::function<void(const std::optional<Failure>& no_input)>;
+  /// Takes an operation that has begun to its end. `begin` is empty if it exchanges its tensor itself.
   void watch(std::shared_ptr<StagedWork> staged, std::shared_ptr<engine::Operation> operation,
-             std::function<void()> begin = nullptr);
+             Begin begin = nullptr);
   /// Waits for no input any more, because the communicator has failed, and for no other rank's GPU.
   void begin_all(const Failure& why);
   /// Returns when no operation is left. Precondition: all have been exchanged, or have failed.
@@ -66,7 +69,7 @@ class StagingThread {
   struct Entry {
     std::shared_ptr<StagedWork> staged;
     std::shared_ptr<engine::Operation> operation;
-    std::function<void()> begin;  // empty when it has been called
+    Begin begin;  // empty when it has been called
     std::chrono::steady_clock::time_point begun;
     bool settled = false;                           // all of its groups have been told what becomes of them
     bool told = false;                              // the communicator was failed for this one
@@ -78,6 +81,7 @@ class StagingThread {
   std::shared_ptr<StagingSlots> start(const std::shared_ptr<gpu::Gpu>& gpu);
   void run();
   Step step(Entry& entry);
+  std::optional<Failure> why_no_input(const Entry& entry) const;
   void look_for_trouble(Entry& entry) const;
   void end(const Entry& entry);
 
