@@ -233,6 +233,12 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   return to;
 }
 
+/// What the host has computed for an operation whose result has memory already.
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());
+  return copy_from(from, to, false);
+}
+
 at::Tensor as_strided(const at::Tensor& t, at::IntArrayRef size, at::IntArrayRef stride,
                       c10::optional<std::int64_t> offset) {
   return at::native::as_strided_tensorimpl(t, size, stride, offset);
@@ -315,6 +321,11 @@ at::Tensor copy_sparse_from(const at::Tensor& from, const at::Tensor& to, bool) 
   return at::native::copy_sparse_(target, from);
 }
 
+at::Tensor& divide_sparse(at::Tensor& t, const at::Tensor& by) {
+  t._values().copy_(at::div(t._values(), by));
+  return t;
+}
+
 at::Tensor coalesce(const at::Tensor& t) {
   return on_the_host([&] {
     const at::Tensor all =
@@ -331,20 +342,28 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
   m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("as_strided", as_strided);
   m.impl("_reshape_alias", reshape_alias);
   m.impl("view", view);
   m.impl("resize_", resize);
   m.impl("zero_", zero);
   m.impl("cat", cat);
-  for (const char* const name : {"add.Tensor", "sub.Tensor", "div.Tensor_mode"})
+  for (const char* const name : {"add.Tensor", "sub.Tensor", "div.Tensor", "div.Tensor_mode", "mul.Tensor",
+                                 "mul.out", "sum.dim_IntList", "sum", "index_select", "fill_.Scalar"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute>());
 }
+
+#if TORCH_VERSION_MAJOR < 2
+/// What has no gradient, as collectives, goes on to the device.
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+#endif
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("empty.memory_format", empty_sparse);
   m.impl("_sparse_coo_tensor_with_dims_and_tensors", sparse_of);
   m.impl("_coalesce", coalesce);
+  m.impl("div_.Tensor", divide_sparse);
   m.impl("_indices", at::native::_indices_sparse);
   m.impl("_values", at::native::_values_sparse);
   m.impl("indices", at::native::indices_sparse);
