@@ -192,7 +192,7 @@ class Capture {
 };
 
 TEST_F(CudaTest, GraphsSumAgainWithEachLaunch) {
-  constexpr int kRanks = 2, kLaunches = 100;
+  constexpr int kRanks = 2, kLaunches = 1000;
   constexpr std::uint64_t kFloats = 60000;
   std::barrier<> ready(kRanks), over(kRanks);  // see above
   const auto errors = run_ranks({.ranks = kRanks, .options = {}}, [&](Communicator& communicator) {
@@ -210,11 +210,15 @@ TEST_F(CudaTest, GraphsSumAgainWithEachLaunch) {
     device->copy(stream, floats, data, kFloats * sizeof(float));
     capture.end();
     ready.arrive_and_wait();
+    const int made = on_device() ? 0 : driver_function<int()>("fakeCudaMade")();
     for (int launch = 0; launch < kLaunches; ++launch) {
       std::fill_n(floats, kFloats, static_cast<float>(launch + communicator.rank()));
       capture.launch();
       device->synchronize(stream);
       ASSERT_THAT(std::span(floats, kFloats), Each(static_cast<float>(2 * launch + 1))) << launch;
+    }
+    if (!on_device()) {
+      EXPECT_EQ(driver_function<int()>("fakeCudaMade")(), made);
     }
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");

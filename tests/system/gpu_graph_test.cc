@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "nzcl/compress.h"
 #include "tests/system/by_hierarchy.h"
 #include "tests/system/gpu_floats.h"
 #include "tests/system/run_on_gpu.h"
@@ -285,6 +286,13 @@ TEST(GpuGraphs, ARefusedCallBeginsNothing) {
       stream.stream = on.stream();
       EXPECT_THAT(thrown_by([&] { (void)c.allreduce_sparse(stream); }).what(),
                   HasSubstr("captured into a graph"));
+      CompressorState state(compressor_from_text("topk:0.01"), kCount, GpuOf{floats.data});
+      EXPECT_THAT(
+          thrown_by([&] {
+            (void)c.allreduce_compressed(
+                {.state = &state, .input = floats.data, .output = floats.data, .stream = on.stream()});
+          }).what(),
+          testing::AllOf(HasSubstr("captured into a graph"), HasSubstr("no compressors")));
       request.block_elems = 0;
       EXPECT_EQ(thrown_by([&] { (void)c.allreduce(request); }).code(), ErrorCode::invalid_argument);
       request.block_elems = 256;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -63,6 +64,7 @@ struct State {
   std::mutex mutex;
   std::atomic<int> broken{kSuccess};
   std::atomic<bool> full{false}, pinned_full{false};
+  std::atomic<int> made{0};
   bool initialized = false;
   std::string module;
   std::map<std::uintptr_t, Memory> memory;
@@ -315,6 +317,8 @@ FAKE fakeCudaDeclare(DevicePointer pointer, unsigned managed, Context context, i
   found->second.ordinal = ordinal;
   return kSuccess;
 }
+/// How often something was allocated, registered, opened or made.
+FAKE fakeCudaMade() { return state().made; }
 /// How many pieces of the host's memory are registered.
 FAKE fakeCudaRegistered() {
   const std::scoped_lock lock(state().mutex);
@@ -324,6 +328,7 @@ FAKE fakeCudaRegistered() {
 // --- The driver.
 
 FAKE cuInit(unsigned) {
+  if (const char* const wrong = std::getenv("FAKE_CUDA_INIT")) return std::atoi(wrong);
   state().initialized = true;
   return state().broken;
 }
@@ -334,6 +339,7 @@ FAKE cuDriverGetVersion(int* version) {
 FAKE cuGetErrorName(int error, const char** text) {
   *text = error == 700             ? "CUDA_ERROR_ILLEGAL_ADDRESS"
           : error == 709           ? "CUDA_ERROR_CONTEXT_IS_DESTROYED"
+          : error == 100           ? "CUDA_ERROR_NO_DEVICE"
           : error == kInvalidValue ? "CUDA_ERROR_INVALID_VALUE"
           : error == kOutOfMemory  ? "CUDA_ERROR_OUT_OF_MEMORY"
                                    : nullptr;
@@ -415,6 +421,7 @@ FAKE cuMemGetAddressRange_v2(DevicePointer* base, std::size_t* bytes, DevicePoin
 }
 FAKE cuMemHostRegister_v2(void* memory, std::size_t bytes, unsigned flags) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   if (flags != (cuda::kHostRegisterPortable | cuda::kHostRegisterMapped)) return kInvalidValue;
   if (state().pinned_full) return kOutOfMemory;
   const std::scoped_lock lock(state().mutex);
@@ -432,6 +439,7 @@ FAKE cuMemHostGetDevicePointer_v2(DevicePointer* pointer, void* memory, unsigned
 }
 FAKE cuModuleLoadDataEx(Module* module, const void* image, unsigned, int*, void**) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   state().module = static_cast<const char*>(image);
   *module = reinterpret_cast<Module>(&state().module);
   return state().module.find(".version 6.4") != std::string::npos ? kSuccess : kInvalidValue;
@@ -475,6 +483,7 @@ FAKE cuLaunchKernel(Function function, unsigned grid, unsigned grid_y, unsigned 
 }
 FAKE cuStreamCreate(FakeStream* stream, unsigned flags) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   if (flags != cuda::kStreamNonBlocking) return kInvalidValue;
   auto made = std::make_unique<EmulatedStream>(2);
   *stream = reinterpret_cast<FakeStream>(made.get());
@@ -569,6 +578,7 @@ FAKE cuThreadExchangeStreamCaptureMode(int* mode) {
 }
 FAKE cuMemAlloc_v2(DevicePointer* pointer, std::size_t bytes) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   if (state().full) return kOutOfMemory;
   auto pages = std::make_unique<TwoMappings>(bytes, false);
   const std::scoped_lock lock(state().mutex);
@@ -590,6 +600,7 @@ FAKE cuMemGetAllocationGranularity(std::size_t* bytes, const void*, int) {
 FAKE cuMemAddressReserve(DevicePointer* pointer, std::size_t bytes, std::size_t, DevicePointer,
                          unsigned long long) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
   auto pages = std::make_unique<TwoMappings>(bytes, false);
   const std::scoped_lock lock(state().mutex);
@@ -607,6 +618,7 @@ FAKE cuMemAddressFree(DevicePointer pointer, std::size_t) {
 }
 FAKE cuMemCreate(unsigned long long* handle, std::size_t bytes, const void*, unsigned long long) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   if (bytes == 0 || bytes % kGranularity != 0) return kInvalidValue;
   const std::scoped_lock lock(state().mutex);
   *handle = state().created.empty() ? 1 : state().created.rbegin()->first + 1;
@@ -666,6 +678,7 @@ FAKE cuIpcGetMemHandle(cuda::IpcHandle* handle, DevicePointer pointer) {
 }
 FAKE cuIpcOpenMemHandle_v2(DevicePointer* pointer, cuda::IpcHandle handle, unsigned flags) {
   if (const int wrong = ready()) return wrong;
+  ++state().made;
   long all[3]{};
   std::memcpy(all, handle.bytes, sizeof all);
   if (all[0] == ::getpid() || flags != cuda::kIpcLazyEnablePeerAccess) return kInvalidValue;
