@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# What a machine's driver for GPUs comes to: nzcl_info says what it finds, or why nothing, and the driver is opened when somebody has memory
+# of a GPU, and not before. A library in a folder that the loader looks into first stands for the machine's driver.
+#   driver_test.sh CASE INFO ALLREDUCE_PERF FAKE_DRIVER
+set -euo pipefail
+case_name=$1 info=$2 allreduce=$3 fake=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export NZCL_LOG_LEVEL=warn
+
+fail() {
+  echo "FAILED: $*" >&2
+  tail -n 20 "$work"/*.out >&2
+  exit 1
+}
+# driver FILE: from now on it is the machine's.
+driver() { ln -sf "$1" "$work/libcuda.so.1"; }
+# with_driver COMMAND...
+with_driver() { LD_LIBRARY_PATH=$work "$@"; }
+# gpus: the lines of nzcl_info about GPUs.
+gpus() { with_driver "$info" >"$work/info.out" 2>&1 && sed -n '/^GPUs/,/^$/p' "$work/info.out" || fail "nzcl_info"; }
+# openings COMMAND...: how many of its processes have opened the driver.
+openings() {
+  with_driver env LD_DEBUG=files LD_DEBUG_OUTPUT="$work/opened" "$@" >"$work/run.out" 2>&1 || fail "$*"
+  (grep -l "calling init: $work/libcuda.so.1" "$work"/opened.* || true) | wc -l
+  rm -f "$work"/opened.*
+}
+
+case $case_name in
+  info)
+    driver "$(ldconfig -p | sed -n 's|.* => \(/.*/libm.so.6\)$|\1|p' | head -n 1)"
+    gpus | grep -qF 'none: no CUDA driver: libcuda.so.1 has no cuInit, so it is older than CUDA 11.7; memory of a GPU needs NVIDIA' ||
+      fail "it does not say that the driver is too old"
+    echo 'no library' >"$work/text"
+    driver "$work/text"
+    gpus | grep -qE "none: no CUDA driver: .*libcuda.so.1: (file too short|invalid ELF header)" || fail "it does not say that the driver is broken"
+    driver "$fake"
+    gpus >"$work/gpus.out"
+    grep -qE '^ +GPU 0: Fake GPU, compute capability 9.0' "$work/gpus.out" || fail "it does not say which GPU there is"
+    grep -qE '^ +driver for CUDA 12.2' "$work/gpus.out" || fail "it does not say which driver there is"
+    FAKE_CUDA_INIT=999 gpus | grep -qF 'none: no CUDA driver: cuInit: CUDA error 999' || fail "it does not say that the driver does not start"
+    FAKE_CUDA_INIT=100 gpus | grep -qF 'none: no CUDA driver: cuInit: CUDA_ERROR_NO_DEVICE' || fail "it does not say that there is no GPU"
+    rm "$work/libcuda.so.1"
+    [[ -n $(ldconfig -p | grep 'libcuda.so.1 ') ]] && exit # the machine has a driver of its own
+    gpus | grep -qF 'none: no CUDA driver: libcuda.so.1: cannot open shared object file' || fail "it does not say that there is no driver"
+    ;;
+  opened)
+    driver "$fake"
+    n=$(openings "$allreduce" --ranks 2 --transport shm -b 100000 -n 2 -w 0 --memory host)
+    [[ $n == 0 ]] || fail "$n processes without memory of a GPU have opened the driver"
+    n=$(openings "$allreduce" --ranks 2 --transport shm -b 100000 -n 2 -w 0 --memory cuda)
+    ((n >= 2)) || fail "$n processes with memory of a GPU have opened the driver"
+    ;;
+  *) fail "no such case" ;;
+esac
