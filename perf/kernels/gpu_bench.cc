@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -20,17 +21,20 @@ namespace {
 
 using namespace nzcl::gpu;
 
-constexpr std::uint64_t kBytes = 64 << 20, kBlockBytes = 1024;  // 256 float32
+constexpr std::uint64_t kBlockBytes = 1024;  // 256 float32
 constexpr std::uint64_t kSliceBlocks = 512;
 /// Tensors that are used in turn, so that none of them is in a cache.
 constexpr std::size_t kTensors = 8;
 constexpr int kTimes = 40;
 
 struct Bench {
-  explicit Bench(std::shared_ptr<Gpu> on) : gpu(std::move(on)), stream(gpu->make_stream()) {
-    for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back(gpu->allocate(kBytes));
-    on_gpu = gpu->allocate(kBytes);
-    pinned = gpu->pin(kBytes);
+  Bench(std::shared_ptr<Gpu> on, std::uint64_t mib)
+      : gpu(std::move(on)),
+        stream(gpu->make_stream()),
+        shape{.bytes = mib << 20, .block_bytes = kBlockBytes, .slice_blocks = kSliceBlocks} {
+    for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back(gpu->allocate(shape.bytes));
+    on_gpu = gpu->allocate(shape.bytes);
+    pinned = gpu->pin(shape.bytes);
     bits = gpu->pin(shape.words() * sizeof(std::uint64_t));
     flags = gpu->pin(shape.slices() * sizeof(std::uint32_t));
     union_bits = gpu->pin(bits.bytes);
@@ -40,7 +44,7 @@ struct Bench {
 
   void fill(double density) {
     std::mt19937 random(1);
-    std::vector<std::byte> tensor(kBytes);
+    std::vector<std::byte> tensor(shape.bytes);
     auto* const words = reinterpret_cast<std::uint64_t*>(bits.host);
     std::memset(words, 0, bits.bytes);
     for (std::uint64_t b = 0; b < shape.blocks(); ++b) {
@@ -48,7 +52,7 @@ struct Bench {
       std::memset(tensor.data() + b * kBlockBytes, 1, kBlockBytes);
       words[b / 64] |= std::uint64_t{1} << b % 64;
     }
-    for (std::byte* const to : tensors) gpu->copy(stream, to, tensor.data(), kBytes);
+    for (std::byte* const to : tensors) gpu->copy(stream, to, tensor.data(), shape.bytes);
     gpu->synchronize(stream);
   }
 
@@ -103,22 +107,25 @@ struct Bench {
 
   std::shared_ptr<Gpu> gpu;
   Stream stream;
-  Shape shape{.bytes = kBytes, .block_bytes = kBlockBytes, .slice_blocks = kSliceBlocks};
+  const Shape shape;
   std::vector<std::byte*> tensors, opened;
   std::byte* on_gpu = nullptr;
   PinnedMemory pinned, bits, flags, union_bits, table;
   std::uint32_t value = 0;
 };
 
-int run(std::string_view memory) {
-  if (memory != "cuda" && memory != "emulated") {
-    fmt::print("usage: nzcl_gpu_bench cuda|emulated\n");
+int run(std::string_view memory, std::uint64_t mib) {
+  constexpr std::uint64_t kMostMib = 1024;
+  if ((memory != "cuda" && memory != "emulated") || mib == 0 || mib > kMostMib) {
+    fmt::print("usage: nzcl_gpu_bench cuda|emulated [MIB]\nMIB: of each tensor, 64 by default, at most {}\n",
+               kMostMib);
     return memory == "--help" ? 0 : 2;
   }
   std::shared_ptr<Gpu> gpu = EmulatedGpu::make();
   if (memory == "cuda") gpu = CudaGpu::number(CudaDriver::open(), 0);
-  Bench bench(gpu);
-  fmt::print("{}: kernels for 64 MiB in blocks of 1 KiB, out of cache, in us\n\n", gpu->name());
+  Bench bench(gpu, mib);
+  fmt::print("{}: kernels for {} MiB in blocks of 1 KiB, {} tensors in turn, in us\n\n", gpu->name(), mib,
+             kTensors);
   fmt::print("| density | pack to the GPU's memory | pack to pinned memory | place from pinned memory | ");
   fmt::print(
       "sum half of two in the GPU's memory | place from the GPU's memory |\n|---|---|---|---|---|---|\n");
@@ -133,7 +140,7 @@ int run(std::string_view memory) {
     std::fflush(stdout);
   }
   fmt::print("\n");
-  print_gpu_steps(gpu);
+  print_gpu_steps(gpu, mib);
   return 0;
 }
 
@@ -142,7 +149,9 @@ int run(std::string_view memory) {
 
 int main(int argc, char** argv) {
   try {
-    return perf::run(argc == 2 ? argv[1] : "");
+    constexpr std::uint64_t kMib = 64;
+    const bool known = argc == 2 || argc == 3;
+    return perf::run(known ? argv[1] : "", argc == 3 ? std::strtoull(argv[2], nullptr, 10) : kMib);
   } catch (const std::exception& e) {
     fmt::print(stderr, "nzcl_gpu_bench: {}\n", e.what());
     return 1;

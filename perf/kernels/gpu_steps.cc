@@ -21,7 +21,6 @@ namespace {
 
 using namespace nzcl::gpu;
 
-constexpr std::uint64_t kElements = 16 << 20, kBytes = kElements * sizeof(float);
 /// Gradients that are used in turn, so that none of them is in a cache.
 constexpr std::size_t kGradients = 8;
 constexpr int kTimes = 24;
@@ -29,28 +28,30 @@ constexpr int kTimes = 24;
 constexpr float kReachedByOnePercent = 2.5758F;
 
 struct Steps {
-  explicit Steps(std::shared_ptr<Gpu> on)
-      : gpu(std::move(on)),
+  Steps(std::shared_ptr<Gpu> on, std::uint64_t mib)
+      : elements((mib << 20) / sizeof(float)),
+        gpu(std::move(on)),
         stream(gpu->make_stream()),
-        copy(gpu->allocate(kBytes)),
-        offsets(gpu->pin(kElements * sizeof(std::uint16_t))),
-        values(gpu->pin(kBytes)),
+        copy(gpu->allocate(bytes())),
+        offsets(gpu->pin(elements * sizeof(std::uint16_t))),
+        values(gpu->pin(bytes())),
         words(gpu->pin((slices() + 1) * (sizeof(SelectCounts) + sizeof(FoundRank)))),
         flags(gpu->pin(slices() * sizeof(std::uint32_t))) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    std::vector<float> gradient(kElements);
+    std::vector<float> gradient(elements);
     std::ranges::generate(gradient, [&] { return normal(random); });
-    residual.reserve(kElements);
+    residual.reserve(elements);
     for (const float x : gradient) residual.push_back(10 * x);
     for (std::size_t i = 0; i < kGradients; ++i) {
-      gradients.push_back(gpu->allocate(kBytes));
+      gradients.push_back(gpu->allocate(bytes()));
       std::ranges::rotate(gradient, gradient.begin() + 1009);
-      gpu->copy(stream, gradients.back(), gradient.data(), kBytes);
+      gpu->copy(stream, gradients.back(), gradient.data(), bytes());
       gpu->synchronize(stream);
     }
   }
-  static constexpr std::uint64_t slices() { return SelectJob{.elements = kElements}.slices(); }
+  std::uint64_t bytes() const { return elements * sizeof(float); }
+  std::uint64_t slices() const { return SelectJob{.elements = elements}.slices(); }
 
   /// Microseconds of one of many launches in a row.
   double time(auto launch) {
@@ -67,7 +68,7 @@ struct Steps {
   /// AdaComp selects what grows beside a residual that is ten times the gradient, as after some steps of
   /// training. `exact`: the threshold is found in each step.
   double time_step(const nzcl::Compressor& compressor, std::uint32_t bin, bool exact) {
-    const std::vector<nzcl::Layer> layers{{.elements = kElements}};
+    const std::vector<nzcl::Layer> layers{{.elements = elements}};
     nzcl::comm::GpuArrays arrays(gpu, compressor, nzcl::compress::Layout(layers, bin));
     const bool grows = std::holds_alternative<nzcl::AdaComp>(compressor.selection);
     if (grows) arrays.write(std::as_bytes(std::span(residual)), {});
@@ -79,7 +80,7 @@ struct Steps {
       job.gradient = reinterpret_cast<const float*>(gradient);
       job.scale = grows ? 1 : 0;
       job.threshold = std::bit_cast<std::uint32_t>(kReachedByOnePercent);
-      job.wanted = exact ? (job.bins > 0 ? job.bins : kElements) / 100 : 0;
+      job.wanted = exact ? (job.bins > 0 ? job.bins : elements) / 100 : 0;
       job.offsets = reinterpret_cast<std::uint16_t*>(offsets.device);
       job.values = reinterpret_cast<float*>(values.device);
       job.counts = words.seen(counts);
@@ -94,6 +95,7 @@ struct Steps {
     return took;
   }
 
+  const std::uint64_t elements;
   std::shared_ptr<Gpu> gpu;
   Stream stream;
   std::vector<float> residual;
@@ -106,21 +108,22 @@ struct Steps {
 
 }  // namespace
 
-void print_gpu_steps(const std::shared_ptr<Gpu>& gpu) {
-  Steps steps(gpu);
-  const auto gbps = [](double bytes, double us) { return bytes / us / 1e3; };
+void print_gpu_steps(const std::shared_ptr<Gpu>& gpu, std::uint64_t mib) {
+  Steps steps(gpu, mib);
+  const std::uint64_t bytes = steps.bytes();
+  const auto gbps = [](double moved, double us) { return moved / us / 1e3; };
   const double copied =
-      gbps(2 * kBytes,
-           steps.time([&](const std::byte* from) { gpu->copy(steps.stream, steps.copy, from, kBytes); }));
-  fmt::print("A compressor's step on 64 MiB of float32; a copy within the GPU's memory moves {:.0f} GB/s\n\n",
-             copied);
+      gbps(2 * static_cast<double>(bytes),
+           steps.time([&](const std::byte* from) { gpu->copy(steps.stream, steps.copy, from, bytes); }));
+  fmt::print("A compressor's step on {} MiB of float32; a copy within the GPU's memory moves {:.0f} GB/s\n\n",
+             mib, copied);
   fmt::print("| step | selected | us | times the tensor is read or written | GB/s | of a copy's |\n");
   fmt::print("|---|---|---|---|---|---|\n");
   const auto row = [&](const char* name, int passes, double us) {
-    const double moved = gbps(static_cast<double>(passes) * kBytes, us);
+    const double moved = gbps(static_cast<double>(passes) * static_cast<double>(bytes), us);
     fmt::print("| {} | {:.2f} % | {:.1f} | {} | {:.0f} | {:.0f} % |\n", name,
-               100.0 * static_cast<double>(steps.selected) / kElements, us, passes, moved,
-               100 * moved / copied);
+               100.0 * static_cast<double>(steps.selected) / static_cast<double>(steps.elements), us, passes,
+               moved, 100 * moved / copied);
     std::fflush(stdout);
   };
   row("AdaComp, bins of 500", 3, steps.time_step({.selection = nzcl::AdaComp{.bin = 500}}, 500, false));

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # What a machine's driver for GPUs comes to: nzcl_info says what it finds, or why nothing, and the driver is opened when somebody has memory
 # of a GPU, and not before. A library in a folder that the loader looks into first stands for the machine's driver.
-#   driver_test.sh CASE INFO ALLREDUCE_PERF FAKE_DRIVER
+#   driver_test.sh CASE INFO ALLREDUCE_PERF FAKE_DRIVER SOURCE [PROGRAM...]
 set -euo pipefail
-case_name=$1 info=$2 allreduce=$3 fake=$4
+case_name=$1 info=$2 allreduce=$3 fake=$4 source=$5
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export NZCL_LOG_LEVEL=warn
 
 fail() {
   echo "FAILED: $*" >&2
-  tail -n 20 "$work"/*.out >&2
+  tail -n 40 "$work"/*.out >&2
   exit 1
 }
 # driver FILE: from now on it is the machine's.
@@ -18,7 +18,10 @@ driver() { ln -sf "$1" "$work/libcuda.so.1"; }
 # with_driver COMMAND...
 with_driver() { LD_LIBRARY_PATH=$work "$@"; }
 # gpus: the lines of nzcl_info about GPUs.
-gpus() { with_driver "$info" >"$work/info.out" 2>&1 && sed -n '/^GPUs/,/^$/p' "$work/info.out" || fail "nzcl_info"; }
+gpus() {
+  with_driver "$info" >"$work/info.out" 2>&1 || fail "nzcl_info"
+  sed -n '/^GPUs/,/^$/p' "$work/info.out"
+}
 # openings COMMAND...: how many of its processes have opened the driver.
 openings() {
   with_driver env LD_DEBUG=files LD_DEBUG_OUTPUT="$work/opened" "$@" >"$work/run.out" 2>&1 || fail "$*"
@@ -41,7 +44,7 @@ case $case_name in
     FAKE_CUDA_INIT=999 gpus | grep -qF 'none: no CUDA driver: cuInit: CUDA error 999' || fail "it does not say that the driver does not start"
     FAKE_CUDA_INIT=100 gpus | grep -qF 'none: no CUDA driver: cuInit: CUDA_ERROR_NO_DEVICE' || fail "it does not say that there is no GPU"
     rm "$work/libcuda.so.1"
-    [[ -n $(ldconfig -p | grep 'libcuda.so.1 ') ]] && exit # the machine has a driver of its own
+    ! ldconfig -p | grep -q 'libcuda.so.1 ' || exit 0 # the machine has a driver of its own
     gpus | grep -qF 'none: no CUDA driver: libcuda.so.1: cannot open shared object file' || fail "it does not say that there is no driver"
     ;;
   opened)
@@ -50,6 +53,23 @@ case $case_name in
     [[ $n == 0 ]] || fail "$n processes without memory of a GPU have opened the driver"
     n=$(openings "$allreduce" --ranks 2 --transport shm -b 100000 -n 2 -w 0 --memory cuda)
     ((n >= 2)) || fail "$n processes with memory of a GPU have opened the driver"
+    ;;
+  device_check)
+    # All that the script runs on a machine with a GPU, but for most of the tests, which run by themselves.
+    mkdir -p "$work/programs/lib"
+    ln -s "$fake" "$work/programs/lib/libcuda.so.1"
+    ln -s "${@:6}" "$info" "$allreduce" "$work/programs"
+    export GTEST_FILTER='GpuKernels.Unit*:CudaMemory.IsKnown*:GpuErrors.Wrong*:GpuStreamErrors.What*'
+    check() { "$source/scripts/device-check" --programs "$work/programs" --out "$work/page.md" "$@" >"$work/check.out" 2>&1; }
+    check --mib 1 || fail "device-check"
+    grep -q '^GPU 0: Fake GPU' "$work/page.md" || fail "the page does not say which GPU it is"
+    [[ $(grep -cE '^\| [a-z].* \| passed \| [1-9][0-9]* \| 0 \| 0 \|' "$work/page.md") == 4 ]] || fail "not all tests have passed"
+    for memory in 'cuda, auto' 'cuda, push' 'cuda-copied, auto' 'host, auto'; do
+      [[ $(grep -cE "^\| $memory \| (1|0.1|0.01) \| [0-9.]+ \| [0-9.]+ \| 0 \| [0-9]+ \|" "$work/page.md") == 3 ]] || fail "no three right rows of $memory"
+    done
+    grep -q '^| AdaComp, bins of 500 | 0' "$work/page.md" || fail "no compressors"
+    ! check --minutes 0 || fail "device-check has done all of it in no time"
+    [[ $(grep -cF '**out of time**' "$work/page.md") == 9 ]] || fail "the page does not say that there was no time"
     ;;
   *) fail "no such case" ;;
 esac
