@@ -135,6 +135,10 @@ NZCL_C_API nzclResult_t nzclCommRegister(nzclComm_t comm, void* data, size_t byt
  * nzcl/GPU.md */
 NZCL_C_API nzclResult_t nzclCommRegisterDevice(nzclComm_t comm, void* data, size_t bytes,
                                                nzclBuffer_t* buffer);
+/* A stream of nzcl's on the GPU that has this memory, for callers who can make a stream wait for what they
+ * have put into their own, but have no handle of that to give. It is the same at every call, and lives as
+ * long as the communicator. */
+NZCL_C_API nzclResult_t nzclCommDeviceStream(nzclComm_t comm, nzclBuffer_t buffer, void** stream);
 NZCL_C_API nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer);
 
 /* --- Operations. *work must be freed by nzclWorkFree, which does not cancel, and takes null. */

@@ -199,6 +199,13 @@ nzclResult_t nzclCommRegisterDevice(nzclComm_t comm, void* data, size_t bytes, n
   });
 }
 
+nzclResult_t nzclCommDeviceStream(nzclComm_t comm, nzclBuffer_t buffer, void** stream) {
+  return guarded([&] {
+    require("nzclCommDeviceStream", comm, buffer, stream);
+    *stream = comm->communicator.device_stream(buffer->buffer);
+  });
+}
+
 nzclResult_t nzclCommDeregister(nzclComm_t comm, nzclBuffer_t buffer) {
   if (buffer == nullptr) return nzclSuccess;
   return guarded([&] {

@@ -75,6 +75,67 @@ TEST_F(GpuCApi, AStreamWaitsForOtherCollectives) {
   }
 }
 
+/// The data of a broadcast is `recv`. A rank alone keeps what it has.
+TEST_F(GpuCApi, AStreamWaitsForABroadcast) {
+  on_.write(out_, input_);
+  nzclCollectiveArgs args{};
+  args.size = sizeof args;
+  args.recv = out_;
+  args.count = input_.size();
+  args.type = nzclUint8;
+  args.stream = on_.stream();
+  nzclWork_t work = nullptr;
+  ASSERT_EQ(nzclBroadcastEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  check(work);
+}
+
+/// The input is the host's, which the stream has nothing to do with, and the result the GPU's.
+TEST_F(GpuCApi, OneSideMayBeOnTheHost) {
+  std::vector<std::byte> host = input_;
+  nzclBuffer_t buffer = nullptr;
+  ASSERT_EQ(nzclCommRegister(comm_, host.data(), host.size(), &buffer), nzclSuccess) << nzclGetLastError();
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  args.send = host.data();
+  args.recv = out_;
+  args.count = input_.size();
+  args.type = nzclUint8;
+  args.op = nzclSum;
+  args.stream = on_.stream();
+  nzclWork_t work = nullptr;
+  ASSERT_EQ(nzclAllReduceEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  check(work);
+  EXPECT_EQ(nzclCommDeregister(comm_, buffer), nzclSuccess);
+}
+
+/// A stream of nzcl's waits for the caller's, and is the one that the request names.
+TEST_F(GpuCApi, AStreamOfNzclsStandsForTheCallers) {
+  void *stream = nullptr, *same = nullptr;
+  ASSERT_EQ(nzclCommDeviceStream(comm_, in_buffer_, &stream), nzclSuccess) << nzclGetLastError();
+  ASSERT_EQ(nzclCommDeviceStream(comm_, out_buffer_, &same), nzclSuccess) << nzclGetLastError();
+  EXPECT_EQ(stream, same);
+  const gpu::Flag written = on_.gpu().take_flag();
+  on_.gpu().await(stream, written.device, written.value);
+  on_.gpu().raise(on_.stream(), written.device, written.value);
+  nzclAllReduceArgs args{};
+  args.size = sizeof args;
+  args.send = in_;
+  args.recv = out_;
+  args.count = input_.size();
+  args.type = nzclUint8;
+  args.op = nzclSum;
+  args.stream = stream;
+  nzclWork_t work = nullptr;
+  ASSERT_EQ(nzclAllReduceEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  check(work);
+  std::vector<std::byte> host(64);
+  nzclBuffer_t buffer = nullptr;
+  ASSERT_EQ(nzclCommRegister(comm_, host.data(), host.size(), &buffer), nzclSuccess) << nzclGetLastError();
+  EXPECT_EQ(nzclCommDeviceStream(comm_, buffer, &stream), nzclInvalidArgument);
+  EXPECT_EQ(nzclCommDeviceStream(comm_, nullptr, &stream), nzclInvalidArgument);
+  EXPECT_EQ(nzclCommDeregister(comm_, buffer), nzclSuccess);
+}
+
 /// A caller that was compiled when the structure ended before the stream.
 TEST_F(GpuCApi, ArgumentsOfTheVersionBeforeHaveTheDefaultStream) {
   on_.gpu().synchronize(on_.stream());
