@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <barrier>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -392,6 +393,80 @@ TEST_F(CudaTest, CompressorsSelectWhatTheySelectOnTheHost) {
       for (const std::string& error : errors) EXPECT_EQ(error, "");
     }
   }
+}
+
+/// Operations of sizes that were there before ask the driver for nothing that takes long, or that waits for
+/// the GPU: no memory, pinned or not, no stream and no handle.
+TEST_F(CudaTest, WarmOperationsMakeNothing) {
+  if (on_device()) GTEST_SKIP() << "only the driver in software counts what is made";
+  constexpr int kRanks = 2, kWarm = 5, kRounds = 25;
+  constexpr std::uint64_t kFloats = 60000, kBlocks = 100;
+  std::barrier<> together(kRanks);
+  const auto errors = run_ranks({.ranks = kRanks, .options = {}}, [&](Communicator& communicator) {
+    const Leaving leaves(together);
+    const auto device = gpu();
+    void* const stream = device->make_stream();
+    const gpu::PinnedMemory zeros = device->pin(2 * kFloats * sizeof(float));
+    std::byte* const memory = device->allocate(zeros.bytes);
+    const auto buffer = communicator.register_buffer(memory, zeros.bytes, MemoryKind::device);
+    auto *const data = reinterpret_cast<float*>(memory), *const result = data + kFloats;
+    for (std::uint64_t b = 0; b < kBlocks; ++b)  // what the GPU has: numbers of blocks, and zeros
+      reinterpret_cast<std::int32_t*>(zeros.host)[b] = static_cast<std::int32_t>(b);
+    device->copy(stream, memory, zeros.host, zeros.bytes);
+    CompressorState state(compressor_from_text("topk:0.01"), kFloats, GpuOf{data});
+    SparseAllreduceRequest sparse{.values = data + kBlocks, .count = kFloats, .block_elems = 1};
+    sparse.indices = {memory, kBlocks, IndexType::int32};
+    sparse.packed_values = result;
+    sparse.packed_capacity = kFloats / 2;
+    sparse.packed_indices = {reinterpret_cast<std::byte*>(result + kFloats / 2), IndexType::int32};
+    sparse.stream = stream;
+    const std::uint64_t part = kFloats / kRanks;
+    const std::vector<std::function<Work()>> calls{
+        [&] {
+          return communicator.allreduce(
+              {.input = data, .output = result, .count = kFloats, .stream = stream});
+        },
+        [&] {
+          return communicator.allreduce(
+              {.input = data, .output = result, .count = 1000, .block_elems = 1, .stream = stream});
+        },
+        [&] { return communicator.broadcast({.data = result, .count = kFloats, .stream = stream}); },
+        [&] {
+          return communicator.reduce({.input = data, .output = result, .count = kFloats, .stream = stream});
+        },
+        [&] {
+          return communicator.reduce_scatter(
+              {.input = data, .output = result, .count = part, .stream = stream});
+        },
+        [&] {
+          return communicator.allgather({.input = data, .output = result, .count = part, .stream = stream});
+        },
+        [&] { return communicator.allreduce_sparse(sparse); },
+        [&] {
+          return communicator.allreduce_compressed(
+              {.state = &state, .input = data, .output = result, .stream = stream});
+        }};
+    int made = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      if (round == kWarm) {
+        together.arrive_and_wait();
+        made = driver_function<int()>("fakeCudaMade")();
+        together.arrive_and_wait();
+      }
+      for (const auto& call : calls) {
+        Work work = call();
+        work.enqueue_wait(stream);
+        work.wait();
+      }
+    }
+    EXPECT_EQ(driver_function<int()>("fakeCudaMade")(), made);
+    EXPECT_GT(communicator.statistics().gpu_sums, 0u);  // those of GPUs are among them
+    together.arrive_and_wait();
+    device->destroy_stream(stream);
+    device->free(memory);
+    device->unpin(zeros);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 /// The GPU stops, as after an illegal access, or its context is destroyed by another part of the program:
