@@ -149,7 +149,7 @@ TEST(GpuStreamErrors, TooLittleRoomInAHierarchy) {
 /// A list that has not come must not keep a failed communicator waiting.
 TEST(GpuStreamErrors, AbortInAHierarchy) {
   for (const Result result : {Result::dense, Result::packed}) {
-    for (const int aborts : {0, 3}) {
+    for (const int aborts : {0, 3, 0, 3, 0, 3}) {
       const Case c{.count = 300, .block = 1, .result = result};
       std::barrier called(4), failed(4);
       const auto errors = run_ranks(by_hierarchy({4, 2}), [&](Communicator& communicator) {
