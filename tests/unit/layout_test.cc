@@ -111,8 +111,9 @@ RC_GTEST_PROP(SliceLayout, OfAPackedResultHasABoundedNumberOfSlices, ()) {
   r.root_or_density = *rc::gen::element<std::uint16_t>(0, 60'000);
   const SliceLayout layout = layout_of(config, 3, r);
   RC_ASSERT(layout.slices() <= 2 * kTiledSlicesPerOwner * config.owners());
-  // A hundredth of it is expected to be there, which fits one message for each owner.
-  if (r.count * 4 / 100 < config.owners() * kFullMessageBytes)
+  // What is expected to be there, a hundredth if nothing is said, fits one message for each owner.
+  const double share = r.density().known() ? r.density().share() : config.packed_density;
+  if (static_cast<double>(r.count) * 4 * share < static_cast<double>(config.owners() * kFullMessageBytes))
     RC_ASSERT(layout.slices() <= 2 * config.owners());
   if (!layout.express()) {
     RC_ASSERT(layout.tiled());  // so that there are no bitmaps
