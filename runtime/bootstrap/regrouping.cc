@@ -11,8 +11,8 @@ namespace {
 // up theirs, and the hub tells the first reason only after a moment.
 constexpr std::chrono::seconds kVerdictTime{5};
 // How long it may take until the hub has decided when this member's deadline has come. The hub may be silent,
-// and so may be the first that is to take its place. It takes some seconds to find out each of that.
-constexpr std::chrono::seconds kDecisionTime{45};
+// and so may be the first that is to take its place. To go on without one of them takes up to 23 seconds.
+constexpr std::chrono::seconds kDecisionTime{60};
 
 Deadline later(Deadline deadline, std::chrono::seconds time) {
   return deadline > Deadline::max() - time ? deadline : deadline + time;
