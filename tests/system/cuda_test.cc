@@ -1,6 +1,7 @@
 // CudaGpu over a driver in software: every call of it is made as the driver's documentation asks for, and
 // whole allreduces go through. With DEVICE_CHECK=1 in the environment the driver is the machine's own, and
 // what only the one in software can do is skipped (scripts/device-check).
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -23,6 +24,12 @@
 #include "tests/system/run_collective.h"
 
 namespace nzcl::test {
+
+void* fake() {
+  static void* const library = ::dlopen(NZCL_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return library;
+}
+
 namespace {
 
 using testing::AllOf;

@@ -16,10 +16,7 @@ namespace nzcl::test {
 
 /// Opens the driver in software before anybody asks for the real one. It has the same name, so the system's
 /// loader finds that it is there already.
-inline void* fake() {
-  static void* const library = ::dlopen(NZCL_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-  return library;
-}
+void* fake();
 
 inline bool on_device() { return std::getenv("DEVICE_CHECK") != nullptr; }
 
