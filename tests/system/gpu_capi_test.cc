@@ -27,6 +27,25 @@ class GpuCApi : public testing::Test {
     EXPECT_EQ(nzclCommDeregister(comm_, out_buffer_), nzclSuccess);
     EXPECT_EQ(nzclCommDestroy(comm_), nzclSuccess);
   }
+  /// A request whose result is all of the output.
+  template <typename Args>
+  Args args(const void* send, void* stream) const {
+    Args args{};
+    args.size = sizeof args;
+    args.send = send;
+    args.recv = out_;
+    args.count = input_.size();
+    args.type = nzclUint8;
+    args.op = nzclSum;
+    args.stream = stream;
+    return args;
+  }
+  void allreduce(const void* send, void* stream) {
+    const auto request = args<nzclAllReduceArgs>(send, stream);
+    nzclWork_t work = nullptr;
+    ASSERT_EQ(nzclAllReduceEx(&request, comm_, &work), nzclSuccess) << nzclGetLastError();
+    check(work);
+  }
   /// Compares the output behind the wait of the stream.
   void check(nzclWork_t work) {
     EXPECT_EQ(nzclWorkEnqueueWait(work, on_.stream()), nzclSuccess) << nzclGetLastError();
@@ -44,33 +63,14 @@ class GpuCApi : public testing::Test {
   nzclBuffer_t in_buffer_ = nullptr, out_buffer_ = nullptr;
 };
 
-TEST_F(GpuCApi, AStreamWaitsForAnAllreduce) {
-  nzclAllReduceArgs args{};
-  args.size = sizeof args;
-  args.send = in_;
-  args.recv = out_;
-  args.count = input_.size();
-  args.type = nzclUint8;
-  args.op = nzclSum;
-  args.stream = on_.stream();
-  nzclWork_t work = nullptr;
-  ASSERT_EQ(nzclAllReduceEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
-  check(work);
-}
+TEST_F(GpuCApi, AStreamWaitsForAnAllreduce) { allreduce(in_, on_.stream()); }
 
 TEST_F(GpuCApi, AStreamWaitsForOtherCollectives) {
   for (const auto start : {nzclReduceEx, nzclReduceScatterEx, nzclAllGatherEx}) {
     on_.write(out_, zeros_);
-    nzclCollectiveArgs args{};
-    args.size = sizeof args;
-    args.send = in_;
-    args.recv = out_;
-    args.count = input_.size();
-    args.type = nzclUint8;
-    args.op = nzclSum;
-    args.stream = on_.stream();
+    const auto request = args<nzclCollectiveArgs>(in_, on_.stream());
     nzclWork_t work = nullptr;
-    ASSERT_EQ(start(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+    ASSERT_EQ(start(&request, comm_, &work), nzclSuccess) << nzclGetLastError();
     check(work);
   }
 }
@@ -78,14 +78,9 @@ TEST_F(GpuCApi, AStreamWaitsForOtherCollectives) {
 /// The data of a broadcast is `recv`. A rank alone keeps what it has.
 TEST_F(GpuCApi, AStreamWaitsForABroadcast) {
   on_.write(out_, input_);
-  nzclCollectiveArgs args{};
-  args.size = sizeof args;
-  args.recv = out_;
-  args.count = input_.size();
-  args.type = nzclUint8;
-  args.stream = on_.stream();
+  const auto request = args<nzclCollectiveArgs>(nullptr, on_.stream());
   nzclWork_t work = nullptr;
-  ASSERT_EQ(nzclBroadcastEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  ASSERT_EQ(nzclBroadcastEx(&request, comm_, &work), nzclSuccess) << nzclGetLastError();
   check(work);
 }
 
@@ -94,17 +89,7 @@ TEST_F(GpuCApi, OneSideMayBeOnTheHost) {
   std::vector<std::byte> host = input_;
   nzclBuffer_t buffer = nullptr;
   ASSERT_EQ(nzclCommRegister(comm_, host.data(), host.size(), &buffer), nzclSuccess) << nzclGetLastError();
-  nzclAllReduceArgs args{};
-  args.size = sizeof args;
-  args.send = host.data();
-  args.recv = out_;
-  args.count = input_.size();
-  args.type = nzclUint8;
-  args.op = nzclSum;
-  args.stream = on_.stream();
-  nzclWork_t work = nullptr;
-  ASSERT_EQ(nzclAllReduceEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
-  check(work);
+  allreduce(host.data(), on_.stream());
   EXPECT_EQ(nzclCommDeregister(comm_, buffer), nzclSuccess);
 }
 
@@ -117,17 +102,7 @@ TEST_F(GpuCApi, AStreamOfNzclsStandsForTheCallers) {
   const gpu::Flag written = on_.gpu().take_flag();
   on_.gpu().await(stream, written.device, written.value);
   on_.gpu().raise(on_.stream(), written.device, written.value);
-  nzclAllReduceArgs args{};
-  args.size = sizeof args;
-  args.send = in_;
-  args.recv = out_;
-  args.count = input_.size();
-  args.type = nzclUint8;
-  args.op = nzclSum;
-  args.stream = stream;
-  nzclWork_t work = nullptr;
-  ASSERT_EQ(nzclAllReduceEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
-  check(work);
+  allreduce(in_, stream);
   std::vector<std::byte> host(64);
   nzclBuffer_t buffer = nullptr;
   ASSERT_EQ(nzclCommRegister(comm_, host.data(), host.size(), &buffer), nzclSuccess) << nzclGetLastError();
@@ -139,15 +114,10 @@ TEST_F(GpuCApi, AStreamOfNzclsStandsForTheCallers) {
 /// A caller that was compiled when the structure ended before the stream.
 TEST_F(GpuCApi, ArgumentsOfTheVersionBeforeHaveTheDefaultStream) {
   on_.gpu().synchronize(on_.stream());
-  nzclCollectiveArgs args{};
-  args.size = offsetof(nzclCollectiveArgs, stream);
-  args.send = in_;
-  args.recv = out_;
-  args.count = input_.size();
-  args.type = nzclUint8;
-  args.stream = &args;  // no stream, and not read
+  auto request = args<nzclCollectiveArgs>(in_, &on_);  // no stream, and not read
+  request.size = offsetof(nzclCollectiveArgs, stream);
   nzclWork_t work = nullptr;
-  ASSERT_EQ(nzclAllGatherEx(&args, comm_, &work), nzclSuccess) << nzclGetLastError();
+  ASSERT_EQ(nzclAllGatherEx(&request, comm_, &work), nzclSuccess) << nzclGetLastError();
   check(work);
 }
 
