@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "nzcl/indices.h"
+#include "runtime/kernels/stream_copy.h"
 
 #ifndef NZCL_KERNELS_PACKED_OUTPUT_ONCE
 #define NZCL_KERNELS_PACKED_OUTPUT_ONCE
@@ -31,19 +32,6 @@ template <typename T>
 HWY_INLINE std::size_t before_aligned(const T* to, std::size_t vector_bytes) {
   const std::size_t over = reinterpret_cast<std::uintptr_t>(to) % vector_bytes;
   return over == 0 ? 0 : (vector_bytes - over) / sizeof(T);
-}
-
-void copy_long(const std::byte* from, std::byte* to, std::size_t bytes) {
-  const hn::ScalableTag<std::uint8_t> d;
-  const std::size_t step = hn::Lanes(d), head = std::min(bytes, before_aligned(to, step));
-  std::memcpy(to, from, head);
-  std::size_t i = head;
-  for (; i + step <= bytes; i += step) {
-    hn::Stream(hn::LoadU(d, reinterpret_cast<const std::uint8_t*>(from + i)), d,
-               reinterpret_cast<std::uint8_t*>(to + i));
-  }
-  std::memcpy(to + i, from + i, bytes - i);
-  hwy::FlushStream();
 }
 
 /// Loads as many offsets as the tag's vector has lanes.
@@ -108,13 +96,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nzcl {
 
-HWY_EXPORT(copy_long);
 HWY_EXPORT(indices_of_16);
 HWY_EXPORT(indices_of_32);
 
 void write_values(std::span<const std::byte> from, std::byte* to, StoreTo where) noexcept {
   if (where == StoreTo::memory && from.size() >= kLong) {
-    HWY_DYNAMIC_DISPATCH(copy_long)(from.data(), to, from.size());
+    copy_past_caches(to, from.data(), from.size());
   } else if (!from.empty()) {
     std::memcpy(to, from.data(), from.size());
   }
