@@ -32,6 +32,8 @@ constexpr std::chrono::seconds kPatience{3};
 // The same if a hub before it was silent, which each member has to find out.
 constexpr std::chrono::seconds kPatienceAfterSilence{15};
 static_assert(kPatienceAfterSilence > kDoubtTime + kPresenceTime + kFlushTime + kSuccessorTime);
+// Going on without one silent hub takes kPresenceTime and this patience, and some seconds more. Whoever makes
+// one of them longer has to look at kDecisionTime (regrouping.cc), which is meant for two such hubs.
 // How long a member that is called as the next hub keeps the caller waiting until it knows whether it is.
 constexpr std::chrono::seconds kHubshipTime{3};
 static_assert(kHubshipTime < kPresenceTime);
