@@ -23,6 +23,7 @@ using namespace nzcl::gpu;
 
 constexpr std::uint64_t kBlockBytes = 1024;  // 256 float32
 constexpr std::uint64_t kSliceBlocks = 512;
+constexpr std::uint64_t kTileElements = 65536;
 /// Tensors that are used in turn, so that none of them is in a cache.
 constexpr std::size_t kTensors = 8;
 constexpr int kTimes = 40;
@@ -31,13 +32,16 @@ struct Bench {
   Bench(std::shared_ptr<Gpu> on, std::uint64_t mib)
       : gpu(std::move(on)),
         stream(gpu->make_stream()),
-        shape{.bytes = mib << 20, .block_bytes = kBlockBytes, .slice_blocks = kSliceBlocks} {
+        shape{.bytes = mib << 20, .block_bytes = kBlockBytes, .slice_blocks = kSliceBlocks},
+        tiles{.bytes = mib << 20, .block_bytes = sizeof(float), .slice_blocks = kTileElements} {
     for (std::size_t i = 0; i < kTensors; ++i) tensors.push_back(gpu->allocate(shape.bytes));
     on_gpu = gpu->allocate(shape.bytes);
     pinned = gpu->pin(shape.bytes);
     bits = gpu->pin(shape.words() * sizeof(std::uint64_t));
     flags = gpu->pin(shape.slices() * sizeof(std::uint32_t));
     union_bits = gpu->pin(bits.bytes);
+    sets = gpu->pin(tiles.words() * sizeof(std::uint64_t));
+    counts = gpu->pin(2 * tiles.slices() * sizeof(std::uint32_t));  // and flags
     table = gpu->pin(sizeof(PeerTable));
     for (std::size_t i = 0; i < kTensors; ++i) opened.push_back(gpu->open(gpu->share(tensors[i])));
   }
@@ -52,6 +56,15 @@ struct Bench {
       std::memset(tensor.data() + b * kBlockBytes, 1, kBlockBytes);
       words[b / 64] |= std::uint64_t{1} << b % 64;
     }
+    for (std::byte* const to : tensors) gpu->copy(stream, to, tensor.data(), shape.bytes);
+    gpu->synchronize(stream);
+  }
+
+  /// The same, with single elements that are not zero.
+  void fill_elements(double density) {
+    std::mt19937 random(1);
+    std::vector<float> tensor(shape.bytes / sizeof(float));
+    for (float& element : tensor) element = std::uniform_real_distribution()(random) < density ? 1.0F : 0.0F;
     for (std::byte* const to : tensors) gpu->copy(stream, to, tensor.data(), shape.bytes);
     gpu->synchronize(stream);
   }
@@ -75,6 +88,22 @@ struct Bench {
                          .flags = reinterpret_cast<std::uint32_t*>(flags.device),
                          .value = ++value});
     });
+  }
+  double time_pack_tiles(std::byte* to) {
+    auto* const words = reinterpret_cast<std::uint32_t*>(counts.device);
+    return time([&](const std::byte* tensor) {
+      gpu->pack_tiles(stream, {.shape = tiles,
+                               .tensor = tensor,
+                               .packed = to,
+                               .sets = reinterpret_cast<std::uint64_t*>(sets.device),
+                               .counts = words,
+                               .flags = words + tiles.slices(),
+                               .value = ++value});
+    });
+  }
+  /// A copy to pinned memory by the driver, which takes what it takes.
+  double time_copy() {
+    return time([&](const std::byte* tensor) { gpu->copy(stream, pinned.device, tensor, shape.bytes); });
   }
   double time_place(const std::byte* from) {
     return time([&](std::byte* tensor) {
@@ -107,10 +136,10 @@ struct Bench {
 
   std::shared_ptr<Gpu> gpu;
   Stream stream;
-  const Shape shape;
+  const Shape shape, tiles;
   std::vector<std::byte*> tensors, opened;
   std::byte* on_gpu = nullptr;
-  PinnedMemory pinned, bits, flags, union_bits, table;
+  PinnedMemory pinned, bits, flags, union_bits, table, sets, counts;
   std::uint32_t value = 0;
 };
 
@@ -137,6 +166,15 @@ int run(std::string_view memory, std::uint64_t mib) {
     bench.fill(density);  // with the same density, but of what was placed
     fmt::print("| {:g} | {:.1f} | {:.1f} | {:.1f} | {:.1f} | {:.1f} |\n", density, own, pinned, place,
                bench.time_sum(), place_own);
+    std::fflush(stdout);
+  }
+  fmt::print(
+      "\n| single elements, density | pack to the GPU's memory | pack to pinned memory | copy whole to ");
+  fmt::print("pinned memory |\n|---|---|---|---|\n");
+  for (const double density : {1.0, 0.5, 0.1, 0.01, 0.001}) {
+    bench.fill_elements(density);
+    fmt::print("| {:g} | {:.1f} | {:.1f} | {:.1f} |\n", density, bench.time_pack_tiles(bench.on_gpu),
+               bench.time_pack_tiles(bench.pinned.device), bench.time_copy());
     std::fflush(stdout);
   }
   fmt::print("\n");

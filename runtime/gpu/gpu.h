@@ -104,6 +104,7 @@ class Gpu {
   virtual Stream make_stream() = 0;
   virtual void destroy_stream(Stream stream) noexcept = 0;
   virtual void pack(Stream stream, const PackJob& job) = 0;
+  virtual void pack_tiles(Stream stream, const TilesJob& job) = 0;
   virtual void place(Stream stream, const PlaceJob& job) = 0;
   /// Precondition: fits_sum().
   virtual void sum(Stream stream, const SumJob& job) = 0;

@@ -48,6 +48,7 @@ void TileInput::make(const SliceLayout& layout, std::uint64_t slice) const {
 
 const verbs::MemoryRegion* TileInput::region() const {
   if (kind_ == Kind::all) return region_;
+  if (kind_ == Kind::source) return source_->region();
   return kind_ == Kind::stream ? stream_.region : nullptr;
 }
 

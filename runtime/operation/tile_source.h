@@ -5,6 +5,7 @@
 #include <span>
 
 #include "runtime/tile/tile_part.h"
+#include "verbs/transport.h"
 
 namespace nzcl::engine {
 
@@ -25,6 +26,9 @@ class TileSource {
   /// draw none, or if these elements are not ready.
   virtual std::span<const std::uint16_t> drawn(std::uint64_t begin, std::uint64_t end,
                                                TileScratch& scratch) const = 0;
+  /// The registered memory in which the values of all parts lie; nullptr if there is none. It stays until the
+  /// operation is over.
+  virtual const verbs::MemoryRegion* region() const { return nullptr; }
 };
 
 }  // namespace nzcl::engine

@@ -12,7 +12,7 @@ if [[ ! -f $ptx ]]; then
   echo "SKIPPED: this build has no kernels for GPUs (package clang, and -DNZCL_CUDA)"
   exit 77
 fi
-for kernel in {pack,place,list}_{1,2,4,8,16} select_{0..6} sum_{0..6}; do
+for kernel in {pack,tiles,place,list}_{1,2,4,8,16} select_{0..6} sum_{0..6}; do
   grep -q "^.visible .entry nzcl_$kernel(" "$ptx" || fail "$ptx has no kernel nzcl_$kernel"
 done
 ! grep -q '\.local' "$ptx" || fail "$ptx: a kernel keeps something in local memory, which is slow"

@@ -437,6 +437,10 @@ TEST_F(CudaTest, WarmOperationsMakeNothing) {
           return communicator.allreduce(
               {.input = data, .output = result, .count = 1000, .block_elems = 1, .stream = stream});
         },
+        [&] {  // in tiles
+          return communicator.allreduce(
+              {.input = data, .output = result, .count = kFloats, .block_elems = 1, .stream = stream});
+        },
         [&] { return communicator.broadcast({.data = result, .count = kFloats, .stream = stream}); },
         [&] {
           return communicator.reduce({.input = data, .output = result, .count = kFloats, .stream = stream});

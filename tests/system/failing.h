@@ -1,6 +1,7 @@
 // What tests of failures have in common.
 #pragma once
 
+#include <barrier>
 #include <functional>
 
 #include "nzcl/error.h"
@@ -25,5 +26,12 @@ inline Error thrown_by(const std::function<void()>& call) {
   }
   return Error(ErrorCode::internal, "");
 }
+
+/// A rank that leaves early keeps nobody waiting.
+struct Leaving {
+  explicit Leaving(std::barrier<>& of) : barrier(of) {}
+  ~Leaving() { barrier.arrive_and_drop(); }
+  std::barrier<>& barrier;
+};
 
 }  // namespace nzcl::test

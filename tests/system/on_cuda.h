@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <barrier>
 #include <cstdlib>
 #include <memory>
 
@@ -26,13 +25,6 @@ Function* driver_function(const char* name) {
   static void* const library = on_device() ? ::dlopen("libcuda.so.1", RTLD_NOW) : fake();
   return reinterpret_cast<Function*>(::dlsym(library, name));
 }
-
-/// A rank that leaves early keeps nobody waiting.
-struct Leaving {
-  explicit Leaving(std::barrier<>& of) : barrier(of) {}
-  ~Leaving() { barrier.arrive_and_drop(); }
-  std::barrier<>& barrier;
-};
 
 class CudaTest : public testing::Test {
  protected:

@@ -138,6 +138,100 @@ TEST(GpuKernels, PackedBlocksAndBitsAreThoseOfPlainLoops) {
   }
 }
 
+/// Tiles of few and of many small blocks, of which few, about 1/16, many or all are not zero, and the
+/// tensor's last one may be shorter.
+std::vector<Case> tile_cases() {
+  std::vector<Case> all;
+  for (const std::uint64_t block : {1, 2, 4, 8, 28, 64, 112, 508, 4096}) {
+    for (const std::uint64_t slice : {3, 64, 1024, 65536}) {
+      for (const std::uint64_t bytes :
+           {block, block * slice, block * slice * 2 + block / 2 + 1, block * slice * 3 + block * 17}) {
+        if (bytes > 1 << 20) continue;
+        for (const std::size_t offset : {0, 1, 2, 4, 8}) {
+          if (offset > block || (block == 4096 && offset % 4 != 0)) continue;
+          for (const int percent : {0, 1, 6, 50, 99, 100})
+            all.push_back({{.bytes = bytes, .block_bytes = block, .slice_blocks = slice}, offset, percent});
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// What tells which blocks of a tile are packed: as pack_tiles() leaves it, where `left` was before.
+std::vector<std::uint64_t> told_of_tile(const std::vector<std::uint64_t>& packed, std::uint64_t blocks,
+                                        std::vector<std::uint64_t> left) {
+  if (packed.size() == blocks) return left;
+  if (16 * packed.size() <= blocks) {
+    for (std::size_t i = 0; i < packed.size(); ++i) {
+      const auto number = static_cast<std::uint16_t>(packed[i]);
+      std::memcpy(reinterpret_cast<std::byte*>(left.data()) + i * sizeof number, &number, sizeof number);
+    }
+    return left;
+  }
+  std::fill_n(left.begin(), words_for(blocks), 0);
+  for (const std::uint64_t b : packed) set_bit(std::span(left), b);
+  return left;
+}
+
+TEST(GpuKernels, TilesAreThoseOfPlainLoops) {
+  Fixture f;
+  std::mt19937 random(9);
+  const auto everything = tile_cases();
+  ASSERT_GT(everything.size(), 500u);
+  constexpr std::size_t kRoom = (1 << 20) + 64;
+  std::byte* const memory = f.gpu->allocate(kRoom);
+  const PinnedMemory packed = f.gpu->pin(kRoom), sets = f.gpu->pin(8 << 20), counts = f.gpu->pin(4 << 20),
+                     flags = f.gpu->pin(4 << 20);
+  std::uint32_t use = 0;
+  std::array<int, 3> told{};  // tiles whose blocks are told by numbers, by bits, and not at all
+  for (std::size_t i = 0; i < everything.size(); i += 1 + i % 3) {
+    const Case& c = everything[i];
+    const auto tensor = make_tensor(c, random);
+    f.gpu->copy(f.stream, memory + c.offset, tensor.data(), tensor.size());
+    auto* const words = reinterpret_cast<std::uint64_t*>(sets.host);
+    const auto* const counted = reinterpret_cast<const std::uint32_t*>(counts.host);
+    const auto* const raised = reinterpret_cast<const std::uint32_t*>(flags.host);
+    std::memset(packed.host, 0x5a, c.shape.bytes + 64);
+    std::memset(sets.host, 0x5a, (c.shape.words() + 1) * sizeof(std::uint64_t));
+    f.gpu->pack_tiles(f.stream, {.shape = c.shape,
+                                 .tensor = memory + c.offset,
+                                 .packed = packed.device,
+                                 .sets = reinterpret_cast<std::uint64_t*>(sets.device),
+                                 .counts = reinterpret_cast<std::uint32_t*>(counts.device),
+                                 .flags = reinterpret_cast<std::uint32_t*>(flags.device),
+                                 .value = ++use});
+    f.gpu->synchronize(f.stream);
+    for (std::uint64_t t = 0; t < c.shape.slices(); ++t) {
+      ASSERT_EQ(raised[t], use) << c.text();
+      const std::uint64_t first = t * c.shape.slice_blocks,
+                          blocks = std::min(c.shape.slice_blocks, c.shape.blocks() - first);
+      std::vector<std::uint64_t> there;
+      std::uint64_t at = first * c.shape.block_bytes;
+      for (std::uint64_t b = 0; b < blocks; ++b) {
+        if (block_is_zero(c, tensor, first + b)) continue;
+        there.push_back(b);
+        const std::uint64_t begin = (first + b) * c.shape.block_bytes;
+        const std::uint64_t n = std::min(c.shape.block_bytes, c.shape.bytes - begin);
+        ASSERT_EQ(std::memcmp(packed.host + at, tensor.data() + begin, n), 0) << c.text() << " " << b;
+        at += n;
+      }
+      ASSERT_EQ(counted[t], there.size()) << c.text();
+      const std::vector<std::uint64_t> untouched(c.shape.words_per_slice(), 0x5a5a5a5a5a5a5a5a);
+      const std::uint64_t* const set = words + t * c.shape.words_per_slice();
+      ASSERT_EQ(std::vector(set, set + untouched.size()), told_of_tile(there, blocks, untouched)) << c.text();
+      ++told[there.size() == blocks ? 2 : 16 * there.size() <= blocks ? 0 : 1];
+      for (const std::uint64_t end = std::min(first + blocks, c.shape.blocks()) * c.shape.block_bytes;
+           at < std::min(end, c.shape.bytes); ++at)
+        ASSERT_EQ(packed.host[at], std::byte{0x5a}) << c.text();
+    }
+    ASSERT_EQ(words[c.shape.words()], 0x5a5a5a5a5a5a5a5a) << c.text();
+    for (std::size_t behind = c.shape.bytes; behind < c.shape.bytes + 64; ++behind)
+      ASSERT_EQ(packed.host[behind], std::byte{0x5a}) << c.text();
+  }
+  for (const int tiles : told) EXPECT_GT(tiles, 100);
+}
+
 TEST(GpuKernels, PlacesWhatTheBitsSayAndFillsTheRest) {
   Fixture f;
   std::mt19937 random(5);

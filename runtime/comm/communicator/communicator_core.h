@@ -208,6 +208,7 @@ class CommunicatorCore {
   std::optional<Error> try_to_prepare(const Request& request, Prepared& p);
   void prepare_request(const Request& request, Prepared& p);
   void stage(Prepared& p, Algorithm asked);
+  bool comes_in_tiles(Prepared& p) const;
   bool may_sum_on_gpus(const Prepared& p, Algorithm asked) const;
   void set_far(Prepared& p) const;
   void stage_stream(Prepared& p);

@@ -186,6 +186,12 @@ void CommunicatorCore::stage(Prepared& p, Algorithm asked) {
                     "only: no sparse streams, and no compressors",
                     call));
   if (p.gpu_step) return stage_compressed(p);
+  if (comes_in_tiles(p)) {
+    p.stream_on_gpu.emplace();
+    p.stream_on_gpu->tensor = p.on_gpu.input;
+    p.stream_on_gpu->output = p.on_gpu.output;
+    p.stream_on_gpu->stream = p.on_gpu.stream;
+  }
   if (p.stream_on_gpu) return stage_stream(p);
   p.on_gpu.check = options().check != 0;
   p.on_gpu.by_graph = is_captured(p);
@@ -200,6 +206,14 @@ void CommunicatorCore::stage(Prepared& p, Algorithm asked) {
   }
   if (staged->has_output()) set_staged_output(*staged, p);
   p.staged = std::move(staged);
+}
+
+/// Whether the GPU packs the tensor's tiles: it finds out itself what is in them, each operation has memory
+/// of its own for them, and it exchanges them.
+bool CommunicatorCore::comes_in_tiles(Prepared& p) const {
+  return !p.stream_on_gpu && p.on_gpu.input != nullptr && p.known == Prepared::Input::scan &&
+         exchanged(p) == StagedWork::Exchanged::by_operation && StagedTiles::can_pack(layout_for_gpu(p)) &&
+         !is_captured(p);
 }
 
 /// Whether the ranks' GPUs may sum it, where all of them can: whoever names an algorithm gets that.
@@ -241,12 +255,18 @@ engine::SliceLayout CommunicatorCore::layout_for_gpu(Prepared& p) const {
   return engine::layout_of(config_, 0, flat);
 }
 
-/// The same for a sparse stream.
+/// The same for a sparse stream, and for what comes in tiles.
 void CommunicatorCore::stage_stream(Prepared& p) {
   auto staged = staging_.make(p.gpu, *p.stream_on_gpu, layout_for_gpu(p), exchanged(p));
   if (const StagedList* const list = staged->list()) {
     p.input = list->input();
     p.regions[0] = list->region();
+  }
+  if (const auto& tiles = staged->tiles()) {
+    p.input = tiles->input();
+    p.regions[0] = tiles->shared_region();
+    p.known = Prepared::Input::staged_tiles;
+    p.source = tiles;
   }
   if (const StagedOperation* const dense = staged->dense()) set_staged_output(*dense, p);
   if (const StagedPacked* const packed = staged->packed()) p.output = packed->output();
@@ -337,11 +357,11 @@ std::shared_ptr<Operation> CommunicatorCore::launch(std::unique_lock<std::mutex>
   if (p.staged) p.staged->called(operation->epoch);
   if (board_) board_->called(operation->epoch);
   if (!refusal) count(operations_started_, 1);
-  if (p.known == Prepared::Input::scan) {
+  if (p.known == Prepared::Input::scan || p.known == Prepared::Input::staged_tiles)
     count(blocks_scanned_, operation->contributed_blocks());
-    if (!operation->layout.express() && !operation->layout.tiled() && !operation->input_is_staged())
-      threads_.scan_pool().submit(operation);
-  }
+  if (p.known == Prepared::Input::scan && !operation->layout.express() && !operation->layout.tiled() &&
+      !operation->input_is_staged())
+    threads_.scan_pool().submit(operation);
   if (p.known == Prepared::Input::source && !p.gpu_step) threads_.scan_pool().submit(operation);
   lanes_.submit(*operation);
   if (operation->staged) {
@@ -503,6 +523,7 @@ std::shared_ptr<Operation> CommunicatorCore::make_operation(Prepared& p) {
     case Prepared::Input::staged_list:  // the staging gives it to the operation
       break;
     case Prepared::Input::source:
+    case Prepared::Input::staged_tiles:
       operation->set_input_source(std::move(p.source));
       operation->set_result_coder(std::move(p.result_coder));
       break;

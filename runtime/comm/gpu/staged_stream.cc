@@ -6,6 +6,7 @@ StagedStream::StagedStream(std::shared_ptr<StagingSlots> slots, const GpuStream&
                            const engine::SliceLayout& layout, Exchanged exchanged)
     : slots_(std::move(slots)), stream_(memory.stream), by_others_(exchanged == Exchanged::by_others) {
   if (memory.list) list_.emplace(slots_, *memory.list);
+  if (memory.tensor != nullptr) tiles_ = std::make_shared<StagedTiles>(slots_, memory.tensor, layout);
   if (memory.packed) packed_.emplace(slots_, *memory.packed, layout);
   if (memory.output != nullptr) {
     dense_.emplace(slots_,
@@ -25,16 +26,18 @@ StagedStream::~StagedStream() {
   if (done_ && !may_be_raised) slots_->gpu()->give_back(done_);
 }
 
-/// The list comes first, so that a result which the caller's stream has come to is never placed before the
-/// list has been read.
+/// The input comes first, so that a result which the caller's stream has come to is never placed before the
+/// input has been read.
 void StagedStream::begin(std::uint64_t epoch, std::span<const std::uint64_t>, bool) {
   if (list_) list_->begin(stream_);
+  if (tiles_) tiles_->begin(stream_);
   if (dense_) dense_->begin(epoch, {}, false);
   if (packed_) packed_->begin(stream_, done_);
 }
 
 bool StagedStream::publish(engine::Operation& operation) {
   bool changed = dense_ && dense_->publish(operation);
+  if (tiles_) changed |= tiles_->publish(operation);
   if (!list_ || given_ || !list_->has_come()) return changed;
   if (!by_others_) give_list(operation, list_->list());
   return given_ = true;
@@ -45,7 +48,7 @@ std::optional<HostList> StagedStream::list_for_others() const {
 }
 
 bool StagedStream::all_published() const {
-  return (!list_ || given_) && (!dense_ || dense_->all_published()) &&
+  return (!list_ || given_) && (!tiles_ || tiles_->all_published()) && (!dense_ || dense_->all_published()) &&
          (!packed_ || packed_->stream_has_come());
 }
 
@@ -64,6 +67,7 @@ std::optional<std::string> StagedStream::why_broken() const {
 }
 
 void StagedStream::release() {
+  if (tiles_) tiles_->release();
   if (dense_) {
     list_.reset();
     return dense_->release();
@@ -73,7 +77,7 @@ void StagedStream::release() {
   done_.raise_here();
 }
 
-bool StagedStream::brings(std::uint64_t) const { return !by_others_ && list_.has_value(); }
+bool StagedStream::brings(std::uint64_t) const { return !by_others_ && (list_ || tiles_); }
 
 void StagedStream::enqueue_wait(void* stream) {
   if (dense_) return dense_->enqueue_wait(stream);

@@ -1,4 +1,4 @@
-// An allreduce of a sparse stream of which something is on a GPU.
+// An allreduce of a sparse stream, or of a dense tensor in tiles, of which something is on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,22 @@
 #include "runtime/comm/gpu/staged_list.h"
 #include "runtime/comm/gpu/staged_operation.h"
 #include "runtime/comm/gpu/staged_packed.h"
+#include "runtime/comm/gpu/staged_tiles.h"
 #include "runtime/comm/gpu/staged_work.h"
 
 namespace nzcl::comm {
 
-/// What the caller has on the GPU, of a sparse stream and its result.
+/// What the caller has on the GPU, of the input and its result.
 struct GpuStream {
-  std::optional<GpuList> list;      // nothing: all of it is the host's
-  std::byte* output = nullptr;      // a dense result; null: it is the host's, or packed
-  std::optional<GpuPacked> packed;  // nothing: it is the host's, or dense
-  gpu::Stream stream = nullptr;     // the caller's
+  std::optional<GpuList> list;        // nothing: all of a sparse stream is the host's
+  const std::byte* tensor = nullptr;  // or a dense tensor, which is exchanged in tiles
+  std::byte* output = nullptr;        // a dense result; null: it is the host's, or packed
+  std::optional<GpuPacked> packed;    // nothing: it is the host's, or dense
+  gpu::Stream stream = nullptr;       // the caller's
 };
 
-/// Its input is the host's or a StagedList; its result the host's, that of a StagedOperation without an
-/// input, or a StagedPacked.
+/// Its input is the host's, a StagedList or StagedTiles; its result the host's, that of a StagedOperation
+/// without an input, or a StagedPacked.
 class StagedStream final : public StagedWork {
  public:
   /// Throws Error{system} if there is no memory.
@@ -33,6 +35,7 @@ class StagedStream final : public StagedWork {
 
   /// What the operation has for an input or a result that is on the GPU.
   const StagedList* list() const { return list_ ? &*list_ : nullptr; }
+  const std::shared_ptr<StagedTiles>& tiles() const { return tiles_; }
   const StagedOperation* dense() const { return dense_ ? &*dense_ : nullptr; }
   const StagedPacked* packed() const { return packed_ ? &*packed_ : nullptr; }
 
@@ -55,6 +58,7 @@ class StagedStream final : public StagedWork {
   const gpu::Stream stream_;
   const bool by_others_;
   std::optional<StagedList> list_;
+  std::shared_ptr<StagedTiles> tiles_;  // which the operation has too
   std::optional<StagedOperation> dense_;
   std::optional<StagedPacked> packed_;
   bool given_ = false;  // the list has come, and the operation has it, unless others exchange it

@@ -35,8 +35,18 @@ struct Prepared {
   engine::OutputView output;
   std::chrono::nanoseconds timeout{};  // 0: the value of the option
   /// Which blocks are non-zero: those that a scan finds, all of them, those of `bitmap`, those of `indices`,
-  /// none, those that `source` makes, or those of a list that is on a GPU.
-  enum class Input { scan, all, bitmap, indices, none, source, staged_list } known = Input::scan;
+  /// none, those that `source` makes, those of a list that is on a GPU, or those that a GPU finds tile by
+  /// tile and that come from `source`.
+  enum class Input {
+    scan,
+    all,
+    bitmap,
+    indices,
+    none,
+    source,
+    staged_list,
+    staged_tiles
+  } known = Input::scan;
   std::vector<std::uint64_t> bitmap;
   IndexList indices;                  // views the caller's list, if that ascends, so for the call only
   IndexSpan caller_indices;           // the same list as the caller gave it, for the call only
@@ -53,7 +63,7 @@ struct Prepared {
   std::shared_ptr<gpu::Gpu> gpu;
   const char* gpu_argument = "";  // the first one that is there
   GpuTensors on_gpu;
-  std::optional<GpuStream> stream_on_gpu;  // in its place, for a sparse stream
+  std::optional<GpuStream> stream_on_gpu;  // in its place, for a sparse stream or what comes in tiles
   std::shared_ptr<GpuStep> gpu_step;       // what makes the input, if that is a compressor on a GPU
   std::shared_ptr<StagedWork> staged;
   std::shared_ptr<const KeptRequest> kept;  // if the operation may have to begin once more

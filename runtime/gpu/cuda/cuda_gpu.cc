@@ -154,6 +154,8 @@ void CudaGpu::load_kernels() {
   for (const std::size_t unit : {1, 2, 4, 8, 16}) {
     NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &pack_[unit], module,
                    fmt::format("nzcl_pack_{}", unit).c_str());
+    NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &tiles_[unit], module,
+                   fmt::format("nzcl_tiles_{}", unit).c_str());
     NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &place_[unit], module,
                    fmt::format("nzcl_place_{}", unit).c_str());
     NZCL_CUDA_CALL(driver_, cuModuleGetFunction, &list_[unit], module,
@@ -177,6 +179,8 @@ void CudaGpu::run_kernels_once() {
         .shape = {}, .flags = reinterpret_cast<std::uint32_t*>(page.device), .value = 1, .known = true};
     PlaceJob place{.shape = {}};
     launch(pack_[unit], stream, 1, 1, &pack);
+    TilesJob tiles{.shape = {}, .counts = reinterpret_cast<std::uint32_t*>(page.device)};
+    launch(tiles_[unit], stream, 1, 1, &tiles);
     launch(place_[unit], stream, 1, 1, &place);
     ListJob list;
     launch(list_[unit], stream, 1, 0, &list);
@@ -329,6 +333,14 @@ void CudaGpu::pack(gpu::Stream stream, const PackJob& job) {
       unit_bytes(number_of(job.tensor), number_of(job.packed), shape.block_bytes, shape.bytes);
   PackJob copy = job;
   launch(pack_[unit], stream, shape.slices(), shape.words_per_slice(), &copy);
+}
+
+void CudaGpu::pack_tiles(gpu::Stream stream, const TilesJob& job) {
+  const Shape& shape = job.shape;
+  const unsigned unit =
+      unit_bytes(number_of(job.tensor), number_of(job.packed), shape.block_bytes, shape.bytes);
+  TilesJob copy = job;
+  launch(tiles_[unit], stream, shape.slices(), shape.words_per_slice(), &copy);
 }
 
 void CudaGpu::place(gpu::Stream stream, const PlaceJob& job) {

@@ -32,6 +32,7 @@ class CudaGpu final : public Gpu {
   gpu::Stream make_stream() override;
   void destroy_stream(gpu::Stream stream) noexcept override;
   void pack(gpu::Stream stream, const PackJob& job) override;
+  void pack_tiles(gpu::Stream stream, const TilesJob& job) override;
   void place(gpu::Stream stream, const PlaceJob& job) override;
   void sum(gpu::Stream stream, const SumJob& job) override;
   void copy_list(gpu::Stream stream, const ListJob& job) override;
@@ -60,7 +61,7 @@ class CudaGpu final : public Gpu {
   const int ordinal_;
   std::string name_;
   cuda::Context context_ = nullptr;  // never released: memory of the program is in it too
-  std::array<cuda::Function, 17> pack_{}, place_{}, list_{};  // by the unit's bytes
+  std::array<cuda::Function, 17> pack_{}, tiles_{}, place_{}, list_{};  // by the unit's bytes
   std::array<cuda::Function, kSelectPasses> passes_{};
   std::array<cuda::Function, kSumTypes> sums_{};
 };

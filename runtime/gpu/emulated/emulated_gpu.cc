@@ -283,6 +283,23 @@ void EmulatedGpu::pack(Stream stream, const PackJob& asked) {
   });
 }
 
+void EmulatedGpu::pack_tiles(Stream stream, const TilesJob& asked) {
+  TilesJob job = asked;
+  const Shape& shape = job.shape;
+  const unsigned unit = unit_bytes(number(job.tensor), number(job.packed), shape.block_bytes, shape.bytes);
+  job.tensor = reach(job.tensor, shape.bytes);
+  job.packed = reach(job.packed, shape.bytes);
+  job.sets = reach(job.sets, shape.words() * sizeof(std::uint64_t));
+  job.counts = reach(job.counts, shape.slices() * sizeof(std::uint32_t));
+  if (job.flags != nullptr) job.flags = reach(job.flags, shape.slices() * sizeof(std::uint32_t));
+  launch(stream, [job, unit](EmulatedStream& queue) {
+    with_unit(unit, [&](auto u) {
+      each_slice(queue, job.shape.slices(), [&](CpuBlock& block) { pack_tile<decltype(u)>(block, job); });
+    });
+  });
+  packed_in_tiles_.fetch_add(1, std::memory_order_relaxed);
+}
+
 void EmulatedGpu::place(Stream stream, const PlaceJob& asked) {
   PlaceJob job = asked;
   const Shape& shape = job.shape;

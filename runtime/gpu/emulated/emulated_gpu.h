@@ -42,6 +42,7 @@ class EmulatedGpu final : public Gpu {
   Stream make_stream() override;
   void destroy_stream(Stream stream) noexcept override;
   void pack(Stream stream, const PackJob& job) override;
+  void pack_tiles(Stream stream, const TilesJob& job) override;
   void place(Stream stream, const PlaceJob& job) override;
   void sum(Stream stream, const SumJob& job) override;
   void copy_list(Stream stream, const ListJob& job) override;
@@ -70,6 +71,8 @@ class EmulatedGpu final : public Gpu {
   void run_out_of_memory(bool out) { full_ = out; }
   /// How many pieces of memory there are, pinned ones too.
   std::size_t pieces();
+  /// How many tensors it was told to pack in tiles.
+  std::size_t packed_in_tiles() const { return packed_in_tiles_.load(std::memory_order_relaxed); }
   /// From now on it does nothing any more, as after an illegal access; `why` is what a driver would say.
   void break_down(const std::string& why);
 
@@ -94,6 +97,7 @@ class EmulatedGpu final : public Gpu {
   std::mutex mutex_;                // of all below
   std::string broken_;
   std::atomic<bool> reads_peers_{true}, full_{false};
+  std::atomic<std::size_t> packed_in_tiles_{0};
   std::map<const std::byte*, Piece> pieces_;  // by the address at which work finds them
   std::map<Stream, std::unique_ptr<EmulatedStream>> streams_;
   std::map<Stream, Graph> captured_;  // of streams that are captured

@@ -7,6 +7,7 @@
 
 #include "runtime/gpu/kernels/step_bodies.h"
 #include "runtime/gpu/kernels/sum_bodies.h"
+#include "runtime/gpu/kernels/tile_bodies.h"
 
 namespace nzcl::gpu {
 

@@ -43,6 +43,25 @@ struct PackJob {
   std::uint32_t go_value = 0;
 };
 
+/// Packs the blocks of a tensor that are not zero, where blocks are small. A slice is a tile here, of at most
+/// 65,536 blocks; it comes in the form that takes the fewest bytes. Pointers are those that the GPU uses.
+struct TilesJob {
+  Shape shape;
+  const std::byte* tensor = nullptr;
+  std::byte* packed = nullptr;  // as large as the tensor; a tile's blocks begin where the tile would
+  /// Which blocks of a tile are packed, from the beginning of a word of its own on: their 16-bit numbers in
+  /// ascending order if numbers_fit(), and otherwise one bit for each block, or nothing if all are.
+  std::uint64_t* sets = nullptr;
+  std::uint32_t* counts = nullptr;  // of each tile's blocks that are packed
+  std::uint32_t* flags = nullptr;   // one for each tile, raised when all of the above is there; or null
+  std::uint32_t value = 0;          // what a flag is set to
+
+  /// Whether the numbers of so many blocks take no more bytes than the bits of all.
+  static constexpr bool numbers_fit(std::uint64_t packed, std::uint64_t blocks) {
+    return 16 * packed <= blocks;
+  }
+};
+
 /// The most GPUs, or ranks, that read each other's memory.
 inline constexpr unsigned kMostPeers = 8;
 

@@ -22,6 +22,12 @@ NZCL_ON_GPU void list(const ListJob& job) {
   copy_list<Unit>(block, job);
 }
 
+template <typename Unit>
+NZCL_ON_GPU void tiles(const TilesJob& job) {
+  GpuBlock block;
+  pack_tile<Unit>(block, job);
+}
+
 template <SelectPass kPass>
 NZCL_ON_GPU void step(const SelectJob& job) {
   GpuBlock block;
@@ -55,6 +61,11 @@ NZCL_KERNEL nzcl_list_8(nzcl::gpu::ListJob job) { nzcl::gpu::list<std::uint64_t>
 NZCL_KERNEL nzcl_list_4(nzcl::gpu::ListJob job) { nzcl::gpu::list<std::uint32_t>(job); }
 NZCL_KERNEL nzcl_list_2(nzcl::gpu::ListJob job) { nzcl::gpu::list<std::uint16_t>(job); }
 NZCL_KERNEL nzcl_list_1(nzcl::gpu::ListJob job) { nzcl::gpu::list<std::uint8_t>(job); }
+NZCL_KERNEL nzcl_tiles_16(nzcl::gpu::TilesJob job) { nzcl::gpu::tiles<nzcl::gpu::Unit16>(job); }
+NZCL_KERNEL nzcl_tiles_8(nzcl::gpu::TilesJob job) { nzcl::gpu::tiles<std::uint64_t>(job); }
+NZCL_KERNEL nzcl_tiles_4(nzcl::gpu::TilesJob job) { nzcl::gpu::tiles<std::uint32_t>(job); }
+NZCL_KERNEL nzcl_tiles_2(nzcl::gpu::TilesJob job) { nzcl::gpu::tiles<std::uint16_t>(job); }
+NZCL_KERNEL nzcl_tiles_1(nzcl::gpu::TilesJob job) { nzcl::gpu::tiles<std::uint8_t>(job); }
 NZCL_KERNEL nzcl_select_0(nzcl::gpu::SelectJob job) { nzcl::gpu::step<nzcl::gpu::SelectPass::put_back>(job); }
 NZCL_KERNEL nzcl_select_1(nzcl::gpu::SelectJob job) { nzcl::gpu::step<nzcl::gpu::SelectPass::square>(job); }
 NZCL_KERNEL nzcl_select_2(nzcl::gpu::SelectJob job) { nzcl::gpu::step<nzcl::gpu::SelectPass::clip>(job); }

@@ -20,6 +20,8 @@ void run(const Job& job, unsigned unit, unsigned grid) {
       CpuBlock block(i, words.data());
       if constexpr (std::is_same_v<Job, PackJob>) {
         if (i < job.shape.slices()) pack_slice<Unit>(block, job);
+      } else if constexpr (std::is_same_v<Job, TilesJob>) {
+        if (i < job.shape.slices()) pack_tile<Unit>(block, job);
       } else if constexpr (std::is_same_v<Job, PlaceJob>) {
         if (i < job.slices) place_slice<Unit>(block, job);
       } else {
@@ -65,6 +67,18 @@ int launch_pack(PackJob job, unsigned unit, unsigned grid, unsigned shared, Fake
       (job.flags != nullptr && !make_reachable(job.flags, shape.slices() * 4, 4)) ||
       (job.second_bits != nullptr && !make_reachable(job.second_bits, shape.words() * 8, 8)) ||
       (job.go != nullptr && !make_reachable(job.go, 4, 4)))
+    return kMisaligned;
+  return add(stream, [job, unit, grid] { run(job, unit, grid); });
+}
+
+int launch_tiles(TilesJob job, unsigned unit, unsigned grid, unsigned shared, FakeStream stream) {
+  const Shape& shape = job.shape;
+  if (grid != std::max<std::uint64_t>(shape.slices(), 1) || shared < shared_bytes(shape.words_per_slice()) ||
+      shared > 48 << 10)
+    return kInvalidValue;
+  if (!make_reachable(job.tensor, shape.bytes, unit) || !make_reachable(job.packed, shape.bytes, unit) ||
+      !make_reachable(job.sets, shape.words() * 8, 8) || !make_reachable(job.counts, shape.slices() * 4, 4) ||
+      (job.flags != nullptr && !make_reachable(job.flags, shape.slices() * 4, 4)))
     return kMisaligned;
   return add(stream, [job, unit, grid] { run(job, unit, grid); });
 }
@@ -162,6 +176,7 @@ FAKE cuModuleGetFunction(Function* function, Module, const char* name) {
   if (state().module.find(".entry " + std::string(wanted) + "(") == std::string::npos) return kNotFound;
   const unsigned unit = static_cast<unsigned>(std::stoul(std::string(wanted.substr(wanted.rfind('_') + 1))));
   const auto kind = wanted.starts_with("nzcl_pack_")    ? Kernel::pack
+                    : wanted.starts_with("nzcl_tiles_") ? Kernel::tiles
                     : wanted.starts_with("nzcl_place_") ? Kernel::place
                     : wanted.starts_with("nzcl_list_")  ? Kernel::list
                     : wanted.starts_with("nzcl_sum_")   ? Kernel::sum
@@ -182,6 +197,8 @@ FAKE cuLaunchKernel(Function function, unsigned grid, unsigned grid_y, unsigned 
   switch (kernel->kind) {
     case Kernel::pack:
       return launch_pack(*static_cast<const PackJob*>(arguments[0]), kernel->unit, grid, shared, stream);
+    case Kernel::tiles:
+      return launch_tiles(*static_cast<const TilesJob*>(arguments[0]), kernel->unit, grid, shared, stream);
     case Kernel::place:
       return launch_place(*static_cast<const PlaceJob*>(arguments[0]), kernel->unit, grid, shared, stream);
     case Kernel::list:

@@ -33,7 +33,7 @@ inline constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInit
                      kInvalidContext = 201, kInvalidHandle = 400, kNotFound = 500, kMisaligned = 716;
 
 struct Kernel {
-  enum Kind { pack, place, list, select, sum } kind;
+  enum Kind { pack, tiles, place, list, select, sum } kind;
   unsigned unit;  // or, of a selection, the number of its pass, and of a sum that of its type
 };
 
