@@ -43,7 +43,8 @@ void set_input(engine::Operation& operation, Prepared& p) {
       return operation.set_input_stream(std::move(p.stream));
     case Prepared::Input::scan:
     case Prepared::Input::source:       // of compressed gradients, which are not simulated
-    case Prepared::Input::staged_list:  // in memory of a GPU, nor that
+    case Prepared::Input::staged_list:  // in memory of a GPU, nor those
+    case Prepared::Input::staged_tiles:
       return;
   }
 }
