@@ -92,7 +92,7 @@ void sum_offsets(benchmark::State& state, double density) {
     sum.start(nzcl::DataType::float32, nzcl::ReduceOp::sum, kRanks, kElements);
     for (const Contribution& c : ranks) sum.hold_offsets(c.offsets);
     for (const Contribution& c : ranks) sum.add_offsets(c.offsets, c.bytes());
-    sum.emit({.packed = packed});
+    sum.emit(packed);
   });
 }
 
@@ -102,7 +102,7 @@ void sum_bitmaps(benchmark::State& state, double density) {
     sum.start(nzcl::DataType::float32, nzcl::ReduceOp::sum, kRanks, kElements);
     for (const Contribution& c : ranks) sum.hold_bitmap(c.bitmap);
     for (const Contribution& c : ranks) sum.add_bitmap(c.bitmap, c.bytes());
-    sum.emit({.packed = packed});
+    sum.emit(packed);
   });
 }
 
@@ -113,7 +113,7 @@ void merge(benchmark::State& state, double density) {
     std::array<nzcl::MergeSource, kRanks> sources;
     for (std::size_t rank = 0; rank < kRanks; ++rank)
       sources[rank] = {ranks[rank].bitmap.data(), ranks[rank].bytes().data(), ranks[rank].offsets.size()};
-    kernel(sources, kElements, any.data(), {.ranks = kRanks, .packed = packed});
+    kernel(sources, kElements, any.data(), kRanks, packed);
   });
 }
 

@@ -151,7 +151,7 @@ void sum_spread(benchmark::State& state, const Case& c) {
       nzcl::spread_units(ranks[r].bitmap, c.unit, kElements, spread[r]);
       sources[r] = source(ranks[r], spread[r]);
     }
-    kernel(sources, kElements, any.data(), {.ranks = kRanks, .packed = packed});
+    kernel(sources, kElements, any.data(), kRanks, packed);
   });
 }
 

@@ -81,19 +81,14 @@ struct Emit {
 
   static constexpr Lane kIdentity = identity<op, Lane>();
 
-  static void words(Lane* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
-                    const SumOutput& to) {
-    Finisher<Format, op> out(to, elements);
-    for (std::size_t word = 0; word < words_for(elements); ++word) {
-      if (any[word] == 0) {
-        out.put_zeros(word);
-        continue;
-      }
-      Lane* const from = lanes + word * kWordElements;
-      out.put(word, any[word], any[word] & ~all[word], from);
+  static void words(std::byte* lanes, std::span<const std::uint64_t> any, const std::uint64_t* all, int ranks,
+                    std::span<std::byte> packed) noexcept {
+    Finisher<Format, op> out(ranks, packed);
+    for_each_nonzero_word(any.data(), any.size(), [&](std::size_t word) HWY_ATTR {
+      Lane* const from = reinterpret_cast<Lane*>(lanes) + word * kWordElements;
+      out.put(any[word], any[word] & ~all[word], from);
       Adds::clear_word(from);
-    }
-    out.finish();
+    });
   }
 
   /// Fetches the lanes of up to 64 offsets and clears them.
@@ -112,13 +107,13 @@ struct Emit {
     }
   }
 
-  /// The same as words() for callers that have the union as a list and want only the packed output.
+  /// The same as words() for callers that have the union as a list.
   static void listed(std::byte* lanes, std::span<const std::uint16_t> offsets, const std::uint64_t* all,
-                     const SumOutput& to) noexcept {
-    PackedWriter<Element> out(to.packed.data(), to.packed.size() / sizeof(Element));
+                     int ranks, std::span<std::byte> packed) noexcept {
+    PackedWriter<Element> out(packed.data(), packed.size() / sizeof(Element));
     for (std::size_t i = 0; i < offsets.size(); i += kWordElements) {
       put(reinterpret_cast<Lane*>(lanes), all, offsets.data() + i,
-          std::min(kWordElements, offsets.size() - i), to.ranks, out);
+          std::min(kWordElements, offsets.size() - i), ranks, out);
     }
   }
 
@@ -132,11 +127,6 @@ struct Emit {
         Format::store(d, settle<op>(d, hn::LoadU(d, fetched + i), ranks), packed + i);
     });
   }
-
-  static void emit(std::byte* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
-                   const SumOutput& to) noexcept {
-    words(reinterpret_cast<Lane*>(lanes), any, all, elements, to);
-  }
 };
 
 template <class Format, ReduceOp op>
@@ -148,7 +138,7 @@ const AccumulateKernels* kernels() {
       .add_all = &Adds::add_all,
       .add_bitmap = &Adds::add_bitmap,
       .add_offsets = &Adds::add_offsets,
-      .emit = &Emit<Format, op>::emit,
+      .emit = &Emit<Format, op>::words,
       .emit_offsets = &Emit<Format, op>::listed,
   };
   return &kKernels;

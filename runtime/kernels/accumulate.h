@@ -7,7 +7,6 @@
 #include <span>
 
 #include "nzcl/types.h"
-#include "runtime/kernels/sum_output.h"
 
 namespace nzcl {
 
@@ -27,13 +26,14 @@ struct AccumulateKernels {
   /// Adds one packed value for each offset to its lane.
   void (*add_offsets)(std::byte* lanes, std::span<const std::uint16_t> offsets,
                       const std::byte* values) noexcept;
-  /// Writes the results for the elements in `any`, and sets their lanes to the identity. The elements that
-  /// are not in `all` are first combined with a zero. Both bitmaps have words_for(elements) words.
-  void (*emit)(std::byte* lanes, const std::uint64_t* any, const std::uint64_t* all, std::size_t elements,
-               const SumOutput& to) noexcept;
-  /// The same for a union that is given as a list. It writes only the packed output; to.dense is null.
+  /// Writes the results for the elements in `any` one behind the other, and sets their lanes to the identity.
+  /// The elements that are not in `all` are first combined with a zero. `ranks` is the divisor of avg.
+  /// `packed` has room for the whole union.
+  void (*emit)(std::byte* lanes, std::span<const std::uint64_t> any, const std::uint64_t* all, int ranks,
+               std::span<std::byte> packed) noexcept;
+  /// The same for a union that is given as a list.
   void (*emit_offsets)(std::byte* lanes, std::span<const std::uint16_t> offsets, const std::uint64_t* all,
-                       const SumOutput& to) noexcept;
+                       int ranks, std::span<std::byte> packed) noexcept;
 };
 
 /// The kernels for the best instruction set of this CPU. Null only for values outside the enums.

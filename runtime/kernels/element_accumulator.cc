@@ -152,21 +152,19 @@ void ElementAccumulator::add_offsets(std::span<const std::uint16_t> offsets,
 
 std::size_t ElementAccumulator::union_count() const { return set_size(union_bitmap()); }
 
-void ElementAccumulator::emit(SumOutput to) {
+void ElementAccumulator::emit(std::span<std::byte> packed) {
   assert(held_ <= ranks_);
-  assert(to.packed.data() == nullptr || to.packed.size() >= union_count() * element_bytes(type_));
-  to.ranks = ranks_;
+  assert(packed.size() >= union_count() * element_bytes(type_));
   prepare_all();
-  kernels_->emit(lanes_.get(), any_.get(), all_.get(), elements_, to);
+  kernels_->emit(lanes_.get(), union_bitmap(), all_.get(), ranks_, packed);
   clear_ = true;
 }
 
-void ElementAccumulator::emit(std::span<const std::uint16_t> union_offsets, SumOutput to) {
-  assert(held_ <= ranks_ && union_offsets.size() == union_count() && to.dense == nullptr);
-  assert(to.packed.size() >= union_offsets.size() * element_bytes(type_));
-  to.ranks = ranks_;
+void ElementAccumulator::emit(std::span<const std::uint16_t> union_offsets, std::span<std::byte> packed) {
+  assert(held_ <= ranks_ && union_offsets.size() == union_count());
+  assert(packed.size() >= union_offsets.size() * element_bytes(type_));
   prepare_all();
-  kernels_->emit_offsets(lanes_.get(), union_offsets, all_.get(), to);
+  kernels_->emit_offsets(lanes_.get(), union_offsets, all_.get(), ranks_, packed);
   clear_ = true;
 }
 

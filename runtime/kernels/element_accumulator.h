@@ -8,6 +8,7 @@
 
 #include "nzcl/types.h"
 #include "runtime/kernels/accumulate.h"
+#include "runtime/kernels/elements.h"
 
 namespace nzcl {
 
@@ -47,11 +48,12 @@ class ElementAccumulator {
   std::span<const std::uint64_t> union_bitmap() const { return {any_.get(), words_}; }
   std::size_t union_count() const;
 
-  /// Writes the results and clears the accumulator. `to.ranks` is set here.
-  void emit(SumOutput to);
-  /// The same for callers that want only the packed output and have the union as a list. It is faster where
-  /// fewer than about one element in 24 is in the union.
-  void emit(std::span<const std::uint16_t> union_offsets, SumOutput to);
+  /// Writes the elements of the union one behind the other, and clears the accumulator. `packed` has room for
+  /// all of them, and does not overlap what was added; its content behind the last one is arbitrary.
+  void emit(std::span<std::byte> packed);
+  /// The same for callers that have the union as a list. It is faster where fewer than about one element in
+  /// 24 is in the union.
+  void emit(std::span<const std::uint16_t> union_offsets, std::span<std::byte> packed);
 
  private:
   struct FreeLanes {

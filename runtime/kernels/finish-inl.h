@@ -13,13 +13,10 @@
 #include <cstring>
 #include <limits>
 
-#include <hwy/cache_control.h>
-
 #include "hwy/highway.h"
 #include "runtime/base/cold_memory.h"
 #include "runtime/kernels/lanes-inl.h"
 #include "runtime/kernels/pack-inl.h"
-#include "runtime/kernels/sum_output.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace nzcl::HWY_NAMESPACE {
@@ -52,73 +49,34 @@ HWY_INLINE hn::Vec<D> finish_lanes(D d, hn::Vec<D> v, [[maybe_unused]] std::uint
   return settle<op>(d, v, ranks);
 }
 
-/// Turns the sums of words into results, and writes them to the outputs that are wanted.
+/// Turns the sums of words into results, and writes those of the union one behind the other.
 template <class Format, ReduceOp op>
 class Finisher {
  public:
   using Element = typename Format::Element;
   using Lane = typename Format::Lane;
 
-  Finisher(const SumOutput& to, std::size_t elements)
-      : ranks_(to.ranks),
-        packs_(to.packed.data() != nullptr),
-        packed_(to.packed.data(), to.packed.size() / sizeof(Element)),
-        dense_(reinterpret_cast<Element*>(to.dense)),
-        elements_(elements),
-        past_caches_(to.where == StoreTo::memory && to.dense != nullptr &&
-                     reinterpret_cast<std::uintptr_t>(to.dense) % kCacheLine == 0) {}
+  /// `packed` has room for the whole union.
+  Finisher(int ranks, std::span<std::byte> packed)
+      : ranks_(ranks), packed_(packed.data(), packed.size() / sizeof(Element)) {}
 
   /// Writes one word. `lanes` has its 64 sums, of which those in `any` are in the union. Those in `skipped`
   /// are not held by all ranks, so they are combined with a zero.
-  HWY_INLINE void put(std::size_t word, std::uint64_t any, std::uint64_t skipped, const Lane* lanes) {
-    alignas(kCacheLine) Element finished[kWordElements];
-    packed_.put(packs_ ? popcount(any) : 0, [&](Element* packed) HWY_ATTR {
+  HWY_INLINE void put(std::uint64_t any, std::uint64_t skipped, const Lane* lanes) {
+    packed_.put(popcount(any), [&](Element* packed) HWY_ATTR {
       const PackTag<Lane> d;
       for (std::size_t lane = 0; lane < kWordElements; lane += hn::Lanes(d)) {
         const std::uint64_t mask = bits_at(d, any, lane);
         const auto v = finish_lanes<op>(d, hn::LoadU(d, lanes + lane), bits_at(d, skipped, lane), ranks_);
-        if (packs_) {
-          Format::store(d, pack_lanes(d, v, mask), packed);
-          packed += popcount(mask);
-        }
-        if (dense_ != nullptr) Format::store(d, hn::IfThenElseZero(to_mask(d, mask), v), finished + lane);
+        Format::store(d, pack_lanes(d, v, mask), packed);
+        packed += popcount(mask);
       }
     });
-    if (dense_ != nullptr) place(word, finished);
-  }
-
-  /// Writes a word of which no rank holds any element.
-  HWY_INLINE void put_zeros(std::size_t word) {
-    if (dense_ == nullptr) return;
-    alignas(kCacheLine) static constexpr Element kZeros[kWordElements] = {};
-    place(word, kZeros);
-  }
-
-  /// Completes the stores that went past the caches. Called once, behind the last word.
-  void finish() {
-    if (past_caches_) hwy::FlushStream();
   }
 
  private:
-  HWY_INLINE void place(std::size_t word, const Element* from) {
-    Element* const to = dense_ + word * kWordElements;
-    const std::size_t count = std::min(kWordElements, elements_ - word * kWordElements);
-    if (past_caches_ && count == kWordElements) {
-      const hn::CappedTag<std::uint8_t, kCacheLine> d;
-      for (std::size_t i = 0; i < sizeof(Element) * kWordElements; i += hn::Lanes(d))
-        hn::Stream(hn::Load(d, reinterpret_cast<const std::uint8_t*>(from) + i), d,
-                   reinterpret_cast<std::uint8_t*>(to) + i);
-    } else {
-      std::memcpy(to, from, count * sizeof(Element));
-    }
-  }
-
   int ranks_;
-  bool packs_;
   PackedWriter<Element> packed_;
-  Element* dense_;
-  std::size_t elements_;
-  bool past_caches_;
 };
 
 /// Returns make.operator()<Format, op>(), a pointer; null for values outside the enums.

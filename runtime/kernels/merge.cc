@@ -52,26 +52,23 @@ struct Merge {
     }
   }
 
-  static std::size_t run(std::span<MergeSource> sources, std::size_t elements, std::uint64_t* any,
-                         const SumOutput& to) noexcept {
-    Finisher<Format, op> out(to, elements);
-    const bool all_ranks = sources.size() == static_cast<std::size_t>(to.ranks);
+  static std::size_t run(std::span<MergeSource> sources, std::size_t elements, std::uint64_t* any, int ranks,
+                         std::span<std::byte> packed) noexcept {
+    Finisher<Format, op> out(ranks, packed);
+    const bool all_ranks = sources.size() == static_cast<std::size_t>(ranks);
     std::size_t total = 0;
     for (std::size_t word = 0; word < words_for(elements); ++word) {
       const std::uint64_t all = low_bits(elements - word * kWordElements);
       std::uint64_t united = 0;
       for (const MergeSource& source : sources) united |= bits_of(source, word, all);
       total += popcount(united);
-      if (united == 0) {
-        out.put_zeros(word);
-      } else {
+      if (united != 0) {
         alignas(kCacheLine) Lane lanes[kWordElements];
         sum(sources, word, all, lanes);
-        out.put(word, united, all_ranks ? 0 : united, lanes);
+        out.put(united, all_ranks ? 0 : united, lanes);
       }
-      any[word] = united;
+      any[word] = united;  // which may be where a source has its bits
     }
-    out.finish();
     return total;
   }
 };

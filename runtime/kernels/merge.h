@@ -6,7 +6,6 @@
 #include <span>
 
 #include "nzcl/types.h"
-#include "runtime/kernels/sum_output.h"
 
 namespace nzcl {
 
@@ -21,9 +20,11 @@ struct MergeSource {
 /// reduce_kernel() had summed the dense slices. `sources` are those of the ranks that hold anything, in
 /// ascending order of ranks; the call moves them on while it reads, so they cannot be used again. `any`
 /// becomes the bitmap of the union; it has words_for(elements) words, and may be the bitmap of one of the
-/// sources.
+/// sources. `ranks` is the number of the communicator's, at least 2, and the divisor of avg. `packed` takes
+/// the elements of the union, one behind the other; it has room for all of them, does not overlap what is
+/// read, and its content behind the last one is arbitrary.
 using MergeFn = std::size_t (*)(std::span<MergeSource> sources, std::size_t elements, std::uint64_t* any,
-                                const SumOutput& to) noexcept;
+                                int ranks, std::span<std::byte> packed) noexcept;
 
 /// The kernel for the best instruction set of this CPU. Null only for values outside the enums.
 MergeFn merge_kernel(DataType type, ReduceOp op) noexcept;

@@ -158,7 +158,6 @@ void PartSum::unite_bitmaps() {
 void PartSum::write(std::byte* to) {
   const int ranks = static_cast<int>(ranks_);
   const std::span values(to, union_.count * element_bytes(type_));
-  const SumOutput output{.ranks = ranks, .packed = values};
   switch (way_) {
     case Way::nothing:
       break;
@@ -170,7 +169,7 @@ void PartSum::write(std::byte* to) {
       break;
     case Way::merge:
       merge_kernel(type_, op_)(sources(), shape_.elements,
-                               scratch_.elements(words_for(shape_.elements)).data(), output);
+                               scratch_.elements(words_for(shape_.elements)).data(), ranks, values);
       break;
     case Way::units:
       unit_sum_kernel(type_, op_)(
@@ -183,9 +182,9 @@ void PartSum::write(std::byte* to) {
       break;
     case Way::accumulate:
       if (union_.form == Form::offsets) {
-        accumulator_.emit(union_.offsets, output);
+        accumulator_.emit(union_.offsets, values);
       } else {
-        accumulator_.emit(output);
+        accumulator_.emit(values);
       }
       break;
   }

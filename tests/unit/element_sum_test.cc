@@ -109,34 +109,24 @@ Slice make_slice(DataType type, ReduceOp op, std::size_t elements, const std::ve
 }
 
 struct Result {
-  Bytes packed, dense;
+  Bytes packed;
   Words any;
   bool operator==(const Result&) const = default;
 };
 
-Result expected(const Slice& s, bool packed, bool dense) {
-  return {packed ? s.packed : Bytes(), dense ? s.dense : Bytes(), s.any};
-}
+Result expected(const Slice& s) { return {s.packed, s.any}; }
 
-/// Memory that ends at an inaccessible page, for the outputs that are wanted.
-class Outputs {
+/// Memory that ends at an inaccessible page, for as many elements as the union has.
+class Output {
  public:
-  Outputs(const Slice& s, bool packed, bool dense)
-      : packed_(packed ? s.packed.size() : 0), dense_(dense ? s.dense.size() : 0) {
-    std::memset(dense_.data(), 0xa5, dense_.size());
-    if (packed) output.packed = packed_.bytes();
-    if (dense) output.dense = dense_.data();
-    output.ranks = static_cast<int>(s.ranks.size());
-  }
+  explicit Output(const Slice& s) : memory_(s.packed.size()) {}
+  std::span<std::byte> bytes() { return memory_.bytes(); }
   Result result(std::span<const std::uint64_t> any) const {
-    return {{packed_.bytes().begin(), packed_.bytes().end()},
-            {dense_.bytes().begin(), dense_.bytes().end()},
-            {any.begin(), any.end()}};
+    return {{memory_.bytes().begin(), memory_.bytes().end()}, {any.begin(), any.end()}};
   }
-  SumOutput output;
 
  private:
-  Guarded packed_, dense_;
+  Guarded memory_;
 };
 
 /// Values in memory that ends at an inaccessible page.
@@ -194,17 +184,28 @@ void hold(ElementAccumulator& sum, const Contribution& c) {
   }
 }
 
-Result accumulate(ElementAccumulator& sum, const Slice& s, bool packed, bool dense) {
+/// How the union is given to emit().
+enum class Union { own, list };
+
+Result accumulate(ElementAccumulator& sum, const Slice& s, Union as) {
   sum.start(s.type, s.op, static_cast<int>(s.ranks.size()), s.elements);
   for (auto c = s.ranks.rbegin(); c != s.ranks.rend(); ++c) hold(sum, *c);  // in any order
   for (const Contribution& c : s.ranks) add_values(sum, c, s.elements, s.size());
   EXPECT_EQ(sum.union_count(), count_bits(s.any));
-  Outputs to(s, packed, dense);
-  sum.emit(to.output);
+  Output to(s);
+  if (as == Union::list) {
+    std::vector<std::uint16_t> offsets;
+    for (std::size_t i = 0; i < s.elements; ++i) {
+      if (test_bit(s.any, i)) offsets.push_back(static_cast<std::uint16_t>(i));
+    }
+    sum.emit(offsets, to.bytes());
+  } else {
+    sum.emit(to.bytes());
+  }
   return to.result(sum.union_bitmap());
 }
 
-Result merge(const Slice& s, bool packed, bool dense) {
+Result merge(const Slice& s) {
   std::vector<std::unique_ptr<GuardedValues>> values;
   std::vector<MergeSource> sources;
   for (const Contribution& c : s.ranks) {
@@ -215,8 +216,9 @@ Result merge(const Slice& s, bool packed, bool dense) {
                        .count = c.offsets.size()});
   }
   Words any(s.any.size(), 7);
-  Outputs to(s, packed, dense);
-  const std::size_t count = merge_kernel(s.type, s.op)(sources, s.elements, any.data(), to.output);
+  Output to(s);
+  const std::size_t count = merge_kernel(s.type, s.op)(sources, s.elements, any.data(),
+                                                       static_cast<int>(s.ranks.size()), to.bytes());
   EXPECT_EQ(count, count_bits(s.any));
   return to.result(any);
 }
@@ -231,9 +233,9 @@ Result merge_lists(ListSum& sum, const Slice& s) {
     lists.emplace_back(c.offsets.begin(), c.offsets.end());
     sum.add({.offsets = lists.back(), .values = values.back()->bytes().data()});
   }
-  Outputs to(s, true, false);
+  Output to(s);
   std::vector<std::uint32_t> offsets(sum.unite());
-  sum.emit(to.output.packed.data(), offsets.data());
+  sum.emit(to.bytes().data(), offsets.data());
   Words any(s.any.size());
   bitmap_of(std::vector<std::uint16_t>(offsets.begin(), offsets.end()), any);
   return to.result(any);
@@ -277,17 +279,13 @@ TEST_P(ElementSum, EqualsADenseSum) {
           text += " " + std::to_string(static_cast<int>(c.form)) + ":" + std::to_string(c.offsets.size());
         return text;
       };
-      // The last one fetches single lanes where it can, and leaves the others in their words for the next
-      // slice.
-      for (const auto& [packed, dense] : {std::pair(false, true), {true, true}, {true, false}}) {
-        const Result right = expected(s, packed, dense);
-        ASSERT_EQ(accumulate(sum, s, packed, dense), right) << where();
-        if (!dense && fits_lists(s)) {
-          ASSERT_EQ(merge_lists(lists, s), right) << where();
-        }
-        if (s.any == Words(s.any.size())) continue;  // no rank holds anything, and nothing is merged
-        ASSERT_EQ(merge(s, packed, dense), right) << where();
+      for (const Union as : {Union::own, Union::list})
+        ASSERT_EQ(accumulate(sum, s, as), expected(s)) << where();
+      if (fits_lists(s)) {
+        ASSERT_EQ(merge_lists(lists, s), expected(s)) << where();
       }
+      if (s.any == Words(s.any.size())) continue;  // no rank holds anything, and nothing is merged
+      ASSERT_EQ(merge(s), expected(s)) << where();
     }
   });
 }
@@ -308,7 +306,7 @@ float sum_of(const std::vector<std::vector<float>>& ranks, ReduceOp op, const Wo
     sum.add_bitmap(std::span(holders).subspan(rank, 1), std::as_bytes(std::span(ranks[rank])));
   }
   float result = 99;
-  sum.emit({.packed = std::as_writable_bytes(std::span(&result, 1))});
+  sum.emit(std::as_writable_bytes(std::span(&result, 1)));
   return result;
 }
 
@@ -342,29 +340,8 @@ TEST(ElementSumByHand, AForgottenSliceLeavesNothing) {
     ElementAccumulator sum(500);
     sum.start(s.type, s.op, 2, s.elements);
     add_values(sum, s.ranks[0], s.elements, s.size());
-    EXPECT_EQ(accumulate(sum, s, true, true), expected(s, true, true));
+    EXPECT_EQ(accumulate(sum, s, Union::own), expected(s));
   });
-}
-
-// The dense output is written past the caches where it begins at a cache line.
-TEST(ElementSumByHand, DenseOutputsToMemory) {
-  std::mt19937_64 random(3);
-  for (const DataType type : kTypes) {
-    const Slice s = make_slice(type, ReduceOp::sum, 1000, {Form::bitmap, Form::offsets}, 0.02, random);
-    alignas(64) static std::byte memory[8 * 1000 + 64];
-    on_each_target([&] {
-      for (const std::size_t at : {std::size_t{0}, s.size()}) {
-        ElementAccumulator sum(1000);
-        sum.start(type, s.op, 2, 1000);
-        for (const Contribution& c : s.ranks) hold(sum, c);
-        for (const Contribution& c : s.ranks) add_values(sum, c, 1000, s.size());
-        std::memset(memory, 0xa5, sizeof memory);
-        sum.emit({.dense = memory + at, .where = StoreTo::memory});
-        ASSERT_EQ(std::memcmp(memory + at, s.dense.data(), s.dense.size()), 0);
-        EXPECT_EQ(memory[at + s.dense.size()], std::byte{0xa5});
-      }
-    });
-  }
 }
 
 RC_GTEST_PROP(ElementSumProperty, EqualsADenseSum, ()) {
@@ -382,11 +359,11 @@ RC_GTEST_PROP(ElementSumProperty, EqualsADenseSum, ()) {
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     const ForcedTarget forced(target);
     ElementAccumulator sum;
-    RC_ASSERT(accumulate(sum, s, true, false) == expected(s, true, false));
-    RC_ASSERT(accumulate(sum, s, true, true) == expected(s, true, true));
+    RC_ASSERT(accumulate(sum, s, Union::own) == expected(s));
+    RC_ASSERT(accumulate(sum, s, Union::list) == expected(s));
     ListSum lists;
-    if (fits_lists(s)) RC_ASSERT(merge_lists(lists, s) == expected(s, true, false));
-    if (!nothing) RC_ASSERT(merge(s, true, true) == expected(s, true, true));
+    if (fits_lists(s)) RC_ASSERT(merge_lists(lists, s) == expected(s));
+    if (!nothing) RC_ASSERT(merge(s) == expected(s));
   }
 }
 
