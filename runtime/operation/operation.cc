@@ -268,7 +268,7 @@ void Operation::keep_overflow(std::uint64_t offset, std::span<const std::byte> b
 }
 
 void Operation::zero_absent(std::uint64_t slice) {
-  if (output.packed || output.staged || in_place(slice)) return;
+  if (output.packed || output.absent_stay || in_place(slice)) return;
   const trace::Span span(trace::What::zero, epoch, slice);
   const SliceView view = union_slice(slice);
   std::byte* const base = output.base + output_offset(slice);

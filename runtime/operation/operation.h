@@ -67,8 +67,8 @@ struct OutputView {
   /// Makes room for a packed result that is larger; see SparseAllreduceRequest::packed_grow.
   std::function<PackedMemory(std::uint64_t blocks)> grow = {};
   SpareMemory* spare = nullptr;  // what is noted about a packed result comes from there; may be null
-  /// `base` is only on the way to the output: blocks outside of the union are of no interest there.
-  bool staged = false;
+  /// Blocks outside of the union stay as they are there: they are zero already, or nobody reads them.
+  bool absent_stay = false;
   /// If there is any, others write results there that are direct.
   FarMemory far = {};
 

@@ -185,7 +185,9 @@ void DenseTwoLevelSum::give_to_host(PieceState& piece) {
       .block_elems = request_.record.block_elems,
       .bitmap = piece.bits,
       .timeout = request_.level_timeout(),
-      .tag = request_.record.tag};
+      .tag = request_.record.tag,
+      // In place, a block that no rank has is zero already, because this rank has not got it either.
+      .output_has_zeros = request_.input == request_.output.base};
   levels_.start(Level::down, &request, piece.failure,
                 [this, self = shared_from_this(), &piece](const std::shared_ptr<Operation>& step) {
                   if (step) request_.count_traffic(*step);

@@ -76,7 +76,7 @@ engine::InputView StagedOperation::input() const {
 engine::OutputView StagedOperation::output() const {
   return {.base = slot_->output(),
           .region = slot_->region().get(),
-          .staged = true,
+          .absent_stay = true,  // it is only on the way to the output
           .far = far_ ? slot_->far_output() : engine::FarMemory()};
 }
 

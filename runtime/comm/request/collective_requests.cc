@@ -186,6 +186,7 @@ void prepare(const CollectiveRequest& r, const Registrations& registrations, Pre
     auto memory = covered_anywhere(call, registrations, r.output, bytes, element,
                                    r.collective == Collective::broadcast ? "data" : "output");
     take_output(r.output, bytes, std::move(memory), chunks_of(gathers), p);
+    p.output.absent_stay = r.output_has_zeros;
   }
   // A rank whose own chunk is empty may still give the stream that its memory would have.
   const bool has_empty = (reads && in.elements == 0) || (writes && out.elements == 0);

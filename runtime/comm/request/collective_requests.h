@@ -31,6 +31,8 @@ struct CollectiveRequest {
   std::chrono::nanoseconds timeout{0};
   std::uint64_t tag = 0;
   void* stream = nullptr;
+  /// The output is zero wherever the result has no blocks.
+  bool output_has_zeros = false;
 };
 
 CollectiveRequest request_of(const BroadcastRequest& request, int rank, int ranks);
