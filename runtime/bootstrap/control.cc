@@ -19,6 +19,16 @@ bool is_of_a_vanished_host(const std::error_code& error) {
          error == asio::error::network_unreachable;
 }
 
+using AnyFrame = StarControl::AnyFrame;
+
+/// Runs on the stream's thread.
+asio::awaitable<AnyFrame> read_any_frame(Stream& stream, std::uint32_t limit, std::size_t members) {
+  const std::string text = co_await read_frame(stream, limit);
+  if (is_regroup_frame(text)) co_return parse_regroup_frame(text, members);
+  if (is_gather_frame(text)) co_return parse_gather_frame(text, members);
+  co_return parse_control_frame(text);
+}
+
 std::vector<std::string> parts_of(GatherFrame answer, std::size_t members) {
   if (answer.kind == GatherFrame::Kind::failed) throw Error(answer.failure.code, answer.failure.text);
   if (answer.kind != GatherFrame::Kind::parts || answer.parts.size() != members)
@@ -49,6 +59,7 @@ StarControl::~StarControl() {
   } else {
     io_.run();
   }
+  if (stream_threads_) stream_threads_->join();
 }
 
 void StarControl::quiesced() {
@@ -146,7 +157,7 @@ std::shared_ptr<ControlConnection> StarControl::connect(std::size_t position,
                                                         std::shared_ptr<Stream> stream) {
   auto connection = std::make_shared<ControlConnection>(std::move(stream));
   members_[position].connection = connection;
-  asio::co_spawn(io_, write_loop(connection), asio::detached);
+  asio::co_spawn(connection->executor(), ControlConnection::write_loop(connection), asio::detached);
   asio::co_spawn(io_, read_loop(connection, position), asio::detached);
   return connection;
 }
@@ -158,8 +169,9 @@ asio::awaitable<void> StarControl::read_loop(std::shared_ptr<ControlConnection> 
   const std::uint32_t limit = self_ == 0 ? kGatherHeadLimit + kPartLimit : kFrameLimit;
   try {
     while (true) {
-      const std::string text = co_await read_frame(*connection->stream, limit);
-      if (!shut_) take_frame(index, text);
+      AnyFrame frame = co_await run_on(connection->executor(), io_.get_executor(),
+                                       read_any_frame(connection->stream(), limit, members_.size()));
+      if (!shut_) take_frame(index, std::move(frame));
     }
   } catch (const std::system_error& e) {
     if (e.code() != asio::error::eof && e.code() != asio::ssl::error::stream_truncated) why = e.what();
@@ -171,10 +183,10 @@ asio::awaitable<void> StarControl::read_loop(std::shared_ptr<ControlConnection> 
   if (members_[index].connection == connection) lost(index, why, vanished);
 }
 
-void StarControl::take_frame(std::size_t index, const std::string& text) {
-  if (is_regroup_frame(text)) return regroup_frame(index, parse_regroup_frame(text, members_.size()));
-  if (is_gather_frame(text)) return gather_frame(index, parse_gather_frame(text, members_.size()));
-  const ControlFrame frame = parse_control_frame(text);
+void StarControl::take_frame(std::size_t index, AnyFrame any) {
+  if (const auto* const regroup = std::get_if<RegroupFrame>(&any)) return regroup_frame(index, *regroup);
+  if (auto* const gather = std::get_if<GatherFrame>(&any)) return gather_frame(index, std::move(*gather));
+  const ControlFrame& frame = std::get<ControlFrame>(any);
   is_hub() ? hub_frame(index, frame) : member_frame(frame);
 }
 

@@ -90,7 +90,8 @@ void StarControl::throw_failure() const {
 }
 
 void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
-  reception_.emplace(io_, meeting,
+  stream_threads_.emplace(io_, members_.size());
+  reception_.emplace(io_, meeting, *stream_threads_,
                      [this](std::size_t position, const std::string& who, std::shared_ptr<Stream> stream) {
                        names_[position] = who;
                        if (local_address_.empty()) local_address_ = address_on(*stream);

@@ -4,11 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <deque>
+#include <future>
 #include <vector>
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/refusals.h"
 #include "runtime/bootstrap/sockets.h"
+#include "runtime/bootstrap/stream_threads.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -64,9 +66,43 @@ bool was_only_a_look(const std::exception& e) {
           error->code() == asio::ssl::error::stream_truncated);
 }
 
-void close_at_once(Stream& stream) {
+void close_here(Stream& stream) {
   asio::error_code ignored;
   stream.lowest_layer().close(ignored);
+}
+
+/// A connection that has not proved the key. Both are used on the thread that the socket belongs to.
+struct Caller {
+  explicit Caller(Tcp::socket accepted) : executor(accepted.get_executor()), socket(std::move(accepted)) {}
+  const asio::any_io_executor executor;
+  Tcp::socket socket;              // until there is a stream
+  std::shared_ptr<Stream> stream;  // nullptr: the handshake has not begun
+
+  void close() {
+    asio::error_code ignored;
+    if (stream) return close_here(*stream);
+    socket.close(ignored);
+  }
+};
+
+/// Runs on the caller's thread, because a stream's memory is large enough to take some time.
+asio::awaitable<std::shared_ptr<Stream>> shake_hands_with(std::shared_ptr<Caller> caller,
+                                                          asio::ssl::context& context) {
+  caller->stream = std::make_shared<Stream>(std::move(caller->socket), context);
+  co_await accept_secure(caller->stream, kStrangersTime);
+  co_return caller->stream;
+}
+
+/// Runs `close` on the thread of `executor`, which waits for nobody. When it returns, the descriptor is free.
+void close_on(const asio::any_io_executor& executor, const asio::any_io_executor& own,
+              const std::function<void()>& close) {
+  if (executor == own) return close();
+  std::promise<void> closed;
+  asio::post(executor, [&] {
+    close();
+    closed.set_value();
+  });
+  closed.get_future().wait();
 }
 
 }  // namespace
@@ -75,24 +111,33 @@ struct Listener::State {
   State(asio::io_context& io, const Addresses& addresses, int port, std::string name)
       : acceptors(open_acceptors(io, addresses, port)), refusals(std::move(name)) {}
 
+  asio::any_io_executor own_executor() { return acceptors.front().get_executor(); }
   /// Closes the oldest connection that has not proved the key. Returns false if there is none.
   bool drop_oldest() {
     if (unproved.empty()) return false;
-    close_at_once(*unproved.front());
+    Caller& oldest = *unproved.front();
+    close_on(oldest.executor, own_executor(), [&] { oldest.close(); });
     unproved.pop_front();
     return true;
+  }
+  void close_greeted() {
+    for (const auto& stream : greeted)
+      close_on(stream->get_executor(), own_executor(), [&] { close_here(*stream); });
   }
 
   Acceptors acceptors;  // of all addresses
   asio::ssl::context* context = nullptr;
   Greet greet;
-  std::deque<std::shared_ptr<Stream>> unproved;  // connections that have not proved the key, oldest first
-  std::vector<std::shared_ptr<Stream>> greeted;  // those that have, while they are greeted
+  Owner owner;
+  std::deque<std::shared_ptr<Caller>> unproved;  // oldest first
+  std::vector<std::shared_ptr<Stream>>
+      greeted;  // connections that have proved the key, while they are greeted
   Refusals refusals;
 
   static asio::awaitable<void> accept_loop(std::shared_ptr<State> self, Tcp::acceptor& acceptor);
-  static asio::awaitable<void> admit(std::shared_ptr<State> self, std::shared_ptr<Stream> stream);
-  static asio::awaitable<void> prove(std::shared_ptr<State> self, std::shared_ptr<Stream> stream);
+  static asio::awaitable<void> admit(std::shared_ptr<State> self, std::shared_ptr<Caller> caller);
+  static asio::awaitable<std::shared_ptr<Stream>> prove(std::shared_ptr<State> self,
+                                                        std::shared_ptr<Caller> caller);
 };
 
 /// `acceptor` is one of the state's own.
@@ -100,13 +145,13 @@ asio::awaitable<void> Listener::State::accept_loop(std::shared_ptr<State> self, 
   asio::steady_timer pause(acceptor.get_executor());
   while (acceptor.is_open()) {
     asio::error_code error;
-    Tcp::socket socket = co_await accept(acceptor, error);
+    Tcp::socket socket = co_await accept(acceptor, self->owner, error);
     if (!acceptor.is_open()) break;
     if (!error) {
       if (self->unproved.size() == kUnprovedLimit) self->drop_oldest();
-      auto stream = std::make_shared<Stream>(std::move(socket), *self->context);
-      self->unproved.push_back(stream);
-      asio::co_spawn(pause.get_executor(), admit(self, std::move(stream)), asio::detached);
+      auto caller = std::make_shared<Caller>(std::move(socket));
+      self->unproved.push_back(caller);
+      asio::co_spawn(pause.get_executor(), admit(self, std::move(caller)), asio::detached);
       continue;
     }
     self->refusals.note("an unknown address", error.message());
@@ -116,10 +161,11 @@ asio::awaitable<void> Listener::State::accept_loop(std::shared_ptr<State> self, 
   }
 }
 
-asio::awaitable<void> Listener::State::admit(std::shared_ptr<State> self, std::shared_ptr<Stream> stream) {
-  const std::string from = peer_text(stream->next_layer());
+asio::awaitable<void> Listener::State::admit(std::shared_ptr<State> self, std::shared_ptr<Caller> caller) {
+  const std::string from = peer_text(caller->socket);
+  std::shared_ptr<Stream> stream;
   try {
-    co_await prove(self, stream);
+    stream = co_await prove(self, std::move(caller));
     self->greeted.push_back(stream);
     co_await self->greet(stream);
   } catch (const std::exception& e) {
@@ -128,16 +174,20 @@ asio::awaitable<void> Listener::State::admit(std::shared_ptr<State> self, std::s
   std::erase(self->greeted, stream);
 }
 
-asio::awaitable<void> Listener::State::prove(std::shared_ptr<State> self, std::shared_ptr<Stream> stream) {
+asio::awaitable<std::shared_ptr<Stream>> Listener::State::prove(std::shared_ptr<State> self,
+                                                                std::shared_ptr<Caller> caller) {
+  std::shared_ptr<Stream> stream;
   try {
-    co_await accept_secure(stream, kStrangersTime);
+    stream =
+        co_await run_on(caller->executor, self->own_executor(), shake_hands_with(caller, *self->context));
   } catch (const std::exception&) {
-    if (std::erase(self->unproved, stream) == 0)
+    if (std::erase(self->unproved, caller) == 0)
       throw Error(ErrorCode::denied,
                   "it did not prove the secret, and was closed to make room for a newer connection");
     throw;
   }
-  std::erase(self->unproved, stream);
+  std::erase(self->unproved, caller);
+  co_return stream;
 }
 
 Listener::Listener(asio::io_context& io, const Addresses& addresses, int port, std::string name)
@@ -147,14 +197,16 @@ Listener::~Listener() {
   close();
   while (state_->drop_oldest()) {
   }
-  for (const auto& stream : state_->greeted) close_at_once(*stream);
+  state_->close_greeted();
 }
 
 int Listener::port() const { return state_->acceptors.front().local_endpoint().port(); }
 
-void Listener::start(asio::ssl::context& context, Greet greet) {
+void Listener::start(asio::ssl::context& context, Greet greet, Owner owner) {
   state_->context = &context;
   state_->greet = std::move(greet);
+  state_->owner = std::move(owner);
+  if (!state_->owner) state_->owner = [executor = state_->own_executor()] { return executor; };
   for (Tcp::acceptor& acceptor : state_->acceptors)
     asio::co_spawn(acceptor.get_executor(), State::accept_loop(state_, acceptor), asio::detached);
 }

@@ -27,6 +27,7 @@ class Listener {
   /// Takes over a connection that has proved the key. If it throws, the connection is refused and the
   /// exception's text is logged.
   using Greet = std::function<asio::awaitable<void>(std::shared_ptr<Stream>)>;
+  using Owner = std::function<asio::any_io_executor()>;
 
   /// Listens on all of `addresses` that this host has, or on every interface if there are none. With port 0,
   /// which is for at most one address, the system chooses the port. `name` stands in the log's lines. Throws
@@ -39,9 +40,11 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   int port() const;
-  /// Starts to accept connections; to be called once. `context`, and everything that `greet` refers to, must
-  /// live as long as the io_context runs.
-  void start(asio::ssl::context& context, Greet greet);
+  /// Starts to accept connections; to be called once. `context`, and everything that `greet` and `owner`
+  /// refer to, must live as long as the io_context runs. `owner` returns to which thread the next connection
+  /// belongs; its handshake takes place there, but it is greeted on the thread of the io_context. Without
+  /// `owner` they are the same.
+  void start(asio::ssl::context& context, Greet greet, Owner owner = {});
   /// Accepts no more connections. Those that are in the middle of the handshake may finish it.
   void close();
   /// Closes the oldest connection that has not proved the key, to set a descriptor free. Returns false if

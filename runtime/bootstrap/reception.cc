@@ -9,10 +9,18 @@
 #include "runtime/base/list_text.h"
 
 namespace nzcl::bootstrap {
+namespace {
 
-Reception::Reception(asio::io_context& io, Meeting& meeting, Admit admit)
+asio::awaitable<MemberHello> read_hello(Stream& stream) {
+  co_return parse_member_hello(co_await read_frame(stream, kHelloLimit));
+}
+
+}  // namespace
+
+Reception::Reception(asio::io_context& io, Meeting& meeting, StreamThreads& threads, Admit admit)
     : io_(io),
       meeting_(meeting),
+      threads_(threads),
       settings_(meeting.settings()),
       admit_(std::move(admit)),
       who_(static_cast<std::size_t>(meeting.size())) {}
@@ -24,7 +32,9 @@ void Reception::open(Deadline deadline) {
     asio::steady_timer(io_, log.note(settings_.who, *reason)).wait();
   }
   meeting_.publish(listener_->port(), deadline);
-  listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); });
+  listener_->start(
+      *context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); },
+      [this] { return threads_.next(); });
 }
 
 /// Returns why it should be tried again.
@@ -83,15 +93,16 @@ Error Reception::late() const {
 }
 
 asio::awaitable<void> Reception::greet(std::shared_ptr<Stream> stream) {
-  const MemberHello hello = parse_member_hello(co_await read_frame(*stream, kHelloLimit));
+  const auto executor = stream->get_executor();
+  const MemberHello hello = co_await run_on(executor, io_.get_executor(), read_hello(*stream));
   if (closed_) throw Error(ErrorCode::denied, "it came when the meeting was over");  // nobody would close it
   if (hello.session != settings_.session) {
-    co_await write_frame(*stream, encode_retry(settings_.session));
+    co_await run_on(executor, io_.get_executor(), write_frame(*stream, encode_retry(settings_.session)));
     co_return;
   }
   if (!failure_) failure_ = check(hello);
   if (failure_) {
-    co_await write_frame(*stream, encode_refusal(*failure_));
+    co_await run_on(executor, io_.get_executor(), write_frame(*stream, encode_refusal(*failure_)));
     ++told_;
     co_return;
   }

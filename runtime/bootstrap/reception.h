@@ -22,6 +22,7 @@
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/meeting.h"
 #include "runtime/bootstrap/not_yet_log.h"
+#include "runtime/bootstrap/stream_threads.h"
 #include "runtime/bootstrap/user_key.h"
 
 namespace nzcl::bootstrap {
@@ -33,7 +34,8 @@ class Reception {
   using Admit = std::function<void(std::size_t position, const std::string& who, std::shared_ptr<Stream>)>;
 
   /// `meeting` must live until close().
-  Reception(asio::io_context& io, Meeting& meeting, Admit admit);
+  /// The connections belong to `threads`, which must outlive this.
+  Reception(asio::io_context& io, Meeting& meeting, StreamThreads& threads, Admit admit);
 
   /// Listens. If the port is taken, perhaps by the meeting of another session, tries until the deadline.
   /// Throws Error{unavailable} then, and what Meeting::place() and publish() throw.
@@ -57,6 +59,7 @@ class Reception {
 
   asio::io_context& io_;
   Meeting& meeting_;
+  StreamThreads& threads_;
   const MeetingSettings settings_;
   const Admit admit_;
   std::unique_ptr<asio::ssl::context> context_;

@@ -34,13 +34,15 @@ Tcp::acceptor open_acceptor(asio::io_context& io, const Tcp::endpoint& endpoint)
   return acceptor;
 }
 
-asio::awaitable<Tcp::socket> accept(Tcp::acceptor& acceptor, asio::error_code& error) {
+asio::awaitable<Tcp::socket> accept(Tcp::acceptor& acceptor,
+                                    const std::function<asio::any_io_executor()>& owner,
+                                    asio::error_code& error) {
   const Tcp family = acceptor.local_endpoint().protocol();
   while (true) {
     co_await acceptor.async_wait(Tcp::acceptor::wait_read, asio::redirect_error(asio::use_awaitable, error));
     if (error || !acceptor.is_open()) break;
     const int fd = ::accept4(acceptor.native_handle(), nullptr, nullptr, SOCK_CLOEXEC);
-    if (fd >= 0) co_return Tcp::socket(acceptor.get_executor(), family, fd);
+    if (fd >= 0) co_return Tcp::socket(owner(), family, fd);
     if (has_vanished(errno)) continue;
     error = last_error();
     break;

@@ -6,6 +6,8 @@
 
 #include <asio.hpp>
 
+#include <functional>
+
 namespace nzcl::bootstrap {
 
 using Tcp = asio::ip::tcp;
@@ -17,7 +19,10 @@ Tcp::socket open_socket(const asio::any_io_executor& executor, const Tcp& family
 /// std::system_error when the address or the port is not available.
 Tcp::acceptor open_acceptor(asio::io_context& io, const Tcp::endpoint& endpoint);
 
-/// Waits for the next connection. Returns a closed socket and sets `error` if there is none.
-asio::awaitable<Tcp::socket> accept(Tcp::acceptor& acceptor, asio::error_code& error);
+/// Waits for the next connection, whose socket belongs to the executor that `owner` returns. Returns a closed
+/// socket and sets `error` if there is none.
+asio::awaitable<Tcp::socket> accept(Tcp::acceptor& acceptor,
+                                    const std::function<asio::any_io_executor()>& owner,
+                                    asio::error_code& error);
 
 }  // namespace nzcl::bootstrap

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <variant>
 
 #include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/control_connection.h"
@@ -20,6 +21,7 @@
 #include "runtime/bootstrap/listener.h"
 #include "runtime/bootstrap/reception.h"
 #include "runtime/bootstrap/regroup_board.h"
+#include "runtime/bootstrap/stream_threads.h"
 
 namespace nzcl::bootstrap {
 
@@ -49,6 +51,8 @@ class StarControl final : public ControlPlane {
                                                     const Row& row, Deadline deadline) override;
   Regrouping& regrouping() override { return regrouping_; }
 
+  using AnyFrame = std::variant<ControlFrame, GatherFrame, RegroupFrame>;
+
  private:
   struct Member {
     std::shared_ptr<ControlConnection> connection;
@@ -75,7 +79,7 @@ class StarControl final : public ControlPlane {
   ControlConnection* to_hub();
   std::shared_ptr<ControlConnection> connect(std::size_t position, std::shared_ptr<Stream> stream);
   asio::awaitable<void> read_loop(std::shared_ptr<ControlConnection> connection, std::size_t index);
-  void take_frame(std::size_t index, const std::string& text);
+  void take_frame(std::size_t index, AnyFrame frame);
   void hub_frame(std::size_t index, const ControlFrame& frame);
   void member_frame(const ControlFrame& frame);
   void gather_frame(std::size_t index, GatherFrame frame);
@@ -146,6 +150,8 @@ class StarControl final : public ControlPlane {
   const int self_;
   int hub_ = 0;
   asio::io_context io_;
+  /// Only on member 0, from the meeting on. Streams belong to it, so it comes before all that has some.
+  std::optional<StreamThreads> stream_threads_;
   std::optional<Reception> reception_;  // only on member 0
   /// Of connections to a hub that takes the place of one that has died. Empty until all members have met.
   std::unique_ptr<asio::ssl::context> context_;
