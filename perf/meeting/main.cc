@@ -20,6 +20,7 @@
 #include "runtime/bootstrap/control.h"
 #include "runtime/bootstrap/rounds.h"
 #include "runtime/comm/join/join.h"
+#include "runtime/comm/join/whereabouts.h"
 
 namespace perf::meeting {
 namespace {
@@ -93,17 +94,18 @@ struct Times {
 Times meet(const Job& job, bootstrap::Meeting& meeting) {
   const auto member = static_cast<std::size_t>(meeting.rank());
   const auto deadline = Clock::now() + std::chrono::minutes(5);
-  const auto control = bootstrap::ControlPlane::join(meeting, deadline);
+  const auto control = bootstrap::ControlPlane::join(meeting, deadline, hello(job, member));
   const auto met = Clock::now();
   bootstrap::Rounds rounds(*control, "meeting", meeting.size(), meeting.rank());
   std::vector<comm::Hello> hellos;
-  for (const std::string& text : rounds.allgather(hello(job, member), deadline))
-    hellos.push_back(comm::Hello::decode(text));
+  for (const std::string& text : control->introductions()) hellos.push_back(comm::Hello::decode(text));
   engine::Membership membership = comm::membership_of(hellos, meeting.rank());
-  comm::settle(*control, membership, deadline);
-  rounds.tell_each(offers(job, member), deadline);
+  const std::string port = control->open_port(comm::settings_of(membership));
+  std::vector<std::string> whereabouts;
+  for (const std::string& text : rounds.tell_each(offers(job, member, port), deadline))
+    whereabouts.push_back(bootstrap::decode_strings(text).at(1));
+  comm::take_whereabouts(whereabouts, *control, membership);
   rounds.allgather("", deadline);
-  comm::enter_nodes_and_links(rounds.allgather(node_and_link(), deadline), membership);
   const auto told = rounds.tell_each(lane_addresses(job, member), deadline);
   for (const std::string& text : told) comm::LaneAddresses::decode(text, job.lanes, "a member");
   rounds.allgather("ready", deadline);

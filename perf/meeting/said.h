@@ -14,6 +14,7 @@
 #include "runtime/comm/join/hello.h"
 #include "runtime/comm/join/lane_addresses.h"
 #include "runtime/comm/join/node_and_link.h"
+#include "runtime/comm/join/whereabouts.h"
 #include "verbs/cma/address.h"
 #include "verbs/ibv/address.h"
 
@@ -116,19 +117,23 @@ inline std::string hello(const Job& job, std::size_t member) {
   return h.encode();
 }
 
-/// By member: what is offered for a trial. Only those of the same host are to try it.
-inline Texts offers(const Job& job, std::size_t member) {
-  const std::string offer = nzcl::bootstrap::encode_strings({"", Addresses(job, member).offer()});
-  Texts told;
-  for (std::size_t peer = 0; peer < job.members; ++peer)
-    told.push_back(job.together(member, peer) ? offer : nzcl::bootstrap::encode_strings({"", ""}));
-  return told;
-}
-
 inline std::string node_and_link() {
   return nzcl::comm::NodeAndLink{
       .node = 0, .link = {.gbps = 100, .source = nzcl::engine::LinkSpeed::Source::device}, .scan_streams = 0}
       .encode();
+}
+
+/// By member: what each is told once the device is open (device_choice.cc), of a member whose control plane
+/// listens at `port`. Only those of the same host are to try what is offered.
+inline Texts offers(const Job& job, std::size_t member, const std::string& port) {
+  const std::string whereabouts =
+      nzcl::comm::Whereabouts{.port = port, .node_and_link = node_and_link()}.encode();
+  const std::string offer = Addresses(job, member).offer();
+  Texts told;
+  for (std::size_t peer = 0; peer < job.members; ++peer)
+    told.push_back(
+        nzcl::bootstrap::encode_strings({"", whereabouts, job.together(member, peer) ? offer : ""}));
+  return told;
 }
 
 /// By member: the addresses of all lanes.

@@ -46,7 +46,11 @@ class ControlPlane {
   /// Collective. Returns when all members have come to the meeting and are connected. Throws Error{timeout}
   /// that names who has not come by the deadline, and what is wrong with the meeting otherwise; all that have
   /// come learn it. Until settle(), a member that leaves has left the meeting, and then it has died.
-  static std::unique_ptr<ControlPlane> join(Meeting& meeting, Deadline deadline);
+  /// All are told `introduction`, a text in UTF-8 of at most some ten KiB.
+  static std::unique_ptr<ControlPlane> join(Meeting& meeting, Deadline deadline,
+                                            std::string introduction = {});
+  /// Those of all members, by position.
+  virtual const std::vector<std::string>& introductions() const = 0;
 
   struct Settings {
     /// The members' names by position, for error messages: "rank 3", "aggregator 0".
@@ -59,6 +63,12 @@ class ControlPlane {
   /// Collective, once the members know each other, and before they tell each other addresses of memory: from
   /// now on, they find out without the hub which of them have died. Throws what gather() throws.
   virtual void settle(Settings settings, Deadline deadline) = 0;
+  /// The same in two halves, for callers that tell each other more at the same time. From open_port() on,
+  /// this member listens, and calls the others by their names. Returns what all others are to be told of it.
+  virtual std::string open_port(Settings settings) = 0;
+  /// `told` is what open_port() has returned on all members, by position. Throws Error{mismatch} for anything
+  /// else.
+  virtual void settle(const std::vector<std::string>& told) = 0;
   /// `progress` says how far this member has come. If the communicator fails, or has failed, `on_failure`
   /// runs once, after failed() has become true. Both run on the control thread and must not block.
   virtual void watch(std::function<Progress()> progress, std::function<void()> on_failure) = 0;

@@ -56,8 +56,8 @@ void StarControl::lost(std::size_t index, const std::string& why, bool vanished)
   const bool left = is_set(all_bye_) || (is_hub() && m.bye && !serves(index));  // in good order
   if (!left) {
     const std::string text =
-        settled_ ? fmt::format("{} died: {}", names_[index], why)
-                 : fmt::format("{} left the meeting at {}: {}", names_[index], me_.point_name, why);
+        named_ ? fmt::format("{} died: {}", names_[index], why)
+               : fmt::format("{} left the meeting at {}: {}", names_[index], me_.point_name, why);
     const Failure failure{ErrorCode::peer_failed, text};
     is_hub() ? fail(failure) : set_failure(failure);
   }

@@ -46,17 +46,20 @@ nlohmann::json met(const std::string& key) { return {{"type", "met"}, {"key", ke
 
 }  // namespace
 
-StarControl::StarControl(MeetingSettings self)
+StarControl::StarControl(MeetingSettings self, std::string introduction)
     : me_(std::move(self)),
       self_(me_.position),
       members_(static_cast<std::size_t>(me_.size)),
+      introductions_(members_.size()),
       names_(names_of(me_)),
       board_(names_),
       leaves_(names_, {}),
       regrouping_({.tell_hub = [this] { asio::post(io_, [this] { say_regroup_state(); }); },
                    .ask_hub = [this] { asio::post(io_, [this] { ask_hub(); }); }}),
       regroup_board_(names_, {}),
-      work_(asio::make_work_guard(io_)) {}
+      work_(asio::make_work_guard(io_)) {
+  introductions_[static_cast<std::size_t>(self_)] = std::move(introduction);
+}
 
 void StarControl::meet(Meeting& meeting, Deadline deadline) {
   try {
@@ -92,10 +95,8 @@ void StarControl::throw_failure() const {
 void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
   stream_threads_.emplace(io_, members_.size());
   reception_.emplace(io_, meeting, *stream_threads_,
-                     [this](std::size_t position, const std::string& who, std::shared_ptr<Stream> stream) {
-                       names_[position] = who;
-                       if (local_address_.empty()) local_address_ = address_on(*stream);
-                       connect(position, std::move(stream))->send_bytes(encode_welcome());
+                     [this](MemberHello hello, std::shared_ptr<Stream> stream) {
+                       admit(std::move(hello), std::move(stream));
                      });
   Reception& reception = *reception_;
   reception.open(deadline);
@@ -115,10 +116,30 @@ void StarControl::receive_members(Meeting& meeting, Deadline deadline) {
   if (error) throw Error(*error);
   meeting.all_have_come();
   broadcast(met(random_secret()));
+  const FrameBytes frame = FrameBytes::of(encode(GatherFrame{.kind = GatherFrame::Kind::parts,
+                                                             .name = kIntroductions,
+                                                             .members = {},
+                                                             .parts = introductions_,
+                                                             .failure = {}}));
+  for (const Member& m : members_) {
+    if (m.connection) m.connection->send_frame(frame);
+  }
+}
+
+void StarControl::admit(MemberHello hello, std::shared_ptr<Stream> stream) {
+  const auto position = static_cast<std::size_t>(hello.position);
+  names_[position] = std::move(hello.who);
+  introduced_bytes_ += hello.introduction.size();
+  introductions_[position] = std::move(hello.introduction);
+  if (introduced_bytes_ > kGatherLimit)
+    reception_->fail(Error(ErrorCode::unsupported,
+                           fmt::format("the members say more than {} bytes of themselves", kGatherLimit)));
+  if (local_address_.empty()) local_address_ = address_on(*stream);
+  connect(position, std::move(stream))->send_bytes(encode_welcome());
 }
 
 void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
-  HubSearch search(io_, meeting);
+  HubSearch search(io_, meeting, introductions_[static_cast<std::size_t>(self_)]);
   std::shared_ptr<Stream> stream;
   std::exception_ptr error;
   bool over = false;
@@ -137,28 +158,46 @@ void StarControl::join_hub(Meeting& meeting, Deadline deadline) {
   }
   if (error) std::rethrow_exception(error);
   local_address_ = address_on(*stream);
+  calls_.begin(kIntroductions);
   connect(0, std::move(stream));
+  const auto all_have_met = [&] {
+    return context_ && calls_.wait(kIntroductions, Clock::now()) == GatherCalls::State::answered;
+  };
   const bool answered =
-      run_until([&] { return context_ || is_failed() || meeting.ended_by(); }, deadline + kGrace);
+      run_until([&] { return all_have_met() || is_failed() || meeting.ended_by(); }, deadline + kGrace);
   throw_failure();
   meeting.throw_if_ended();
   if (!answered)
     throw Error(ErrorCode::timeout, fmt::format("{} at {} did not answer within the bootstrap timeout",
                                                 names_[0], me_.point_name));
+  take_introductions();
+}
+
+void StarControl::take_introductions() {
+  auto answer = calls_.end(kIntroductions);
+  if (!answer || answer->kind != GatherFrame::Kind::parts || answer->parts.size() != members_.size())
+    throw Error(ErrorCode::mismatch, names_[0] + " did not tell what each member says of itself");
+  introductions_ = std::move(answer->parts);
 }
 
 void StarControl::settle(Settings settings, Deadline deadline) {
-  auto listener = listen(settings);
-  std::vector<HubAddress> addresses;
-  if (members_.size() > 1) {
-    Rounds rounds(*this, "control plane", me_.size, self_);
-    addresses = addresses_of(rounds.allgather(own_address(listener.get()), deadline), settings.names);
-  }
-  const std::shared_ptr<Listener> shared = std::move(listener);
-  asio::post(io_, [this, shared, settings = std::move(settings), addresses = std::move(addresses)]() mutable {
-    listener_ = shared;
-    take_settings(std::move(settings), std::move(addresses));
+  const std::string own = open_port(std::move(settings));
+  if (members_.size() == 1) return settle({own});
+  settle(Rounds(*this, "control plane", me_.size, self_).allgather(own, deadline));
+}
+
+std::string StarControl::open_port(Settings settings) {
+  const std::shared_ptr<Listener> listener = listen(settings);
+  std::string own = own_address(listener.get());
+  asio::post(io_, [this, listener, settings = std::move(settings)]() mutable {
+    listener_ = listener;
+    take_settings(std::move(settings));
   });
+  return own;
+}
+
+void StarControl::settle(const std::vector<std::string>& told) {
+  asio::post(io_, [this, addresses = addresses_of(told)]() mutable { take_addresses(std::move(addresses)); });
 }
 
 std::unique_ptr<Listener> StarControl::listen(const Settings& settings) {
@@ -173,8 +212,7 @@ std::string StarControl::own_address(const Listener* listener) const {
                     {"host_id", host_id()}});
 }
 
-std::vector<HubAddress> StarControl::addresses_of(const std::vector<std::string>& told,
-                                                  const std::vector<std::string>& names) const {
+std::vector<HubAddress> StarControl::addresses_of(const std::vector<std::string>& told) const {
   std::vector<HubAddress> all;
   const std::string here = host_id(), loopback = own_loopback();  // asked once: they take system calls
   for (const std::string& text : told) {
@@ -186,17 +224,16 @@ std::vector<HubAddress> StarControl::addresses_of(const std::vector<std::string>
       if (error)
         throw Error(ErrorCode::mismatch,
                     fmt::format("{} says that its control plane is at \"{}\", which is no address",
-                                names[all.size()], host));
+                                me_.name(static_cast<int>(all.size())), host));
     }
     all.push_back(std::move(address));
   }
   return all;
 }
 
-void StarControl::take_settings(Settings settings, std::vector<HubAddress> addresses) {
+void StarControl::take_settings(Settings settings) {
   names_ = std::move(settings.names);
   serves_ = std::move(settings.serves);
-  addresses_ = std::move(addresses);
   board_.rename(names_);
   leaves_ = LeaveBoard(names_, serves_);
   regroup_board_ = RegroupBoard(names_, serves_);
@@ -207,6 +244,11 @@ void StarControl::take_settings(Settings settings, std::vector<HubAddress> addre
     leaves_.gone(i);
     regroup_board_.gone(i, members_[i].dead);
   }
+  named_ = true;
+}
+
+void StarControl::take_addresses(std::vector<HubAddress> addresses) {
+  addresses_ = std::move(addresses);
   settled_ = true;
   if (listener_)
     listener_->start(*context_, [this](std::shared_ptr<Stream> stream) { return greet(std::move(stream)); });
@@ -231,8 +273,9 @@ void StarControl::unwatch() {
   done.get_future().wait();
 }
 
-std::unique_ptr<ControlPlane> ControlPlane::join(Meeting& meeting, Deadline deadline) {
-  auto control = std::make_unique<StarControl>(meeting.settings());
+std::unique_ptr<ControlPlane> ControlPlane::join(Meeting& meeting, Deadline deadline,
+                                                 std::string introduction) {
+  auto control = std::make_unique<StarControl>(meeting.settings(), std::move(introduction));
   control->meet(meeting, deadline);
   return control;
 }

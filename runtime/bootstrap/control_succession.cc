@@ -181,7 +181,7 @@ asio::awaitable<bool> StarControl::call(std::size_t position, std::string host) 
       asio::error_code ignored;
       if (!error) stream->lowest_layer().close(ignored);
     });
-    const std::string why_not = co_await introduce(*stream, me_);
+    const std::string why_not = co_await introduce(*stream, me_, "");
     if (shut_ || is_hub() || !why_not.empty()) co_return false;
     hub_ = static_cast<int>(position);
     connect(position, stream);

@@ -54,16 +54,18 @@ MemberHello parse_member_hello(const std::string& text) {
         .position = static_cast<int>(number(j, "index", INT32_MIN, INT32_MAX)),
         .size = static_cast<int>(number(j, "size", INT32_MIN, INT32_MAX)),
         // The first version did not say which one it is.
-        .version = j.contains("version") ? static_cast<int>(number(j, "version", 1, INT32_MAX)) : 1};
+        .version = j.contains("version") ? static_cast<int>(number(j, "version", 1, INT32_MAX)) : 1,
+        .introduction = j.value("introduction", std::string())};
   });
 }
 
-std::string encode_member_hello(const MeetingSettings& self) {
+std::string encode_member_hello(const MeetingSettings& self, const std::string& introduction) {
   return json_text({{"version", kMeetingVersion},
                     {"session", self.session},
                     {"index", self.position},
                     {"size", self.size},
-                    {"who", self.who}});
+                    {"who", self.who},
+                    {"introduction", introduction}});
 }
 
 std::string encode_welcome() { return fmt::format("{}{}", kWelcome, kMeetingVersion); }

@@ -17,7 +17,7 @@ namespace nzcl::bootstrap {
 
 /// The longest frame in bytes, of a hello, of the answer to it, and of all others. A hello comes from a
 /// member that has not been let in yet, so it has the smallest limit.
-inline constexpr std::uint32_t kHelloLimit = 4096;
+inline constexpr std::uint32_t kHelloLimit = 64 << 10;
 inline constexpr std::uint32_t kAnswerLimit = 1 << 20;
 inline constexpr std::uint32_t kFrameLimit = 256 << 20;
 /// The longest part of one member in a gather, and the most that all of its parts, or the texts that one
@@ -29,8 +29,9 @@ inline constexpr std::uint64_t kGatherLimit = kFrameLimit / 2;
 /// exchange_meeting.h. Version 1 met over connections of their own; in version 2 everybody was told what is
 /// meant for others; version 3 could not shrink; version 4 could not grow; version 5 had longer lists of
 /// similar strings; version 6 had no ranks that go on together or not at all; in version 7 each member was
-/// told a queue pair of its own.
-inline constexpr int kMeetingVersion = 8;
+/// told a queue pair of its own; in version 8 members introduced themselves only when all had met, and said
+/// in rounds of their own where they listen and what they have.
+inline constexpr int kMeetingVersion = 9;
 
 /// Where a member listens to take the place of a hub that has died. There is at least one host.
 struct HubAddress {
@@ -43,6 +44,7 @@ struct MemberHello {
   std::string who, session;
   int position = 0, size = 0;
   int version = 0;
+  std::string introduction{};  // what it says of itself to all others, who read it
 };
 /// One message of the control plane.
 struct ControlFrame {
@@ -73,6 +75,8 @@ struct GatherFrame {
 /// The longest text before the parts in a frame of a gather: it has the positions of its members, or an
 /// error.
 inline constexpr std::uint32_t kGatherHeadLimit = 64 << 10;
+/// The name under which the hub tells what all members have said in their hellos, as if it were a gather.
+inline constexpr const char* kIntroductions = "introductions";
 /// The longest name of a gather.
 inline constexpr std::size_t kGatherNameLimit = 200;
 
@@ -85,7 +89,7 @@ std::string encode_commons(const std::string& name, std::string commons);
 std::string encode_ends(std::string ends);
 
 // --- The meeting: a hello, and the hub's answer
-std::string encode_member_hello(const MeetingSettings& self);
+std::string encode_member_hello(const MeetingSettings& self, const std::string& introduction);
 std::string encode_welcome();
 /// Another session is meeting here.
 std::string encode_retry(const std::string& session);

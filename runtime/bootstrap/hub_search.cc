@@ -11,8 +11,9 @@
 
 namespace nzcl::bootstrap {
 
-asio::awaitable<std::string> introduce(Stream& stream, const MeetingSettings& self) {
-  co_await write_frame(stream, encode_member_hello(self));
+asio::awaitable<std::string> introduce(Stream& stream, const MeetingSettings& self,
+                                       std::string introduction) {
+  co_await write_frame(stream, encode_member_hello(self, introduction));
   co_return parse_hub_answer(co_await read_frame(stream, kAnswerLimit), self.name(0));
 }
 
@@ -49,7 +50,7 @@ asio::awaitable<bool> HubSearch::try_all(MeetingPoint point, Deadline deadline) 
     try {
       candidate_ = co_await connect_secure(*context_, endpoint, kConnectTime);
       why_not_ = "it did not answer";
-      why_not_ = co_await introduce(*candidate_, self);
+      why_not_ = co_await introduce(*candidate_, self, introduction_);
       if (why_not_.empty()) co_return true;
     } catch (const Error& e) {
       if (candidate_) throw;  // the hub has said why the meeting has failed

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/meeting.h"
@@ -21,7 +22,8 @@ inline constexpr std::chrono::seconds kConnectTime{3};
 /// Both must live until the coroutine has ended.
 class HubSearch {
  public:
-  HubSearch(asio::io_context& io, Meeting& meeting) : io_(io), meeting_(meeting) {}
+  HubSearch(asio::io_context& io, Meeting& meeting, std::string introduction)
+      : io_(io), meeting_(meeting), introduction_(std::move(introduction)) {}
 
   /// Tries until the hub has let this member in. Throws late() at the deadline, what the hub says of a
   /// meeting that has failed, and Error{denied} if somebody else listens at the meeting point.
@@ -36,6 +38,7 @@ class HubSearch {
 
   asio::io_context& io_;
   Meeting& meeting_;
+  const std::string introduction_;
   std::unique_ptr<asio::ssl::context> context_;
   std::shared_ptr<Stream> candidate_;  // the hub has proved the secret, but has not let this member in yet
   bool denied_ = false;                // the last try of all addresses ended so
@@ -43,9 +46,9 @@ class HubSearch {
   NotYetLog log_;
 };
 
-/// Says hello to a hub, and returns "" when it has let this member in, or why this member should try again.
-/// Throws what the hub says of a meeting that has failed, and Error{mismatch} if the hub runs another
-/// version.
-asio::awaitable<std::string> introduce(Stream& stream, const MeetingSettings& self);
+/// Says hello to a hub with this introduction, and returns "" when it has let this member in, or why this
+/// member should try again. Throws what the hub says of a meeting that has failed, and Error{mismatch} if the
+/// hub runs another version.
+asio::awaitable<std::string> introduce(Stream& stream, const MeetingSettings& self, std::string introduction);
 
 }  // namespace nzcl::bootstrap

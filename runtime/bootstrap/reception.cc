@@ -94,7 +94,7 @@ Error Reception::late() const {
 
 asio::awaitable<void> Reception::greet(std::shared_ptr<Stream> stream) {
   const auto executor = stream->get_executor();
-  const MemberHello hello = co_await run_on(executor, io_.get_executor(), read_hello(*stream));
+  MemberHello hello = co_await run_on(executor, io_.get_executor(), read_hello(*stream));
   if (closed_) throw Error(ErrorCode::denied, "it came when the meeting was over");  // nobody would close it
   if (hello.session != settings_.session) {
     co_await run_on(executor, io_.get_executor(), write_frame(*stream, encode_retry(settings_.session)));
@@ -107,9 +107,10 @@ asio::awaitable<void> Reception::greet(std::shared_ptr<Stream> stream) {
     co_return;
   }
   const auto position = static_cast<std::size_t>(hello.position);
-  who_[position] = hello.who.empty() ? settings_.name(hello.position) : hello.who;
+  if (hello.who.empty()) hello.who = settings_.name(hello.position);
+  who_[position] = hello.who;
   ++come_;
-  admit_(position, who_[position], std::move(stream));
+  admit_(std::move(hello), std::move(stream));
 }
 
 std::optional<Error> Reception::check(const MemberHello& hello) const {

@@ -30,8 +30,8 @@ namespace nzcl::bootstrap {
 /// Must live as long as the io_context runs, because its coroutines refer to it.
 class Reception {
  public:
-  /// Takes over the connection of a member that is let in, and welcomes it.
-  using Admit = std::function<void(std::size_t position, const std::string& who, std::shared_ptr<Stream>)>;
+  /// Takes over the connection of a member that is let in, and welcomes it. The hello's `who` is not empty.
+  using Admit = std::function<void(MemberHello hello, std::shared_ptr<Stream>)>;
 
   /// `meeting` must live until close().
   /// The connections belong to `threads`, which must outlive this.

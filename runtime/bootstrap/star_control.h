@@ -27,12 +27,15 @@ namespace nzcl::bootstrap {
 
 class StarControl final : public ControlPlane {
  public:
-  explicit StarControl(MeetingSettings self);
+  explicit StarControl(MeetingSettings self, std::string introduction = {});
   ~StarControl() override;
   /// To be called once, before all else.
   void meet(Meeting& meeting, Deadline deadline);
 
+  const std::vector<std::string>& introductions() const override { return introductions_; }
   void settle(Settings settings, Deadline deadline) override;
+  std::string open_port(Settings settings) override;
+  void settle(const std::vector<std::string>& told) override;
   void watch(std::function<Progress()> progress, std::function<void()> on_failure) override;
   void unwatch() override;
   const std::string& local_address() const override { return local_address_; }
@@ -62,16 +65,18 @@ class StarControl final : public ControlPlane {
 
   // --- The meeting, on the caller's thread (control_meeting.cc)
   void receive_members(Meeting& meeting, Deadline deadline);
+  void admit(MemberHello hello, std::shared_ptr<Stream> stream);
   void join_hub(Meeting& meeting, Deadline deadline);
+  void take_introductions();
   void throw_failure() const;
   template <typename Done>
   bool run_until(Done done, Deadline deadline);
   std::unique_ptr<Listener> listen(const Settings& settings);
   std::string own_address(const Listener* listener) const;
-  std::vector<HubAddress> addresses_of(const std::vector<std::string>& told,
-                                       const std::vector<std::string>& names) const;
-  /// On the control thread.
-  void take_settings(Settings settings, std::vector<HubAddress> addresses);
+  std::vector<HubAddress> addresses_of(const std::vector<std::string>& told) const;
+  /// Both on the control thread.
+  void take_settings(Settings settings);
+  void take_addresses(std::vector<HubAddress> addresses);
 
   // --- Connections and their frames, on the control thread (control.cc)
   bool is_hub() const { return self_ == hub_; }
@@ -149,9 +154,9 @@ class StarControl final : public ControlPlane {
   const MeetingSettings me_;
   const int self_;
   int hub_ = 0;
-  asio::io_context io_;
   /// Only on member 0, from the meeting on. Streams belong to it, so it comes before all that has some.
   std::optional<StreamThreads> stream_threads_;
+  asio::io_context io_;
   std::optional<Reception> reception_;  // only on member 0
   /// Of connections to a hub that takes the place of one that has died. Empty until all members have met.
   std::unique_ptr<asio::ssl::context> context_;
@@ -162,9 +167,12 @@ class StarControl final : public ControlPlane {
   std::vector<Member> members_;                // by position; only the hub has connections to all others
   std::set<std::shared_ptr<Stream>> calling_;  // to members that have not answered yet
   std::string local_address_;
-  std::vector<std::string> names_;  // by position
-  std::vector<bool> serves_;        // may be shorter
-  bool settled_ = false;
+  std::vector<std::string> introductions_;       // by position; the others' are empty until all have met
+  std::uint64_t introduced_bytes_ = 0;           // only on the hub
+  std::vector<std::string> names_;               // by position
+  std::vector<bool> serves_;                     // may be shorter
+  bool named_ = false;                           // the members know who they are
+  bool settled_ = false;                         // and where each of them listens
   std::optional<asio::steady_timer> suspicion_;  // only on the hub, which waits at most once
   std::optional<asio::steady_timer> verdict_;    // only on other members; of a failure that was reported
   bool shut_ = false;                            // the destructor has begun: lost connections mean nothing

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/log.h"
 #include "runtime/base/start_thread.h"
 
 namespace nzcl::bootstrap {
@@ -29,28 +30,36 @@ std::size_t threads_allowed(std::size_t members) {
 StreamThreads::StreamThreads(asio::io_context& io, std::size_t members) : io_(io) {
   const std::size_t count =
       std::min({members / kStreamsPerThread, kMostStreamThreads, threads_allowed(members)});
-  while (threads_.size() < count) {
-    OwnThread& own = threads_.emplace_back();
-    own.thread = start_thread("nzcl-streams", [&own] {
-      return std::jthread([&own] {
-        ::pthread_setname_np(::pthread_self(), "nzcl-streams");
-        own.io.run();
-      });
-    });
+  try {
+    while (threads_.size() < count) start_one();
+  } catch (const std::exception& e) {
+    log().info("rank 0: the connections of {} members have {} threads of {}: {}", members, threads_.size(),
+               count, e.what());
   }
+}
+
+void StreamThreads::start_one() {
+  auto own = std::make_unique<OwnThread>();
+  own->thread = start_thread("nzcl-streams", [&own] {
+    return std::jthread([&io = own->io] {
+      ::pthread_setname_np(::pthread_self(), "nzcl-streams");
+      io.run();
+    });
+  });
+  threads_.push_back(std::move(own));
 }
 
 StreamThreads::~StreamThreads() { join(); }
 
 asio::any_io_executor StreamThreads::next() {
   if (threads_.empty()) return io_.get_executor();
-  return threads_[next_++ % threads_.size()].io.get_executor();
+  return threads_[next_++ % threads_.size()]->io.get_executor();
 }
 
 void StreamThreads::join() {
-  for (OwnThread& own : threads_) own.work.reset();
-  for (OwnThread& own : threads_) {
-    if (own.thread.joinable()) own.thread.join();
+  for (const auto& own : threads_) own->work.reset();
+  for (const auto& own : threads_) {
+    if (own->thread.joinable()) own->thread.join();
   }
 }
 

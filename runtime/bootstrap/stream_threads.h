@@ -4,9 +4,10 @@
 #include <asio.hpp>
 
 #include <cstddef>
-#include <deque>
+#include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace nzcl::bootstrap {
 
@@ -21,7 +22,7 @@ inline constexpr std::size_t kMostStreamThreads = 8;
 class StreamThreads {
  public:
   /// With fewer members than kStreamsPerThread there are no threads, and all connections belong to the thread
-  /// of `io`. Throws Error{system} if a thread cannot be started.
+  /// of `io`. There are fewer threads, or none, where the system allows no more threads or few descriptors.
   StreamThreads(asio::io_context& io, std::size_t members);
   /// Waits until all coroutines of the connections have ended. Their streams may live longer than that, but
   /// not than this object.
@@ -40,8 +41,10 @@ class StreamThreads {
     asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(io);
     std::jthread thread;
   };
+  void start_one();
+
   asio::io_context& io_;
-  std::deque<OwnThread> threads_;
+  std::vector<std::unique_ptr<OwnThread>> threads_;
   std::size_t next_ = 0;
 };
 

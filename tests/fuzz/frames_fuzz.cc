@@ -130,6 +130,8 @@ std::vector<std::string> fuzz_seeds() {
           R"({"hosts":["10.0.0.1"],"host_id":"x","port":4711,"secret":"y"})",
           R"({"hosts":[],"host_id":"x","port":4711,"secret":"y"})",
           R"({"version":3,"session":"s","index":1,"size":2,"who":"rank 1"})",
+          R"({"version":9,"session":"s","index":1,"size":2,"who":"rank 1","introduction":"{\"a\":1}"})",
+          R"({"version":9,"session":"s","index":1,"size":2,"who":"rank 1","introduction":7})",
           R"({"session":"s","index":-1e300,"size":2,"who":"rank 1"})",
           bootstrap::encode_welcome(),
           bootstrap::encode_retry("s"),

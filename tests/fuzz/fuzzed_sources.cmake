@@ -26,7 +26,7 @@ set(fuzzed_sources
   runtime/exchange/push/tile_placer.cc runtime/exchange/push/uplink.cc runtime/exchange/push/worker.cc
   runtime/lane/lane.cc runtime/lane/make_exchange.cc
   runtime/bootstrap/columns.cc runtime/bootstrap/frames.cc runtime/bootstrap/gather_board.cc runtime/bootstrap/host_address.cc runtime/bootstrap/meeting_point.cc runtime/bootstrap/rounds.cc runtime/bootstrap/regroup_board.cc runtime/bootstrap/regroup_frames.cc runtime/bootstrap/regroup_member.cc runtime/bootstrap/similar_list.cc runtime/bootstrap/string_list.cc
-  runtime/comm/communicator/reassignment.cc runtime/comm/join/node_and_link.cc runtime/comm/join/hello.cc runtime/comm/join/split_plan.cc)
+  runtime/comm/communicator/reassignment.cc runtime/comm/join/node_and_link.cc runtime/comm/join/hello.cc runtime/comm/join/split_plan.cc runtime/comm/join/whereabouts.cc)
 if(NZCL_SWITCH)
   list(APPEND fuzzed_sources
     runtime/switch/operation_tensor.cc runtime/switch/port.cc runtime/switch/send_window.cc runtime/switch/slot_intake.cc

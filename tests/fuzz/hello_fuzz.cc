@@ -1,11 +1,12 @@
 // Feeds any bytes as what a member says to the members of a communicator: by which it introduces itself,
-// tells of its node and link, takes part in a split, and tells of its operations when an aggregator is lost.
-// They go to the parsers, and to the code that makes the lists of members.
+// tells where it is and what it has, takes part in a split, and tells of its operations when an aggregator is
+// lost. They go to the parsers, and to the code that makes the lists of members.
 #include "nzcl/error.h"
 #include "runtime/comm/communicator/reassignment.h"
 #include "runtime/comm/join/hello.h"
 #include "runtime/comm/join/node_and_link.h"
 #include "runtime/comm/join/split_plan.h"
+#include "runtime/comm/join/whereabouts.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace nzcl::test {
@@ -25,6 +26,7 @@ std::vector<std::string> fuzz_seeds() {
           "[]",
           comm::NodeAndLink{.node = 1, .link = engine::own_link(25, 0)}.encode(),
           R"({"node":1e300,"gbps":1,"source":1,"scan_streams":1})",
+          comm::Whereabouts{.port = "{}", .node_and_link = comm::NodeAndLink{.link = {}}.encode()}.encode(),
           comm::SplitChoice{.color = 3, .key = -1}.encode(),
           R"({"color":1e300,"key":0})",
           "7 wsue",
@@ -66,6 +68,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   try {
     (void)comm::NodeAndLink::decode(text, "rank 1");
+  } catch (const Error&) {
+  }
+  try {
+    const auto w = comm::Whereabouts::decode(text, "rank 1");
+    if (w.encode() != text) __builtin_trap();
+    (void)comm::NodeAndLink::decode(w.node_and_link, "rank 1");
   } catch (const Error&) {
   }
   try {

@@ -17,7 +17,9 @@
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/local.h"
+#include "runtime/bootstrap/stream_threads.h"
 #include "tests/system/meeting.h"
+#include "verbs/descriptors.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -37,12 +39,13 @@ std::vector<std::unique_ptr<Plane>> planes(int size, const std::vector<bool>& se
     all.push_back(std::make_unique<Plane>());
     names.names.push_back("rank " + std::to_string(i));
   }
+  const auto time = size > 100 ? kForMany : kLong;
   std::vector<std::jthread> threads;
   for (int i = 0; i < size; ++i) {
     threads.emplace_back([&, i] {
       Plane& plane = *all[static_cast<std::size_t>(i)];
-      plane.control = ControlPlane::join(*make_local_meeting(meeting, i), in(kLong));
-      plane.control->settle(names, in(kLong));
+      plane.control = ControlPlane::join(*make_local_meeting(meeting, i), in(time));
+      plane.control->settle(names, in(time));
       plane.control->watch([] { return Progress{}; }, [&plane] { ++plane.failures; });
     });
   }
@@ -138,6 +141,21 @@ TEST(ControlPlane, ADeadMemberIsNamedToTheOthersWhoBecomeQuietWithoutIt) {
 void kill(const std::vector<std::unique_ptr<Plane>>& all, const std::set<std::size_t>& dead) {
   on_all(all, [&](Plane& p, std::size_t i) {
     if (dead.contains(i)) p.control.reset();
+  });
+}
+
+TEST(ControlPlane, TheHubOfManyTellsAllOthersOfADeath) {
+  constexpr int kMany = 2 * static_cast<int>(kStreamsPerThread);
+  verbs::make_room_for_descriptors(10 * kMany);
+  const auto all = planes(kMany);
+  all[5]->control.reset();
+  on_all(all, [](Plane& plane, std::size_t i) {
+    if (i == 5) return;
+    for (const auto end = in(kForMany); !plane.control->failed() && Clock::now() < end;)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_THAT(plane.control->failure().value_or(Failure()).text, HasSubstr("rank 5 died"));
+    plane.control->quiesced();
+    EXPECT_TRUE(plane.control->wait_quiesced(in(kForMany)));
   });
 }
 

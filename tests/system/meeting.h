@@ -26,7 +26,8 @@ inline int free_port() {
 }
 
 inline Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
-inline constexpr std::chrono::milliseconds kLong{20000}, kShort{700};
+/// kForMany is for more than a hundred members, who are all threads of the test.
+inline constexpr std::chrono::milliseconds kLong{20000}, kShort{700}, kForMany{120000};
 
 inline MeetingSettings settings(int position, int size, const std::string& session = "s") {
   return {.position = position,

@@ -97,7 +97,29 @@ TEST(StarMeeting, MoreMembersThanMayBeUnprovedAtATimeComeAtOnce) {
     }
     EXPECT_EQ(b.tell_each(mine, deadline), expected);
   };
-  EXPECT_THAT(run(members, free_port(), std::chrono::minutes(2), tell), Each(""));
+  EXPECT_THAT(run(members, free_port(), kForMany, tell), Each(""));
+}
+
+TEST(StarMeeting, AllAreToldHowEachIntroducesItself) {
+  // With as many members as share the threads of a hub, and with fewer.
+  for (const int size : {1, 3, 2 * static_cast<int>(kStreamsPerThread)}) {
+    verbs::make_room_for_descriptors(static_cast<std::size_t>(8 * size));
+    const int port = free_port();
+    std::vector<std::string> expected;
+    for (int i = 0; i < size; ++i) {
+      expected.push_back("I am \"" + std::to_string(i) + "\"\n");
+      if (i % 2 == 1) expected.back() = "";
+    }
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < size; ++i) {
+      threads.emplace_back([&, i] {
+        const auto control = ControlPlane::join(*join({.position = i, .size = size}, port), in(kForMany),
+                                                expected[static_cast<std::size_t>(i)]);
+        EXPECT_EQ(control->introductions(), expected) << i;
+        EXPECT_TRUE(control->leave(in(kForMany)));
+      });
+    }
+  }
 }
 
 TEST(StarMeeting, NamesWhoIsMissingToEverybodyThatCame) {

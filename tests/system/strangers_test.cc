@@ -27,7 +27,9 @@
 #include "runtime/bootstrap/frames.h"
 #include "runtime/bootstrap/local.h"
 #include "runtime/bootstrap/secure_stream.h"
+#include "runtime/bootstrap/stream_threads.h"
 #include "tests/system/meeting.h"
+#include "verbs/descriptors.h"
 
 namespace nzcl::bootstrap {
 namespace {
@@ -232,6 +234,21 @@ TEST(Flood, OnlySoManyStrangersAreKeptAndAMemberStillGetsIn) {
   EXPECT_EQ(hub.front(), "");
 }
 
+TEST(Flood, StrangersDoNotKeepOutTheManyMembersOfALargeMeeting) {
+  constexpr int kMembers = static_cast<int>(kStreamsPerThread) + 2, kStrangers = 300;
+  verbs::make_room_for_descriptors(6 * kMembers + 2 * kStrangers);  // all of them are in this process
+  const int port = free_port();
+  std::vector<std::string> hub;
+  std::jthread thread([&] { hub = run({{0, kMembers}}, port, kForMany, three_rounds); });
+  SilentStrangers strangers(port, kStrangers);
+  std::vector<Member> others;
+  for (int i = 1; i < kMembers; ++i) others.push_back({i, kMembers});
+  EXPECT_THAT(run(others, port, kForMany, three_rounds), testing::Each(""));
+  thread.join();
+  EXPECT_EQ(hub.front(), "");
+  EXPECT_EQ(strangers.closed(kStrangers), kStrangers);
+}
+
 TEST(Flood, WithoutEndKeepsNoMemberOut) {
   const int port = free_port();
   std::jthread flood([port](std::stop_token stop) {
@@ -250,11 +267,11 @@ TEST(Flood, WithoutEndKeepsNoMemberOut) {
   EXPECT_EQ(hub.front(), "");
 }
 
-/// Runs `work` in a child process that may open only a few descriptors more than it has.
-pid_t with_few_descriptors(const std::function<bool()>& work) {
+/// Runs `work` in a child process that may open only so many descriptors.
+pid_t with_few_descriptors(rlim_t count, const std::function<bool()>& work) {
   const pid_t child = ::fork();
   if (child != 0) return child;
-  const rlimit few{32, 32};
+  const rlimit few{count, count};
   ::setrlimit(RLIMIT_NOFILE, &few);
   ::_exit(work() ? 0 : 1);
 }
@@ -266,11 +283,26 @@ bool ended_well(pid_t child) {
 
 TEST(FewDescriptors, AMemberGetsInAfterStrangersHaveTakenThemAll) {
   const int port = free_port();
-  const pid_t hub = with_few_descriptors([&] {
+  const pid_t hub = with_few_descriptors(32, [&] {
     return run({{0, 2}}, port, kLong, three_rounds).front().empty();
   });
   const SilentStrangers strangers(port, 100);
   EXPECT_EQ(run({{1, 2}}, port, std::chrono::milliseconds(5000), three_rounds).front(), "");
+  EXPECT_TRUE(ended_well(hub));
+}
+
+TEST(FewDescriptors, ManyMembersGetInAfterStrangersHaveTakenThemAll) {
+  // Just enough for a thread that the connections belong to.
+  constexpr int kMembers = static_cast<int>(kStreamsPerThread) + 2;
+  const int port = free_port();
+  const pid_t hub = with_few_descriptors(kMembers + 64 + 3, [&] {
+    return run({{0, kMembers}}, port, kForMany, three_rounds).front().empty();
+  });
+  verbs::make_room_for_descriptors(6 * kMembers + 250);
+  const SilentStrangers strangers(port, 250);
+  std::vector<Member> others;
+  for (int i = 1; i < kMembers; ++i) others.push_back({i, kMembers});
+  EXPECT_THAT(run(others, port, kForMany, three_rounds), testing::Each(""));
   EXPECT_TRUE(ended_well(hub));
 }
 

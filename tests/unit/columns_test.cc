@@ -93,20 +93,20 @@ class CountedMeeting {
   std::size_t gathers_ = 0, received_ = 0, sent_ = 0, most_told_ = 0;
 };
 
-/// Lets members introduce themselves, say where they listen, try each other within hosts, and tell each other
+/// Lets members introduce themselves, say where they are, try each other within hosts, and tell each other
 /// the addresses of their lanes.
 void meet(CountedMeeting& meeting, const Job& job) {
   using Kind = GatherFrame::Kind;
   meeting.gather(Kind::part, [&](std::size_t member) { return perf::meeting::hello(job, member); });
-  meeting.gather(Kind::part, [&](std::size_t member) {
+  const auto port = [&](std::size_t member) {
     return R"({"host_id":"0123456789abcdef","hosts":["10.0.0.)" +
            std::to_string(member / job.per_host % 256) + R"("],"port":)" +
            std::to_string(32768 + member * 7919 % 28000) + "}";
+  };
+  meeting.gather(Kind::row, [&](std::size_t member) {
+    return Row(perf::meeting::offers(job, member, port(member))).encode();
   });
-  meeting.gather(Kind::row,
-                 [&](std::size_t member) { return Row(perf::meeting::offers(job, member)).encode(); });
   meeting.gather(Kind::part, [](std::size_t) { return encode_strings({"0", ""}); });
-  meeting.gather(Kind::part, [](std::size_t) { return perf::meeting::node_and_link(); });
   meeting.gather(Kind::row, [&](std::size_t member) {
     return Row(perf::meeting::lane_addresses(job, member)).encode();
   });

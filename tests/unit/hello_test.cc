@@ -9,7 +9,9 @@
 
 #include "nzcl/error.h"
 #include "runtime/bootstrap/local.h"
+#include "runtime/bootstrap/string_list.h"
 #include "runtime/comm/join/node_and_link.h"
+#include "runtime/comm/join/whereabouts.h"
 
 namespace nzcl::comm {
 namespace {
@@ -113,6 +115,17 @@ TEST(NodeAndLink, SurvivesTheWay) {
   EXPECT_EQ(read.link, some.link);
   EXPECT_EQ(read.scan_streams, 2);
   EXPECT_EQ(NodeAndLink::decode(NodeAndLink{}.encode(), "rank 1").link, engine::LinkSpeed{});
+}
+
+TEST(Whereabouts, SurviveTheWayAndNothingElseIsTakenForThem) {
+  const Whereabouts read = Whereabouts::decode(
+      Whereabouts{.port = "a port", .node_and_link = NodeAndLink{.node = 3, .link = {}}.encode()}.encode(),
+      "rank 1");
+  EXPECT_EQ(read.port, "a port");
+  EXPECT_EQ(NodeAndLink::decode(read.node_and_link, "rank 1").node, 3);
+  for (const std::string& other : {std::string(), bootstrap::encode_strings({"a"}),
+                                   bootstrap::encode_strings({"a", "b", "c"}), std::string("\x7f")})
+    EXPECT_THROW(Whereabouts::decode(other, "rank 1"), Error) << other;
 }
 
 TEST(NodeAndLink, AllMembersComeToTheSlowestLinkThatAnyKnows) {

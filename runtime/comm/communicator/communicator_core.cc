@@ -20,6 +20,7 @@
 #include "runtime/comm/join/device_choice.h"
 #include "runtime/comm/join/node_and_link.h"
 #include "runtime/comm/join/regroup.h"
+#include "runtime/comm/join/whereabouts.h"
 #include "runtime/placement/memory.h"
 #include "runtime/plan/algorithm.h"
 #include "runtime/plan/engine_plan.h"
@@ -86,14 +87,20 @@ Failure named_failure(const std::string& name, const std::exception& e) {
 }
 
 /// `present` has the registered buffers of an earlier communicator, or is nullptr. It serves the new one too,
-/// if its device suits all members.
+/// if its device suits all members. `told` becomes what all members have told of their devices by `tell`.
 std::shared_ptr<Session> open_session(std::shared_ptr<Session> present, const Introduction& introduction,
+                                      const TellOfDevice& tell, std::vector<std::string>& told,
                                       bootstrap::Rounds& rounds, verbs::Deadline deadline) {
+  if (present && !present->options()) {  // its program has brought the device
+    told = rounds.allgather(tell(*present->device()), deadline);
+    return present;
+  }
   std::optional<DeviceChoice> open;
   if (present) open = DeviceChoice{*present->options(), present->device()};
-  auto [options, device] =
+  auto [options, device, told_of_devices] =
       choose_device(introduction.options, introduction.membership, introduction.placement.node,
-                    open ? &*open : nullptr, rounds, deadline);
+                    open ? &*open : nullptr, tell, rounds, deadline);
+  told = std::move(told_of_devices);
   if (!present) return std::make_shared<Session>(std::move(device), std::move(options));
   if (device == present->device()) return present;
   return present->onto(std::move(device), std::move(options));
@@ -126,17 +133,22 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_by(Options options,
                                                             verbs::Deadline deadline) {
   const PlainFloats floats;  // the plan must come out alike on all ranks
   const std::string name = join_name(options, identity, meeting->rank());
+  placement::Topology topology;
+  std::string introduction;
   try {
     make_room_to_meet(*meeting);
+    topology = placement::read_topology();
+    introduction = introduction_text(options, identity, topology);
   } catch (const std::exception& e) {
     meeting->give_up(named_failure(name, e), deadline);
     throw;
   }
-  auto control = meet(options, *meeting, identity, deadline);
+  auto control = meet(options, *meeting, identity, introduction, deadline);
   bootstrap::Rounds rounds(*control, "meeting", meeting->size(), meeting->rank());
   meeting.reset();
   try {
-    return join_members(options, identity, control, rounds, std::move(session), deadline);
+    return join_members(introduce(options, *control, rounds.rank(), identity, topology), control, rounds,
+                        std::move(session), deadline);
   } catch (const std::exception& e) {
     if (control) control->abort(named_failure(name, e));
     throw;
@@ -144,26 +156,26 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_by(Options options,
 }
 
 std::shared_ptr<CommunicatorCore> CommunicatorCore::join_members(
-    const Options& options, const Identity& identity, std::unique_ptr<bootstrap::ControlPlane>& control,
-    bootstrap::Rounds& rounds, std::shared_ptr<Session> session, verbs::Deadline deadline) {
-  Introduction introduction = introduce(options, *control, rounds, identity, deadline);
+    Introduction introduction, std::unique_ptr<bootstrap::ControlPlane>& control, bootstrap::Rounds& rounds,
+    std::shared_ptr<Session> session, verbs::Deadline deadline) {
   const engine::Membership& membership = introduction.membership;
-  settle(*control, membership, deadline);
+  const std::string port = control->open_port(settings_of(membership));
   const engine::Members& members = membership.members;
   if (!introduction.options.trace.empty()) {
     const bool first_here = membership.cores.index_of(members.self) == 0;
     trace::start(introduction.options.trace, members.name(members.self), first_here);
   }
-  const int node = introduction.placement.node;
-  if (!session || session->options()) {
-    session = open_session(std::move(session), introduction, rounds, deadline);
-    introduction.options.transport = session->options()->transport;
-  }
-  const double device_gbps = session->device()->limits().link_gbps;
-  gather_nodes_and_links({.node = node,
+  const auto tell = [&](const verbs::Device& device) {
+    const double device_gbps = device.limits().link_gbps;
+    const NodeAndLink own{.node = introduction.placement.node,
                           .link = engine::own_link(introduction.options.link_gbps, device_gbps),
-                          .scan_streams = measure_scan_streams(membership)},
-                         introduction.membership, rounds, deadline);
+                          .scan_streams = measure_scan_streams(membership)};
+    return Whereabouts{.port = port, .node_and_link = own.encode()}.encode();
+  };
+  std::vector<std::string> told;
+  session = open_session(std::move(session), introduction, tell, told, rounds, deadline);
+  if (session->options()) introduction.options.transport = session->options()->transport;
+  take_whereabouts(told, *control, introduction.membership);
   const auto core = make(std::move(introduction), std::move(session));
   core->begin(std::move(control), rounds, deadline);
   log().info("{}", core->describe());
@@ -295,7 +307,7 @@ std::shared_ptr<CommunicatorCore> CommunicatorCore::join_part(Part part, verbs::
     std::optional<JoiningChildren::Place> place;
     if (children != nullptr) place.emplace(*children, control);
     bootstrap::Rounds rounds(*control, "part", size, rank);
-    settle(*control, membership, deadline);
+    control->settle(settings_of(membership), deadline);
     const auto core = make(std::move(part.introduction), session_);
     core->begin(control, rounds, deadline);
     log().log(core->members().known_as ? spdlog::level::debug : spdlog::level::info, "{}", core->describe());

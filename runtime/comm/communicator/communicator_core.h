@@ -172,7 +172,7 @@ class CommunicatorCore {
                                                    Identity identity, std::shared_ptr<Session> session,
                                                    verbs::Deadline deadline);
   /// Collective, over a control plane that has just come to life. Takes it once it has settled.
-  static std::shared_ptr<CommunicatorCore> join_members(const Options& options, const Identity& identity,
+  static std::shared_ptr<CommunicatorCore> join_members(Introduction introduction,
                                                         std::unique_ptr<bootstrap::ControlPlane>& control,
                                                         bootstrap::Rounds& rounds,
                                                         std::shared_ptr<Session> session,

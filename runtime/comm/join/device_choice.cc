@@ -60,21 +60,23 @@ Attempt attempt_with(const verbs::DeviceOptions& options, const DeviceChoice* op
   return attempt;
 }
 
-/// What a member tells the others in the first step: why it cannot use the transport, and what it offers.
+/// What a member tells the others in the first step.
 struct Said {
-  std::string first, second;
+  std::string refusal;    // why it cannot use the transport
+  std::string of_device;  // what the caller tells all others of it
+  std::string offer;      // only to those that are to try it
 
-  std::string encode() const { return encode_strings({first, second}); }
+  std::string encode() const { return encode_strings({refusal, of_device, offer}); }
   /// By member, from what was told by position.
   static std::vector<Said> decode(const std::vector<std::string>& texts,
                                   const engine::Membership& membership) {
     std::vector<Said> all;
     for (const int position : membership.position_of) {
       auto strings = decode_strings(texts[static_cast<std::size_t>(position)]);
-      if (strings.size() != 2)
+      if (strings.size() != 3)
         throw Error(ErrorCode::mismatch, membership.names[static_cast<std::size_t>(position)] +
                                              " sent something else than its part of a trial");
-      all.push_back({std::move(strings[0]), std::move(strings[1])});
+      all.push_back({std::move(strings[0]), std::move(strings[1]), std::move(strings[2])});
     }
     return all;
   }
@@ -88,9 +90,8 @@ std::string try_all(Attempt& attempt, const std::vector<Said>& offers, const eng
   for (const int mate : mates) {
     if (mate == membership.members.self) continue;
     const auto member = static_cast<std::size_t>(mate);
-    const auto& [refusal, offer] = offers[member];
-    if (!refusal.empty()) continue;  // it has said why
-    const std::string failure = attempt.trial->try_peer(offer);
+    if (!offers[member].refusal.empty()) continue;  // it has said why
+    const std::string failure = attempt.trial->try_peer(offers[member].offer);
     if (!failure.empty()) return fmt::format("with {}: {}", name_of(membership, member), failure);
   }
   return {};
@@ -99,44 +100,55 @@ std::string try_all(Attempt& attempt, const std::vector<Said>& offers, const eng
 /// By position: only those that are to try it are told what is offered.
 std::vector<std::string> offers_of(const Said& mine, const engine::Membership& membership,
                                    const std::vector<int>& mates) {
-  std::vector<std::string> texts(membership.position_of.size(), Said{mine.first, {}}.encode());
+  std::vector<std::string> texts(membership.position_of.size(),
+                                 Said{mine.refusal, mine.of_device, {}}.encode());
   for (const int mate : mates)
     texts[static_cast<std::size_t>(membership.position_of[static_cast<std::size_t>(mate)])] = mine.encode();
   return texts;
 }
 
 /// Returns the first reason why the transport does not work between all that are to share memory, or an empty
-/// string.
-std::string try_transport(const std::string& transport, Attempt& attempt,
-                          const engine::Membership& membership, bootstrap::Rounds& meeting,
-                          bootstrap::Deadline deadline) {
+/// string. Enters what all have told of their devices, by position.
+std::string try_transport(const std::string& transport, Attempt& attempt, const TellOfDevice& tell,
+                          std::vector<std::string>& told_of_devices, const engine::Membership& membership,
+                          bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
   const auto mates = mates_of(transport, membership, membership.members.self);
   const std::string offer = attempt.trial ? attempt.trial->offer() : std::string();
-  const auto told = meeting.tell_each(offers_of({attempt.refusal, offer}, membership, mates), deadline);
+  const std::string of_device = attempt.device ? tell(*attempt.device) : std::string();
+  const auto told =
+      meeting.tell_each(offers_of({attempt.refusal, of_device, offer}, membership, mates), deadline);
   const auto offers = Said::decode(told, membership);
   const auto found = meeting.allgather(try_all(attempt, offers, membership, mates), deadline);
   for (std::size_t member = 0; member < offers.size(); ++member) {
     const auto position = static_cast<std::size_t>(membership.position_of[member]);
-    const std::string& why = offers[member].first.empty() ? found[position] : offers[member].first;
+    const std::string& why = offers[member].refusal.empty() ? found[position] : offers[member].refusal;
     if (!why.empty()) return fmt::format("{}: {}", name_of(membership, member), why);
   }
+  told_of_devices.resize(told.size());
+  for (std::size_t member = 0; member < offers.size(); ++member)
+    told_of_devices[static_cast<std::size_t>(membership.position_of[member])] = offers[member].of_device;
   return {};
 }
 
 }  // namespace
 
 DeviceChoice choose_device(const Options& options, const engine::Membership& membership, int numa_node,
-                           const DeviceChoice* open, bootstrap::Rounds& meeting,
+                           const DeviceChoice* open, const TellOfDevice& tell, bootstrap::Rounds& meeting,
                            bootstrap::Deadline deadline) {
   const auto transports = engine::transports_of(options, membership);
   verbs::DeviceOptions device = engine::device_options(options, membership, numa_node);
   for (const std::string& transport : transports) {
     device.transport = transport;
     const auto pair = verbs::TransportPair::of(transport);
-    if (!pair && !verbs::is_within_host(transport)) return {device, device_of(device, open)};
+    if (!pair && !verbs::is_within_host(transport)) {
+      auto opened = device_of(device, open);
+      auto told = meeting.allgather(tell(*opened), deadline);
+      return {device, std::move(opened), std::move(told)};
+    }
     Attempt attempt = attempt_with(device, open, membership);
-    const std::string refusal = try_transport(transport, attempt, membership, meeting, deadline);
-    if (refusal.empty()) return {device, std::move(attempt.device)};
+    std::vector<std::string> told;
+    const std::string refusal = try_transport(transport, attempt, tell, told, membership, meeting, deadline);
+    if (refusal.empty()) return {device, std::move(attempt.device), std::move(told)};
     if (transport == transports.back()) throw Error(ErrorCode::unavailable, refusal);
     if (membership.members.self == 0)
       log().warn("the transport {} cannot be used within {}: {}", pair ? pair->within : transport,

@@ -16,18 +16,10 @@
 namespace nzcl::comm {
 namespace {
 
-engine::Membership gather_hellos(const Options& options, bootstrap::ControlPlane& control,
-                                 bootstrap::Rounds& rounds, const Identity& identity,
-                                 const placement::Topology& topology, bootstrap::Deadline deadline) {
-  Hello own = make_hello(options, identity.role, identity.index);
-  own.cores = static_cast<int>(topology.cores.size());
-  own.cache_bytes = topology.cache_bytes;
-  own.cpus = topology.cpus;
-  own.may_have_gpus = gpu::may_have_gpus();
+engine::Membership read_introductions(const bootstrap::ControlPlane& control, int position) {
   std::vector<Hello> hellos;
-  for (const std::string& text : rounds.allgather(own.encode(), deadline))
-    hellos.push_back(Hello::decode(text));
-  engine::Membership membership = membership_of(hellos, rounds.rank());
+  for (const std::string& text : control.introductions()) hellos.push_back(Hello::decode(text));
+  engine::Membership membership = membership_of(hellos, position);
   membership.met_at = control.local_address();
   if (membership.members.count() > wire::kMaxMembers) {
     throw Error(ErrorCode::unsupported, fmt::format("{} members; at most {} are supported",
@@ -38,12 +30,23 @@ engine::Membership gather_hellos(const Options& options, bootstrap::ControlPlane
 
 }  // namespace
 
+std::string introduction_text(const Options& options, const Identity& identity,
+                              const placement::Topology& topology) {
+  Hello own = make_hello(options, identity.role, identity.index);
+  own.cores = static_cast<int>(topology.cores.size());
+  own.cache_bytes = topology.cache_bytes;
+  own.cpus = topology.cpus;
+  own.may_have_gpus = gpu::may_have_gpus();
+  return own.encode();
+}
+
 /// Dedicated aggregators come to one meeting, and it is easy to forget that a second one needs others. Not
 /// every way of meeting can say who is missing, so whoever waits in vain is told.
 std::unique_ptr<bootstrap::ControlPlane> meet(const Options& options, bootstrap::Meeting& meeting,
-                                              const Identity& identity, bootstrap::Deadline deadline) {
+                                              const Identity& identity, const std::string& introduction,
+                                              bootstrap::Deadline deadline) {
   try {
-    return bootstrap::ControlPlane::join(meeting, deadline);
+    return bootstrap::ControlPlane::join(meeting, deadline, introduction);
   } catch (const Error& e) {
     if (e.code() != ErrorCode::timeout || options.aggregators == 0 || identity.role != Role::worker) throw;
     throw Error(
@@ -56,26 +59,22 @@ std::unique_ptr<bootstrap::ControlPlane> meet(const Options& options, bootstrap:
   }
 }
 
-void settle(bootstrap::ControlPlane& control, const engine::Membership& membership,
-            bootstrap::Deadline deadline) {
+bootstrap::ControlPlane::Settings settings_of(const engine::Membership& membership) {
   std::vector<bool> serves;
   for (const int member : membership.member_of) serves.push_back(!membership.members.is_worker(member));
-  control.settle({.names = membership.names,
-                  .serves = std::move(serves),
-                  .one_host = membership.networks.all_together()},
-                 deadline);
+  return {
+      .names = membership.names, .serves = std::move(serves), .one_host = membership.networks.all_together()};
 }
 
-Introduction introduce(Options options, bootstrap::ControlPlane& control, bootstrap::Rounds& rounds,
-                       Identity identity, bootstrap::Deadline deadline) {
+Introduction introduce(Options options, const bootstrap::ControlPlane& control, int position,
+                       const Identity& identity, const placement::Topology& topology) {
   if (options.numa_node >= 0 && !placement::is_node(options.numa_node)) {
     throw Error(
         ErrorCode::invalid_argument,
         fmt::format("numa_node: this machine has no NUMA node {} (lscpu lists them)", options.numa_node));
   }
   const Options asked = options;
-  const auto topology = placement::read_topology();
-  engine::Membership membership = gather_hellos(options, control, rounds, identity, topology, deadline);
+  engine::Membership membership = read_introductions(control, position);
   const engine::Members& members = membership.members;
   auto wing = identity.wing ? identity.wing : engine::wing_of(options.algorithm);
   if (wing) wing->check(members);

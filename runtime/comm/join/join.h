@@ -3,11 +3,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "nzcl/options.h"
-#include "runtime/bootstrap/rounds.h"
+#include "runtime/bootstrap/control.h"
 #include "runtime/exchange/wing.h"
 #include "runtime/placement/plan.h"
+#include "runtime/placement/topology.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
@@ -21,7 +23,7 @@ struct Identity {
 };
 
 /// What a member knows when all have introduced themselves. The membership lacks the members' nodes and links
-/// until gather_nodes_and_links() has filled them in.
+/// until take_whereabouts() has filled them in.
 struct Introduction {
   Options options;  // the options in effect, with rank, world_size and lanes filled in
   Options asked;    // those of the job's first communicator, as its caller gave them
@@ -30,16 +32,20 @@ struct Introduction {
   std::shared_ptr<const engine::Wing> wing{};  // exchanges all operations; nullptr: no wing does
 };
 
-/// Collective: all come to the meeting. Throws what ControlPlane::join() throws.
+/// What this member says of itself when it comes.
+std::string introduction_text(const Options& options, const Identity& identity,
+                              const placement::Topology& topology);
+/// Collective: all come to the meeting, and are told the introductions of all. Throws what
+/// ControlPlane::join() throws.
 std::unique_ptr<bootstrap::ControlPlane> meet(const Options& options, bootstrap::Meeting& meeting,
-                                              const Identity& identity, bootstrap::Deadline deadline);
+                                              const Identity& identity, const std::string& introduction,
+                                              bootstrap::Deadline deadline);
 
-/// Collective. `rounds` are of all members of the control plane. Throws Error{invalid_argument, mismatch,
-/// unsupported, timeout}.
-Introduction introduce(Options options, bootstrap::ControlPlane& control, bootstrap::Rounds& rounds,
-                       Identity identity, bootstrap::Deadline deadline);
-/// Collective: the control plane learns who its members are.
-void settle(bootstrap::ControlPlane& control, const engine::Membership& membership,
-            bootstrap::Deadline deadline);
+/// What follows from the introductions of all, to whom the one at `position` belongs. Throws
+/// Error{invalid_argument, mismatch, unsupported}.
+Introduction introduce(Options options, const bootstrap::ControlPlane& control, int position,
+                       const Identity& identity, const placement::Topology& topology);
+/// Who the members are, for their control plane.
+bootstrap::ControlPlane::Settings settings_of(const engine::Membership& membership);
 
 }  // namespace nzcl::comm

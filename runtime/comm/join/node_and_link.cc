@@ -67,11 +67,6 @@ int measure_scan_streams(const engine::Membership& membership) {
   return members.is_worker(members.self) ? fastest_scan_streams() : 0;
 }
 
-void gather_nodes_and_links(const NodeAndLink& own, engine::Membership& membership,
-                            bootstrap::Rounds& meeting, bootstrap::Deadline deadline) {
-  enter_nodes_and_links(meeting.allgather(own.encode(), deadline), membership);
-}
-
 void enter_nodes_and_links(const std::vector<std::string>& told, engine::Membership& membership) {
   membership.nodes.clear();
   membership.links.clear();

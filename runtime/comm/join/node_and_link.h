@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/bootstrap/rounds.h"
 #include "runtime/plan/membership.h"
 
 namespace nzcl::comm {
@@ -27,8 +26,5 @@ int measure_scan_streams(const engine::Membership& membership);
 
 /// Enters what all members say, by their positions in the meeting, into the membership.
 void enter_nodes_and_links(const std::vector<std::string>& told, engine::Membership& membership);
-/// Collective. Enters what all members say into the membership.
-void gather_nodes_and_links(const NodeAndLink& own, engine::Membership& membership,
-                            bootstrap::Rounds& meeting, bootstrap::Deadline deadline);
 
 }  // namespace nzcl::comm
