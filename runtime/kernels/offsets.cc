@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 
 #include "runtime/base/bitmap.h"
 
@@ -45,16 +46,42 @@ bool ascend(const std::uint16_t* p, std::size_t count) {
   return true;
 }
 
-bool ascend_32(const std::uint32_t* p, std::size_t count) {
+/// Whether each of the entries `begin` .. `end` is greater than the one before it.
+bool ascend_32(const std::uint32_t* p, std::size_t begin, std::size_t end) {
   const hn::ScalableTag<std::uint32_t> d;
-  std::size_t i = 1;
-  for (; i + hn::Lanes(d) <= count; i += hn::Lanes(d)) {
+  std::size_t i = begin;
+  for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
     if (!hn::AllTrue(d, hn::Lt(hn::LoadU(d, p + i - 1), hn::LoadU(d, p + i)))) return false;
   }
-  for (; i < count; ++i) {
+  for (; i < end; ++i) {
     if (p[i - 1] >= p[i]) return false;
   }
   return true;
+}
+
+/// Copies a piece of offsets, and then compares the copies in the piece before, which have reached the cache.
+bool copy_32(const std::byte* from, std::size_t count, std::uint32_t more, std::uint32_t* to) {
+  constexpr std::size_t kPiece = 256;
+  [[maybe_unused]] const hn::ScalableTag<std::uint32_t> d;
+  [[maybe_unused]] const auto base = hn::Set(d, more);
+  std::size_t compared = 1;
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t begin = i, end = std::min(count, i + kPiece);
+#if HWY_TARGET != HWY_SCALAR  // which reads only what is aligned
+    for (; i + hn::Lanes(d) <= end; i += hn::Lanes(d)) {
+      const auto offsets = hn::LoadU(d, reinterpret_cast<const std::uint32_t*>(from) + i);
+      hn::StoreU(hn::Add(offsets, base), d, to + i);
+    }
+#endif
+    for (; i < end; ++i) {
+      std::uint32_t offset = 0;
+      std::memcpy(&offset, from + i * sizeof offset, sizeof offset);
+      to[i] = offset + more;
+    }
+    if (begin > compared && !ascend_32(to, compared, begin)) return false;
+    compared = std::max(compared, begin);
+  }
+  return ascend_32(to, compared, count);
 }
 
 void widen_16(const std::uint16_t* from, std::size_t count, std::uint32_t first, std::uint32_t* to) {
@@ -135,7 +162,7 @@ namespace nzcl {
 
 HWY_EXPORT(list_offsets);
 HWY_EXPORT(ascend);
-HWY_EXPORT(ascend_32);
+HWY_EXPORT(copy_32);
 HWY_EXPORT(widen_16);
 HWY_EXPORT(narrow_32);
 HWY_EXPORT(unite_words);
@@ -177,9 +204,11 @@ bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) n
   return offsets.back() < elements && HWY_DYNAMIC_DISPATCH(ascend)(offsets.data(), offsets.size());
 }
 
-bool are_offsets(std::span<const std::uint32_t> offsets, std::size_t elements) noexcept {
-  if (offsets.empty()) return true;
-  return offsets.back() < elements && HWY_DYNAMIC_DISPATCH(ascend_32)(offsets.data(), offsets.size());
+bool copy_offsets(std::span<const std::byte> list, std::uint32_t first, std::uint32_t base,
+                  std::uint64_t elements, std::uint32_t* to) noexcept {
+  const std::size_t count = list.size() / sizeof *to;
+  return count == 0 || (HWY_DYNAMIC_DISPATCH(copy_32)(list.data(), count, base - first, to) &&
+                        to[0] >= base && to[count - 1] - base < elements);
 }
 
 void widen_offsets(std::span<const std::uint16_t> offsets, std::uint32_t first, std::uint32_t* to) noexcept {

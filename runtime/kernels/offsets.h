@@ -18,7 +18,12 @@ void bitmap_of(std::span<const std::uint16_t> offsets, std::span<std::uint64_t> 
 
 /// Returns true if the offsets ascend without duplicates and all of them are below `elements`.
 bool are_offsets(std::span<const std::uint16_t> offsets, std::size_t elements) noexcept;
-bool are_offsets(std::span<const std::uint32_t> offsets, std::size_t elements) noexcept;
+
+/// Copies the offsets of a list, which have 32 bits each and may be a peer's: each is counted from `first` on
+/// in the list, and from `base` on in the copy. Returns true if the copies ascend without duplicates, and all
+/// of them are in the `elements` elements from `base` on. Precondition: base + elements <= 2^32.
+bool copy_offsets(std::span<const std::byte> list, std::uint32_t first, std::uint32_t base,
+                  std::uint64_t elements, std::uint32_t* to) noexcept;
 
 /// Writes first + offset for each offset, and the other way round: offset - first, which fits 16 bits.
 void widen_offsets(std::span<const std::uint16_t> offsets, std::uint32_t first, std::uint32_t* to) noexcept;

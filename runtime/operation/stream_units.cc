@@ -16,7 +16,7 @@ StreamUnits::StreamUnits(std::size_t most, const SliceLayout& layout)
   while (ceil_div(tiles_, std::uint64_t{1} << shift_) > entries) ++shift_;
   groups_.resize(ceil_div(tiles_, std::uint64_t{1} << shift_) + 1);
   std::size_t each = sizeof(std::uint32_t);
-  if (shift_ == 0) {
+  if (most >= kUnitsWorthCutting * tiles_) {
     kept_ = Kept::in_tiles, each = sizeof(std::uint16_t);
   } else if (tiles_ > std::numeric_limits<std::uint32_t>::max() / tile_units_) {
     kept_ = Kept::wide, each = sizeof(std::uint64_t);

@@ -95,7 +95,7 @@ void TileOutput::place_empty(std::uint64_t tile, std::uint64_t tiles) {
 
 std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wire::Tile& list, int lane,
                                                     TileScratch& scratch) {
-  const auto room = room_for_list(tile, list.tiles, list.count, lane, scratch);
+  const auto room = room_for_list(tile, list.count, lane);
   const auto numbers = room ? room->numbers : scratch.list().first(list.count);
   // What is checked is a copy: what is kept of the list, or what that is made of.
   if (!read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), numbers.data()))
@@ -111,26 +111,19 @@ std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wi
 
 /// Returns nothing if the list cannot be placed at once: a packed output has no room for all of it, or the
 /// output is dense.
-std::optional<TileOutput::ListRoom> TileOutput::room_for_list(std::uint64_t tile, std::uint64_t tiles,
-                                                              std::size_t count, int lane,
-                                                              TileScratch& scratch) {
+std::optional<TileOutput::ListRoom> TileOutput::room_for_list(std::uint64_t tile, std::size_t count,
+                                                              int lane) {
   if (!packed_) return std::nullopt;
   const std::uint64_t slice = layout_.slice_of_tile(tile);
-  ListRoom room{.position = *positions_.before(slice, lane) + progress_[slice].placed_blocks,
-                .numbers = scratch.list().first(count),
-                .cut = count >= kUnitsWorthTile * tiles};
-  if (room.position + count > most_blocks_) return std::nullopt;
-  if (room.cut) return room;
-  std::byte* const kept =
-      keep_place({.tile = tile, .position = room.position, .blocks = count, .listed = true});
+  const std::uint64_t position = *positions_.before(slice, lane) + progress_[slice].placed_blocks;
+  if (position + count > most_blocks_) return std::nullopt;
+  std::byte* const kept = keep_place({.tile = tile, .position = position, .blocks = count, .listed = true});
   if (kept == nullptr) return std::nullopt;
-  room.numbers = {reinterpret_cast<std::uint32_t*>(kept), count};
-  return room;
+  return ListRoom{.position = position, .numbers = {reinterpret_cast<std::uint32_t*>(kept), count}};
 }
 
 /// Places all of a list but its values, which are there.
 void TileOutput::end_list(std::uint64_t tile, const ListRoom& room) {
-  if (room.cut) keep_tiles(tile, room.numbers, room.position);
   if (indices_.data() != nullptr)
     write_indices(std::span<const std::uint32_t>(room.numbers), tile * layout_.tile_blocks(), indices_,
                   room.position, where(room.position));
@@ -150,22 +143,6 @@ void TileOutput::place_in_tiles(std::uint64_t tile, std::uint64_t tiles,
     place(tile + t, part, lane, scratch);
     values += part.count * layout_.element_bytes();
     next = behind;
-  }
-}
-
-/// Keeps the places of the tiles that these blocks are in, which are counted from the first block of `tile`.
-void TileOutput::keep_tiles(std::uint64_t tile, std::span<const std::uint32_t> blocks,
-                            std::uint64_t position) {
-  while (!blocks.empty()) {
-    const std::uint64_t t = blocks.front() / layout_.tile_blocks(), first = t * layout_.tile_blocks();
-    const auto end = std::ranges::lower_bound(blocks, first + layout_.tile_blocks());
-    const auto count = static_cast<std::size_t>(end - blocks.begin());
-    std::byte* const kept = keep_place({.tile = tile + t, .position = position, .blocks = count});
-    if (kept != nullptr)
-      narrow_offsets(blocks.first(count), static_cast<std::uint32_t>(first),
-                     reinterpret_cast<std::uint16_t*>(kept));
-    blocks = blocks.subspan(count);
-    position += count;
   }
 }
 

@@ -80,7 +80,7 @@ class TileOutput {
                  Write write) {
     if (count == 0) return place_empty(tile, tiles);
     const std::uint64_t bytes = count * layout_.block_bytes();
-    if (const auto room = room_for_list(tile, tiles, count, lane, scratch)) {
+    if (const auto room = room_for_list(tile, count, lane)) {
       write(std::span(base_ + room->position * layout_.block_bytes(), bytes), room->numbers.data());
       end_list(tile, *room);
     } else {
@@ -121,19 +121,16 @@ class TileOutput {
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
-  /// Where a list is placed at once: its values, which begin at this block of the output, and the numbers of
-  /// its blocks. If it is to be `cut`, these are kept by tile afterwards.
+  /// Where a list is placed at once: its values, which begin at this block of the output, and where the
+  /// numbers of its blocks are kept.
   struct ListRoom {
     std::uint64_t position = 0;
     std::span<std::uint32_t> numbers;
-    bool cut = false;
   };
-  std::optional<ListRoom> room_for_list(std::uint64_t tile, std::uint64_t tiles, std::size_t count, int lane,
-                                        TileScratch& scratch);
+  std::optional<ListRoom> room_for_list(std::uint64_t tile, std::size_t count, int lane);
   void end_list(std::uint64_t tile, const ListRoom& room);
   void place_in_tiles(std::uint64_t tile, std::uint64_t tiles, std::span<const std::uint32_t> numbers,
                       const std::byte* values, int lane, TileScratch& scratch);
-  void keep_tiles(std::uint64_t tile, std::span<const std::uint32_t> blocks, std::uint64_t position);
   void place_whole_blocks(std::uint64_t tile, std::span<const std::uint16_t> offsets, const std::byte* values,
                           std::uint64_t position, std::uint16_t* kept);
   std::size_t place_block(std::uint64_t tile, std::uint64_t number, std::span<const std::uint16_t> offsets,

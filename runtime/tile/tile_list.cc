@@ -35,14 +35,9 @@ std::size_t listed_below(const wire::Tile& list, std::uint64_t number) {
 }
 
 bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first, std::uint64_t units,
-               std::uint32_t* to) {
-  if (count == 0) return true;
-  std::memcpy(to, list.index.data(), count * sizeof *to);
-  const auto less = static_cast<std::uint32_t>(first);
-  if (less != 0) {
-    for (std::size_t i = 0; i < count; ++i) to[i] -= less;
-  }
-  return are_offsets(std::span<const std::uint32_t>(to, count), units);
+               std::uint32_t* to, std::uint32_t base) {
+  return copy_offsets(list.index.first(count * sizeof *to), static_cast<std::uint32_t>(first), base, units,
+                      to);
 }
 
 std::optional<TilePart> read_listed_tile(const wire::Tile& list, std::size_t count, std::uint64_t first,

@@ -34,10 +34,11 @@ std::uint32_t* begin_list(std::byte* to, std::uint64_t at, std::uint64_t element
 /// which has not been checked.
 std::size_t listed_below(const wire::Tile& list, std::uint64_t number);
 
-/// Copies the first `count` offsets, and takes `first` from each. Returns false if the copies do not ascend,
-/// or are not below `units`. What is checked is the copy, because a peer may still write to the list.
+/// Copies the first `count` offsets, counted from `base` on instead of from `first`. Returns false if the
+/// copies do not ascend, or are not in the `units` units from `base` on. What is checked is the copy, because
+/// a peer may still write to the list. Precondition: base + units <= 2^32.
 [[nodiscard]] bool read_list(const wire::Tile& list, std::size_t count, std::uint64_t first,
-                             std::uint64_t units, std::uint32_t* to);
+                             std::uint64_t units, std::uint32_t* to, std::uint32_t base = 0);
 
 /// The same for the tile that begins at number `first` alone, as a part whose offsets are in the scratch.
 /// `count` is how many of the first units are in the tile, which has no shorter one.

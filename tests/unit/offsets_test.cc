@@ -87,6 +87,47 @@ TEST(Offsets, ThatDoNotAscend) {
   });
 }
 
+// A peer's list is copied to where it is to begin, from any address, and what does not ascend there, or does
+// not end there, is found wherever it is.
+TEST(Offsets, AreCopiedAndChecked) {
+  constexpr std::uint32_t kFirst = 1000, kBase = 7, kApart = 3;
+  const Guarded from(4 * 700 + 1), to(4 * 700);
+  on_each_target([&] {
+    for (const std::size_t count : {0, 1, 2, 17, 256, 257, 300, 700}) {
+      const std::span list(from.data() + from.size() - 4 * count - 1, 4 * count);
+      const std::span copy(reinterpret_cast<std::uint32_t*>(to.data()) + 700 - count, count);
+      const auto set = [&](std::size_t i, std::uint32_t offset) {
+        std::memcpy(list.data() + 4 * i, &offset, sizeof offset);
+      };
+      const auto offset_at = [&](std::size_t i) {
+        return kFirst + 5 + kApart * static_cast<std::uint32_t>(i);
+      };
+      for (std::size_t i = 0; i < count; ++i) set(i, offset_at(i));
+      const std::uint64_t elements = 5 + kApart * count;
+      const auto copies = [&](std::uint64_t end) {
+        return copy_offsets(list, kFirst, kBase, end, copy.data());
+      };
+      ASSERT_TRUE(copies(elements)) << count;
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(copy[i], offset_at(i) - kFirst + kBase);
+      if (count == 0) continue;
+      ASSERT_TRUE(copies(elements - 2));
+      ASSERT_FALSE(copies(elements - 3));
+      set(0, kFirst - 1);
+      ASSERT_FALSE(copies(elements)) << "an offset before the first";
+      set(0, kFirst - kBase - 1);
+      ASSERT_FALSE(copies(elements)) << "an offset before the first, beyond zero";
+      set(0, offset_at(0));
+      for (std::size_t i = 0; i + 1 < count; ++i) {
+        for (const std::uint32_t wrong : {offset_at(i + 1), offset_at(i + 1) + 1, 0xffffffffu}) {
+          set(i, wrong);
+          ASSERT_FALSE(copies(elements)) << i << " of " << count;
+        }
+        set(i, offset_at(i));
+      }
+    }
+  });
+}
+
 TEST(Offsets, Unite) {
   std::mt19937_64 random(2);
   for (const std::size_t words : {0, 1, 3, 8, 100, 1024}) {
