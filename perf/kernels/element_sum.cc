@@ -140,7 +140,7 @@ void sum_lists(benchmark::State& state, std::size_t ranks, double density) {
         sum.start(nzcl::DataType::float32, nzcl::ReduceOp::sum, static_cast<int>(ranks));
         for (std::size_t rank = 0; rank < ranks; ++rank)
           sum.add({.offsets = offsets[rank], .values = std::as_bytes(std::span(values[rank])).data()});
-        sum.unite();
+        sum.unite_later();
         sum.emit(std::as_writable_bytes(std::span(sums)).data(), united.data());
         benchmark::ClobberMemory();
       },

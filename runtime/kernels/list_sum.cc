@@ -35,6 +35,92 @@ std::size_t count_offsets(std::span<const std::uint32_t> offsets) {
   return offsets.size() - same;
 }
 
+#if NZCL_HAVE_AVX512
+constexpr std::size_t kTurn = 16;
+constexpr std::uint32_t kFarthest = (std::uint32_t{1} << 27) - 1;
+
+/// Two vectors of kTurn numbers, one behind the other.
+struct TwoVectors {
+  __m512i low, high;
+};
+
+/// Merges two lists by vectors. Each turn has the next 16 entries of both, sorts them, and hands on those
+/// that do not lie behind the last of the 16 of either list, because what follows does. So entries of the
+/// same offset are in the same turn, unless `a` repeats offsets. Of each turn put(offsets, words, count) gets
+/// two vectors of both, and the number of entries in them that count.
+///
+/// What is sorted are keys: the distance from the least offset of the turn, and in the lowest five bits which
+/// of the 32 entries it is. Distances have 27 bits, so entries farther away are left to the turns to come.
+/// The keys of `a` ascend and those of `b` descend, which a network of minima and maxima sorts in five steps.
+template <bool kRepeats, class Put>
+std::size_t merge_turns(ListEntries a, ListEntries b, const Put& put) {
+  const hn::CappedTag<std::uint32_t, kTurn> d;
+  const __m512i numbers_of_a = hn::Load(d, kLaneNumbers).raw, farthest = _mm512_set1_epi32(kFarthest),
+                numbers_of_b = _mm512_sub_epi32(_mm512_set1_epi32(2 * kTurn - 1), numbers_of_a),
+                reversed = _mm512_sub_epi32(_mm512_set1_epi32(kTurn - 1), numbers_of_a);
+  const auto step = [](__m512i keys, __m512i swapped, __mmask16 later) HWY_ATTR {
+    return _mm512_mask_max_epu32(_mm512_min_epu32(keys, swapped), later, keys, swapped);
+  };
+  const auto sort = [&](__m512i keys) HWY_ATTR {
+    keys = step(keys, _mm512_shuffle_i64x2(keys, keys, 0x4e), 0xff00);
+    keys = step(keys, _mm512_shuffle_i64x2(keys, keys, 0xb1), 0xf0f0);
+    keys = step(keys, _mm512_shuffle_epi32(keys, _MM_PERM_BADC), 0xcccc);
+    return step(keys, _mm512_shuffle_epi32(keys, _MM_PERM_CDAB), 0xaaaa);
+  };
+  std::size_t written = 0;
+  // `kWhole`: whether both lists have as many entries as a turn takes. Otherwise what they lack is kNoOffset.
+  const auto turn = [&]<bool kWhole>(std::bool_constant<kWhole>) HWY_ATTR {
+    const auto at = [](const ListEntries& list, std::size_t i) {
+      return kWhole || i < list.count ? list.offsets[i] : kNoOffset;
+    };
+    const auto load = [](const ListEntries& list, const void* from) HWY_ATTR {
+      if constexpr (kWhole) return _mm512_loadu_si512(from);
+      const auto there = static_cast<__mmask16>(low_bits(std::min(list.count, kTurn)));
+      return _mm512_mask_loadu_epi32(_mm512_set1_epi32(-1), there, from);
+    };
+    // All of this is done in vectors, because compilers may make a branch of a minimum that nobody can
+    // predict.
+    const auto all = [](std::uint32_t number)
+                         HWY_ATTR { return _mm512_set1_epi32(static_cast<int>(number)); };
+    const auto least_of = [&](std::size_t i)
+                              HWY_ATTR { return _mm512_min_epu32(all(at(a, i)), all(at(b, i))); };
+    const __m512i from = least_of(0),
+                  reach = _mm512_min_epu32(all(kFarthest - 1), _mm512_sub_epi32(all(kNoOffset - 1), from)),
+                  last = _mm512_min_epu32(least_of(kTurn - 1), _mm512_add_epi32(from, reach));
+    const __m512i x = load(a, a.offsets), y = load(b, b.offsets), v = load(a, a.words), w = load(b, b.words);
+    const auto keys_of = [&](__m512i offsets, __m512i numbers) HWY_ATTR {
+      const __m512i distances = _mm512_min_epu32(_mm512_sub_epi32(offsets, from), farthest);
+      return _mm512_or_epi32(_mm512_slli_epi32(distances, 5), numbers);
+    };
+    const __m512i up = keys_of(x, numbers_of_a),
+                  down = keys_of(_mm512_permutexvar_epi32(reversed, y), numbers_of_b);
+    const __m512i low = sort(_mm512_min_epu32(up, down)), high = sort(_mm512_max_epu32(up, down));
+    // Entries of `a` that have the last one's offset and are not in this turn come before that of `b`.
+    const __m512i before_next = all(kRepeats && a.count > kTurn ? a.offsets[kTurn] - 1 : kNoOffset);
+    const std::size_t of_a = popcount(_mm512_cmple_epu32_mask(x, last)),
+                      of_b = popcount(_mm512_cmple_epu32_mask(y, _mm512_min_epu32(last, before_next)));
+    // Five bits of the keys are all that these permutations look at.
+    written +=
+        put(written, {_mm512_permutex2var_epi32(x, low, y), _mm512_permutex2var_epi32(x, high, y)},
+            {_mm512_permutex2var_epi32(v, low, w), _mm512_permutex2var_epi32(v, high, w)}, of_a + of_b);
+    a = a.part(of_a, a.count), b = b.part(of_b, b.count);
+  };
+  while (a.count >= kTurn && b.count >= kTurn) turn(std::true_type());
+  while (a.count + b.count > 0) turn(std::false_type());
+  return written;
+}
+
+/// Merges two lists, as below.
+void merge_entries(const ListEntries& a, const ListEntries& b, std::uint32_t* offsets, std::uint32_t* words) {
+  merge_turns<true>(a, b, [=](std::size_t at, TwoVectors o, TwoVectors w, std::size_t count) HWY_ATTR {
+    _mm512_storeu_si512(offsets + at, o.low);
+    _mm512_storeu_si512(offsets + at + kTurn, o.high);
+    _mm512_storeu_si512(words + at, w.low);
+    _mm512_storeu_si512(words + at + kTurn, w.high);
+    return count;
+  });
+}
+#else
 /// One of several merges whose steps alternate. Which list has the next offset cannot be predicted, so a step
 /// has no branch. But it must wait for the result of the step before it; while it waits, the CPU executes the
 /// steps of the other merges. All have made as many steps, so each only knows how many entries of `a` it has
@@ -67,61 +153,9 @@ struct SideMerge {
   }
 };
 
-#if NZCL_HAVE_AVX512
-/// Merges what it can by vectors: in each turn those of 16 entries of each list that do not lie behind the
-/// last of the other 16. Counts for each entry of `a` those of `b` that come before it. So it knows the
-/// places of both in the merged list, to which they are expanded. Returns how many entries it has merged.
-std::size_t merge_vectors(SideMerge& side) {
-  constexpr std::size_t kTurn = 16;
-  const hn::CappedTag<std::uint32_t, kTurn> d;
-  const __m512i one = _mm512_set1_epi32(1), numbers = hn::Load(d, kLaneNumbers).raw;
-  const auto up_to = [](std::uint32_t last, __m512i offsets) HWY_ATTR {
-    return popcount(_mm512_cmple_epu32_mask(offsets, _mm512_set1_epi32(static_cast<int>(last))));
-  };
-  // Writes the next words of either to the lanes in `bits`, and those of the other to the rest.
-  const auto put = [](std::uint32_t bits, __m512i of_set, __m512i of_others, std::uint32_t* to) HWY_ATTR {
-    const auto set = static_cast<__mmask16>(bits), others = static_cast<__mmask16>(~bits);
-    _mm512_storeu_si512(to,
-                        _mm512_mask_expand_epi32(_mm512_maskz_expand_epi32(set, of_set), others, of_others));
-  };
-  std::size_t i = 0, j = 0;
-  while (i + 2 * kTurn <= side.a.count && j + 2 * kTurn <= side.b.count) {
-    const std::uint32_t *const a = side.a.offsets + i, *const b = side.b.offsets + j;
-    const std::byte *const v = side.a.words + i * kWordBytes, *const w = side.b.words + j * kWordBytes;
-    std::uint32_t *const offsets = side.offsets + i + j, *const words = side.words + i + j;
-    const __m512i x = _mm512_loadu_si512(a), y = _mm512_loadu_si512(b);
-    // A binary search. Its last step is made twice, because 16 entries have 17 places around them.
-    __m512i before = _mm512_setzero_si512();
-    const auto search = [&](int probe, int step) HWY_ATTR {
-      const __m512i probed = _mm512_permutexvar_epi32(_mm512_add_epi32(before, _mm512_set1_epi32(probe)), y);
-      before =
-          _mm512_mask_add_epi32(before, _mm512_cmplt_epu32_mask(probed, x), before, _mm512_set1_epi32(step));
-    };
-    search(7, 8), search(3, 4), search(1, 2), search(0, 1), search(0, 1);
-    const auto of_a = static_cast<std::uint32_t>(
-        _mm512_reduce_or_epi32(_mm512_sllv_epi32(one, _mm512_add_epi32(before, numbers))));
-    put(of_a, x, y, offsets);
-    put(of_a, _mm512_loadu_si512(v), _mm512_loadu_si512(w), words);
-    const std::size_t m = popcount(of_a & 0xffff), n = kTurn - m;
-    put(of_a >> kTurn, _mm512_loadu_si512(a + m), _mm512_loadu_si512(b + n), offsets + kTurn);
-    put(of_a >> kTurn, _mm512_loadu_si512(v + m * kWordBytes), _mm512_loadu_si512(w + n * kWordBytes),
-        words + kTurn);
-    const std::uint32_t last = std::min(a[kTurn - 1], b[kTurn - 1]);
-    i += up_to(last, x);
-    // Entries of `a` that have the last one's offset and are not in this turn come before that of `b`.
-    j += up_to(std::min(last, a[kTurn] - 1), y);
-  }
-  side.taken = i;
-  return i + j;
-}
-#endif
-
-/// Merges two lists. There is room for kSpareEntries behind the merged one, which overlaps neither.
+/// Merges two lists. Of entries of the same offset those of `a` come first. There is room for kSpareEntries
+/// behind the merged list, which overlaps neither.
 void merge_entries(const ListEntries& a, const ListEntries& b, std::uint32_t* offsets, std::uint32_t* words) {
-#if NZCL_HAVE_AVX512
-  SideMerge whole{a, b, offsets, words};
-  whole.finish(merge_vectors(whole));
-#else
   constexpr std::size_t kSides = 4;
   std::array<SideMerge, kSides> sides;
   std::size_t a_begin = 0, b_begin = 0;
@@ -151,8 +185,8 @@ void merge_entries(const ListEntries& a, const ListEntries& b, std::uint32_t* of
     s0.taken = t0, s1.taken = t1, s2.taken = t2, s3.taken = t3;
   }
   for (SideMerge& side : sides) side.finish(step);
-#endif
 }
+#endif
 
 template <class Format, ReduceOp op>
 struct Lists {
@@ -160,7 +194,9 @@ struct Lists {
   using Lane = typename Format::Lane;
   static constexpr ReduceOp kCombined = op == ReduceOp::avg ? ReduceOp::sum : op;
   static constexpr bool kInWord = sizeof(Lane) == kWordBytes;
+  static constexpr bool kCombines = kInWord && NZCL_HAVE_AVX512;
   using One = hn::CappedTag<Lane, 1>;
+  using WordTag = hn::RebindToUnsigned<PackTag<Lane>>;
 
   static const std::byte* enter(const ElementList& list, std::size_t before, std::byte* lanes,
                                 std::uint32_t* words) noexcept {
@@ -184,14 +220,80 @@ struct Lists {
     for (; i < count; ++i) hn::StoreU(Format::load(One(), values + i), One(), to + i);
   }
 
+  static std::size_t merge(const ListEntries& a, const ListEntries& b, std::uint32_t* offsets,
+                           std::uint32_t* words) noexcept {
+#if NZCL_HAVE_AVX512
+    if constexpr (kCombines) {
+      return merge_pairs(a, b, [=](std::size_t at, auto offset, auto sums, std::uint64_t bits) HWY_ATTR {
+        const auto word = hn::BitCast(WordTag(), sums);
+        hn::StoreU(pack_lanes(WordTag(), offset, bits), WordTag(), offsets + at);
+        hn::StoreU(pack_lanes(WordTag(), word, bits), WordTag(), words + at);
+        return popcount(bits);
+      });
+    }
+#endif
+    merge_entries(a, b, offsets, words);
+    return a.count + b.count;
+  }
+
+#if NZCL_HAVE_AVX512
+  /// Merges two lists, and combines entries of the same offset, of which there are two at most. Others are
+  /// combined with the zero of the ranks that do not hold them. put(at, offsets, sums, bits) gets a vector
+  /// of both and those lanes in it that count. It returns how many these are, and writes them from number
+  /// `at` on.
+  template <class Put>
+  static HWY_INLINE std::size_t merge_pairs(const ListEntries& a, const ListEntries& b, const Put& put) {
+    return merge_turns<false>(
+        a, b, [&](std::size_t at, TwoVectors o, TwoVectors w, std::size_t count) HWY_ATTR {
+          const auto behind = [](TwoVectors v) HWY_ATTR {
+            return TwoVectors{_mm512_alignr_epi32(v.high, v.low, 1), _mm512_alignr_epi32(v.low, v.high, 1)};
+          };
+          const auto [next_low, next_high] = behind(o);
+          const auto [more_low, more_high] = behind(w);
+          const std::uint32_t same_low = _mm512_cmpeq_epi32_mask(o.low, next_low),
+                              same_high = _mm512_cmpeq_epi32_mask(o.high, next_high);
+          const std::uint64_t first = ~(std::uint64_t{same_low | same_high << 16} << 1) & low_bits(count);
+          const std::size_t of_low =
+              put(at, words_of(o.low), combined(w.low, more_low, same_low), first & 0xffff);
+          return of_low +
+                 put(at + of_low, words_of(o.high), combined(w.high, more_high, same_high), first >> 16);
+        });
+  }
+  static HWY_INLINE hn::Vec<PackTag<Lane>> combined(__m512i word, __m512i next, std::uint64_t same) {
+    const PackTag<Lane> d;
+    const auto v = hn::BitCast(d, words_of(word));
+    auto alone = v;
+    if constexpr (kZeroMatters<op, Lane>) alone = nzcl::HWY_NAMESPACE::combine<kCombined>(d, v, hn::Zero(d));
+    const auto both = nzcl::HWY_NAMESPACE::combine<kCombined>(d, v, hn::BitCast(d, words_of(next)));
+    return hn::IfThenElse(to_mask(d, same), both, alone);
+  }
+  static HWY_INLINE hn::Vec<WordTag> words_of(__m512i raw) {
+    hn::Vec<WordTag> words;
+    words.raw = raw;
+    return words;
+  }
+
+  static std::size_t merge_to(const ListEntries& a, const ListEntries& b, const ListUnion& to) noexcept {
+    if constexpr (kCombines) {
+      const std::uint64_t skipped = to.lists == static_cast<std::size_t>(to.ranks) ? 0 : 0xffff;
+      return merge_pairs(a, b, [&](std::size_t at, auto offsets, auto sums, std::uint64_t bits) HWY_ATTR {
+        return write(to, at, offsets, finish_lanes<op>(PackTag<Lane>(), sums, skipped, to.ranks), bits);
+      });
+    }
+    return 0;
+  }
+#endif
+
   static void combine(const ListEntries& merged, const std::byte* lanes, const ListUnion& to) noexcept {
-    if constexpr (kInWord) {
+    if constexpr (kCombines) {
+      finish_words(merged, to);
+    } else if constexpr (kInWord) {
       combine_words(merged, to);
     } else {
       auto* const packed = reinterpret_cast<Lane*>(to.packed);
       std::size_t put = 0;
       for (std::size_t i = 0; i < merged.count; ++put) {
-        to.offsets[put] = merged.offsets[i];
+        to.offsets[put] = merged.offsets[i] - to.base;
         i += put_one(merged, i, reinterpret_cast<const Lane*>(lanes), to.ranks, packed + put);
       }
     }
@@ -210,6 +312,22 @@ struct Lists {
     return held;
   }
 
+  /// Finishes entries that were combined when they were merged.
+  static void finish_words(const ListEntries& merged, const ListUnion& to) {
+    const std::uint64_t skipped = to.lists == static_cast<std::size_t>(to.ranks) ? 0 : ~std::uint64_t{0};
+    const auto finish = [&](auto d, std::size_t i) HWY_ATTR {
+      const hn::RebindToUnsigned<decltype(d)> du;
+      const auto lanes = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(merged.words) + i);
+      Format::store(d, finish_lanes<op>(d, hn::BitCast(d, lanes), bits_at(d, skipped, 0), to.ranks),
+                    reinterpret_cast<Element*>(to.packed) + i);
+      hn::StoreU(hn::Sub(hn::LoadU(du, merged.offsets + i), hn::Set(du, to.base)), du, to.offsets + i);
+    };
+    std::size_t i = 0;
+    for (; i + hn::Lanes(PackTag<Lane>()) <= merged.count; i += hn::Lanes(PackTag<Lane>()))
+      finish(PackTag<Lane>(), i);
+    for (; i < merged.count; ++i) finish(One(), i);
+  }
+
   /// Does a vector of entries at a time, and those at the end, behind which nothing may be read, in a copy
   /// with entries behind them that are not there.
   static void combine_words(const ListEntries& merged, const ListUnion& to) {
@@ -226,6 +344,29 @@ struct Lists {
     std::memcpy(words, merged.words + i * kWordBytes, left * kWordBytes);
     for (std::size_t j = 0; j < left; j += step)
       combiner.put(offsets + j, reinterpret_cast<const std::byte*>(words + j), std::min(step, left - j));
+  }
+
+  /// Writes those of a vector of results that are in `bits`, from number `at` of the union on. Returns how
+  /// many these are.
+  static HWY_INLINE std::size_t write(const ListUnion& to, std::size_t at, hn::Vec<WordTag> offsets,
+                                      hn::Vec<PackTag<Lane>> sums, std::uint64_t bits) {
+    const PackTag<Lane> d;
+    const WordTag du;
+    auto* const packed = reinterpret_cast<Element*>(to.packed) + at;
+    const auto numbers = pack_lanes(du, hn::Sub(offsets, hn::Set(du, to.base)), bits);
+    const auto results = pack_lanes(d, sums, bits);
+    if (at + hn::Lanes(d) <= to.count) {
+      hn::StoreU(numbers, du, to.offsets + at);
+      Format::store(d, results, packed);
+    } else {  // whole vectors would be written beyond the end
+      std::uint32_t last_offsets[hn::MaxLanes(WordTag())];
+      Element last[hn::MaxLanes(WordTag())];
+      hn::StoreU(numbers, du, last_offsets);
+      Format::store(d, results, last);
+      std::copy_n(last_offsets, popcount(bits), to.offsets + at);
+      std::memcpy(packed, last, popcount(bits) * sizeof(Element));
+    }
+    return popcount(bits);
   }
 
   /// Combines entries of the same offset and writes the results, a vector of entries at a time.
@@ -253,27 +394,7 @@ struct Lists {
       if (to.lists == 1) same = ~std::uint64_t{0};
       const std::uint64_t held_by_all = to.lists == static_cast<std::size_t>(to.ranks) ? same : 0;
       sums = finish_lanes<op>(d, sums, bits_at(d, ~held_by_all, 0), to.ranks);
-      write(du, offsets, sums, bits_at(d, first, 0) & low_bits(entries));
-    }
-
-    template <class D, class V, class Lanes>
-    HWY_INLINE void write(D du, V offsets, Lanes sums, std::uint64_t bits) {
-      const PackTag<Lane> d;
-      auto* const packed = reinterpret_cast<Element*>(to.packed) + count;
-      const auto numbers = pack_lanes(du, offsets, bits);
-      const auto results = pack_lanes(d, sums, bits);
-      if (count + hn::Lanes(d) <= to.count) {
-        hn::StoreU(numbers, du, to.offsets + count);
-        Format::store(d, results, packed);
-      } else {  // whole vectors would be written beyond the end
-        std::uint32_t last_offsets[hn::MaxLanes(D())];
-        Element last[hn::MaxLanes(D())];
-        hn::StoreU(numbers, du, last_offsets);
-        Format::store(d, results, last);
-        std::copy_n(last_offsets, popcount(bits), to.offsets + count);
-        std::memcpy(packed, last, popcount(bits) * sizeof(Element));
-      }
-      count += popcount(bits);
+      count += write(to, count, offsets, sums, bits_at(d, first, 0) & low_bits(entries));
     }
 
     template <class D>
@@ -284,10 +405,21 @@ struct Lists {
   };
 };
 
+template <class Kernels>
+constexpr decltype(ListKernels::merge_to) merges_to_union() {
+#if NZCL_HAVE_AVX512
+  if constexpr (Kernels::kCombines) return &Kernels::merge_to;
+#endif
+  return nullptr;
+}
+
 template <class Format, ReduceOp op>
 const ListKernels* kernels_of() {
   using Kernels = Lists<Format, op>;
-  static constexpr ListKernels kKernels{.enter = &Kernels::enter, .combine = &Kernels::combine};
+  static constexpr ListKernels kKernels{.enter = &Kernels::enter,
+                                        .merge = &Kernels::merge,
+                                        .merge_to = merges_to_union<Kernels>(),
+                                        .combine = &Kernels::combine};
   return &kKernels;
 }
 
@@ -302,7 +434,6 @@ HWY_AFTER_NAMESPACE();
 namespace nzcl {
 
 HWY_EXPORT(select_lists);
-HWY_EXPORT(merge_entries);
 HWY_EXPORT(count_offsets);
 
 const ListKernels* list_kernels(DataType type, ReduceOp op) noexcept {
@@ -318,37 +449,56 @@ ListSum::ListSum()
       further_(new std::uint32_t[kMostListed]),
       lanes_(new std::byte[kMostListed * kMostLaneBytes]) {}
 
-void ListSum::start(DataType type, ReduceOp op, int ranks) {
+void ListSum::start(DataType type, ReduceOp op, int ranks, std::uint32_t base) {
   kernels_ = list_kernels(type, op);
   ranks_ = ranks;
+  base_ = base;
   lists_ = 0;
-  entries_ = {};
+  entries_ = last_ = {};
 }
 
 void ListSum::add(const ElementList& list) {
-  const std::size_t before = entries_.count, count = list.offsets.size();
+  const std::size_t count = list.offsets.size();
+  if (count == 0) return;
+  merge_last();
+  const std::size_t before = entries_.count;
   assert(before + count <= kMostListed && lists_ < kMostLists);
   std::uint32_t* const words = lists_ == 0 ? first_.get() : further_.get();
   const ListEntries entered{list.offsets.data(), kernels_->enter(list, before, lanes_.get(), words), count};
-  if (lists_++ == 0) {
-    entries_ = entered;
-    return;
-  }
-  HWY_DYNAMIC_DISPATCH(merge_entries)(entries_, entered, spare_.offsets.get(), spare_.words.get());
+  (lists_++ == 0 ? entries_ : last_) = entered;
+}
+
+void ListSum::merge_last() {
+  if (last_.count == 0) return;
+  const std::size_t merged = kernels_->merge(entries_, last_, spare_.offsets.get(), spare_.words.get());
   std::swap(merged_, spare_);
-  entries_ = {merged_.offsets.get(), reinterpret_cast<const std::byte*>(merged_.words.get()), before + count};
+  entries_ = {merged_.offsets.get(), reinterpret_cast<const std::byte*>(merged_.words.get()), merged};
+  last_ = {};
 }
 
 std::size_t ListSum::unite() {
-  united_ = HWY_DYNAMIC_DISPATCH(count_offsets)({entries_.offsets, entries_.count});
+  merge_last();
+  united_ = kernels_->merge_to != nullptr
+                ? entries_.count
+                : HWY_DYNAMIC_DISPATCH(count_offsets)({entries_.offsets, entries_.count});
   return united_;
 }
 
-void ListSum::emit(std::byte* packed, std::uint32_t* offsets) {
-  if (entries_.count == 0) return;
-  kernels_->combine(
-      entries_, lanes_.get(),
-      {.lists = lists_, .ranks = ranks_, .count = united_, .offsets = offsets, .packed = packed});
+std::size_t ListSum::unite_later() {
+  if (kernels_->merge_to == nullptr) return unite();
+  return united_ = entries_.count + last_.count;
+}
+
+std::size_t ListSum::emit(std::byte* packed, std::uint32_t* offsets) {
+  const ListUnion to{.lists = lists_,
+                     .ranks = ranks_,
+                     .base = base_,
+                     .count = united_,
+                     .offsets = offsets,
+                     .packed = packed};
+  if (last_.count > 0) return kernels_->merge_to(entries_, last_, to);
+  if (entries_.count > 0) kernels_->combine(entries_, lanes_.get(), to);
+  return united_;
 }
 
 }  // namespace nzcl

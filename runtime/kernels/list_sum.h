@@ -40,10 +40,11 @@ struct ListEntries {
   }
 };
 
-/// Where the union of lists goes: `count` offsets, and as many packed results.
+/// Where the union of lists goes: there is room for `count` offsets, and as many packed results.
 struct ListUnion {
-  std::size_t lists;  // that were merged
-  int ranks;          // of the communicator
+  std::size_t lists;   // that are merged
+  int ranks;           // of the communicator
+  std::uint32_t base;  // what the lists' offsets are counted from
   std::size_t count;
   std::uint32_t* offsets;
   std::byte* packed;
@@ -56,6 +57,14 @@ struct ListKernels {
   /// the lists before.
   const std::byte* (*enter)(const ElementList& list, std::size_t before, std::byte* lanes,
                             std::uint32_t* words) noexcept;
+  /// Merges two lists, and returns how many entries there are then. Those of the same offset are combined if
+  /// there is a merge_to(), and otherwise stay one behind the other, that of `a` first. There is room for
+  /// kSpareEntries behind the merged list, which overlaps neither.
+  std::size_t (*merge)(const ListEntries& a, const ListEntries& b, std::uint32_t* offsets,
+                       std::uint32_t* words) noexcept;
+  /// Merges the last two lists, which have no entry twice, to the union. Returns how many entries it has, for
+  /// which there is room. nullptr where vectors are too short for that.
+  std::size_t (*merge_to)(const ListEntries& a, const ListEntries& b, const ListUnion& to) noexcept;
   /// Combines the entries of a merged list that have the same offset, in their order. An element that fewer
   /// than all ranks have is combined with a zero.
   void (*combine)(const ListEntries& merged, const std::byte* lanes, const ListUnion& to) noexcept;
@@ -76,16 +85,21 @@ class ListSum {
  public:
   ListSum();
 
-  /// Begins a sum. `ranks` is the number of the communicator's ranks.
-  void start(DataType type, ReduceOp op, int ranks);
+  /// Begins a sum. `ranks` is the number of the communicator's ranks. The lists' offsets are counted from
+  /// `base`, which is taken from those of the union.
+  void start(DataType type, ReduceOp op, int ranks, std::uint32_t base = 0);
   /// Merges the list of the next rank, in ascending order of ranks. Those that hold nothing need not be
   /// mentioned. There are at most kMostLists lists, and all together have at most kMostListed elements. The
   /// list stays as it is until emit().
   void add(const ElementList& list);
   /// Returns the number of elements in the union of the lists.
   std::size_t unite();
-  /// Writes the offsets of the union, and the results, packed, after unite(). Both have room for them.
-  void emit(std::byte* packed, std::uint32_t* offsets);
+  /// The same for a caller that can do with a bound: so the last merge is left to emit(), which then writes
+  /// to where the result belongs.
+  std::size_t unite_later();
+  /// Writes the offsets of the union, and the results, packed, after either. Both have room for as many as
+  /// that returned. Returns the number of elements in the union.
+  std::size_t emit(std::byte* packed, std::uint32_t* offsets);
 
  private:
   static constexpr std::size_t kMostLaneBytes = sizeof(std::uint64_t);
@@ -96,13 +110,16 @@ class ListSum {
     std::unique_ptr<std::uint32_t[]> offsets, words;
   };
 
+  void merge_last();
+
   std::unique_ptr<std::uint32_t[]> first_, further_;  // words of lists that are not merged yet
   Merged merged_, spare_;                             // all lists so far, and where the next merge goes
   std::unique_ptr<std::byte[]> lanes_;
   const ListKernels* kernels_ = nullptr;
-  ListEntries entries_;  // of all lists so far
+  ListEntries entries_, last_;  // of all lists but the last one, and of that, if it is not merged yet
   std::size_t lists_ = 0, united_ = 0;
   int ranks_ = 0;
+  std::uint32_t base_ = 0;
 };
 
 }  // namespace nzcl

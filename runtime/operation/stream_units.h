@@ -47,6 +47,8 @@ class StreamUnits {
   /// They may be written to `to`.
   std::span<const std::uint16_t> of_tile(std::uint64_t tile, std::size_t place,
                                          std::span<std::uint16_t> to) const;
+  /// All units, if they are kept in 32 bits each, so that no list of them has to be made; otherwise nullptr.
+  const std::uint32_t* whole() const { return kept_ == Kept::narrow ? units<std::uint32_t>() : nullptr; }
   /// Writes the units of these tiles, which are of_tiles(), counted from the first one of the first tile.
   void list(std::uint64_t tile, std::uint64_t tiles, Range units, std::uint32_t* to) const;
 

@@ -98,8 +98,14 @@ ElementList TileInput::list(const SliceLayout& layout, std::uint64_t tile, std::
                             StreamUnits::Range units, std::uint32_t* to) const {
   if (units.count == 0) return {};
   stream_.units.list(tile, tiles, units, to);
-  return {.offsets = {to, units.count},
-          .values = stream_.values + units.place * layout.unit_elements() * layout.element_bytes()};
+  return {.offsets = {to, units.count}, .values = values_from(layout, units.place)};
+}
+
+ElementList TileInput::kept_list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
+                                 std::uint32_t* to) const {
+  if (!is_kept_whole()) return list(layout, tile, tiles, to);
+  const auto [place, count] = stream_.units.of_tiles(tile, tiles);
+  return {.offsets = {stream_.units.whole() + place, count}, .values = values_from(layout, place)};
 }
 
 TilePart TileInput::of_stream(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch) const {

@@ -83,6 +83,13 @@ class TileInput {
   /// The same for a caller that knows which units these are.
   ElementList list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
                    StreamUnits::Range units, std::uint32_t* to) const;
+  /// The same where the units are kept, if they are kept so that no list has to be made. Its offsets are
+  /// counted from list_base() on.
+  ElementList kept_list(const SliceLayout& layout, std::uint64_t tile, std::uint64_t tiles,
+                        std::uint32_t* to) const;
+  std::uint32_t list_base(const SliceLayout& layout, std::uint64_t tile) const {
+    return is_kept_whole() ? static_cast<std::uint32_t>(tile * layout.tile_units()) : 0;
+  }
   /// Returns the index set of a tile that was sent with code drawn; empty for all others.
   std::span<const std::uint16_t> drawn(const SliceLayout& layout, std::uint64_t number,
                                        const wire::Tile& tile, TileScratch& scratch) const;
@@ -93,6 +100,10 @@ class TileInput {
 
  private:
   enum class Kind : std::uint8_t { scan, all, none, bitmap, stream, source };
+  bool is_kept_whole() const { return kind_ == Kind::stream && stream_.units.whole() != nullptr; }
+  const std::byte* values_from(const SliceLayout& layout, std::size_t place) const {
+    return stream_.values + place * layout.unit_elements() * layout.element_bytes();
+  }
   static TilePart whole(const wire::TileShape& shape, const std::byte* values);
   TilePart of_stream(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch) const;
   std::optional<TilePart> packed(const SliceLayout& layout, std::uint64_t tile, TileScratch& scratch,

@@ -223,7 +223,8 @@ Result merge(const Slice& s) {
   return to.result(any);
 }
 
-Result merge_lists(ListSum& sum, const Slice& s) {
+/// `later`: whether the last merge writes to where the result belongs, which has room for more.
+Result merge_lists(ListSum& sum, const Slice& s, bool later) {
   std::vector<std::unique_ptr<GuardedValues>> values;
   std::vector<std::vector<std::uint32_t>> lists;
   sum.start(s.type, s.op, static_cast<int>(s.ranks.size()));
@@ -234,8 +235,12 @@ Result merge_lists(ListSum& sum, const Slice& s) {
     sum.add({.offsets = lists.back(), .values = values.back()->bytes().data()});
   }
   Output to(s);
-  std::vector<std::uint32_t> offsets(sum.unite());
-  sum.emit(to.bytes().data(), offsets.data());
+  const std::size_t most = later ? sum.unite_later() : sum.unite();
+  std::vector<std::uint32_t> offsets(most);
+  const test::Guarded packed(most * element_bytes(s.type));
+  offsets.resize(sum.emit(packed.data(), offsets.data()));
+  EXPECT_EQ(offsets.size() * element_bytes(s.type), to.bytes().size());
+  std::memcpy(to.bytes().data(), packed.data(), to.bytes().size());
   Words any(s.any.size());
   bitmap_of(std::vector<std::uint16_t>(offsets.begin(), offsets.end()), any);
   return to.result(any);
@@ -282,7 +287,8 @@ TEST_P(ElementSum, EqualsADenseSum) {
       for (const Union as : {Union::own, Union::list})
         ASSERT_EQ(accumulate(sum, s, as), expected(s)) << where();
       if (fits_lists(s)) {
-        ASSERT_EQ(merge_lists(lists, s), expected(s)) << where();
+        ASSERT_EQ(merge_lists(lists, s, false), expected(s)) << where();
+        ASSERT_EQ(merge_lists(lists, s, true), expected(s)) << where();
       }
       if (s.any == Words(s.any.size())) continue;  // no rank holds anything, and nothing is merged
       ASSERT_EQ(merge(s), expected(s)) << where();
@@ -362,43 +368,62 @@ RC_GTEST_PROP(ElementSumProperty, EqualsADenseSum, ()) {
     RC_ASSERT(accumulate(sum, s, Union::own) == expected(s));
     RC_ASSERT(accumulate(sum, s, Union::list) == expected(s));
     ListSum lists;
-    if (fits_lists(s)) RC_ASSERT(merge_lists(lists, s) == expected(s));
+    if (fits_lists(s)) RC_ASSERT(merge_lists(lists, s, *rc::gen::arbitrary<bool>()) == expected(s));
     if (!nothing) RC_ASSERT(merge(s) == expected(s));
   }
 }
 
-/// Several slices in a row are one list, whose offsets have more than 16 bits. Three ranks hold every 3rd,
-/// 5th and 7th of elements that are far from one another.
-TEST(ListSums, OffsetsMayHave31Bits) {
-  constexpr std::uint32_t kApart = 40009, kElements = 50000;
+/// Three ranks hold every 3rd, 5th and 7th of elements that are so far apart, counted from `base`.
+template <typename T>
+void sum_far_elements(DataType type, std::uint32_t elements, std::uint32_t apart, std::uint32_t base) {
   std::array<std::vector<std::uint32_t>, 3> offsets;
-  std::array<std::vector<float>, 3> values;
+  std::array<std::vector<T>, 3> values;
   std::vector<std::uint32_t> expected_offsets;
-  std::vector<float> expected;
-  for (std::uint32_t i = 0; i < kElements; ++i) {
-    float sum = 0;
+  std::vector<T> expected;
+  for (std::uint32_t i = 0; i < elements; ++i) {
+    T sum = 0;
     for (std::uint32_t r = 0; r < 3; ++r) {
       if (i % (2 * r + 3) != 0) continue;
-      offsets[r].push_back(i * kApart);
-      values[r].push_back(static_cast<float>(i * (r + 1)));
+      offsets[r].push_back(base + i * apart);
+      values[r].push_back(static_cast<T>(i * (r + 1)));
       sum += values[r].back();
     }
     if (i % 3 != 0 && i % 5 != 0 && i % 7 != 0) continue;
-    expected_offsets.push_back(i * kApart);
+    expected_offsets.push_back(i * apart);
     expected.push_back(sum);
   }
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    const ForcedTarget forced(target);
+  on_each_target([&] {
     ListSum sum;
-    sum.start(DataType::float32, ReduceOp::sum, 3);
-    for (std::size_t r = 0; r < 3; ++r)
-      sum.add({.offsets = offsets[r], .values = std::as_bytes(std::span(values[r])).data()});
-    ASSERT_EQ(sum.unite(), expected.size());
-    std::vector<std::uint32_t> found_offsets(expected.size());
-    std::vector<float> found(expected.size());
-    sum.emit(std::as_writable_bytes(std::span(found)).data(), found_offsets.data());
-    EXPECT_EQ(found_offsets, expected_offsets);
-    EXPECT_EQ(found, expected);
+    for (const bool later : {false, true}) {
+      sum.start(type, ReduceOp::sum, 3, base);
+      for (std::size_t r = 0; r < 3; ++r)
+        sum.add({.offsets = offsets[r], .values = std::as_bytes(std::span(values[r])).data()});
+      const std::size_t most = later ? sum.unite_later() : sum.unite();
+      ASSERT_EQ(later ? expected.size() : most, expected.size());
+      std::vector<std::uint32_t> found_offsets(most);
+      std::vector<T> found(most);
+      ASSERT_EQ(sum.emit(std::as_writable_bytes(std::span(found)).data(), found_offsets.data()),
+                expected.size());
+      found_offsets.resize(expected.size());
+      found.resize(expected.size());
+      EXPECT_EQ(found_offsets, expected_offsets);
+      EXPECT_EQ(found, expected);
+    }
+  });
+}
+
+// Several slices in a row are one list, whose offsets have more than 16 bits. The last ones are so far apart
+// that not even two of them are in one turn of a merge by vectors, and end with the greatest offset.
+TEST(ListSums, OffsetsMayHave32Bits) {
+  for (const std::uint32_t base : {0u, 99u}) {
+    for (const std::uint32_t elements : {1u, 15u, 50u, 95u, 400u, 50000u}) {
+      for (const std::uint32_t apart : {1u, 40009u, 0xffffff00u / 50000}) {
+        sum_far_elements<float>(DataType::float32, elements, apart, base);
+        sum_far_elements<double>(DataType::float64, elements, apart, base);
+      }
+    }
+    sum_far_elements<float>(DataType::float32, 22, (0xfffffffeu - base) / 21, base);
+    sum_far_elements<double>(DataType::float64, 22, (0xfffffffeu - base) / 21, base);
   }
 }
 

@@ -61,6 +61,9 @@ void check_tile(const StreamUnits& kept, const std::vector<std::int64_t>& units,
   kept.list(tile, tiles, kept.of_tiles(tile, tiles), list.data());
   for (std::size_t i = 0; i < list.size(); ++i)
     ASSERT_EQ(first + list[i], static_cast<std::uint64_t>(units[begin + i]));
+  if (kept.whole() == nullptr) return;
+  for (std::size_t i = 0; i < list.size(); ++i)
+    ASSERT_EQ(kept.whole()[begin + i], static_cast<std::uint64_t>(units[begin + i]));
 }
 
 void check(std::uint64_t elements, std::uint64_t block, std::size_t count) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -134,8 +135,11 @@ bool TileSum::unite_lists(std::uint64_t tiles) {
   const int ranks = static_cast<int>(ranks_.size());
   const bool single = shape_.unit == 1;
   std::size_t left = most_listed();
+  // This rank's list is read where it is kept, and the others are counted as it is.
+  std::uint32_t base = 0;
   if (single) {
-    sum_.lists().start(type(), op(), ranks);
+    if (slice_->local != nullptr) base = slice_->local->tile_input().list_base(*slice_->layout, number_);
+    sum_.lists().start(type(), op(), ranks, base);
   } else {
     sum_.unit_lists().start(type(), op(), ranks, shape_.unit);
   }
@@ -146,14 +150,16 @@ bool TileSum::unite_lists(std::uint64_t tiles) {
     const auto offsets = sum_.list_of(static_cast<std::size_t>(rank));
     // A peer that writes to its list meanwhile may let it have more than lists_pay() has counted.
     if (count > left || (!own && !read_list(arrived(rank), count, intake_.list_begin(*slice_, rank), units,
-                                            offsets.data()))) {
+                                            offsets.data(), base))) {
       intake_.refuse_tile(*slice_, rank, "its index set is malformed");
       return false;
     }
     ElementList list{.offsets = offsets.first(count), .values = arrived(rank).values.data()};
     if (own) {
       Operation& local = *slice_->local;
-      list = local.tile_input().list(local.layout, number_, tiles, offsets.data());
+      const TileInput& input = local.tile_input();
+      list = single ? input.kept_list(local.layout, number_, tiles, offsets.data())
+                    : input.list(local.layout, number_, tiles, offsets.data());
       local.add(local.input_blocks, count);  // where there are lists, units are blocks
     }
     if (single) {
@@ -167,7 +173,7 @@ bool TileSum::unite_lists(std::uint64_t tiles) {
     empty_ = std::exchange(listed_, 0);
     return true;
   }
-  result_.part.units = single ? sum_.lists().unite() : sum_.unit_lists().unite();
+  result_.part.units = single ? sum_.lists().unite_later() : sum_.unit_lists().unite();
   return true;
 }
 
@@ -230,23 +236,17 @@ void TileSum::round(TilePart& part, TileScratch& scratch) {
   part.values = scratch.values().data();
 }
 
-void TileSum::sum_into(std::byte* to, std::uint64_t at) {
+std::uint64_t TileSum::sum_into(std::byte* to, std::uint64_t at) {
   const std::uint64_t tiles = std::max<std::uint64_t>({empty_, listed_, 1});
   if (empty_ > 0) {
     write_empty_tiles(to, empty_);
   } else if (listed_ > 0) {
-    const std::uint64_t each = element_bytes(type()), units = result_.part.units;
-    std::uint32_t* const offsets = begin_list(to, at, each, shape_.unit, listed_, units);
-    std::byte* const values = list_values(to, at, each);
-    if (shape_.unit == 1) {
-      sum_.lists().emit(values, offsets);
-    } else {
-      sum_.unit_lists().emit(values, offsets);
-    }
+    write_list(to, at);
   } else {
     if (result_.part.count > 0) write_values(to + result_.values_at(at));
     write_tile(result_, at, sum_.scratch(), to);
   }
+  const std::uint64_t written = bytes(at);
   // The contributions' slots go back, as far as they have been summed.
   for (const int rank : ranks_) {
     if (!context_.is_self(rank)) intake_.consume_tiles(rank, arrived(rank), tiles, taken(rank));
@@ -254,6 +254,21 @@ void TileSum::sum_into(std::byte* to, std::uint64_t at) {
   summed_ += tiles;
   ready_ = false;
   here_ = 0;
+  return written;
+}
+
+/// Writes the sum of lists. How many units it has may be known only when it is written. Its offsets then lie
+/// behind room for more values than there are, and are moved to where they belong.
+void TileSum::write_list(std::byte* to, std::uint64_t at) {
+  const std::uint64_t each = element_bytes(type());
+  std::byte* const values = list_values(to, at, each);
+  std::size_t& units = result_.part.units;
+  std::uint32_t* const offsets = begin_list(to, at, each, shape_.unit, listed_, units);
+  if (shape_.unit > 1) return sum_.unit_lists().emit(values, offsets);
+  const std::size_t united = sum_.lists().emit(values, offsets);
+  if (united == units) return;
+  units = united;
+  std::memmove(begin_list(to, at, each, 1, listed_, units), offsets, units * sizeof *offsets);
 }
 
 /// Writes the sums of the elements in the union, in the code of the result. Those of a coder are summed in

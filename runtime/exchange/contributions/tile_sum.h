@@ -35,15 +35,15 @@ class TileSum {
   /// say that several tiles in a row are empty, or tell them in lists, all of these are summed at once.
   /// Precondition: !done().
   bool ready();
-  /// Returns the size of the next tile's result if it begins `at` bytes into a payload. Precondition:
-  /// ready().
+  /// Returns the most that the next tile's result may take if it begins `at` bytes into a payload.
+  /// Precondition: ready().
   std::uint64_t bytes(std::uint64_t at) const {
     return listed_ > 0 ? list_bytes(at, element_bytes(type()), shape_.unit, result_.part.units)
                        : result_.bytes(at);
   }
-  /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for it.
-  /// Precondition: ready().
-  void sum_into(std::byte* to, std::uint64_t at);
+  /// Writes the next tile's result to `to`, which is `at` bytes into the payload and has room for the most
+  /// that it may take. Returns what it takes. Precondition: ready().
+  std::uint64_t sum_into(std::byte* to, std::uint64_t at);
   /// Drops what has arrived, because a rank has refused the operation. Returns true when that was all.
   bool drop();
 
@@ -63,6 +63,7 @@ class TileSum {
   TilePart own_part(TileScratch& scratch);
   void round(TilePart& part, TileScratch& scratch);
   void write_values(std::byte* to);
+  void write_list(std::byte* to, std::uint64_t at);
   const wire::Tile& arrived(int rank) const { return arrived_[static_cast<std::size_t>(rank)]; }
   std::size_t& taken(int rank) { return taken_[static_cast<std::size_t>(rank)]; }
   DataType type() const { return static_cast<DataType>(slice_->record.type); }
@@ -90,7 +91,7 @@ class TileSum {
   std::vector<wire::Tile> arrived_;  // the parts of the remote ranks, by rank
   std::vector<std::size_t> taken_;   // how many units of their lists are summed now, by rank
   bool all_drawn_ = false;           // whether every rank has sent what all ranks draw
-  CodedTile result_;  // sum_into() writes its values; of lists only the number of units is known
+  CodedTile result_;                 // sum_into() writes its values; of lists only the most units are known
   // Memory.
   PartSum sum_;
   const std::uint64_t most_bytes_;  // of a message

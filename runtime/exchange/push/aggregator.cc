@@ -79,10 +79,9 @@ Aggregator::Progress Aggregator::sum_some() {
 Aggregator::Progress Aggregator::sum_tile() {
   if (!tiles_.ready()) return Progress::waiting;
   const std::uint64_t at = results_.filled_bytes();
-  const std::uint64_t bytes = tiles_.bytes(at);
-  if (!results_.open_for_tile(bytes)) return at > 0 ? Progress::sent : Progress::waiting;
+  if (!results_.open_for_tile(tiles_.bytes(at))) return at > 0 ? Progress::sent : Progress::waiting;
   const std::uint64_t first = tiles_.summed();
-  tiles_.sum_into(results_.at(), at);
+  const std::uint64_t bytes = tiles_.sum_into(results_.at(), at);
   results_.filled_with_tiles(first, tiles_.summed() - first, bytes);
   // The slice's last tile is sent when the slice is closed, in the same step: the ranks may send another
   // slice in its place as soon as they have it.
