@@ -13,8 +13,8 @@ namespace nzcl::bootstrap {
 
 /// How many connections are worth a thread, and the most threads that a hub has. They sleep unless something
 /// arrives or is to be sent, so that a process with fewer cores loses nothing by them.
-inline constexpr std::size_t kStreamsPerThread = 128;
-inline constexpr std::size_t kMostStreamThreads = 8;
+inline constexpr std::size_t kStreamsPerThread = 64;
+inline constexpr std::size_t kMostStreamThreads = 16;
 
 /// Threads ("nzcl-streams") that do for the connections of a hub what takes long: handshakes, encryption,
 /// system calls and the reading of frames. Each connection belongs to one of them. What the frames mean is
