@@ -45,7 +45,7 @@ class Tensor {
     Words scratch(kElements / 64);
     for (std::size_t at = 0; at < data_.size(); at += kBytes)
       nzcl::expand_units(one.bytes(), sizeof(float), c.unit, one.bitmap, std::span(data_).subspan(at, kBytes),
-                         scratch);
+                         scratch, nzcl::StoreTo::cache);
   }
   std::size_t size() const { return data_.size(); }
   std::byte* data() { return data_.data(); }
@@ -93,7 +93,9 @@ void place(benchmark::State& state, const Case& c, Place place_slice) {
       });
 }
 
-void expand(benchmark::State& state, const Case& c) { place(state, c, nzcl::expand_units); }
+void expand(benchmark::State& state, const Case& c) {
+  place(state, c, [](auto... arguments) { nzcl::expand_units(arguments..., nzcl::StoreTo::cache); });
+}
 void fill_in(benchmark::State& state, const Case& c) { place(state, c, nzcl::fill_in_units); }
 
 /// A slice of four ranks, from their index sets to the packed sum. The bytes of one dense slice count once

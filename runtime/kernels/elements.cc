@@ -1,12 +1,12 @@
 #include "runtime/kernels/elements.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
-#include <hwy/cache_control.h>
-
 #include "runtime/base/bitmap.h"
 #include "runtime/base/cold_memory.h"
+#include "runtime/kernels/stream_copy.h"
 
 // Highway compiles the part above HWY_ONCE once per instruction set; the order of these lines matters.
 #undef HWY_TARGET_INCLUDE
@@ -51,12 +51,18 @@ void pack_sized(std::span<const std::byte> dense, const std::uint64_t* bitmap, s
   });
 }
 
-/// Writes words of a dense slice through the caches.
+/// What is stored past the caches is made in parts of so many bytes.
+constexpr std::size_t kPartBytes = 16 << 10;
+
+/// Writes words of a dense slice.
 template <std::size_t kBytes>
-struct CachedWords {
+struct DenseWords {
   using Format = BitsOf<kBytes>;
   using Element = typename Format::Element;
-  static HWY_INLINE void zero(Element* p) { std::memset(p, 0, kWordElements * kBytes); }
+  static HWY_INLINE void zero(Element* p) {
+    const hn::CappedTag<Element, kCacheLine / kBytes> d;
+    for (std::size_t i = 0; i < kWordElements; i += hn::Lanes(d)) hn::StoreU(hn::Zero(d), d, p + i);
+  }
   static HWY_INLINE void expand(const Element* from, std::uint64_t bits, Element* p) {
     expand_word<Format>(from, bits, [&](std::size_t lane, auto v) HWY_ATTR {
       Format::store(PackTag<typename Format::Lane>(), v, p + lane);
@@ -67,54 +73,46 @@ struct CachedWords {
   }
 };
 
-/// Writes words past the caches. Each of them must begin where a cache line begins.
-template <std::size_t kBytes>
-struct StreamedWords {
-  using Element = typename BitsOf<kBytes>::Element;
-  using D = hn::CappedTag<Element, kCacheLine / kBytes>;
-  static HWY_INLINE void zero(Element* p) {
-    for (std::size_t i = 0; i < kWordElements; i += hn::Lanes(D())) hn::Stream(hn::Zero(D()), D(), p + i);
-  }
-  static HWY_INLINE void expand(const Element* from, std::uint64_t bits, Element* p) {
-    alignas(kCacheLine) Element word[kWordElements];
-    CachedWords<kBytes>::expand(from, bits, word);
-    for (std::size_t i = 0; i < kWordElements; i += hn::Lanes(D()))
-      hn::Stream(hn::Load(D(), word + i), D(), p + i);
-  }
-  static HWY_INLINE void prefetch(Element*) {}
-};
-
-template <std::size_t kBytes, class Words>
-HWY_INLINE void expand_words(std::span<const std::byte> values, const std::uint64_t* bitmap,
-                             std::span<std::byte> dense) {
-  using Element = typename BitsOf<kBytes>::Element;
-  PackedReader<Element> in(values.data(), values.size() / kBytes);
-  auto* to = reinterpret_cast<Element*>(dense.data());
-  const std::size_t elements = dense.size() / kBytes, whole = elements / kWordElements;
-  for (std::size_t word = 0; word < whole; ++word, to += kWordElements) {
-    Words::prefetch(to);
-    const std::uint64_t bits = bitmap[word];
+/// Writes whole words, from `to` on. `kCold`: `to` is in no cache.
+template <std::size_t kBytes, bool kCold, class Element>
+HWY_INLINE void expand_words(PackedReader<Element>& in, std::span<const std::uint64_t> bitmap, Element* to) {
+  using Words = DenseWords<kBytes>;
+  for (const std::uint64_t bits : bitmap) {
+    if constexpr (kCold) Words::prefetch(to);
     if (bits == 0) {
       Words::zero(to);
     } else {
       Words::expand(in.take(popcount(bits)), bits, to);
     }
+    to += kWordElements;
   }
-  if (elements % kWordElements == 0) return;
-  Element last[kWordElements];
-  CachedWords<kBytes>::expand(in.take(popcount(bitmap[whole])), bitmap[whole], last);
-  std::memcpy(to, last, elements % kWordElements * kBytes);
 }
 
 template <std::size_t kBytes>
 void expand_sized(std::span<const std::byte> values, const std::uint64_t* bitmap, std::span<std::byte> dense,
                   StoreTo where) {
-  if (where == StoreTo::memory && reinterpret_cast<std::uintptr_t>(dense.data()) % kCacheLine == 0) {
-    expand_words<kBytes, StreamedWords<kBytes>>(values, bitmap, dense);
-    hwy::FlushStream();
+  using Element = typename DenseWords<kBytes>::Element;
+  PackedReader<Element> in(values.data(), values.size() / kBytes);
+  auto* to = reinterpret_cast<Element*>(dense.data());
+  const std::size_t elements = dense.size() / kBytes, whole = elements / kWordElements;
+  const std::span words(bitmap, whole);
+  if (where == StoreTo::memory) {
+    // In parts that stay in the nearest cache, because memory seldom begins where a cache line does.
+    constexpr std::size_t kPartWords = kPartBytes / (kWordElements * kBytes);
+    alignas(kCacheLine) Element part[kPartWords * kWordElements];
+    for (std::size_t word = 0; word < whole; word += kPartWords) {
+      const auto some = words.subspan(word, std::min(kPartWords, whole - word));
+      expand_words<kBytes, false>(in, some, part);
+      copy_past_caches(reinterpret_cast<std::byte*>(to + word * kWordElements),
+                       reinterpret_cast<const std::byte*>(part), some.size() * kWordElements * kBytes);
+    }
   } else {
-    expand_words<kBytes, CachedWords<kBytes>>(values, bitmap, dense);
+    expand_words<kBytes, true>(in, words, to);
   }
+  if (elements % kWordElements == 0) return;
+  Element last[kWordElements];
+  DenseWords<kBytes>::expand(in.take(popcount(bitmap[whole])), bitmap[whole], last);
+  std::memcpy(to + whole * kWordElements, last, elements % kWordElements * kBytes);
 }
 
 // Calls KERNEL<element_bytes>(arguments).

@@ -32,15 +32,14 @@ std::size_t scan_and_pack(std::span<const std::byte> dense, std::size_t element_
 void pack(std::span<const std::byte> dense, std::size_t element_bytes, std::span<const std::uint64_t> bitmap,
           std::span<std::byte> values) noexcept;
 
-/// How a dense output is written: through the caches, because it is read or written again soon, or past them
+/// How an output is written: through the caches, because it is read or written again soon, or past them
 /// directly to memory. The latter saves memory traffic, because a cache would first read every line that is
 /// written, although all of it is overwritten.
 enum class StoreTo : bool { cache, memory };
 
 /// The inverse of pack(): writes a whole dense slice, with the packed `values` at the elements in `bitmap`
-/// and zeros elsewhere. `values` holds exactly as many elements as `bitmap` has bits. Slices that do not
-/// begin at a cache line are always written through the caches. Stores to memory are complete when this
-/// returns, so that the caller may tell another thread.
+/// and zeros elsewhere. `values` holds exactly as many elements as `bitmap` has bits. Stores to memory are
+/// complete when this returns, so that the caller may tell another thread.
 void expand(std::span<const std::byte> values, std::size_t element_bytes,
             std::span<const std::uint64_t> bitmap, std::span<std::byte> dense, StoreTo where) noexcept;
 

@@ -286,10 +286,10 @@ void pack_units(std::span<const std::byte> dense, std::size_t element_bytes, std
 
 void expand_units(std::span<const std::byte> values, std::size_t element_bytes, std::size_t unit_elements,
                   std::span<const std::uint64_t> bitmap, std::span<std::byte> dense,
-                  std::span<std::uint64_t> scratch) noexcept {
+                  std::span<std::uint64_t> scratch, StoreTo where) noexcept {
   if (!are_long(element_bytes, unit_elements))
     return expand(values, element_bytes, spread(bitmap, unit_elements, dense.size() / element_bytes, scratch),
-                  dense, StoreTo::cache);
+                  dense, where);
   const std::byte* from = values.data();
   std::size_t end = 0;  // of what has been written
   for_each_unit(bitmap, element_bytes * unit_elements, dense.size(), [&](std::size_t at, std::size_t n) {
@@ -306,7 +306,7 @@ void fill_in_units(std::span<const std::byte> values, std::size_t element_bytes,
                    std::span<const std::uint64_t> bitmap, std::span<std::byte> dense,
                    std::span<std::uint64_t> scratch) noexcept {
   if (!are_long(element_bytes, unit_elements))
-    return expand_units(values, element_bytes, unit_elements, bitmap, dense, scratch);
+    return expand_units(values, element_bytes, unit_elements, bitmap, dense, scratch, StoreTo::cache);
   const std::size_t unit_bytes = element_bytes * unit_elements;
   const std::byte* from = values.data();
   const std::size_t words = words_for((dense.size() + unit_bytes - 1) / unit_bytes);

@@ -34,7 +34,7 @@ void pack_units(std::span<const std::byte> dense, std::size_t element_bytes, std
                 std::span<std::uint64_t> scratch) noexcept;
 void expand_units(std::span<const std::byte> values, std::size_t element_bytes, std::size_t unit_elements,
                   std::span<const std::uint64_t> bitmap, std::span<std::byte> dense,
-                  std::span<std::uint64_t> scratch) noexcept;
+                  std::span<std::uint64_t> scratch, StoreTo where) noexcept;
 void fill_in_units(std::span<const std::byte> values, std::size_t element_bytes, std::size_t unit_elements,
                    std::span<const std::uint64_t> bitmap, std::span<std::byte> dense,
                    std::span<std::uint64_t> scratch) noexcept;

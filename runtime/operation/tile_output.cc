@@ -9,7 +9,6 @@
 #include "runtime/base/cold_memory.h"
 #include "runtime/base/divide.h"
 #include "runtime/kernels/offsets.h"
-#include "runtime/kernels/packed_output.h"
 #include "runtime/kernels/units.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/tile/tile_list.h"
@@ -28,6 +27,8 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* dense, bool in_plac
       base_(dense),
       packed_(false),
       in_place_(in_place),
+      dense_to_(!in_place && layout.tensor_bytes() >= kLeastStreamedOutput ? StoreTo::memory
+                                                                           : StoreTo::cache),
       // calloc() gives pages that are zero and take no memory until they are written.
       words_(static_cast<std::uint64_t*>(
           std::calloc(layout.tiles() * layout.tile_blocks() / 64, sizeof(std::uint64_t)))) {
@@ -177,7 +178,7 @@ std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, 
   if (in_place_ && direct) {
     fill_in_units(values, each, shape.unit, bitmap, dense, elements);
   } else {
-    expand_units(values, each, shape.unit, bitmap, dense, elements);
+    expand_units(values, each, shape.unit, bitmap, dense, elements, dense_to_);
   }
   if (!direct) return blocks_of_.mark(bitmap, words);
   if (bitmap.data() != words.data()) std::copy(bitmap.begin(), bitmap.end(), words.begin());

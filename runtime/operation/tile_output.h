@@ -11,6 +11,7 @@
 
 #include "nzcl/indices.h"
 #include "runtime/base/spare_memory.h"
+#include "runtime/kernels/packed_output.h"
 #include "runtime/operation/packed_overflow.h"
 #include "runtime/operation/packed_positions.h"
 #include "runtime/plan/slice_layout.h"
@@ -148,6 +149,7 @@ class TileOutput {
   const TileBlocks blocks_of_;
   std::byte* const base_;
   const bool packed_, in_place_;
+  const StoreTo dense_to_ = StoreTo::cache;  // how a dense output is stored
   const std::uint64_t capacity_ = 0;
   const IndexBuffer indices_;
   PackedOverflow* const overflow_ = nullptr;

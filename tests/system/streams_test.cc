@@ -10,6 +10,7 @@
 #include <random>
 
 #include "runtime/base/bitmap.h"
+#include "runtime/plan/tuning.h"
 #include "tests/system/misuse.h"
 #include "tests/system/oracle.h"
 #include "tests/system/run_one.h"
@@ -197,6 +198,18 @@ TEST_P(Streams, DenseTensorsOfSmallBlocks) {
         run_one(c, p, expected, form);
     }
   });
+}
+
+/// A result so large that it is stored past the caches.
+TEST(LargeDenseResults, OfSingleElementsAreRight) {
+  const Problem p{.count = engine::kLeastStreamedOutput / sizeof(float) + 777,
+                  .block = 1,
+                  .sparsity = Sparsity::random,
+                  .ranks = 2};
+  const Expected expected = make_expected(p);
+  const auto errors = run_ranks({.transport = "loopback", .ranks = 2, .options = {}},
+                                [&](Communicator& c) { run_one(c, p, expected, Form::out_of_place); });
+  for (std::size_t i = 0; i < errors.size(); ++i) EXPECT_EQ(errors[i], "") << "member " << i;
 }
 
 float rounded(float value, WireType type) {

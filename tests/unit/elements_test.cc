@@ -144,7 +144,6 @@ TEST(ElementsByHand, NegativeZeroIsNotZero) {
   });
 }
 
-// Slices whose output begins at a cache line are written past the caches, others are not.
 TEST(ElementsByHand, ExpandedAtAnyAlignment) {
   std::mt19937_64 random(4);
   for (const std::size_t size : {1, 2, 4, 8}) {
@@ -153,10 +152,12 @@ TEST(ElementsByHand, ExpandedAtAnyAlignment) {
     const Packed packed = naive_pack(dense, size);
     alignas(64) static std::byte output[640 * 8 + 64];
     on_each_target([&] {
-      for (const std::size_t at : {std::size_t{0}, size, std::size_t{16}, std::size_t{32}}) {
+      for (const auto& [at, to] : {std::pair(std::size_t{0}, StoreTo::memory),
+                                   {size, StoreTo::memory},
+                                   {std::size_t{16}, StoreTo::memory},
+                                   {std::size_t{48}, StoreTo::cache}}) {
         std::memset(output, 0xff, sizeof output);
-        expand(packed.values, size, packed.bitmap, std::span(output).subspan(at, dense.size()),
-               StoreTo::memory);
+        expand(packed.values, size, packed.bitmap, std::span(output).subspan(at, dense.size()), to);
         ASSERT_TRUE(std::ranges::equal(dense, std::span(output).subspan(at, dense.size())))
             << size << " " << at;
         EXPECT_EQ(output[at + dense.size()], std::byte{0xff});

@@ -108,7 +108,7 @@ void check_moves(const Shape& s, std::mt19937_64& random) {
   ASSERT_TRUE(same_values()) << s.text();
   const auto same_slice = [&] { return std::ranges::equal(output.bytes(), dense.bytes()); };
   std::ranges::fill(output.bytes(), std::byte{0x77});
-  expand_units(values.bytes(), s.size, s.unit, expected.bitmap, output.bytes(), scratch);
+  expand_units(values.bytes(), s.size, s.unit, expected.bitmap, output.bytes(), scratch, StoreTo::cache);
   ASSERT_TRUE(same_slice()) << s.text();
   std::ranges::fill(output.bytes(), std::byte{0});
   fill_in_units(values.bytes(), s.size, s.unit, expected.bitmap, output.bytes(), scratch);
