@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "hwy/highway.h"
 #include "runtime/base/cold_memory.h"

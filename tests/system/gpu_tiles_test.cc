@@ -264,7 +264,7 @@ TEST(GpuTilesLarge, NarrowerWireTypesHaveTheBitsOfTheHost) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-/// Where the blocks are known, or a graph begins the operation, the tensor is copied whole.
+/// Where the blocks are known, the tensor is copied whole.
 TEST(GpuTilesLarge, WhatIsKnownIsCopiedWhole) {
   const Case tested(Tiles{DataType::float32, ReduceOp::sum, 50001, 2, {0.3, 0.02}, 8});
   const auto errors = run_ranks({.ranks = 2, .options = {}}, [&](Communicator& c) {
