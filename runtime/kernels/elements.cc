@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <type_traits>
 
 #include "runtime/base/bitmap.h"
 #include "runtime/base/cold_memory.h"
-#include "runtime/kernels/stream_copy.h"
 
 // Highway compiles the part above HWY_ONCE once per instruction set; the order of these lines matters.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/elements.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "runtime/kernels/pack-inl.h"
@@ -51,9 +52,6 @@ void pack_sized(std::span<const std::byte> dense, const std::uint64_t* bitmap, s
   });
 }
 
-/// What is stored past the caches is made in parts of so many bytes.
-constexpr std::size_t kPartBytes = 16 << 10;
-
 /// Writes words of a dense slice.
 template <std::size_t kBytes>
 struct DenseWords {
@@ -73,12 +71,76 @@ struct DenseWords {
   }
 };
 
-/// Writes whole words, from `to` on. `kCold`: `to` is in no cache.
-template <std::size_t kBytes, bool kCold, class Element>
-HWY_INLINE void expand_words(PackedReader<Element>& in, std::span<const std::uint64_t> bitmap, Element* to) {
+/// Writes words of a dense slice past the caches, to where a cache line begins.
+template <std::size_t kBytes>
+struct StreamedWords {
   using Words = DenseWords<kBytes>;
-  for (const std::uint64_t bits : bitmap) {
-    if constexpr (kCold) Words::prefetch(to);
+  using Element = typename Words::Element;
+  using Lane = typename Words::Format::Lane;
+  static HWY_INLINE void zero(Element* p) {
+    const hn::CappedTag<Element, kCacheLine / kBytes> d;
+    for (std::size_t i = 0; i < kWordElements; i += hn::Lanes(d)) hn::Stream(hn::Zero(d), d, p + i);
+  }
+  static HWY_INLINE void expand(const Element* from, std::uint64_t bits, Element* p) {
+    if constexpr (std::is_same_v<Element, Lane>) {
+      const PackTag<Lane> d;
+      expand_word<typename Words::Format>(
+          from, bits, [&](std::size_t lane, auto v) HWY_ATTR { hn::Stream(v, d, p + lane); });
+    } else {  // lanes are longer than elements
+      const hn::CappedTag<Element, kCacheLine / kBytes> d;
+      alignas(kCacheLine) Element word[kWordElements];
+      Words::expand(from, bits, word);
+      for (std::size_t i = 0; i < kWordElements; i += hn::Lanes(d))
+        hn::Stream(hn::Load(d, word + i), d, p + i);
+    }
+  }
+};
+
+/// Bits `first` to `first + count` of a bitmap that has them, up to 64.
+HWY_INLINE std::uint64_t bits_from(const std::uint64_t* bitmap, std::size_t first, std::size_t count) {
+  const std::size_t word = first / 64, shift = first % 64;
+  std::uint64_t bits = bitmap[word] >> shift;
+  if (shift + count > 64) bits |= bitmap[word + 1] << (64 - shift);
+  return bits & low_bits(count);
+}
+
+/// Writes fewer elements than a word has.
+template <std::size_t kBytes, class Element>
+void expand_some(PackedReader<Element>& in, std::uint64_t bits, Element* to, std::size_t elements) {
+  Element word[kWordElements];
+  DenseWords<kBytes>::expand(in.take(popcount(bits)), bits, word);
+  std::memcpy(to, word, elements * kBytes);
+}
+
+/// Memory seldom begins where a cache line does, and then the words that are written have bits of two words
+/// of the bitmap. Precondition: `to` is where an element may lie.
+template <std::size_t kBytes, class Element>
+void expand_to_memory(PackedReader<Element>& in, const std::uint64_t* bitmap, Element* to,
+                      std::size_t elements) {
+  using Words = StreamedWords<kBytes>;
+  const std::size_t behind = reinterpret_cast<std::uintptr_t>(to) % kCacheLine;
+  std::size_t at = std::min(elements, behind == 0 ? 0 : (kCacheLine - behind) / kBytes);
+  if (at > 0) expand_some<kBytes>(in, bits_from(bitmap, 0, at), to, at);
+  for (; at + kWordElements <= elements; at += kWordElements) {
+    const std::uint64_t bits = bits_from(bitmap, at, kWordElements);
+    if (bits == 0) {
+      Words::zero(to + at);
+    } else {
+      Words::expand(in.take(popcount(bits)), bits, to + at);
+    }
+  }
+  if (at < elements) expand_some<kBytes>(in, bits_from(bitmap, at, elements - at), to + at, elements - at);
+  hwy::FlushStream();
+}
+
+/// What is written is in no cache yet, but shall be in one.
+template <std::size_t kBytes, class Element>
+void expand_to_cache(PackedReader<Element>& in, const std::uint64_t* bitmap, Element* to,
+                     std::size_t elements) {
+  using Words = DenseWords<kBytes>;
+  const std::size_t whole = elements / kWordElements;
+  for (const std::uint64_t bits : std::span(bitmap, whole)) {
+    Words::prefetch(to);
     if (bits == 0) {
       Words::zero(to);
     } else {
@@ -86,6 +148,7 @@ HWY_INLINE void expand_words(PackedReader<Element>& in, std::span<const std::uin
     }
     to += kWordElements;
   }
+  if (elements % kWordElements != 0) expand_some<kBytes>(in, bitmap[whole], to, elements % kWordElements);
 }
 
 template <std::size_t kBytes>
@@ -93,26 +156,14 @@ void expand_sized(std::span<const std::byte> values, const std::uint64_t* bitmap
                   StoreTo where) {
   using Element = typename DenseWords<kBytes>::Element;
   PackedReader<Element> in(values.data(), values.size() / kBytes);
-  auto* to = reinterpret_cast<Element*>(dense.data());
-  const std::size_t elements = dense.size() / kBytes, whole = elements / kWordElements;
-  const std::span words(bitmap, whole);
-  if (where == StoreTo::memory) {
-    // In parts that stay in the nearest cache, because memory seldom begins where a cache line does.
-    constexpr std::size_t kPartWords = kPartBytes / (kWordElements * kBytes);
-    alignas(kCacheLine) Element part[kPartWords * kWordElements];
-    for (std::size_t word = 0; word < whole; word += kPartWords) {
-      const auto some = words.subspan(word, std::min(kPartWords, whole - word));
-      expand_words<kBytes, false>(in, some, part);
-      copy_past_caches(reinterpret_cast<std::byte*>(to + word * kWordElements),
-                       reinterpret_cast<const std::byte*>(part), some.size() * kWordElements * kBytes);
-    }
+  auto* const to = reinterpret_cast<Element*>(dense.data());
+  const std::size_t elements = dense.size() / kBytes;
+  const bool aligned = reinterpret_cast<std::uintptr_t>(to) % kBytes == 0;
+  if (where == StoreTo::memory && aligned) {
+    expand_to_memory<kBytes>(in, bitmap, to, elements);
   } else {
-    expand_words<kBytes, true>(in, words, to);
+    expand_to_cache<kBytes>(in, bitmap, to, elements);
   }
-  if (elements % kWordElements == 0) return;
-  Element last[kWordElements];
-  DenseWords<kBytes>::expand(in.take(popcount(bitmap[whole])), bitmap[whole], last);
-  std::memcpy(to + whole * kWordElements, last, elements % kWordElements * kBytes);
 }
 
 // Calls KERNEL<element_bytes>(arguments).

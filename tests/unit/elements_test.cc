@@ -154,7 +154,9 @@ TEST(ElementsByHand, ExpandedAtAnyAlignment) {
     on_each_target([&] {
       for (const auto& [at, to] : {std::pair(std::size_t{0}, StoreTo::memory),
                                    {size, StoreTo::memory},
+                                   {std::size_t{1}, StoreTo::memory},  // where no longer element may lie
                                    {std::size_t{16}, StoreTo::memory},
+                                   {64 - size, StoreTo::memory},
                                    {std::size_t{48}, StoreTo::cache}}) {
         std::memset(output, 0xff, sizeof output);
         expand(packed.values, size, packed.bitmap, std::span(output).subspan(at, dense.size()), to);
