@@ -128,7 +128,7 @@ struct SparseAllreduceRequest {
   std::uint64_t packed_capacity = 0;  ///< room in packed_values, and in packed_indices, in blocks
   /// Where the indices of these blocks are written, in any of the three types. The type must hold the index
   /// of every block of the tensor, whatever the result has; otherwise the request is refused.
-  /// Work::packed_indices() and union_bitmap() do not read them there.
+  /// Work::packed_indices() and union_bitmap() may read them there when they are called first.
   IndexBuffer packed_indices = {};
   /// Makes room for a packed result that is larger than packed_capacity: it returns memory for `blocks`
   /// blocks, to which the whole result is copied. It is called by the thread that finds out in test() or
@@ -221,13 +221,15 @@ class NZCL_API Work {
   /// says. If the call was captured into a graph, this belongs to the same graph (GPU.md, "CUDA graphs").
   void enqueue_wait(void* stream);
   /// A set bit b says that block b is in the result. It may be called after success, and the bitmap is valid
-  /// as long as a handle lives.
+  /// as long as a handle lives. Of a packed result: as packed_indices().
   [[nodiscard]] std::span<const std::uint64_t> union_bitmap() const;
   /// How many blocks the union bitmap covers: those of the tensor, or after a reduce-scatter of this rank's
   /// chunk.
   [[nodiscard]] std::uint64_t result_blocks() const;
   /// The indices of the blocks in packed_values, in ascending order. It may be called after success of a
-  /// packed request.
+  /// packed request. If that has memory for indices, they are read there when this is called first, so that
+  /// memory must still have them; from then on they are valid as long as a handle lives. Throws
+  /// Error{invalid_usage} if what is there cannot be the indices any more.
   [[nodiscard]] std::span<const std::int64_t> packed_indices() const;
   /// May be called after completion, with success or without. Throws Error{invalid_usage} before.
   [[nodiscard]] OperationStatistics statistics() const;

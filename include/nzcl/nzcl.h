@@ -348,6 +348,8 @@ NZCL_C_API nzclResult_t nzclWorkWait(nzclWork_t work, int64_t timeout_ns);
 /* For memory of a GPU: what is put into the stream from now on waits for the operation, and the host does
  * not. Rules: Work::enqueue_wait() in nzcl/communicator.h */
 NZCL_C_API nzclResult_t nzclWorkEnqueueWait(nzclWork_t work, void* stream);
+/* Rules of the next two: Work::packed_indices() in nzcl/communicator.h. Where the request has memory for
+ * indices, call them before that is overwritten. */
 NZCL_C_API nzclResult_t nzclWorkUnionBitmap(nzclWork_t work, const uint64_t** words, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkPackedIndices(nzclWork_t work, const int64_t** indices, size_t* blocks);
 NZCL_C_API nzclResult_t nzclWorkFree(nzclWork_t work);

@@ -39,6 +39,12 @@ std::size_t count_offsets(std::span<const std::uint32_t> offsets) {
 constexpr std::size_t kTurn = 16;
 constexpr std::uint32_t kFarthest = (std::uint32_t{1} << 27) - 1;
 
+/// A mask that the compiler keeps in a register, where it would make it anew for every turn.
+HWY_INLINE __mmask16 kept_mask(__mmask16 mask) {
+  asm("" : "+k"(mask));
+  return mask;
+}
+
 /// Two vectors of kTurn numbers, one behind the other.
 struct TwoVectors {
   __m512i low, high;
@@ -53,7 +59,7 @@ struct TwoVectors {
 /// of the 32 entries it is. Distances have 27 bits, so entries farther away are left to the turns to come.
 /// The keys of `a` ascend and those of `b` descend, which a network of minima and maxima sorts in five steps.
 template <bool kRepeats, class Put>
-std::size_t merge_turns(ListEntries a, ListEntries b, const Put& put) {
+HWY_INLINE std::size_t merge_turns(const ListEntries& list_a, const ListEntries& list_b, const Put put) {
   const hn::CappedTag<std::uint32_t, kTurn> d;
   const __m512i numbers_of_a = hn::Load(d, kLaneNumbers).raw, farthest = _mm512_set1_epi32(kFarthest),
                 numbers_of_b = _mm512_sub_epi32(_mm512_set1_epi32(2 * kTurn - 1), numbers_of_a),
@@ -61,12 +67,15 @@ std::size_t merge_turns(ListEntries a, ListEntries b, const Put& put) {
   const auto step = [](__m512i keys, __m512i swapped, __mmask16 later) HWY_ATTR {
     return _mm512_mask_max_epu32(_mm512_min_epu32(keys, swapped), later, keys, swapped);
   };
+  const __mmask16 later_half = kept_mask(0xff00), later_quarters = kept_mask(0xf0f0),
+                  later_pairs = kept_mask(0xcccc), later_ones = kept_mask(0xaaaa);
   const auto sort = [&](__m512i keys) HWY_ATTR {
-    keys = step(keys, _mm512_shuffle_i64x2(keys, keys, 0x4e), 0xff00);
-    keys = step(keys, _mm512_shuffle_i64x2(keys, keys, 0xb1), 0xf0f0);
-    keys = step(keys, _mm512_shuffle_epi32(keys, _MM_PERM_BADC), 0xcccc);
-    return step(keys, _mm512_shuffle_epi32(keys, _MM_PERM_CDAB), 0xaaaa);
+    keys = step(keys, _mm512_shuffle_i64x2(keys, keys, 0x4e), later_half);
+    keys = step(keys, _mm512_shuffle_i64x2(keys, keys, 0xb1), later_quarters);
+    keys = step(keys, _mm512_shuffle_epi32(keys, _MM_PERM_BADC), later_pairs);
+    return step(keys, _mm512_shuffle_epi32(keys, _MM_PERM_CDAB), later_ones);
   };
+  ListEntries a = list_a, b = list_b;
   std::size_t written = 0;
   // `kWhole`: whether both lists have as many entries as a turn takes. Otherwise what they lack is kNoOffset.
   const auto turn = [&]<bool kWhole>(std::bool_constant<kWhole>) HWY_ATTR {
@@ -96,9 +105,10 @@ std::size_t merge_turns(ListEntries a, ListEntries b, const Put& put) {
                   down = keys_of(_mm512_permutexvar_epi32(reversed, y), numbers_of_b);
     const __m512i low = sort(_mm512_min_epu32(up, down)), high = sort(_mm512_max_epu32(up, down));
     // Entries of `a` that have the last one's offset and are not in this turn come before that of `b`.
-    const __m512i before_next = all(kRepeats && a.count > kTurn ? a.offsets[kTurn] - 1 : kNoOffset);
+    const __m512i last_of_b =
+        kRepeats && a.count > kTurn ? _mm512_min_epu32(last, all(a.offsets[kTurn] - 1)) : last;
     const std::size_t of_a = popcount(_mm512_cmple_epu32_mask(x, last)),
-                      of_b = popcount(_mm512_cmple_epu32_mask(y, _mm512_min_epu32(last, before_next)));
+                      of_b = popcount(_mm512_cmple_epu32_mask(y, last_of_b));
     // Five bits of the keys are all that these permutations look at.
     written +=
         put(written, {_mm512_permutex2var_epi32(x, low, y), _mm512_permutex2var_epi32(x, high, y)},
@@ -224,7 +234,7 @@ struct Lists {
                            std::uint32_t* words) noexcept {
 #if NZCL_HAVE_AVX512
     if constexpr (kCombines) {
-      return merge_pairs(a, b, [=](std::size_t at, auto offset, auto sums, std::uint64_t bits) HWY_ATTR {
+      return merge_pairs(a, b, 0, [=](std::size_t at, auto offset, auto sums, std::uint64_t bits) HWY_ATTR {
         const auto word = hn::BitCast(WordTag(), sums);
         hn::StoreU(pack_lanes(WordTag(), offset, bits), WordTag(), offsets + at);
         hn::StoreU(pack_lanes(WordTag(), word, bits), WordTag(), words + at);
@@ -237,14 +247,15 @@ struct Lists {
   }
 
 #if NZCL_HAVE_AVX512
-  /// Merges two lists, and combines entries of the same offset, of which there are two at most. Others are
-  /// combined with the zero of the ranks that do not hold them. put(at, offsets, sums, bits) gets a vector
-  /// of both and those lanes in it that count. It returns how many these are, and writes them from number
-  /// `at` on.
+  /// Merges two lists, and combines entries of the same offset, of which there are two at most. Others, and
+  /// the sums in `skipped`, are combined with the zero of the ranks that do not hold them. put(at, offsets,
+  /// sums, bits) gets a vector of both and those lanes in it that count. It returns how many these are, and
+  /// writes them from number `at` on.
   template <class Put>
-  static HWY_INLINE std::size_t merge_pairs(const ListEntries& a, const ListEntries& b, const Put& put) {
+  static HWY_INLINE std::size_t merge_pairs(const ListEntries& a, const ListEntries& b, std::uint32_t skipped,
+                                            const Put put) {
     return merge_turns<false>(
-        a, b, [&](std::size_t at, TwoVectors o, TwoVectors w, std::size_t count) HWY_ATTR {
+        a, b, [=](std::size_t at, TwoVectors o, TwoVectors w, std::size_t count) HWY_ATTR {
           const auto behind = [](TwoVectors v) HWY_ATTR {
             return TwoVectors{_mm512_alignr_epi32(v.high, v.low, 1), _mm512_alignr_epi32(v.low, v.high, 1)};
           };
@@ -254,18 +265,21 @@ struct Lists {
                               same_high = _mm512_cmpeq_epi32_mask(o.high, next_high);
           const std::uint64_t first = ~(std::uint64_t{same_low | same_high << 16} << 1) & low_bits(count);
           const std::size_t of_low =
-              put(at, words_of(o.low), combined(w.low, more_low, same_low), first & 0xffff);
-          return of_low +
-                 put(at + of_low, words_of(o.high), combined(w.high, more_high, same_high), first >> 16);
+              put(at, words_of(o.low), combined(w.low, more_low, same_low, skipped), first & 0xffff);
+          return of_low + put(at + of_low, words_of(o.high), combined(w.high, more_high, same_high, skipped),
+                              first >> 16);
         });
   }
-  static HWY_INLINE hn::Vec<PackTag<Lane>> combined(__m512i word, __m512i next, std::uint64_t same) {
+  static HWY_INLINE hn::Vec<PackTag<Lane>> combined(__m512i word, __m512i next, std::uint32_t same,
+                                                    std::uint32_t skipped) {
     const PackTag<Lane> d;
-    const auto v = hn::BitCast(d, words_of(word));
-    auto alone = v;
-    if constexpr (kZeroMatters<op, Lane>) alone = nzcl::HWY_NAMESPACE::combine<kCombined>(d, v, hn::Zero(d));
-    const auto both = nzcl::HWY_NAMESPACE::combine<kCombined>(d, v, hn::BitCast(d, words_of(next)));
-    return hn::IfThenElse(to_mask(d, same), both, alone);
+    auto v = hn::BitCast(d, words_of(word));
+    v = hn::IfThenElse(to_mask(d, same),
+                       nzcl::HWY_NAMESPACE::combine<kCombined>(d, v, hn::BitCast(d, words_of(next))), v);
+    if constexpr (kZeroMatters<op, Lane>)
+      v = hn::IfThenElse(to_mask(d, (~same | skipped) & 0xffff),
+                         nzcl::HWY_NAMESPACE::combine<kCombined>(d, v, hn::Zero(d)), v);
+    return v;
   }
   static HWY_INLINE hn::Vec<WordTag> words_of(__m512i raw) {
     hn::Vec<WordTag> words;
@@ -275,10 +289,11 @@ struct Lists {
 
   static std::size_t merge_to(const ListEntries& a, const ListEntries& b, const ListUnion& to) noexcept {
     if constexpr (kCombines) {
-      const std::uint64_t skipped = to.lists == static_cast<std::size_t>(to.ranks) ? 0 : 0xffff;
-      return merge_pairs(a, b, [&](std::size_t at, auto offsets, auto sums, std::uint64_t bits) HWY_ATTR {
-        return write(to, at, offsets, finish_lanes<op>(PackTag<Lane>(), sums, skipped, to.ranks), bits);
-      });
+      const std::uint32_t skipped = to.lists == static_cast<std::size_t>(to.ranks) ? 0 : 0xffff;
+      return merge_pairs(a, b, skipped,
+                         [to](std::size_t at, auto offsets, auto sums, std::uint64_t bits) HWY_ATTR {
+                           return write(to, at, offsets, settle<op>(PackTag<Lane>(), sums, to.ranks), bits);
+                         });
     }
     return 0;
   }

@@ -49,7 +49,7 @@ std::size_t UnitListSum::unite() {
   }
 }
 
-void UnitListSum::emit(std::byte* packed, std::uint32_t* offsets) const {
+std::size_t UnitListSum::emit(std::byte* packed, std::uint32_t* offsets) const {
   std::ranges::copy(offsets_, offsets);
   std::array<const std::byte*, kMostLists> values{}, sources{};
   for (std::size_t list = 0; list < lists_.size(); ++list) values[list] = lists_[list].values;
@@ -64,6 +64,7 @@ void UnitListSum::emit(std::byte* packed, std::uint32_t* offsets) const {
             {.ranks = ranks_, .with_zero = count < static_cast<std::size_t>(ranks_)});
     packed += run.units * unit_bytes_;
   }
+  return offsets_.size();
 }
 
 }  // namespace nzcl

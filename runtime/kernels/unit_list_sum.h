@@ -29,8 +29,9 @@ class UnitListSum {
   void add(const ElementList& list) { lists_.push_back(list); }
   /// Merges the lists, and returns the number of units in their union.
   std::size_t unite();
-  /// Writes the offsets of the union, and the results, packed. Both have room for them.
-  void emit(std::byte* packed, std::uint32_t* offsets) const;
+  /// Writes the offsets of the union, and the results, packed. Both have room for them. Returns the number of
+  /// units in the union.
+  std::size_t emit(std::byte* packed, std::uint32_t* offsets) const;
 
  private:
   /// Units of the union in a row that the same lists have, which are bits of `holders`.

@@ -1,4 +1,4 @@
-// Whether a caller's memory for indices can hold those of a tensor's blocks.
+// Memory for indices: what one takes, and whether a caller's can hold those of a tensor's blocks.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,13 @@
 #include <string>
 
 #include "nzcl/indices.h"
+
+namespace nzcl {
+
+/// The size of one index.
+constexpr std::uint64_t index_bytes(IndexType type) { return type == IndexType::int64 ? 8 : 4; }
+
+}  // namespace nzcl
 
 namespace nzcl::engine {
 

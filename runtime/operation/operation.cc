@@ -445,6 +445,7 @@ void Operation::grow_packed(std::uint64_t blocks) {
   // Most callers grow the very memory that holds the first part of the result, which may free it. So the
   // result is whole in this object's memory before they are asked.
   overflow_->keep_output({output.base, output.capacity * layout.block_bytes()});
+  const std::span<const std::int64_t> indices = packed_indices();
   const PackedMemory memory = output.grow(blocks);
   if (memory.values == nullptr) {
     throw Error(ErrorCode::invalid_argument,
@@ -455,7 +456,7 @@ void Operation::grow_packed(std::uint64_t blocks) {
                 fmt::format("operation {}: the indices that packed_grow gave memory for: {}", epoch, *wrong));
   }
   overflow_->move_to(static_cast<std::byte*>(memory.values));
-  if (memory.indices.data() != nullptr) write_packed_indices(memory.indices, packed_indices());
+  if (memory.indices.data() != nullptr) write_packed_indices(memory.indices, indices);
 }
 
 std::span<const std::uint64_t> Operation::union_bitmap() {
@@ -484,12 +485,26 @@ std::span<const std::uint64_t> Operation::union_bitmap() {
   return bitmap_;
 }
 
+/// Indices that are read in the caller's memory must be those that were written there.
+void Operation::check_written_indices() const {
+  const bool ascend = std::ranges::is_sorted(indices_, std::less_equal());
+  const bool fit = indices_.empty() ||
+                   (indices_.front() >= 0 && static_cast<std::uint64_t>(indices_.back()) < layout.blocks());
+  if (ascend && fit) return;
+  throw Error(
+      ErrorCode::invalid_usage,
+      fmt::format("operation {}: the memory for indices has been changed since the result was written "
+                  "there: ask for the union before",
+                  epoch));
+}
+
 std::span<const std::int64_t> Operation::packed_indices() {
   if (rest_.packed) return rest_.packed->packed_indices();
   if (!output.packed) return {};
   std::call_once(indices_once_, [this] {
     if (tile_output_) {
       indices_ = tile_output_->packed_indices();
+      check_written_indices();
       return;
     }
     const auto bits = union_bitmap();

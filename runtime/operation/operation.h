@@ -265,7 +265,8 @@ class Operation {
   /// that gives no memory. Precondition: finished(), or for its staging, exchanged().
   void complete_packed();
   /// Return the union bitmap of the whole result, and the indices of a packed one. Both are made on first
-  /// use. Precondition: the operation has succeeded.
+  /// use. Throw Error{invalid_usage} if the indices were written to the caller's memory, and are not there
+  /// any more. Precondition: the operation has succeeded.
   std::span<const std::uint64_t> union_bitmap();
   std::span<const std::int64_t> packed_indices();
 
@@ -291,6 +292,7 @@ class Operation {
   std::uint64_t chunk_offset(std::uint64_t slice) const {
     return layout.chunk_begin(layout.chunk_of(slice)) * element_bytes(type());
   }
+  void check_written_indices() const;
   std::uint64_t own_chunk_blocks() const;
   /// The number of the slice's first block among those of this rank's input or result.
   std::uint64_t first_block(Side side, std::uint64_t slice) const;

@@ -12,15 +12,17 @@ namespace nzcl::engine {
 
 StreamUnits::StreamUnits(std::size_t most, const SliceLayout& layout)
     : tiles_(layout.tiles()), tile_units_(layout.tile_units()) {
-  const std::uint64_t entries = std::max<std::uint64_t>(most / kUnitsWorthTile, 1);
-  while (ceil_div(tiles_, std::uint64_t{1} << shift_) > entries) ++shift_;
-  groups_.resize(ceil_div(tiles_, std::uint64_t{1} << shift_) + 1);
   std::size_t each = sizeof(std::uint32_t);
-  if (most >= kUnitsWorthCutting * tiles_) {
+  // As many as two ranks would not tell in lists.
+  if (most * list_steps(2) * layout.units_per_list_step() > tiles_ * tile_units_) {
     kept_ = Kept::in_tiles, each = sizeof(std::uint16_t);
-  } else if (tiles_ > std::numeric_limits<std::uint32_t>::max() / tile_units_) {
-    kept_ = Kept::wide, each = sizeof(std::uint64_t);
+  } else {
+    const std::uint64_t entries = std::max<std::uint64_t>(most / kUnitsWorthTile, 1);
+    while (ceil_div(tiles_, std::uint64_t{1} << shift_) > entries) ++shift_;
+    if (tiles_ > std::numeric_limits<std::uint32_t>::max() / tile_units_)
+      kept_ = Kept::wide, each = sizeof(std::uint64_t);
   }
+  groups_.resize(ceil_div(tiles_, std::uint64_t{1} << shift_) + 1);
   memory_.reset(new std::byte[most * each]);
 }
 

@@ -12,10 +12,10 @@
 namespace nzcl::engine {
 
 /// A copy of the caller's list, with a directory by which the units of any tile are found. How it is kept
-/// depends on what is in it. Where tiles hold many units each, it is cut into tiles: 16 bits for each unit,
-/// and an entry for every tile. Otherwise nothing is done for a tile: it has 32 bits for each unit, or 64 of
-/// tensors with more than 2^32, and an entry for every few hundred units. So time and memory follow the list
-/// and not the tensor. Any number of threads may read it.
+/// depends on what is in it. Where tiles hold too many units to be told in lists, it is cut into tiles: 16
+/// bits for each unit, and an entry for every tile. Otherwise nothing is done for a tile: it has 32 bits for
+/// each unit, or 64 of tensors with more than 2^32, and an entry for every few hundred units. So time and
+/// memory follow the list and not the tensor. Any number of threads may read it.
 class StreamUnits {
  public:
   StreamUnits() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "runtime/base/bitmap.h"
@@ -10,14 +11,35 @@
 #include "runtime/base/divide.h"
 #include "runtime/kernels/offsets.h"
 #include "runtime/kernels/units.h"
+#include "runtime/operation/index_memory.h"
 #include "runtime/plan/tuning.h"
 #include "runtime/tile/tile_list.h"
 
 namespace nzcl::engine {
 namespace {
 
-/// The most bytes that the number of a block takes within its tile or its list.
-constexpr std::uint64_t kNumberBytes = sizeof(std::uint32_t);
+/// The type in which indices are kept for a caller who has no memory for them.
+IndexType kept_type(const SliceLayout& layout) {
+  constexpr std::uint64_t kMostShort = std::numeric_limits<std::uint32_t>::max();
+  return layout.blocks() <= kMostShort ? IndexType::uint32 : IndexType::int64;
+}
+
+SpareMemory::Piece take_memory(std::size_t bytes, SpareMemory* spare) {
+  return spare != nullptr ? spare->take(bytes) : SpareMemory::make(bytes);
+}
+
+/// Appends `count` indices that were written to `indices`.
+void append_indices(const IndexBuffer& indices, std::uint64_t count, std::vector<std::int64_t>& to) {
+  const auto append = [&](const auto* from) { to.insert(to.end(), from, from + count); };
+  switch (indices.type()) {
+    case IndexType::int32:
+      return append(static_cast<const std::int32_t*>(indices.data()));
+    case IndexType::uint32:
+      return append(static_cast<const std::uint32_t*>(indices.data()));
+    case IndexType::int64:
+      return append(static_cast<const std::int64_t*>(indices.data()));
+  }
+}
 
 }  // namespace
 
@@ -43,14 +65,13 @@ TileOutput::TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64
       packed_(true),
       in_place_(false),
       capacity_(capacity),
-      indices_(indices),
-      overflow_(overflow),
       most_blocks_(std::min(capacity, layout.blocks())),
+      kept_(indices.data() != nullptr ? SpareMemory::Piece()
+                                      : take_memory(most_blocks_ * index_bytes(kept_type(layout)), spare)),
+      indices_(indices.data() != nullptr ? indices : IndexBuffer(kept_.get(), kept_type(layout))),
+      overflow_(overflow),
       positions_(layout.slices(), lanes),
-      progress_(layout.slices()),
-      places_(new Place[most_places()]),
-      numbers_(spare != nullptr ? spare->take(most_blocks_ * kNumberBytes)
-                                : SpareMemory::make(most_blocks_ * kNumberBytes)) {}
+      progress_(layout.slices()) {}
 
 void TileOutput::note(std::uint64_t tile, std::uint64_t tiles, std::uint64_t blocks) {
   const std::uint64_t slice = layout_.slice_of_tile(tile);
@@ -96,39 +117,42 @@ void TileOutput::place_empty(std::uint64_t tile, std::uint64_t tiles) {
 
 std::optional<std::uint64_t> TileOutput::place_list(std::uint64_t tile, const wire::Tile& list, int lane,
                                                     TileScratch& scratch) {
-  const auto room = room_for_list(tile, list.count, lane);
-  const auto numbers = room ? room->numbers : scratch.list().first(list.count);
-  // What is checked is a copy: what is kept of the list, or what that is made of.
+  const auto numbers = scratch.list().first(list.count);
+  // What is checked is a copy, and that is what is placed.
   if (!read_list(list, list.count, 0, layout_.units_of_tiles(tile, list.tiles), numbers.data()))
     return std::nullopt;
-  if (room) {
-    put_values(room->position, list.values);
-    end_list(tile, *room);
-  } else {
-    place_in_tiles(tile, list.tiles, numbers, list.values.data(), lane, scratch);
-  }
+  place_list(tile, list.tiles, {.offsets = numbers, .values = list.values.data()}, lane, scratch);
   return list.count;
 }
 
-/// Returns nothing if the list cannot be placed at once: a packed output has no room for all of it, or the
-/// output is dense.
-std::optional<TileOutput::ListRoom> TileOutput::room_for_list(std::uint64_t tile, std::size_t count,
-                                                              int lane) {
-  if (!packed_) return std::nullopt;
-  const std::uint64_t slice = layout_.slice_of_tile(tile);
-  const std::uint64_t position = *positions_.before(slice, lane) + progress_[slice].placed_blocks;
-  if (position + count > most_blocks_) return std::nullopt;
-  std::byte* const kept = keep_place({.tile = tile, .position = position, .blocks = count, .listed = true});
-  if (kept == nullptr) return std::nullopt;
-  return ListRoom{.position = position, .numbers = {reinterpret_cast<std::uint32_t*>(kept), count}};
+void TileOutput::place_list(std::uint64_t tile, std::uint64_t tiles, const ElementList& list, int lane,
+                            TileScratch& scratch) {
+  if (list.offsets.empty()) return place_empty(tile, tiles);
+  if (fits_at_once(tile, list.offsets.size(), lane)) {
+    put_list(tile, list.offsets, list.values, lane);
+  } else {
+    place_in_tiles(tile, tiles, list.offsets, list.values, lane, scratch);
+  }
 }
 
-/// Places all of a list but its values, which are there.
-void TileOutput::end_list(std::uint64_t tile, const ListRoom& room) {
-  if (indices_.data() != nullptr)
-    write_indices(std::span<const std::uint32_t>(room.numbers), tile * layout_.tile_blocks(), indices_,
-                  room.position, where(room.position));
-  progress_[layout_.slice_of_tile(tile)].placed_blocks += room.numbers.size();
+/// Where the next blocks of the tile's slice, which is placeable, begin in a packed output.
+std::uint64_t TileOutput::position_of(std::uint64_t tile, int lane) {
+  const std::uint64_t slice = layout_.slice_of_tile(tile);
+  return *positions_.before(slice, lane) + progress_[slice].placed_blocks;
+}
+
+/// Whether a packed output has room for all of these blocks.
+bool TileOutput::fits_at_once(std::uint64_t tile, std::size_t blocks, int lane) {
+  return packed_ && position_of(tile, lane) + blocks <= most_blocks_;
+}
+
+/// Places the blocks with these numbers, for which there is room, in a packed output.
+void TileOutput::put_list(std::uint64_t tile, std::span<const std::uint32_t> numbers, const std::byte* values,
+                          int lane) {
+  const std::uint64_t position = position_of(tile, lane);
+  write_indices(numbers, tile * layout_.tile_blocks(), indices_, position, where(position));
+  put_values(position, {values, numbers.size() * layout_.block_bytes()});
+  progress_[layout_.slice_of_tile(tile)].placed_blocks += numbers.size();
 }
 
 /// Places the blocks with these numbers tile by tile.
@@ -188,50 +212,27 @@ std::uint64_t TileOutput::place_dense(std::uint64_t tile, const TilePart& part, 
 std::uint64_t TileOutput::place_packed(std::uint64_t tile, const TilePart& part, int lane,
                                        TileScratch& scratch) {
   if (part.units == 0) return 0;
-  const std::uint64_t slice = layout_.slice_of_tile(tile);
-  Progress& progress = progress_[slice];
-  const std::uint64_t position = *positions_.before(slice, lane) + progress.placed_blocks;  // it is placeable
+  const std::uint64_t position = position_of(tile, lane);
   const bool units_are_blocks = layout_.block_units() == 1;
   const std::uint64_t blocks =
       units_are_blocks ? part.units : blocks_of_.count(part, layout_.shape_of_tile(tile).units(), scratch);
-  // Before the values, because its atomics would wait until these have gone past the caches.
-  auto* const kept =
-      reinterpret_cast<std::uint16_t*>(keep_place({.tile = tile, .position = position, .blocks = blocks}));
-  // A bitmap is listed where its offsets are kept, if there is room for all of them.
-  const bool all_kept = units_are_blocks && kept != nullptr && position + blocks <= most_blocks_;
-  const auto offsets = as_offsets(part, all_kept ? std::span(kept, blocks) : scratch.offsets());
+  const auto offsets = as_offsets(part, scratch.offsets());
   if (units_are_blocks) {
-    put_indices(tile, position, offsets, kept);
+    put_indices(tile, position, offsets);
     put_values(position, {part.values, part.count * layout_.element_bytes()});
   } else {
-    place_whole_blocks(tile, offsets, part.values, position, kept);
+    place_whole_blocks(tile, offsets, part.values, position);
   }
-  progress.placed_blocks += blocks;
+  progress_[layout_.slice_of_tile(tile)].placed_blocks += blocks;
   return blocks;
-}
-
-/// Returns memory for the numbers of the place's blocks, as far as there is room for these; nullptr if there
-/// is room for none.
-std::byte* TileOutput::keep_place(Place place) {
-  if (place.position >= most_blocks_) return nullptr;
-  place.blocks = std::min(place.blocks, most_blocks_ - place.position);
-  const std::uint64_t each = place.listed ? sizeof(std::uint32_t) : sizeof(std::uint16_t),
-                      bytes = ceil_div(place.blocks * each, kNumberBytes) * kNumberBytes;
-  place.kept = number_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  const std::uint64_t number = place_count_.fetch_add(1, std::memory_order_relaxed);
-  // There are more only if an owner sends tiles with other numbers of blocks than it did at first.
-  if (number >= most_places() || place.kept + bytes > most_blocks_ * kNumberBytes) return nullptr;
-  places_[number] = place;
-  return numbers_.get() + place.kept;
 }
 
 /// Places a tile that tells of single elements, where blocks have several.
 void TileOutput::place_whole_blocks(std::uint64_t tile, std::span<const std::uint16_t> offsets,
-                                    const std::byte* values, std::uint64_t position, std::uint16_t* kept) {
+                                    const std::byte* values, std::uint64_t position) {
   for (std::size_t i = 0; i < offsets.size(); ++position) {
     const auto number = static_cast<std::uint16_t>(blocks_of_.block_of(offsets[i]));
-    put_indices(tile, position, {&number, 1}, kept);
-    if (kept != nullptr) ++kept;
+    put_indices(tile, position, {&number, 1});
     i += place_block(tile, number, offsets.subspan(i), values + i * layout_.element_bytes(), position);
   }
 }
@@ -257,16 +258,13 @@ std::size_t TileOutput::place_block(std::uint64_t tile, std::uint64_t number,
   return n;
 }
 
-/// Writes the indices of blocks, and their numbers to `kept`, as far as there is room for them. Others go to
-/// the overflow.
+/// Writes the indices of blocks as far as there is room for them. Others go to the overflow.
 void TileOutput::put_indices(std::uint64_t tile, std::uint64_t position,
-                             std::span<const std::uint16_t> blocks, std::uint16_t* kept) {
+                             std::span<const std::uint16_t> blocks) {
   const std::uint64_t fit =
       position < most_blocks_ ? std::min<std::uint64_t>(blocks.size(), most_blocks_ - position) : 0;
-  const auto here = blocks.first(fit);
   const std::uint64_t first = tile * layout_.tile_blocks();
-  if (kept != nullptr && kept != here.data()) std::ranges::copy(here, kept);
-  if (indices_.data() != nullptr) write_indices(here, first, indices_, position, where(position));
+  write_indices(blocks.first(fit), first, indices_, position, where(position));
   if (fit < blocks.size() && overflow_ != nullptr)
     overflow_->write_indices(position + fit - most_blocks_, first, blocks.subspan(fit));
 }
@@ -284,22 +282,11 @@ std::span<const std::uint64_t> TileOutput::union_bitmap() const {
 }
 
 std::vector<std::int64_t> TileOutput::packed_indices() const {
-  const std::span places(places_.get(),
-                         std::min(most_places(), place_count_.load(std::memory_order_relaxed)));
   std::uint64_t blocks = 0;
-  for (const Place& place : places) blocks = std::max(blocks, place.position + place.blocks);
-  std::vector<std::int64_t> indices(blocks);
-  for (const Place& place : places) {
-    const std::uint64_t first = place.tile * layout_.tile_blocks();
-    const std::byte* const numbers = numbers_.get() + place.kept;
-    if (place.listed) {
-      write_indices(std::span(reinterpret_cast<const std::uint32_t*>(numbers), place.blocks), first,
-                    indices.data(), place.position, StoreTo::cache);
-    } else {
-      write_indices(std::span(reinterpret_cast<const std::uint16_t*>(numbers), place.blocks), first,
-                    indices.data(), place.position, StoreTo::cache);
-    }
-  }
+  for (const Progress& slice : progress_) blocks += slice.placed_blocks;
+  std::vector<std::int64_t> indices;
+  indices.reserve(blocks);
+  append_indices(indices_, std::min(blocks, most_blocks_), indices);
   if (overflow_ != nullptr)
     indices.insert(indices.end(), overflow_->indices().begin(), overflow_->indices().end());
   return indices;

@@ -1,7 +1,6 @@
 // Where the result of a tiled operation goes, tile by tile.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -11,6 +10,7 @@
 
 #include "nzcl/indices.h"
 #include "runtime/base/spare_memory.h"
+#include "runtime/kernels/list_sum.h"
 #include "runtime/kernels/packed_output.h"
 #include "runtime/operation/packed_overflow.h"
 #include "runtime/operation/packed_positions.h"
@@ -22,23 +22,22 @@
 namespace nzcl::engine {
 
 /// Puts the tiles of a result into place: into a whole tensor, or packed, one block behind the other, with
-/// the indices of the blocks. Its memory follows the result: one bit for each block of a dense result, and of
-/// a packed one what its output has room for, of which only what is used is ever touched: 16 bits for each
-/// block, or 32 where it came in a list of few, and a line about each tile or list that has any. Nothing of a
-/// packed result is proportional to the tensor.
+/// the indices of the blocks. Its memory follows the result: one bit for each block of a dense result. Of a
+/// packed one it keeps the indices of as many blocks as the output has room for, unless the caller has given
+/// memory for them; of that only what is used is ever touched. Nothing of a packed result is proportional to
+/// the tensor.
 ///
 /// A tile's place in a packed output depends on the tiles before it: on the blocks of all slices before its
 /// own, and on those of its own slice that have been placed, because the tiles of a slice are placed one
 /// after the other, on one lane. note() makes known how many blocks tiles have as soon as their message has
-/// arrived, so that other lanes can place later slices. Indices are kept here even where the caller has given
-/// memory for them: that is the caller's again as soon as the operation has succeeded, and the union may be
-/// asked for later.
+/// arrived, so that other lanes can place later slices.
 class TileOutput {
  public:
   /// `dense`: the tensor, which is also the input if `in_place`.
   TileOutput(const SliceLayout& layout, std::byte* dense, bool in_place);
-  /// `packed` and `indices`, which may be null, have room for `capacity` blocks. Values that do not fit go to
-  /// `overflow`, unless that is null. What it notes is in memory of `spare`, unless that is null.
+  /// `packed` and `indices`, which may be null, have room for `capacity` blocks. What does not fit goes to
+  /// `overflow`, unless that is null. Where indices are kept, it is in memory of `spare`, unless that is
+  /// null.
   TileOutput(const SliceLayout& layout, std::byte* packed, std::uint64_t capacity, IndexBuffer indices,
              PackedOverflow* overflow, int lanes, SpareMemory* spare);
 
@@ -72,23 +71,9 @@ class TileOutput {
   /// The same for tiles that are in one list, from this one on.
   std::optional<std::uint64_t> place_list(std::uint64_t tile, const wire::Tile& list, int lane,
                                           TileScratch& scratch);
-  /// The same for `count` blocks of so many tiles whose sums are made here: write() is called once, with
-  /// where their values go, and their numbers, counted from the first one of `tile`. That is where they
-  /// belong, or in the scratch if there is no room, or if the result is dense; values and list of the scratch
-  /// have room for all of them.
-  template <typename Write>
-  void place_sum(std::uint64_t tile, std::uint64_t tiles, std::size_t count, int lane, TileScratch& scratch,
-                 Write write) {
-    if (count == 0) return place_empty(tile, tiles);
-    const std::uint64_t bytes = count * layout_.block_bytes();
-    if (const auto room = room_for_list(tile, count, lane)) {
-      write(std::span(base_ + room->position * layout_.block_bytes(), bytes), room->numbers.data());
-      end_list(tile, *room);
-    } else {
-      write(scratch.values().first(bytes), scratch.list().data());
-      place_in_tiles(tile, tiles, scratch.list().first(count), scratch.values().data(), lane, scratch);
-    }
-  }
+  /// The same for so many tiles whose result was made here, as one list. It may lie in the scratch.
+  void place_list(std::uint64_t tile, std::uint64_t tiles, const ElementList& list, int lane,
+                  TileScratch& scratch);
   /// The same for a result that was made here. The part may lie in the scratch.
   std::uint64_t place(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch) {
     return packed_ ? place_packed(tile, part, lane, scratch) : place_dense(tile, part, scratch);
@@ -99,6 +84,7 @@ class TileOutput {
   // --- After success.
   /// Of a dense result.
   std::span<const std::uint64_t> union_bitmap() const;
+  /// Of a packed result. They are read where they were written, which may be the caller's memory.
   std::vector<std::int64_t> packed_indices() const;
 
  private:
@@ -106,39 +92,24 @@ class TileOutput {
   struct Progress {
     std::uint64_t noted_tiles = 0, noted_blocks = 0, placed_blocks = 0;
   };
-  /// Where the blocks of a tile, or of a list, begin in a packed output, and how many of them it has room
-  /// for. Their numbers, counted from the first one of the tile or the list, are kept from byte `kept` on, in
-  /// 16 bits each, or in 32 if they are `listed`.
-  struct Place {
-    std::uint64_t tile, position, blocks, kept = 0;
-    bool listed = false;
-  };
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
 
-  /// Each place has a tile or more of its own, and at least one block.
-  std::uint64_t most_places() const { return std::min(most_blocks_, layout_.tiles()); }
   std::span<std::uint64_t> words_of(std::uint64_t tile);
   std::uint64_t place_dense(std::uint64_t tile, const TilePart& part, TileScratch& scratch);
   std::uint64_t place_packed(std::uint64_t tile, const TilePart& part, int lane, TileScratch& scratch);
-  /// Where a list is placed at once: its values, which begin at this block of the output, and where the
-  /// numbers of its blocks are kept.
-  struct ListRoom {
-    std::uint64_t position = 0;
-    std::span<std::uint32_t> numbers;
-  };
-  std::optional<ListRoom> room_for_list(std::uint64_t tile, std::size_t count, int lane);
-  void end_list(std::uint64_t tile, const ListRoom& room);
+  std::uint64_t position_of(std::uint64_t tile, int lane);
+  bool fits_at_once(std::uint64_t tile, std::size_t blocks, int lane);
+  void put_list(std::uint64_t tile, std::span<const std::uint32_t> numbers, const std::byte* values,
+                int lane);
   void place_in_tiles(std::uint64_t tile, std::uint64_t tiles, std::span<const std::uint32_t> numbers,
                       const std::byte* values, int lane, TileScratch& scratch);
   void place_whole_blocks(std::uint64_t tile, std::span<const std::uint16_t> offsets, const std::byte* values,
-                          std::uint64_t position, std::uint16_t* kept);
+                          std::uint64_t position);
   std::size_t place_block(std::uint64_t tile, std::uint64_t number, std::span<const std::uint16_t> offsets,
                           const std::byte* values, std::uint64_t position);
-  std::byte* keep_place(Place place);
-  void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks,
-                   std::uint16_t* kept);
+  void put_indices(std::uint64_t tile, std::uint64_t position, std::span<const std::uint16_t> blocks);
   void put_values(std::uint64_t position, std::span<const std::byte> values);
   /// How the packed output is stored from a position on.
   StoreTo where(std::uint64_t position) const {
@@ -151,18 +122,13 @@ class TileOutput {
   const bool packed_, in_place_;
   const StoreTo dense_to_ = StoreTo::cache;  // how a dense output is stored
   const std::uint64_t capacity_ = 0;
+  const std::uint64_t most_blocks_ = 0;  // that a packed output has room for
+  SpareMemory::Piece kept_;              // where indices go if the caller has no memory for them
   const IndexBuffer indices_;
   PackedOverflow* const overflow_ = nullptr;
-  const std::uint64_t most_blocks_ = 0;         // the number of blocks that a packed output has room for
   std::unique_ptr<std::uint64_t, Free> words_;  // of a dense result: the union's blocks as bits
-  // Of a packed result: where its slices lie; where its tiles and lists lie, in any order; and which blocks
-  // these have.
-  PackedPositions positions_;
-  std::vector<Progress> progress_;  // by slice
-  std::unique_ptr<Place[]> places_;
-  std::atomic<std::uint64_t> place_count_{0};
-  SpareMemory::Piece numbers_;
-  std::atomic<std::uint64_t> number_bytes_{0};
+  PackedPositions positions_;                   // of the slices of a packed result
+  std::vector<Progress> progress_;              // by slice
 };
 
 }  // namespace nzcl::engine

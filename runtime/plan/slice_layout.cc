@@ -61,6 +61,7 @@ SliceLayout::SliceLayout(const LayoutRequest& r)
       tensor_bytes_(0),
       block_bytes_(std::min(r.block_elems, std::max<std::uint64_t>(r.count, 1)) * r.element_bytes),
       blocks_(0),
+      units_per_list_step_(r.units_per_list_step),
       owners_(r.owners),
       meets_(r.meets ? 1 : 0),
       chunks_(r.chunks),
@@ -216,26 +217,28 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
                       const std::uint64_t* begins) {
   const bool meets =
       record.collective != wire::Collective::allreduce || record.algorithm == wire::Algorithm::hierarchy;
-  LayoutRequest request{.epoch = epoch,
-                        .count = record.count,
-                        .element_bytes = element_bytes(static_cast<DataType>(record.type)),
-                        .block_elems = record.block_elems,
-                        .owners = config.owners(),
-                        .least_slice_bytes = least_slice_bytes(config),
-                        .slice_bytes = config.slice_bytes,
-                        .ahead_bytes = config.ahead_bytes,
-                        .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
-                        .express_bytes = express_bytes(config),
-                        .tile_block_bytes = tile_block_bytes(config, record),
-                        .single_elements = record.value_rule != wire::ValueRule::as_is,
-                        .coded = wire::is_coded(record.value_rule),
-                        .packed = record.packed_result != 0,
-                        .packed_bytes = packed_bytes(config, record),
-                        .meets = meets,
-                        .only_meets = meets && record.collective == wire::Collective::allreduce,
-                        .chunk_count = record.count,
-                        .aggregator = record.root(),
-                        .lanes = static_cast<std::uint32_t>(config.lanes)};
+  LayoutRequest request{
+      .epoch = epoch,
+      .count = record.count,
+      .element_bytes = element_bytes(static_cast<DataType>(record.type)),
+      .block_elems = record.block_elems,
+      .owners = config.owners(),
+      .least_slice_bytes = least_slice_bytes(config),
+      .slice_bytes = config.slice_bytes,
+      .ahead_bytes = config.ahead_bytes,
+      .slot_bytes = config.channel(wire::Priority::bulk).slot_bytes,
+      .express_bytes = express_bytes(config),
+      .tile_block_bytes = tile_block_bytes(config, record),
+      .single_elements = record.value_rule != wire::ValueRule::as_is,
+      .coded = wire::is_coded(record.value_rule),
+      .packed = record.packed_result != 0,
+      .packed_bytes = packed_bytes(config, record),
+      .units_per_list_step = record.packed_result != 0 ? kUnitsPerPackedStep : kUnitsPerListStep,
+      .meets = meets,
+      .only_meets = meets && record.collective == wire::Collective::allreduce,
+      .chunk_count = record.count,
+      .aggregator = record.root(),
+      .lanes = static_cast<std::uint32_t>(config.lanes)};
   if (record.algorithm == wire::Algorithm::doubling) {
     request.express_bytes = doubling_bytes(config);
     request.express_priority = wire::Priority::doubling;

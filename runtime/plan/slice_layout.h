@@ -37,6 +37,8 @@ struct LayoutRequest {
   bool packed = false;
   /// About how many bytes each of these streams has.
   std::uint64_t packed_bytes = 0;
+  /// Tiles are told in lists if merging these takes at most one step for so many of their units.
+  std::uint64_t units_per_list_step = kUnitsPerListStep;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.
   std::uint64_t tile_value_bytes = 0;
   /// The priority whose channels all other slices take.
@@ -179,6 +181,8 @@ class SliceLayout {
   std::uint64_t listable_tiles(std::uint64_t number) const {
     return tiles() - number - (tensor_bytes_ / element_bytes_ % unit_elements_ != 0 ? 1 : 0);
   }
+  /// See LayoutRequest::units_per_list_step.
+  std::uint64_t units_per_list_step() const { return units_per_list_step_; }
   wire::TileShape shape_of_tile(std::uint64_t number) const {
     return {elements_of_tile(number), unit_elements_};
   }
@@ -220,6 +224,7 @@ class SliceLayout {
   std::uint64_t tile_blocks_ = 0;  // 0: not tiled
   std::uint64_t slice_tiles_ = 0;  // of every slice but the last one, if it is tiled
   std::uint64_t unit_elements_ = 1;
+  std::uint64_t units_per_list_step_;
   std::uint32_t owners_, meets_, chunks_, aggregator_, lanes_;
   std::uint64_t chunk_slices_, chunk_count_;
   const std::uint64_t* begins_;

@@ -106,11 +106,13 @@ inline constexpr std::size_t kMostMergedAgain = 2048;
 /// Tiles in a row are written and summed as lists, all of them at once, if merging the lists of all ranks one
 /// after the other takes at most one step for this many of the tiles' units.
 inline constexpr std::uint64_t kUnitsPerListStep = 8;
-/// A caller's stream with at least so many units for each tile is worth cutting into tiles, where 16 bits
-/// tell the number of a unit: its tiles do not travel in lists. Otherwise nothing is done for a tile. Its
-/// tiles are then found by a directory with an entry for every so many units, because searching that many
-/// takes less than making an entry for each of thousands of tiles that hold a few units each.
-inline constexpr std::size_t kUnitsWorthCutting = 2048, kUnitsWorthTile = 512;
+/// The same for a packed result, which is a list as it comes out of the merge, where bits would have to be
+/// listed.
+inline constexpr std::uint64_t kUnitsPerPackedStep = 2;
+/// The tiles of a caller's stream are found by a directory with an entry for every so many units, because
+/// searching that many takes less than making an entry for each of thousands of tiles that hold a few units
+/// each.
+inline constexpr std::size_t kUnitsWorthTile = 512;
 /// Returns the steps of merging the lists of so many ranks, if each has one unit. The list of one rank
 /// alone counts as two, because it is read and written too.
 constexpr std::uint64_t list_steps(std::uint64_t ranks) {

@@ -330,12 +330,12 @@ std::string RankCall::check_packed() {
     if (std::memcmp(values.data() + i * block_bytes, result.bytes.data() + at, bytes) != 0)
       return fmt::format("block {} of the packed result is wrong, which is block {}", i, expected[i]);
   }
-  // The memory is the rank's again, and the Work knows all the same.
+  const auto found = work_.packed_indices();
+  // Now the memory is the rank's again, and the Work knows all the same.
   if (indices.size() > 0) std::memset(indices.data(), 0x7f, indices.size());
   if (draw_.chance(0.5)) {
     if (auto wrong = check_union(0, 0, work_.union_bitmap()); !wrong.empty()) return wrong;
   }
-  const auto found = work_.packed_indices();
   return std::ranges::equal(found, expected) ? "" : "packed_indices() are others than those of the result";
 }
 

@@ -19,6 +19,9 @@
 namespace nzcl::test {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
 class Streams : public ::testing::TestWithParam<Where> {
  protected:
   void run(const std::function<void(Communicator&)>& body, const std::function<void(Options&)>& change = {}) {
@@ -376,9 +379,9 @@ TEST(StreamErrors, NameWhatIsWrong) {
   for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
-/// Whatever the caller writes over the indices as soon as the operation has succeeded, the Work knows which
-/// blocks the result has.
-TEST_P(Streams, AreKnownAfterTheCallerHasReusedItsIndices) {
+/// The union is read in the caller's memory for indices, once. So it is known afterwards whatever the caller
+/// writes there; and where that was too early, the caller is told.
+TEST_P(Streams, AreReadInTheCallersMemoryOnce) {
   run([](Communicator& c) {
     std::vector<float> values(4, 1.0f), packed(8);
     const auto v = c.register_buffer(values.data(), values.size() * 4);
@@ -393,16 +396,25 @@ TEST_P(Streams, AreKnownAfterTheCallerHasReusedItsIndices) {
                                       .packed_capacity = 8,
                                       .packed_indices = indices.data()});
       work.wait();
-      std::fill(indices.begin(), indices.end(), std::int64_t{1} << 40);
       return work;
     };
-    const Work one = sum();
-    const auto bits = one.union_bitmap();
+    const Work known = sum();
+    EXPECT_TRUE(std::ranges::equal(known.packed_indices(), given));
+    std::ranges::fill(indices, std::int64_t{1} << 40);
+    EXPECT_TRUE(std::ranges::equal(known.packed_indices(), given));
+    const auto bits = known.union_bitmap();
     EXPECT_EQ(count_bits(bits), given.size());
     for (const std::int64_t b : given) EXPECT_TRUE(test_bit(bits, static_cast<std::uint64_t>(b)));
-    const Work other = sum();
-    const auto found = other.packed_indices();
-    EXPECT_TRUE(std::equal(found.begin(), found.end(), given.begin(), given.end()));
+
+    const auto changed = Pair(static_cast<int>(ErrorCode::invalid_usage),
+                              HasSubstr("the memory for indices has been changed"));
+    for (const std::vector<std::int64_t>& other :
+         {std::vector<std::int64_t>{1, 2, 2, 3}, {-1, 2, 3, 4}, {1, 2, 3, 100000}}) {
+      const Work overwritten = sum();
+      std::ranges::copy(other, indices.begin());
+      EXPECT_THAT(error_of([&] { (void)overwritten.packed_indices(); }), changed);
+      EXPECT_THAT(error_of([&] { (void)overwritten.union_bitmap(); }), changed);
+    }
   });
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/comm/communicator/packed_two_level_sum.h"
 #include "runtime/comm/lists/index_list.h"
 #include "runtime/kernels/reduce.h"
+#include "runtime/operation/index_memory.h"
 #include "runtime/plan/tuning.h"
 
 namespace nzcl::comm {

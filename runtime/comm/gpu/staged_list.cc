@@ -9,6 +9,7 @@
 #include "runtime/base/plain_floats.h"
 #include "runtime/comm/gpu/list_memory.h"
 #include "runtime/comm/lists/index_list.h"
+#include "runtime/operation/index_memory.h"
 
 namespace nzcl::comm {
 StagedList::StagedList(std::shared_ptr<StagingSlots> slots, const GpuList& list)

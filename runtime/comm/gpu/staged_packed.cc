@@ -8,6 +8,7 @@
 
 #include "runtime/comm/gpu/list_memory.h"
 #include "runtime/comm/lists/index_list.h"
+#include "runtime/operation/index_memory.h"
 
 namespace nzcl::comm {
 namespace {

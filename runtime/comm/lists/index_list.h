@@ -13,9 +13,6 @@
 
 namespace nzcl::comm {
 
-/// The size of one index.
-constexpr std::uint64_t index_bytes(IndexType type) { return type == IndexType::int64 ? 8 : 4; }
-
 /// A list that ascends is used where the caller has it. Any other one is sorted into memory of its own.
 class IndexList {
  public:

@@ -40,7 +40,8 @@ OwnList ListRule::list(const Operation& op, std::uint64_t slice, std::uint64_t p
 /// Whether these tiles have so few units that merging their lists is fast, and that they fit a message which
 /// is worth its cost. A list of one tile is shorter than the tile with all elements.
 bool ListRule::pays(const SliceLayout& layout, const OwnList& list) const {
-  return list.units.count * list_steps(ranks_) * kUnitsPerListStep <= list.tiles * layout.tile_units() &&
+  return list.units.count * list_steps(ranks_) * layout.units_per_list_step() <=
+             list.tiles * layout.tile_units() &&
          (list.tiles == 1 || list.bytes(layout, 0) <= most_bytes_);
 }
 

@@ -117,8 +117,8 @@ bool TileSum::lists_pay(std::uint64_t tiles) const {
     if (held > 0 && listed > 0) steps += held + listed;
     held += listed;
   }
-  const std::uint64_t units = tiles * slice_->layout->tile_units();
-  return held <= most_listed() && steps * kUnitsPerListStep <= units;
+  const SliceLayout& layout = *slice_->layout;
+  return held <= most_listed() && steps * layout.units_per_list_step() <= tiles * layout.tile_units();
 }
 
 /// Returns how many units the rank has listed of the next tiles.
@@ -264,8 +264,8 @@ void TileSum::write_list(std::byte* to, std::uint64_t at) {
   std::byte* const values = list_values(to, at, each);
   std::size_t& units = result_.part.units;
   std::uint32_t* const offsets = begin_list(to, at, each, shape_.unit, listed_, units);
-  if (shape_.unit > 1) return sum_.unit_lists().emit(values, offsets);
-  const std::size_t united = sum_.lists().emit(values, offsets);
+  const std::size_t united =
+      shape_.unit == 1 ? sum_.lists().emit(values, offsets) : sum_.unit_lists().emit(values, offsets);
   if (united == units) return;
   units = united;
   std::memmove(begin_list(to, at, each, 1, listed_, units), offsets, units * sizeof *offsets);

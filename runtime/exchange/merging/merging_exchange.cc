@@ -228,18 +228,12 @@ bool MergingExchange::merge_lists(MergingStep& step, Operation& op, std::uint64_
   const int lane = context_.config.lane;
   if (!output.placeable(tile, lane)) return false;
   const trace::Span span(trace::What::reduce, op.epoch, step.merged.place().slice);
-  const auto units = step.unite_lists(op, tiles, result_sum_);
-  if (!units) return false;
-  if (output.needs_note(tile)) output.note(tile, tiles, *units);  // where there are lists, units are blocks
-  output.place_sum(tile, tiles, *units, lane, result_sum_.scratch(),
-                   [&](std::span<std::byte> values, std::uint32_t* offsets) {
-                     if (op.layout.unit_elements() == 1) {
-                       result_sum_.lists().emit(values.data(), offsets);
-                     } else {
-                       result_sum_.unit_lists().emit(values.data(), offsets);
-                     }
-                   });
-  op.add(op.union_blocks, *units);
+  const auto sum = step.sum_lists(op, tiles, result_sum_);
+  if (!sum) return false;
+  const std::size_t units = sum->offsets.size();
+  if (output.needs_note(tile)) output.note(tile, tiles, units);  // where there are lists, units are blocks
+  output.place_list(tile, tiles, *sum, lane, result_sum_.scratch());
+  op.add(op.union_blocks, units);
   step.advance_own(tiles);
   step.advance_theirs(op, tiles);
   go_on(step, op, tiles);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cassert>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/exchange/contributions/agreement.h"
@@ -235,14 +236,19 @@ ElementList MergingStep::own_list(const Operation& op, std::uint64_t tiles,
           .values = sent.values.data()};
 }
 
-std::optional<std::size_t> MergingStep::unite_lists(Operation& op, std::uint64_t tiles, PartSum& sum) {
-  const bool single = op.layout.unit_elements() == 1;
+std::optional<ElementList> MergingStep::sum_lists(Operation& op, std::uint64_t tiles, PartSum& sum) {
+  const std::uint64_t unit = op.layout.unit_elements();
   const int ranks = context_.config.members.workers;
-  if (single) {
+  if (unit == 1) {
     sum.lists().start(op.type(), op.reduce_op(), ranks);
-  } else {
-    sum.unit_lists().start(op.type(), op.reduce_op(), ranks, op.layout.unit_elements());
+    return sum_by(sum.lists(), op, tiles, sum);
   }
+  sum.unit_lists().start(op.type(), op.reduce_op(), ranks, unit);
+  return sum_by(sum.unit_lists(), op, tiles, sum);
+}
+
+template <class Sum>
+std::optional<ElementList> MergingStep::sum_by(Sum& lists, Operation& op, std::uint64_t tiles, PartSum& sum) {
   for (const bool theirs : {partner_first_, !partner_first_}) {
     const auto offsets = sum.list_of(theirs ? 1 : 0);
     ElementList list{.offsets = offsets.first(their_listed_), .values = theirs_.tile().values.data()};
@@ -253,14 +259,17 @@ std::optional<std::size_t> MergingStep::unite_lists(Operation& op, std::uint64_t
       refuse("its index set is malformed");
       return std::nullopt;
     }
-    if (list.offsets.empty()) continue;
-    if (single) {
-      sum.lists().add(list);
-    } else {
-      sum.unit_lists().add(list);
-    }
+    if (!list.offsets.empty()) lists.add(list);
   }
-  return single ? sum.lists().unite() : sum.unit_lists().unite();
+  if constexpr (std::is_same_v<Sum, ListSum>) {
+    lists.unite_later();
+  } else {
+    lists.unite();
+  }
+  // There is room for all units of both sides.
+  TileScratch& to = sum.scratch();
+  const std::size_t units = lists.emit(to.values().data(), to.list().data());
+  return ElementList{.offsets = to.list().first(units), .values = to.values().data()};
 }
 
 TilePart input_part(Operation& op, std::uint64_t tile, TileScratch& scratch, bool counts) {

@@ -56,9 +56,9 @@ class MergingStep {
   /// How many tiles from the next one on both sides tell in lists, or say to be empty, so that all of these
   /// are best merged at once; 0 if there are none.
   std::uint64_t listed_tiles(const Operation& op);
-  /// Merges the lists of so many tiles, of which there are as many as listed_tiles() has said. Returns how
-  /// many units the union has, whose sums `sum` then emits; or nothing after a failure.
-  std::optional<std::size_t> unite_lists(Operation& op, std::uint64_t tiles, PartSum& sum);
+  /// Merges the lists of so many tiles, of which there are as many as listed_tiles() has said. Returns their
+  /// sum, which lies in the scratch of `sum`; or nothing after a failure.
+  std::optional<ElementList> sum_lists(Operation& op, std::uint64_t tiles, PartSum& sum);
   /// Goes on behind so many tiles of either side, or what look_own() or look_theirs() have found otherwise.
   void advance_own(std::uint64_t tiles = 1);
   void advance_theirs(Operation& op, std::uint64_t tiles = 1);
@@ -79,6 +79,8 @@ class MergingStep {
   std::optional<TilePart> their_part(const Operation& op, TileScratch& scratch);
   std::optional<TilePart> read(const wire::Tile& tile, TileScratch& scratch);
   bool can_merge_lists(const Operation& op, std::uint64_t tiles);
+  template <class Sum>
+  std::optional<ElementList> sum_by(Sum& lists, Operation& op, std::uint64_t tiles, PartSum& sum);
   ElementList own_list(const Operation& op, std::uint64_t tiles, std::span<std::uint32_t> offsets);
   std::size_t their_listed(const Operation& op, std::uint64_t tiles) const;
   /// Where the next tile begins in their list, in units.

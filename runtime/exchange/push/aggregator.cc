@@ -15,7 +15,9 @@ Aggregator::Aggregator(LaneContext& context, wire::Priority priority)
 bool Aggregator::step() {
   bool any = results_.deliver();
   any |= intake_.receive();
-  while (!context_.failure) {
+  // As soon as a message is on its way, the lane posts it before more is summed.
+  const std::uint32_t room = context_.outbox.room();
+  while (!context_.failure && context_.outbox.room() == room) {
     IncomingSlice* slice = intake_.complete();
     if (slice == nullptr) break;
     if (!sum_.started()) {
@@ -34,7 +36,7 @@ bool Aggregator::step() {
       sum_.stop();
       intake_.finish();
     }
-    if (progress == Progress::sent) break;  // so that the lane posts it before more is summed
+    if (progress == Progress::sent) break;
   }
   results_.send_messages();  // a message does not wait for a later step to become full
   intake_.return_credits();

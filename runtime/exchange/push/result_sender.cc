@@ -369,7 +369,7 @@ void ResultSender::queue(std::optional<ResultMessage>& message) {
   results_.push_back({message->staging, static_cast<std::uint32_t>(message->bytes), message->epoch,
                       message->audience, message->placed});
   message.reset();
-  deliver();
+  deliver_to_others();
 }
 
 void ResultSender::send_messages() {
@@ -379,14 +379,13 @@ void ResultSender::send_messages() {
 
 bool ResultSender::deliver() {
   if (results_.empty()) return false;
+  const bool any = deliver_to_others();
+  return (local_ != nullptr && deliver_local()) || any;
+}
+
+bool ResultSender::deliver_to_others() {
   bool any = false;
-  results_.for_each_waiting([&](std::size_t i) {
-    if (i < receivers_.size()) {
-      any |= deliver_to(i);
-    } else if (local_ != nullptr) {
-      any |= deliver_local();
-    }
-  });
+  results_.for_each_waiting([&](std::size_t i) { any |= i < receivers_.size() && deliver_to(i); });
   return any;
 }
 

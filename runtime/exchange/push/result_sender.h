@@ -82,7 +82,9 @@ class ResultSender {
   }
   /// Queues the messages that are open for their receivers.
   void send_messages();
-  /// Sends queued messages to the ranks that can take them now. Returns true if it sent any.
+  /// Sends queued messages to the ranks that can take them now, and gives them to the local worker. Returns
+  /// true if there were any. What is queued later in a step is given to the local worker in the next one,
+  /// because placing it takes time, and the lane posts what goes to other ranks between the two.
   bool deliver();
 
   bool idle() const { return results_.empty(); }
@@ -138,6 +140,7 @@ class ResultSender {
   Form last_form() const;
   std::uint64_t rest_of(Form form) const;
   std::uint64_t bitmap_bytes() const;
+  bool deliver_to_others();
   bool deliver_to(std::size_t receiver);
   bool deliver_local();
   void taken(std::size_t receiver, StagingPool::Index staging);
