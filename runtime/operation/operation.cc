@@ -504,7 +504,7 @@ std::span<const std::int64_t> Operation::packed_indices() {
   std::call_once(indices_once_, [this] {
     if (tile_output_) {
       indices_ = tile_output_->packed_indices();
-      check_written_indices();
+      if (output.indices.data() != nullptr) check_written_indices();
       return;
     }
     const auto bits = union_bitmap();
