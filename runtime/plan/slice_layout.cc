@@ -31,7 +31,7 @@ std::uint64_t wanted_tiled_slice_bytes(const LayoutRequest& r, std::uint64_t ten
   if (r.slice_bytes > 0) return r.slice_bytes;
   if (r.packed) {
     const std::uint64_t messages = r.packed_bytes / r.owners / kFullMessageBytes;
-    const std::uint64_t slices = r.owners * std::clamp<std::uint64_t>(messages, 1, kTiledSlicesPerOwner);
+    const std::uint64_t slices = r.owners * std::clamp<std::uint64_t>(messages, 1, r.packed_slices);
     return std::max(ceil_div(tensor_bytes, slices), r.least_slice_bytes);
   }
   const std::uint64_t slices = r.owners * (r.coded ? kCodedSlicesPerOwner : kTiledSlicesPerOwner);
@@ -211,6 +211,12 @@ std::uint64_t packed_bytes(const EngineConfig& config, const wire::OperationReco
   return static_cast<std::uint64_t>(dense * (density.known() ? density.share() : config.packed_density));
 }
 
+/// The most slices for each owner of a packed result. Over links, where the density is known, there are as
+/// many as there are full messages.
+std::uint64_t packed_slices(const EngineConfig& config, const wire::OperationRecord& record) {
+  return config.short_codes && record.density().known() ? kMostPackedSlicesPerOwner : kTiledSlicesPerOwner;
+}
+
 }  // namespace
 
 SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wire::OperationRecord& record,
@@ -233,6 +239,7 @@ SliceLayout layout_of(const EngineConfig& config, std::uint64_t epoch, const wir
       .coded = wire::is_coded(record.value_rule),
       .packed = record.packed_result != 0,
       .packed_bytes = packed_bytes(config, record),
+      .packed_slices = packed_slices(config, record),
       .units_per_list_step = record.packed_result != 0 ? kUnitsPerPackedStep : kUnitsPerListStep,
       .meets = meets,
       .only_meets = meets && record.collective == wire::Collective::allreduce,

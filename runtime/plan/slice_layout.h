@@ -37,6 +37,8 @@ struct LayoutRequest {
   bool packed = false;
   /// About how many bytes each of these streams has.
   std::uint64_t packed_bytes = 0;
+  /// The most slices that an owner of tiles gets then.
+  std::uint64_t packed_slices = kTiledSlicesPerOwner;
   /// Tiles are told in lists if merging these takes at most one step for so many of their units.
   std::uint64_t units_per_list_step = kUnitsPerListStep;
   /// The most bytes that a value of a tile takes in a message. 0: those of an element.

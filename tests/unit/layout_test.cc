@@ -94,8 +94,8 @@ RC_GTEST_PROP(SliceLayout, FollowsFromWhatRanksCompareWhenOneRefuses, ()) {
 }
 
 /// What is done for each slice must not grow with the tensor where the result is packed, whatever the size of
-/// its blocks is. Each owner has 8, or up to twice as many because a slice has whole tiles; and fewer, if
-/// there is not a message for each.
+/// its blocks is. Each owner has 8, or over links 32 if the density is known, or up to twice as many because
+/// a slice has whole tiles; and fewer, if there is not a message for each.
 RC_GTEST_PROP(SliceLayout, OfAPackedResultHasABoundedNumberOfSlices, ()) {
   EngineConfig config;
   config.members.workers = *rc::gen::inRange(1, 5);
@@ -109,8 +109,11 @@ RC_GTEST_PROP(SliceLayout, OfAPackedResultHasABoundedNumberOfSlices, ()) {
   r.packed_result = 1;
   r.algorithm = *rc::gen::element(wire::Algorithm::push, wire::Algorithm::merging);
   r.root_or_density = *rc::gen::element<std::uint16_t>(0, 60'000);
+  config.short_codes = *rc::gen::arbitrary<bool>();
   const SliceLayout layout = layout_of(config, 3, r);
-  RC_ASSERT(layout.slices() <= 2 * kTiledSlicesPerOwner * config.owners());
+  const std::uint64_t most =
+      config.short_codes && r.density().known() ? kMostPackedSlicesPerOwner : kTiledSlicesPerOwner;
+  RC_ASSERT(layout.slices() <= 2 * most * config.owners());
   // What is expected to be there, a hundredth if nothing is said, fits one message for each owner.
   const double share = r.density().known() ? r.density().share() : config.packed_density;
   if (static_cast<double>(r.count) * 4 * share < static_cast<double>(config.owners() * kFullMessageBytes))
