@@ -485,12 +485,17 @@ std::span<const std::uint64_t> Operation::union_bitmap() {
   return bitmap_;
 }
 
-/// Indices that are read in the caller's memory must be those that were written there.
+/// The caller may have overwritten the indices where they were written. And a peer that changes what it has
+/// sent while it is read can leave gaps between them.
 void Operation::check_written_indices() const {
   const bool ascend = std::ranges::is_sorted(indices_, std::less_equal());
   const bool fit = indices_.empty() ||
                    (indices_.front() >= 0 && static_cast<std::uint64_t>(indices_.back()) < layout.blocks());
   if (ascend && fit) return;
+  if (output.indices.data() == nullptr) {
+    throw Error(ErrorCode::transport,
+                fmt::format("operation {}: a rank has changed a result while it was read", epoch));
+  }
   throw Error(
       ErrorCode::invalid_usage,
       fmt::format("operation {}: the memory for indices has been changed since the result was written "
@@ -504,7 +509,7 @@ std::span<const std::int64_t> Operation::packed_indices() {
   std::call_once(indices_once_, [this] {
     if (tile_output_) {
       indices_ = tile_output_->packed_indices();
-      if (output.indices.data() != nullptr) check_written_indices();
+      check_written_indices();
       return;
     }
     const auto bits = union_bitmap();

@@ -265,8 +265,9 @@ class Operation {
   /// that gives no memory. Precondition: finished(), or for its staging, exchanged().
   void complete_packed();
   /// Return the union bitmap of the whole result, and the indices of a packed one. Both are made on first
-  /// use. Throw Error{invalid_usage} if the indices were written to the caller's memory, and are not there
-  /// any more. Precondition: the operation has succeeded.
+  /// use. Throw Error{invalid_usage} if the indices were written to the caller's memory and are not there any
+  /// more, and Error{transport} if a peer has kept them from being right. Precondition: the operation has
+  /// succeeded.
   std::span<const std::uint64_t> union_bitmap();
   std::span<const std::int64_t> packed_indices();
 
