@@ -84,10 +84,10 @@ inline constexpr std::uint64_t kTiledSlicesPerOwner = 8;
 inline constexpr std::uint64_t kCodedSlicesPerOwner = 1;
 /// Tiled slices are at most this large, unless the result is packed.
 inline constexpr std::uint64_t kMaxTiledSliceBytes = 2 << 20;
-/// The most slices for each owner of a tensor whose result is packed, where blocks are too large for tiles, or
-/// where there are links. Each slice is announced, summed and answered although it may be empty, so that their
-/// number must not grow with the tensor. Larger slices make owners wait for one another, because a slice's
-/// place in a packed result depends on all slices before it.
+/// The most slices for each owner of a tensor whose result is packed, where blocks are too large for tiles,
+/// or where there are links. Each slice is announced, summed and answered although it may be empty, so that
+/// their number must not grow with the tensor. Larger slices make owners wait for one another, because a
+/// slice's place in a packed result depends on all slices before it.
 inline constexpr std::uint64_t kMostPackedSlicesPerOwner = 32;
 
 /// The first bytes of a packed result, and of its indices, are stored through the caches, and the rest past
